@@ -51,7 +51,7 @@ fn berrut(criterion: &mut Criterion) {
     let workers: Vec<Worker> = Worker::all(WORKERS).collect();
     let outputs = outputs(&code, length);
     let slices: Vec<&[f32]> = outputs.iter().filter_map(|x| x.as_slice()).collect();
-    let security = ByzantineDefence { wrong: WRONG, ..ByzantineDefence::default() };
+    let security = ByzantineDefence { byzantine: WRONG, ..ByzantineDefence::default() };
     let products = |entries: &[f64]| Gram::new(&code, &workers, entries).expect("first kind");
     let sketched = || {
         let sketches = signed_fold(&slices, 4096, 7);

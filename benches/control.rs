@@ -11,7 +11,7 @@ use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Happened, Observer, Pace, StepRecord,
+    Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
 };
 use codedgrad::transport::Decoded;
 use codedgrad::transport::tcp::security::{Security, Token};
@@ -44,11 +44,11 @@ async fn worker(address: String, security: Security, me: u32) -> Outcome<()> {
         ..Join::new(address, security)
     };
     let (link, welcome) = TcpLink::join_over(Arc::new(Sockets), join).await?;
-    let mut bell = link.bell();
+    let mut waker = link.waker();
     let mut aggregator = Aggregator::new(Box::new(link), welcome.length, 1);
     loop {
         match aggregator.next_event() {
-            Err(_) if bell.rung().await => {}
+            Err(_) if waker.woken().await => {}
             Err(error) => return Err(error.into()),
             Ok(None) => return Ok(()),
             Ok(Some(Event::Compute(mut task))) => {
@@ -140,13 +140,13 @@ fn measure(
     let children: Vec<Child> = (0..processes).map(child).collect::<Result<_, std::io::Error>>()?;
     let scheme_of = scheme.parse::<SchemeSpec>()?.scheme(workers, workers as u32, 0..steps)?;
     let engine = Engine::new(scheme_of, config, 0)?;
-    let pace = Pace::wall(workers, &Delays::None, 0, 0.0);
+    let run_clock = RunClock::wall(workers, &Delays::None, 0, 0.0);
     if !transport.gather(Duration::from_secs(120)).absent.is_empty() {
         return Err("not all workers came".into());
     }
     transport.begin(Step(0));
     let mut watch = Watch::default();
-    Coordinator::new(transport, engine, pace).run(&mut watch)?;
+    Coordinator::new(transport, engine, run_clock).run(&mut watch)?;
     let now = seconds()?;
     let (begun, since) = watch.begun.ok_or("too few rounds")?;
     let milliseconds = |at: usize| (now[at] - begun[at]) / rounds as f64 * 1e3;

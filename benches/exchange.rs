@@ -14,7 +14,7 @@ use codedgrad::ids::Step;
 use codedgrad::run::{Limits, NumberFormat, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Happened, Observer, Pace, StepRecord,
+    Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
@@ -207,13 +207,13 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
     let scheme =
         case.scheme.parse::<SchemeSpec>()?.scheme(case.workers, case.workers as u32, 0..steps)?;
     let engine = Engine::new(scheme, config, 0)?;
-    let pace = Pace::wall(case.workers, &Delays::None, steps as usize, 0.0);
+    let run_clock = RunClock::wall(case.workers, &Delays::None, steps as usize, 0.0);
     if !transport.gather(Duration::from_secs(60)).absent.is_empty() {
         return Err("not all workers came".into());
     }
     transport.begin(Step(0));
     let mut watch = Watch { case, children: &children, committed: Vec::new(), late_rounds: 0 };
-    Coordinator::new(transport, engine, pace).run(&mut watch)?;
+    Coordinator::new(transport, engine, run_clock).run(&mut watch)?;
     let Watch { committed, late_rounds, .. } = watch;
     if let (Some(_), Some(mut last)) = (&case.signal, children.pop()) {
         last.kill()?;

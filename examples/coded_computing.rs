@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             sender.send((worker, share.dot(&weights) * lie))
         });
     }
-    let security = ByzantineDefence { wrong: 2, ..ByzantineDefence::default() };
+    let security = ByzantineDefence { byzantine: 2, ..ByzantineDefence::default() };
     let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE).secured(security);
     while decoder.arrived() < 18 {
         let (worker, answer) = answers.recv()?;

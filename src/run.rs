@@ -143,7 +143,7 @@ impl Default for Jobs {
 }
 
 impl Jobs {
-    /// Jobs that a run may have, whether steps or micro-steps of them.
+    /// Jobs that a run may have, whether steps or batches of them.
     pub const COUNT: RangeInclusive<u64> = 1..=1 << 48;
 
     /// The jobs of some steps, by their numbers.

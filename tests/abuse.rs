@@ -7,7 +7,7 @@ mod integers;
 use bare::{Bare, wait_for};
 use codedgrad::delays::{Delays, Preset};
 use codedgrad::ids::{Step, Worker};
-use codedgrad::train::{Outcome, Pace, VirtualClock};
+use codedgrad::train::{Outcome, RunClock, VirtualClock};
 use codedgrad::transport::tcp::{Exchange, TcpStatus, TcpTransport};
 use codedgrad::transport::wire::{
     CHUNK, CONTROL_BYTES_MAX, HELLO_BYTES_MAX, Header, Kind, chunk_range,
@@ -583,8 +583,8 @@ fn a_chunk_that_comes_twice_counts_once() {
     });
 }
 
-/// Honest workers only, at a pace.
-fn finishes(steps: u64, pace: impl FnOnce(usize) -> Pace, slow: Duration) {
+/// Honest workers only, at a run_clock.
+fn finishes(steps: u64, run_clock: impl FnOnce(usize) -> RunClock, slow: Duration) {
     let job = Job { scheme: "groups:s=1", length: 300, steps, exchange: Exchange::STAR };
     let (expected, _) = run_locally(job);
     let secret = secret();
@@ -602,7 +602,7 @@ fn finishes(steps: u64, pace: impl FnOnce(usize) -> Pace, slow: Duration) {
     transport.begin(Step(0));
     let mut watch = Watch::new(|step| eprintln!("step {step}"));
     assert_eq!(
-        coordinate_at(pace(steps as usize), job, transport, &mut watch).unwrap(),
+        coordinate_at(run_clock(steps as usize), job, transport, &mut watch).unwrap(),
         Outcome::Finished
     );
     // On a busy host a thread can fall further behind than steps are kept, which is nobody's fault.
@@ -615,7 +615,7 @@ fn finishes(steps: u64, pace: impl FnOnce(usize) -> Pace, slow: Duration) {
 
 #[test]
 fn a_star_run_may_be_long() {
-    finishes(140, |steps| Pace::wall(3, &Delays::None, steps, 0.0), Duration::ZERO);
+    finishes(140, |steps| RunClock::wall(3, &Delays::None, steps, 0.0), Duration::ZERO);
 }
 
 #[test]
@@ -623,7 +623,7 @@ fn a_slow_worker_is_waited_for_under_a_virtual_clock() {
     let delays = Delays::Preset { preset: Preset::Iid, workers: 3, seed: 1 };
     finishes(
         10,
-        |steps| Pace::modelled(3, &delays, steps, VirtualClock { step_seconds: 1.0 }, 0.0),
+        |steps| RunClock::modelled(3, &delays, steps, VirtualClock { step_seconds: 1.0 }, 0.0),
         Duration::from_millis(100),
     );
 }

@@ -9,7 +9,7 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
-use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Event, Outcome, Pace};
+use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Event, Outcome, RunClock};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpError, TcpLink, TcpTransport};
 use codedgrad::transport::wire::Has;
 use codedgrad::transport::{Link, RunFacts};
@@ -166,9 +166,9 @@ fn begun_at(first: u64, has: [Has; WORKERS]) -> Vec<u32> {
         ..RunConfig::new(Shape::new(WORKERS, UNITS), JOB.length, end)
     };
     let engine = Engine::new(scheme, config, 0).unwrap();
-    let pace = Pace::wall(WORKERS, &Delays::None, end as usize, 0.0);
+    let run_clock = RunClock::wall(WORKERS, &Delays::None, end as usize, 0.0);
     let mut watch = Watch::new(|_| {});
-    let outcome = Coordinator::new(transport, engine, pace).run(&mut watch);
+    let outcome = Coordinator::new(transport, engine, run_clock).run(&mut watch);
     let Log { faults, .. } = watch.log;
     assert_eq!(outcome.unwrap_or_else(|error| panic!("{error}: {faults:?}")), Outcome::Finished);
     let parameters: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();

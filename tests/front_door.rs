@@ -10,8 +10,8 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::{Job as JobNumber, Step, Task, Worker};
 use codedgrad::run::{NumberFormat, RunConfig, Shape};
 use codedgrad::train::{
-    Aggregator, AggregatorError, Builder, Coordinator, Event, JoinError, Outcome, OwnedEvent, Pace,
-    RunError, VirtualClock,
+    Aggregator, AggregatorError, Builder, Coordinator, Event, JoinError, Outcome, OwnedEvent,
+    RunClock, RunError, VirtualClock,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{
@@ -113,14 +113,14 @@ fn a_local_run_has_the_bits_of_one_put_together_by_hand() {
 fn an_experiment_has_the_record_of_one_put_together_by_hand() {
     let delays = Delays::open("hotspot", WORKERS, 7).unwrap();
     let model = VirtualClock { step_seconds: 0.5 };
-    let pace = Pace::modelled(WORKERS, &delays, JOB.steps as usize, model, 0.0);
+    let run_clock = RunClock::modelled(WORKERS, &delays, JOB.steps as usize, model, 0.0);
     let (transport, links) = local::connect(WORKERS);
     let threads = links
         .into_iter()
         .map(|link| thread::spawn(move || integers::work(Box::new(link), JOB.length, |_| true)));
     let threads: Vec<_> = threads.collect();
     let mut watch = Watch::new(|_| {});
-    coordinate_at(pace, JOB, transport, &mut watch).unwrap();
+    coordinate_at(run_clock, JOB, transport, &mut watch).unwrap();
     let trained: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     let run = builder(JOB).delays("hotspot", 7).step_seconds(0.5).modelled();
     let (log, parameters) = locally(run, false);

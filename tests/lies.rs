@@ -10,7 +10,7 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
-use codedgrad::train::{Coordinator, Outcome, Pace};
+use codedgrad::train::{Coordinator, Outcome, RunClock};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
 use codedgrad::transport::wire::{CHUNK, CONTROL_BYTES_MAX, HEADER_BYTES, Header, Kind};
 use codedgrad::transport::{Link, Notice, Order, State, Transport, local};
@@ -54,14 +54,14 @@ fn coordinate(transport: impl Transport<Vector = Vec<f32>>, found_out: &FoundOut
         .scheme(WORKERS, WORKERS as u32, 0..STEPS)
         .unwrap();
     let engine = Engine::new(scheme, config(), 0).unwrap();
-    let pace = Pace::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
+    let run_clock = RunClock::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
     let at_fault = |worker: u32, what: &str| {
         if worker == LIAR && what.contains("not finite") {
             found_out.store(true, Ordering::Relaxed);
         }
     };
     let mut watch = Watch { at_fault: Box::new(at_fault), ..Watch::new(|_| {}) };
-    let ended = Coordinator::new(transport, engine, pace).run(&mut watch);
+    let ended = Coordinator::new(transport, engine, run_clock).run(&mut watch);
     assert_eq!(
         ended.unwrap_or_else(|error| panic!("{error}: {:?}", watch.log.faults)),
         Outcome::Finished

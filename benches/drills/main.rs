@@ -1,7 +1,7 @@
 //! What faults cost: of every fault at every phase of a step, the longest time without a committed
 //! step, and whether every step was committed with the gradient of a run without faults. Workers
 //! and coordinator are processes; a fault befalls worker 0 (or the coordinator) once, at one step;
-//! its twin, which computes the same, is a tenth slower.
+//! its partner, which computes the same, is a tenth slower.
 //!
 //! `cargo bench -p codedgrad --bench drills -- --exchange sharded`;
 //! `--only stopped`, `--only sums` or the like for a part of it. `--reconnects 3000` instead cuts
@@ -135,8 +135,8 @@ fn read(child: &mut Child, steps: u64, commits: &mut Commits) -> Outcome<()> {
     Ok(())
 }
 
-/// A run with its fault. Now and then worker 0's twin has answered before it, and it never comes to
-/// the phase.
+/// A run with its fault. Now and then worker 0's partner has answered before it, and it never comes
+/// to the phase.
 fn sail(case: &Case) -> Outcome<Commits> {
     for _ in 0..TRIES {
         let (commits, happened) = sail_once(case)?;

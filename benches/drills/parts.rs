@@ -10,7 +10,7 @@ use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Happened, Observer, Pace, StepRecord,
+    Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
 };
 use codedgrad::transport::Decoded;
 use codedgrad::transport::tcp::security::{Security, Token};
@@ -56,12 +56,12 @@ pub(crate) fn worker(
     };
     runtime.block_on(async {
         let (link, welcome) = TcpLink::join_over(Arc::new(taps.clone()), join).await?;
-        let mut bell = link.bell();
+        let mut waker = link.waker();
         let mut aggregator = Aggregator::new(Box::new(link), welcome.length, 1);
         let mut parameters = vec![0.0f32; welcome.length];
         loop {
             match aggregator.next_event() {
-                Err(_) if bell.rung().await => {}
+                Err(_) if waker.woken().await => {}
                 Err(error) => return Err(error.into()),
                 Ok(None) => return Ok(()),
                 Ok(Some(Event::Compute(mut task))) => {
@@ -186,7 +186,7 @@ pub(crate) fn coordinator(token: &str, folder: &Path, case: &Case) -> Outcome<()
     let engine = Engine::new(scheme, RunConfig { first: start, ..config }, 0)?;
     let file = OpenOptions::new().append(true).open(journal)?;
     let mut journal = Journal { file, end: case.end.filter(|_| known.is_none()), case };
-    let pace = Pace::wall(WORKERS, &Delays::None, 0, 0.0);
-    Coordinator::new(transport, engine, pace).run(&mut journal)?;
+    let run_clock = RunClock::wall(WORKERS, &Delays::None, 0, 0.0);
+    Coordinator::new(transport, engine, run_clock).run(&mut journal)?;
     Ok(())
 }

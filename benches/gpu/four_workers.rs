@@ -10,7 +10,7 @@ use codedgrad::gpu::Vector;
 use codedgrad::run::{RunConfig, Shape};
 use codedgrad::schedulers::Engine;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Happened, Observer, Pace, StepRecord,
+    Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
 };
 use codedgrad::transport::{Decoded, Link, local};
 use std::error::Error;
@@ -136,8 +136,8 @@ fn aggregated<V: Vector>(load: &Load<'_, V>, delays: &Delays) -> Outcome<(f64, u
             .zip(load.places)
             .map(|(link, place)| scope.spawn(move || told(work(Box::new(link), place, load))))
             .collect();
-        let pace = Pace::wall(WORKERS, delays, steps as usize, 0.0);
-        Coordinator::new(transport, engine, pace).run(&mut seconds)?;
+        let run_clock = RunClock::wall(WORKERS, delays, steps as usize, 0.0);
+        Coordinator::new(transport, engine, run_clock).run(&mut seconds)?;
         Ok(threads.into_iter().map(|thread| thread.join().expect("a worker")).collect())
     })?;
     Ok((median(counted(seconds.0)), told[0]))

@@ -9,7 +9,7 @@ use codedgrad::gpu::{Gradient, GradientMut, Vector, WireBuffer};
 use codedgrad::ids::Step;
 use codedgrad::run::{RunConfig, Shape};
 use codedgrad::schedulers::Engine;
-use codedgrad::train::{Coordinator, Pace};
+use codedgrad::train::{Coordinator, RunClock};
 use codedgrad::transport::collective::{Collective, DeviceResults};
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
@@ -99,8 +99,8 @@ pub(crate) fn measure(exchange: &str, length: usize) -> Outcome<Measured> {
     let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(WORKERS, UNITS, 0..steps)?;
     let engine = Engine::new(scheme, config, 0)?;
     let mut seconds = Seconds(Vec::new());
-    let pace = Pace::wall(WORKERS, &Delays::None, steps as usize, 0.0);
-    Coordinator::new(transport, engine, pace).run(&mut seconds)?;
+    let run_clock = RunClock::wall(WORKERS, &Delays::None, steps as usize, 0.0);
+    Coordinator::new(transport, engine, run_clock).run(&mut seconds)?;
     let mut found = Vec::new();
     for mut child in children {
         let mut text = String::new();

@@ -19,10 +19,10 @@ use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
 use codedgrad::train::{
-    Aggregator, ComputeTask, Coordinator, Event, Flow, Observer, Pace, Progress, StepRecord,
+    Aggregator, ComputeTask, Coordinator, Event, Flow, Observer, Progress, RunClock, StepRecord,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
-use codedgrad::transport::tcp::{Bell, Exchange, Join, Listen, TcpLink, TcpTransport};
+use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport, Waker};
 use codedgrad::transport::{Decoded, Link};
 use namespaces::Namespaces;
 use processes::{Outcome, again, median, token};
@@ -140,13 +140,13 @@ fn worker(address: &str, token: &str, me: u32, case: &Case) -> Outcome<()> {
     let join =
         Join { worker: Some(me), identity: me.to_string(), ..Join::new(address.into(), security) };
     let (link, welcome) = runtime.block_on(TcpLink::join_over(network, join))?;
-    let (traffic, buffered, mut bell) = (link.traffic(), link.most_buffered(), link.bell());
+    let (traffic, buffered, mut waker) = (link.traffic(), link.most_buffered(), link.waker());
     let link: Box<dyn Link> = Box::new(link);
     let mut aggregator = Aggregator::new(link, welcome.length, 1);
     let mut sent = Vec::new();
     loop {
         match aggregator.next_event() {
-            Err(_) if rung(&runtime, &mut bell) => {}
+            Err(_) if woken(&runtime, &mut waker) => {}
             Err(error) => return Err(error.into()),
             Ok(None) => break,
             Ok(Some(Event::Compute(mut task))) => {
@@ -187,8 +187,8 @@ fn worker(address: &str, token: &str, me: u32, case: &Case) -> Outcome<()> {
     Ok(())
 }
 
-fn rung(runtime: &Runtime, bell: &mut Bell) -> bool {
-    runtime.block_on(bell.rung())
+fn woken(runtime: &Runtime, waker: &mut Waker) -> bool {
+    runtime.block_on(waker.woken())
 }
 
 fn kill_soon(seconds: f64) {
@@ -247,7 +247,7 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
     let (workers, units) = (case.workers, case.units as u32);
     let scheme = case.scheme.parse::<SchemeSpec>()?.scheme(workers, units, 0..steps)?;
     let engine = Engine::new(scheme, config, 0)?;
-    let pace = Pace::wall(workers, &Delays::None, steps as usize, 0.0);
+    let run_clock = RunClock::wall(workers, &Delays::None, steps as usize, 0.0);
     let deadline = Instant::now() + Duration::from_secs(60);
     while !transport.gather(Duration::ZERO).absent.is_empty() {
         if Instant::now() > deadline {
@@ -256,14 +256,14 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
         thread::sleep(Duration::from_millis(20));
     }
     transport.begin(Step(0));
-    // The hub tells of who is there; then workers find each other.
+    // The coordinator tells of who is there; then workers find each other.
     thread::sleep(Duration::from_millis(500));
-    let (status, mut bell) = (transport.status(), transport.bell());
-    let mut coordinator = Coordinator::new(transport, engine, pace);
+    let (status, mut waker) = (transport.status(), transport.waker());
+    let mut coordinator = Coordinator::new(transport, engine, run_clock);
     let mut watch = Watch::default();
     while let Progress::Wait(patience) = coordinator.pump(&mut watch)? {
         let patience = patience.unwrap_or(Duration::from_secs(600));
-        let _ = runtime.block_on(async { tokio::time::timeout(patience, bell.rung()).await });
+        let _ = runtime.block_on(async { tokio::time::timeout(patience, waker.woken()).await });
     }
     coordinator.stop();
     drop(coordinator);

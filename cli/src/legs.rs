@@ -3,7 +3,7 @@
 use codedgrad::train::StepRecord;
 use serde::Serialize;
 
-/// Steps in a row under one scheme: what was foreseen and what came.
+/// Steps in a row under one scheme: what was predicted and what came.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct LegSummary {
     pub(crate) first_step: u64,

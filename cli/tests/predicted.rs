@@ -85,7 +85,7 @@ impl Case {
     }
 
     /// What the library foretells, round by round.
-    fn foretell(&self, folder: &Path) -> (Vec<EngineRound>, EngineOutcome) {
+    fn predict(&self, folder: &Path) -> (Vec<EngineRound>, EngineOutcome) {
         let shape = Shape::new(self.workers, self.micro_batches);
         let spec: SchemeSpec = self.scheme.parse().unwrap();
         let scheme = spec.scheme(shape.workers, shape.units, 0..self.jobs).unwrap();
@@ -168,13 +168,13 @@ fn read(value: &Value) -> Value {
 /// Trains, foretells and compares; gives the rounds and what they come to.
 fn agree(folder: &Path, case: Case) -> (Vec<EngineRound>, EngineOutcome) {
     let trained = case.train(folder);
-    let (rounds, outcome) = case.foretell(folder);
-    let foretold = recorded(&rounds, case.workers);
+    let (rounds, outcome) = case.predict(folder);
+    let predicted = recorded(&rounds, case.workers);
     assert_eq!(trained.len() as u64 * case.micro_steps, case.jobs, "{}", case.scheme);
-    assert_eq!(foretold.len(), trained.len(), "{}", case.scheme);
-    for (foretold, trained) in foretold.iter().zip(&trained) {
-        let (foretold, trained) = (read(foretold), compared(trained));
-        assert_eq!(foretold, trained, "{} at step {}", case.scheme, trained["step"]);
+    assert_eq!(predicted.len(), trained.len(), "{}", case.scheme);
+    for (predicted, trained) in predicted.iter().zip(&trained) {
+        let (predicted, trained) = (read(predicted), compared(trained));
+        assert_eq!(predicted, trained, "{} at step {}", case.scheme, trained["step"]);
     }
     let command = case.command(folder);
     let last = trained.last().unwrap();

@@ -32,7 +32,7 @@ pub enum ParameterError {
     TooFewVoters {
         /// Stragglers of every group.
         stragglers: usize,
-        /// Wrong workers of every group.
+        /// Byzantine workers of every group.
         wrong: usize,
         /// Workers of the run.
         workers: usize,
@@ -66,7 +66,7 @@ pub enum ParameterError {
         workers: usize,
         /// Workers needed.
         needed: usize,
-        /// Wrong workers to be found out.
+        /// Byzantine workers to be found out.
         wrong: usize,
     },
     /// `l` must be between 1 and `n`.

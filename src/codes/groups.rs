@@ -319,7 +319,7 @@ impl Decoder for GroupsDecoder {
         judge(&plan.rows, &plan.facts.share_weights, out, decodable)
     }
 
-    fn salvages(&self) -> bool {
+    fn can_degrade(&self) -> bool {
         self.plan.rescale && self.covered > 0
     }
 

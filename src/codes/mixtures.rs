@@ -4,7 +4,7 @@
 use super::berrut::{Mixture, MixtureParameters, Points};
 use super::family::{Family, Fields, Recipe, Traits};
 #[cfg(not(feature = "berrut"))]
-use super::{ParameterError, sequential::Lift};
+use super::{ParameterError, sequential::OneRound};
 
 /// Why there is no matrix to show.
 const NO_MATRIX: &str = "mixes data, not gradients: `codedgrad berrut` shows what that does";
@@ -23,7 +23,7 @@ pub(super) const PLAIN: Family = Family {
     })
 };
 
-/// The same over DCT points, which tell wrong workers.
+/// The same over DCT points, which tell Byzantine workers.
 pub(super) const SECURED: Family = Family {
     name: "sbacc",
     examples: &["sbacc:K=4,byzantine=2"],
@@ -47,14 +47,15 @@ fn recipe(
     // Locators of wrong outputs need points that a DCT goes with.
     let points = if wrong.is_some() { Points::FirstKind } else { Points::SecondKind };
     let wrong = wrong.unwrap_or(0);
-    let parameters = MixtureParameters { blocks, stragglers, wrong, points };
+    let parameters = MixtureParameters { blocks, stragglers, byzantine: wrong, points };
     Recipe::mixture(move |workers| Mixture::new(workers, parameters), wrong)
 }
 
 #[cfg(not(feature = "berrut"))]
 fn recipe(fields: &Fields<'_>, _: usize, _: Option<usize>, wrong: Option<usize>) -> Recipe {
     let text = fields.text().to_owned();
-    let recipe =
-        Recipe::scheme(move |_| Err::<Lift, _>(ParameterError::NotBuilt { text: text.clone() }));
+    let recipe = Recipe::scheme(move |_| {
+        Err::<OneRound, _>(ParameterError::NotBuilt { text: text.clone() })
+    });
     recipe.byzantine(wrong.unwrap_or(0))
 }

@@ -15,7 +15,7 @@
 //! | [`graph`] | approximate, a random regular graph | Glasgow, Wootters 2020 |
 //! | [`dense`] | anybody's matrix | |
 //! | [`drop_slowest`] | the biased baseline that drops the slowest | backup workers, Chen et al. 2016 |
-//! | `vote` | groups whose results are accepted by vote, against wrong workers | Chen et al. 2018 |
+//! | `vote` | groups whose results are accepted by vote, against Byzantine ones | Chen et al. 2018 |
 //! | `berrut` | any function of the data, not only sums (feature `berrut`) | Jahani-Nezhad, Maddah-Ali 2020; Borah, Harshan 2025 |
 //! | [`verify()`] | whether every tolerated set of stragglers decodes | |
 //! | [`spec`] | the scheme texts of the command line | |
@@ -169,7 +169,7 @@ pub trait Decoder: Send {
     /// When `out` has not one entry per worker.
     fn weights(&mut self, choice: Choice, out: &mut [f64]) -> Report;
     /// Whether a decode with a part of the batch missing is allowed once nobody else can come.
-    fn salvages(&self) -> bool {
+    fn can_degrade(&self) -> bool {
         false
     }
     /// Forgets all arrivals.

@@ -118,7 +118,7 @@ impl Registry {
                     other kind, a one-round code or a scheme",
                 );
             }
-            if (spec.wrong() > 0) != family.traits.byzantine {
+            if (spec.byzantine() > 0) != family.traits.byzantine {
                 return wrong("has traits that are not those of its example: `byzantine`");
             }
         }

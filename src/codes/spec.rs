@@ -168,11 +168,11 @@ impl SchemeSpec {
         }
     }
 
-    /// How many wrong workers it finds out; of every group, where it votes.
+    /// How many Byzantine workers it finds out; of every group, where it votes.
     ///
     /// ```
     /// let wrong =
-    ///     |text: &str| text.parse::<codedgrad::codes::SchemeSpec>().map(|spec| spec.wrong());
+    ///     |text: &str| text.parse::<codedgrad::codes::SchemeSpec>().map(|spec| spec.byzantine());
     /// assert_eq!(
     ///     (wrong("sbacc:K=4,byzantine=2")?, wrong("vote:s=0,b=1")?, wrong("groups:s=2")?),
     ///     (2, 1, 0)
@@ -180,7 +180,7 @@ impl SchemeSpec {
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     #[must_use]
-    pub fn wrong(&self) -> usize {
+    pub fn byzantine(&self) -> usize {
         self.recipe.finds_wrong()
     }
 

@@ -1,4 +1,5 @@
-//! Groups whose results are accepted by vote: exact gradients although some workers answer wrongly.
+//! Groups whose results are accepted by vote: exact gradients although some workers return wrong
+//! results.
 //!
 //! # Construction
 //! The groups of [`Groups`], `l = floor(n / (s+2b+1))` of them. Members of a group compute the same
@@ -6,9 +7,10 @@
 //! digests.
 //!
 //! # Guarantee
-//! Exact with any `s` stragglers and any `b` wrong workers among the members of every group: `b+1`
-//! equal results are not all wrong. It needs workers that are bitwise deterministic. Digests are
-//! not cryptographic: whoever can make a wrong result with the digest of a right one is not found.
+//! Exact with any `s` stragglers and any `b` Byzantine workers among the members of every group:
+//! `b+1` equal results are not all wrong. It needs workers that are bitwise deterministic. Digests
+//! are not cryptographic: whoever can make a wrong result with the digest of a right one is not
+//! found.
 //!
 //! # Cost
 //! Load `1/l`, at least `(s+2b+1)/n`; with honest workers `b+1` answers of each group suffice. A
@@ -22,7 +24,7 @@
 //! place of vectors are ours.
 
 use super::family::{Family, Recipe, Traits};
-use super::sequential::{Horizon, Lift, RoundEvent, SchemeFacts};
+use super::sequential::{Horizon, OneRound, RoundEvent, SchemeFacts};
 use super::{GradientCode, Groups, ParameterError};
 use crate::ids::{Cut, Task, Worker, WorkerSet};
 use std::cmp::Reverse;
@@ -51,7 +53,7 @@ fn voting_groups(
     stragglers: usize,
     wrong: usize,
     horizon: Horizon,
-) -> Result<Lift, ParameterError> {
+) -> Result<OneRound, ParameterError> {
     let Horizon { workers, units, jobs, .. } = horizon;
     let needed = stragglers.saturating_add(wrong.saturating_mul(2)).saturating_add(1);
     if workers < needed {
@@ -60,7 +62,7 @@ fn voting_groups(
     let groups = Groups::new(workers, workers / needed)?;
     let shares = groups.facts().shares() as u32;
     let cut = Cut::new(units.unwrap_or(shares), shares)?;
-    Ok(Lift::voting(groups, wrong, cut, jobs))
+    Ok(OneRound::voting(groups, wrong, cut, jobs))
 }
 
 /// Members of a group who cannot be told right from wrong.
@@ -117,7 +119,7 @@ struct Answer {
 /// ```text
 /// l = floor(n / (s+2b+1))     a result of group j is accepted when b+1 members returned it
 /// ```
-/// where `n` is the number of workers, `s` of stragglers and `b` of wrong workers.
+/// where `n` is the number of workers, `s` of stragglers and `b` of Byzantine workers.
 ///
 /// ```
 /// use codedgrad::codes::{SchemeSpec, Verifier, sequential::{RoundEvent, Scheme}};
@@ -164,7 +166,7 @@ impl Verifier {
             members[*group as usize].push(worker);
         }
         Some(Self {
-            wrong: facts.wrong,
+            wrong: facts.byzantine,
             group_of,
             members,
             answers: vec![None; facts.workers],
@@ -335,7 +337,7 @@ mod tests {
 
     /// A scheme and the vote on what it is told of.
     struct Voted {
-        scheme: Lift,
+        scheme: OneRound,
         verifier: Verifier,
     }
 

@@ -65,7 +65,7 @@ pub enum Preset {
     /// which 45, 34 and 55 workers were over 1.1 times the median. How often it comes is not
     /// measured: it is raised so that runs of usual length meet one.
     Stalls,
-    /// Time proportional to the work at hand, which differs from task to task and not from worker
+    /// Time proportional to the work of a task, which differs from task to task and not from worker
     /// to worker: an answer takes `1 + g` step times, `g` of a gamma law of shape 3 and mean 0.317.
     /// Fitted to the first pipeline stage of job SE in ByteDance's straggler traces (OSDI 2025; 32
     /// workers, documents of unequal length; variation 0.139, 10.8 % of the answers over 1.2 times

@@ -124,7 +124,7 @@ pub struct StragglerSummary {
 /// dispersion   = var_r(K_r) / (n p (1 - p)),   p = mean_r(K_r) / n
 /// ```
 /// where `d_ir` is the answer of worker `i` in round `r`, `K_r` the number of slow ones of `n`, and
-/// all variances are those of the population at hand.
+/// all variances are those of the whole population.
 ///
 /// ```
 /// use codedgrad::delays::StragglerStats;

@@ -1,4 +1,5 @@
-//! The combine on the CPU: the plain twin that defines the result, and the tiled, threaded version.
+//! The combine on the CPU: the plain reference that defines the result, and the tiled, threaded
+//! version.
 
 use super::{Combine, CombineError, Source, Term, check};
 use half::{bf16, f16};
@@ -107,7 +108,7 @@ impl Cpu {
     ) -> Result<Folded, CombineError> {
         let mut chunks = vec![(0, 0.0); out.len().div_ceil(CHUNK)];
         self.run(terms, out, &mut chunks, |out| {
-            (xxh3_64(bytemuck::cast_slice(out)), poison_of(out))
+            (xxh3_64(bytemuck::cast_slice(out)), nonfinite_mask(out))
         })?;
         let (digests, poisons): (Vec<u64>, Vec<f32>) = chunks.into_iter().unzip();
         Ok(Folded {
@@ -156,7 +157,7 @@ impl Combine for Cpu {
 #[cfg(feature = "tcp")]
 pub(crate) fn fold_chunk(terms: &[Term<'_>], out: &mut [f32]) -> Folded {
     combine_chunk(terms, 0, out);
-    Folded { digest: xxh3_64(bytemuck::cast_slice(out)), finite: poison_of(out) == 0.0 }
+    Folded { digest: xxh3_64(bytemuck::cast_slice(out)), finite: nonfinite_mask(out) == 0.0 }
 }
 
 /// A digest of a vector's bytes: XXH3 over the XXH3 digests of chunks of 65,536 elements. It finds
@@ -211,13 +212,13 @@ pub fn add_into(out: &mut [f32], weight: f32, x: &[f32]) -> bool {
         for (out, x) in out.iter_mut().zip(x) {
             *out += weight * x;
         }
-        poison += poison_of(out);
+        poison += nonfinite_mask(out);
     }
     poison == 0.0
 }
 
 /// 0 if all entries are finite, NaN otherwise: `x * 0` is NaN for NaN and for infinities.
-pub(crate) fn poison_of(x: &[f32]) -> f32 {
+pub(crate) fn nonfinite_mask(x: &[f32]) -> f32 {
     let mut lanes = [0.0f32; 16];
     let (body, tail) = x.as_chunks::<16>();
     for x in body {
@@ -420,9 +421,9 @@ mod tests {
             bad in prop::sample::select(vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY]),
         ) {
             let mut x = vec![f32::MAX; len];
-            prop_assert_eq!(poison_of(&x), 0.0);
+            prop_assert_eq!(nonfinite_mask(&x), 0.0);
             x[at % len] = bad;
-            prop_assert!(poison_of(&x).is_nan());
+            prop_assert!(nonfinite_mask(&x).is_nan());
             let mut out = vec![1.0; len];
             prop_assert!(!add_into(&mut out, 1.0, &x));
         }

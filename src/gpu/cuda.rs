@@ -1,7 +1,7 @@
 //! The combine on an NVIDIA GPU, with the CPU's bits.
 //!
-//! The kernels are text, compiled by NVRTC for the device at hand and kept on disk: a build needs
-//! no CUDA, a run needs the driver and, the first time, `libnvrtc`. Where either is missing,
+//! The kernels are text, compiled by NVRTC for the device that is there and kept on disk: a build
+//! needs no CUDA, a run needs the driver and, the first time, `libnvrtc`. Where either is missing,
 //! [`Cuda::new`] says so.
 //!
 //! Sums have the bits of [`super::Plain`], whatever the alignment of the arrays: the same tree,

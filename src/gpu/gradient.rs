@@ -157,7 +157,8 @@ pub(super) fn within(
     Ok(start..end)
 }
 
-/// `wire[i] = narrow(round(scale x[i]))`, the CPU twin of the device's cast. Both have one length.
+/// `wire[i] = narrow(round(scale x[i]))`, the CPU reference of the device's cast. Both have one
+/// length.
 pub(super) fn convert(x: Source<'_>, scale: f32, wire: WireBuffer<'_>) {
     match x {
         Source::F32(x) => narrow(x, |x| scale * x, wire),

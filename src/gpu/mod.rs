@@ -13,17 +13,17 @@ mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod gradient;
-mod real;
 #[cfg(test)]
-#[path = "../../tests/staying/mod.rs"]
-pub(crate) mod staying;
+#[path = "../../tests/non_host/mod.rs"]
+pub(crate) mod non_host;
+mod real;
 mod step;
 mod vector;
 
 #[cfg(feature = "tcp")]
 pub(crate) use cpu::fold_chunk;
 pub use cpu::{Cpu, Folded, Plain, add_into, digest, digest_of_bits};
-pub(crate) use cpu::{poison_of, shared};
+pub(crate) use cpu::{nonfinite_mask, shared};
 pub use gradient::{Gradient, GradientError, GradientMut, WireBuffer, largest};
 pub use real::{Real, gram, signed_fold};
 pub(crate) use step::{Rates, step};

@@ -1,4 +1,4 @@
-//! The step of AdamW, element by element: the CPU twin of its kernel.
+//! The step of AdamW, element by element: the CPU reference of its kernel.
 
 /// What a step multiplies by; a kernel's argument.
 #[repr(C)]

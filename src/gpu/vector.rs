@@ -1,6 +1,6 @@
 //! Results and sums in whatever memory they lie, and stay.
 
-use super::{CombineError, Folded, Source, Term, add_into, poison_of, shared};
+use super::{CombineError, Folded, Source, Term, add_into, nonfinite_mask, shared};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub trait Vector: Clone + Debug + Send + Sync + Sized + 'static {
     /// Overwrites it with zeros.
     fn clear(&mut self);
     /// Makes a mistake visible, where that costs little: what is in it must not be used.
-    fn spoil(&mut self) {}
+    fn poison(&mut self) {}
     /// `self *= weight`.
     fn scale(&mut self, weight: f32);
     /// `self += weight x`, for `x` of the same length; false if a sum is known not to be finite.
@@ -76,7 +76,7 @@ impl Vector for Vec<f32> {
         self.fill(0.0);
     }
 
-    fn spoil(&mut self) {
+    fn poison(&mut self) {
         if cfg!(debug_assertions) {
             self.fill(f32::NAN);
         }
@@ -91,7 +91,7 @@ impl Vector for Vec<f32> {
     }
 
     fn finite(&self) -> bool {
-        poison_of(self) == 0.0
+        nonfinite_mask(self) == 0.0
     }
 
     fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<Folded, CombineError> {

@@ -98,7 +98,7 @@ impl Tally {
 ///
 /// Feed it, in any order: [`Agreement::sent`] when a step is committed, [`Agreement::reported`] for
 /// every worker's report, [`Agreement::own`] where the driver has a replica, [`Agreement::excuse`]
-/// for who is gone. After each of them [`Agreement::found`] gives back who turned out to be wrong.
+/// for who is lost. After each of them [`Agreement::found`] gives back who turned out to be wrong.
 ///
 /// What two workers have alike, neither as a copy of the other's, is right, or what most have once
 /// everybody has reported. What the driver has is right by itself, unless two workers have alike
@@ -221,7 +221,7 @@ impl Agreement {
         self.found.extend(wrong.into_iter().map(|worker| (worker, step)));
     }
 
-    /// What a worker reported is void: it is gone, or is to take over a state in which everything
+    /// What a worker reported is void: it is lost, or is to take over a state in which everything
     /// below `next` is applied. Nobody waits any more for its reports on those steps.
     pub(super) fn excuse(&mut self, worker: Worker, next: Option<Step>) {
         for (step, tally) in &mut self.tallies {
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(agreement.found(), [], "nor later");
     }
 
-    /// Who is gone cannot settle a dispute of two; the smaller digest is taken then, whoever
+    /// Who is lost cannot settle a dispute of two; the smaller digest is taken then, whoever
     /// reported first.
     #[test]
     fn a_dispute_ends_when_nobody_else_can_come() {

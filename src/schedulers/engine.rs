@@ -9,15 +9,15 @@
 //!
 //! What it keeps lies with whoever owns it: `steps` how far the run is, `round` the current round,
 //! `holding` the wait for holders, `recovery` the wait for who may come back, `trust` whose results
-//! count, `replan` what is needed for another scheme, `active` the scheme at hand. The [`Engine`]
+//! count, `replan` what is needed for another scheme, `active` the current scheme. The [`Engine`]
 //! alone sees all of them, and decides.
 
 mod active;
 mod blame;
 mod folding;
 mod holding;
-mod hope;
 mod losses;
+mod outlook;
 mod overdue;
 mod recovery;
 mod replan;
@@ -37,10 +37,10 @@ use steps::Steps;
 use trust::Trust;
 pub use waiting::OpenRound;
 
-use super::book::{Book, Fate};
 use super::events::{Action, EngineError, Input, RoundReport};
+use super::open_steps::{Fate, OpenSteps};
 use super::reduce::Reduce;
-use super::roster::{Doing, Roster};
+use super::roster::{Roster, WorkerState};
 use crate::codes::sequential::{Fold, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
 use crate::ids::{Task, Worker, WorkerSet};
 use crate::run::{ConfigError, RunConfig};
@@ -103,7 +103,7 @@ pub struct Engine {
     /// Where results are added up.
     reduce: Reduce,
     roster: Roster,
-    book: Book,
+    open_steps: OpenSteps,
     phase: Phase,
     steps: Steps,
     round: CurrentRound,
@@ -136,7 +136,7 @@ impl Engine {
         scheme.restart(steps.begin());
         Ok(Self {
             roster,
-            book: Book::new(config.jobs.micro_steps),
+            open_steps: OpenSteps::new(config.jobs.micro_steps),
             phase: Phase::NotBegun,
             steps,
             round: CurrentRound::new(workers, round),
@@ -261,16 +261,17 @@ impl Engine {
                 self.settle_trust(now, out)
             }
             Input::ResultNotFinite { worker, step, attempt } => {
-                self.spoilt(now, worker, (step, attempt), out)
+                self.sum_not_finite(now, worker, (step, attempt), out)
             }
             Input::SumNotFinite { step, attempt } => self.overflowed(now, (step, attempt), out),
             Input::SumFailed { step, attempt } => {
-                let (alive, bereft) = (self.roster.alive(), self.holding.bereft());
-                let anew = self.book.fold_anew(step, attempt, &alive, bereft);
-                if anew.is_some() {
+                let (alive, died_since_close) =
+                    (self.roster.alive(), self.holding.died_since_close());
+                let again = self.open_steps.refold(step, attempt, &alive, died_since_close);
+                if again.is_some() {
                     self.holding.begin_again(now);
                 }
-                out.extend(anew);
+                out.extend(again);
                 Ok(())
             }
             Input::Held { worker, step, attempt, digest } => {
@@ -310,12 +311,12 @@ impl Engine {
     fn go_on(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         // Steps are committed in order: one that is not held yet holds back those after it, also if
         // these are held.
-        if !self.book.waiting().is_empty() {
+        if !self.open_steps.waiting().is_empty() {
             return Ok(());
         }
         // A worker that is sent a step may apply it at once, so what is pushed here must be final:
         // nothing below takes a commit back.
-        while let Some(fate) = self.book.close(self.steps.next) {
+        while let Some(fate) = self.open_steps.close(self.steps.next) {
             let step = self.steps.next;
             if let Fate::Refused(..) = fate {
                 self.trust.agreement.refused(step);
@@ -371,7 +372,7 @@ impl Engine {
         // Twice, since only the first pass shows the scheme who has no task of its own.
         // What the dead would have done goes to whoever has nothing of its own.
         self.offer(out);
-        self.check_hope(now, out)?;
+        self.check_outlook(now, out)?;
         // Without a task no answer will come that could close this round.
         if self.phase == Phase::Collecting
             && self.round.is_idle()
@@ -387,7 +388,7 @@ impl Engine {
         // A stale worker would compute with parameters that no other has.
         let sits_out = self.round.sits_out(worker) || self.roster.is_stale(worker);
         if self.phase != Phase::Collecting
-            || *self.roster.doing(worker) != Doing::Nothing
+            || *self.roster.doing(worker) != WorkerState::Nothing
             || sits_out
         {
             return;
@@ -404,7 +405,8 @@ impl Engine {
             let start = parts.first().map_or(u32::MAX, |part| part.units.start);
             self.given.entry((worker, *task)).or_insert((start, false)).0 = start;
         }
-        *self.roster.doing(worker) = Doing::Tasks(tasks.iter().map(|(task, _)| *task).collect());
+        *self.roster.doing(worker) =
+            WorkerState::Tasks(tasks.iter().map(|(task, _)| *task).collect());
         out.push(Action::Compute { worker, round: self.round.number(), tasks });
     }
 
@@ -420,7 +422,7 @@ impl Engine {
     ) {
         let counts = finite
             && expected
-            && *self.roster.doing(worker) != Doing::Dead
+            && *self.roster.doing(worker) != WorkerState::Dead
             && self.phase == Phase::Collecting
             && !self.trust.is_barred(worker)
             && self.is_trusted(worker, task);
@@ -447,7 +449,7 @@ impl Engine {
             return out.push(Action::Discard { worker, task });
         }
         let step = task.job.step(self.config.jobs.micro_steps);
-        self.book.summed(step, worker);
+        self.open_steps.summed(step, worker);
         out.push(Action::Reduce { step, fold });
     }
 
@@ -462,7 +464,7 @@ impl Engine {
         let disputed = finite && self.is_disputed(worker, task);
         // An answer that crossed the order to abandon: its worker is not at it any more, but a
         // scheme that takes late answers may still want it.
-        let Doing::Tasks(tasks) = self.roster.doing(worker) else {
+        let WorkerState::Tasks(tasks) = self.roster.doing(worker) else {
             self.judge(worker, answer, false, out);
             return Ok(());
         };
@@ -482,7 +484,7 @@ impl Engine {
             self.round.failed(worker);
         }
         if finished {
-            *self.roster.doing(worker) = Doing::Nothing;
+            *self.roster.doing(worker) = WorkerState::Nothing;
             // Only now: of several tasks of one worker those that were finite before count no more
             // either, as schemes know workers, not single results, as missing.
             if self.round.has_failed(worker) {
@@ -509,7 +511,7 @@ impl Engine {
     /// What somebody will not do any more goes to whoever is idle.
     fn carry_on(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         self.offer(out);
-        self.check_hope(now, out)?;
+        self.check_outlook(now, out)?;
         self.try_close(now, out)
     }
 
@@ -527,9 +529,9 @@ impl Engine {
     ) -> Result<(), EngineError> {
         match self.roster.doing(worker) {
             // It was told to drop its tasks, and has: nothing is lost.
-            doing @ Doing::Leaving => *doing = Doing::Nothing,
-            doing @ Doing::Tasks(_) => {
-                *doing = Doing::Nothing;
+            doing @ WorkerState::Leaving => *doing = WorkerState::Nothing,
+            doing @ WorkerState::Tasks(_) => {
+                *doing = WorkerState::Nothing;
                 // It was not told to: its share is missing, unless another computes it.
                 self.round.dropped_by(worker);
                 return self.erase(now, worker, out);
@@ -548,16 +550,16 @@ impl Engine {
             return Ok(());
         }
         let missing = self.round.missing(&self.roster);
-        let somebody_out = self.roster.somebody_out();
+        let any_busy = self.roster.any_busy();
         if !self.scheme.admits(&missing) {
             // Less than the whole batch only when nobody is left who could complete it.
-            return if !somebody_out && self.scheme.outlook(&missing) == Outlook::Degradable {
+            return if !any_busy && self.scheme.outlook(&missing) == Outlook::Degradable {
                 self.close(now, &missing, out)
             } else {
                 Ok(())
             };
         }
-        if somebody_out {
+        if any_busy {
             // A decode that is possible but amplifies rounding errors beyond its gate gets better
             // with every answer, as long as some are to come.
             if !self.scheme.is_sound() {
@@ -634,7 +636,7 @@ impl Engine {
         self.drop_disputed(out);
         out.extend(
             self.roster
-                .send_home()
+                .abandon_all()
                 .into_iter()
                 .map(|worker| Action::Abandon { worker, late_counts }),
         );

@@ -37,7 +37,7 @@ pub enum Input {
         /// Who.
         worker: Worker,
     },
-    /// A worker is gone, and its results with it; `kept` tells whether what was already made of
+    /// A worker is lost, and its results with it; `kept` tells whether what was already made of
     /// them, decoded vectors on their way to their holders, survives.
     Lost {
         /// Who.
@@ -75,7 +75,7 @@ pub enum Input {
         attempt: u32,
     },
     /// The vector of a step cannot be made as it was begun, though all results it is made of are
-    /// there: who helped to sum is gone.
+    /// there: who helped to sum is lost.
     SumFailed {
         /// Which step.
         step: Step,

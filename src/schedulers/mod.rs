@@ -1,15 +1,15 @@
 //! The round engine: events and the time in, actions out. No I/O, no clock, no randomness.
 //!
 //! [`engine`] decides when a round closes, what is folded with which weights, and when a step may
-//! be applied; [`book`] keeps the steps that are not decided, [`roster`] what is known of each
-//! worker, `orders` when answers count as arrived. The same engine runs under a wall clock in the
-//! trainer, and under a virtual one there and in the simulator
+//! be applied; [`open_steps`] keeps the steps that are not decided, [`roster`] what is known of
+//! each worker, `orders` when answers count as arrived. The same engine runs under a wall clock in
+//! the trainer, and under a virtual one there and in the simulator
 //! ([`over_engine`](crate::sim::over_engine)).
 
 mod agreement;
-pub mod book;
 pub mod engine;
 pub mod events;
+pub mod open_steps;
 pub(crate) mod orders;
 mod reduce;
 pub mod roster;

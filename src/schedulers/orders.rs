@@ -1,7 +1,7 @@
 //! Orders to workers, and when their answers count as arrived: by the model of a virtual clock, or
 //! once they are there plus an injected lateness.
 //!
-//! The rules of the virtual clock are here alone: the trainer's `Pace` and the simulator
+//! The rules of the virtual clock are here alone: the trainer's `RunClock` and the simulator
 //! [`over_engine`](crate::sim::over_engine) both keep their orders in [`Orders`]. It reads no
 //! clock: `now` is an argument.
 //!
@@ -46,7 +46,7 @@ pub(crate) enum Came {
     Done { task: Task, finite: bool },
     /// The worker has dropped what it was at.
     Idle,
-    /// The worker is gone.
+    /// The worker is lost.
     Lost,
 }
 
@@ -139,7 +139,7 @@ pub(crate) struct Arrival<A> {
     pub(crate) unwanted: Option<Task>,
 }
 
-/// What becomes of a worker that is told to drop its tasks.
+/// What happens to a worker that is told to drop its tasks.
 #[derive(Debug)]
 pub(crate) struct Abandoned<A> {
     /// What counts at once: that it is free, or gone.
@@ -305,7 +305,7 @@ impl<A: Answer> Orders<A> {
         }
     }
 
-    /// That a worker is gone, if it is known and the time has not come to say so.
+    /// That a worker is lost, if it is known and the time has not come to say so.
     pub(crate) fn withheld_loss(&mut self, worker: Worker) -> Option<A> {
         let lost = |out: &Out<A>| out.answer.as_ref().and_then(Answer::came) == Some(Came::Lost);
         let at = self.outs[worker.index()].iter().position(lost)?;
@@ -347,7 +347,7 @@ impl<A: Answer> Orders<A> {
         Arrival { now: free.then(A::freed), unwanted }
     }
 
-    /// A worker has dropped the rest of an order, or is gone. Under a virtual clock that shows when
+    /// A worker has dropped the rest of an order, or is lost. Under a virtual clock that shows when
     /// the first task it leaves was due.
     fn ended(&mut self, worker: Worker, answer: A, gone: bool) -> Arrival<A> {
         let wall = self.model.is_none();

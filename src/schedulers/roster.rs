@@ -4,7 +4,7 @@ use crate::ids::{Step, Task, Worker, WorkerSet};
 
 /// What a worker is doing, as far as the coordinator knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Doing {
+pub(super) enum WorkerState {
     /// Waiting for orders.
     Nothing,
     /// Computing these tasks, in order.
@@ -22,7 +22,7 @@ pub(super) enum Doing {
 
 #[derive(Clone, Debug)]
 struct Member {
-    doing: Doing,
+    doing: WorkerState,
     /// Steps below this one are applied or on their way to it.
     sent: Step,
     /// Steps below this one are applied.
@@ -43,12 +43,12 @@ pub(super) struct Roster {
 
 impl Roster {
     pub(super) fn new(workers: usize, first: Step) -> Self {
-        let member = Member { doing: Doing::Nothing, sent: first, applied: first };
+        let member = Member { doing: WorkerState::Nothing, sent: first, applied: first };
         let nobody = WorkerSet::empty(workers);
         Self { members: vec![member; workers], stale: nobody.clone(), bad_donors: nobody }
     }
 
-    pub(super) fn doing(&mut self, worker: Worker) -> &mut Doing {
+    pub(super) fn doing(&mut self, worker: Worker) -> &mut WorkerState {
         &mut self.members[worker.index()].doing
     }
 
@@ -61,7 +61,7 @@ impl Roster {
     }
 
     pub(super) fn dead(&self) -> WorkerSet {
-        WorkerSet::of(self.members.len(), self.those(|member| member.doing == Doing::Dead))
+        WorkerSet::of(self.members.len(), self.those(|member| member.doing == WorkerState::Dead))
     }
 
     pub(super) fn alive(&self) -> WorkerSet {
@@ -70,7 +70,7 @@ impl Roster {
 
     /// Who is there, of the lowest number.
     pub(super) fn first_alive(&self) -> Option<Worker> {
-        self.those(|member| member.doing != Doing::Dead).next()
+        self.those(|member| member.doing != WorkerState::Dead).next()
     }
 
     /// Whether nobody is there.
@@ -82,8 +82,8 @@ impl Roster {
     pub(super) fn is_settled(&self) -> bool {
         Worker::all(self.members.len()).zip(&self.members).all(|(worker, member)| {
             match member.doing {
-                Doing::Dead => true,
-                Doing::Syncing { .. } => false,
+                WorkerState::Dead => true,
+                WorkerState::Syncing { .. } => false,
                 _ => !self.is_stale(worker) && member.applied >= member.sent,
             }
         })
@@ -93,40 +93,43 @@ impl Roster {
     pub(super) fn out(&self) -> WorkerSet {
         WorkerSet::of(
             self.members.len(),
-            self.those(|member| !matches!(member.doing, Doing::Dead | Doing::Nothing)),
+            self.those(|member| !matches!(member.doing, WorkerState::Dead | WorkerState::Nothing)),
         )
     }
 
     /// Whether anybody may still send a result in this round.
-    pub(super) fn somebody_out(&self) -> bool {
-        self.members.iter().any(|member| !matches!(member.doing, Doing::Dead | Doing::Nothing))
+    pub(super) fn any_busy(&self) -> bool {
+        self.members
+            .iter()
+            .any(|member| !matches!(member.doing, WorkerState::Dead | WorkerState::Nothing))
     }
 
     /// Workers who could be given a task.
     pub(super) fn ready(&self) -> Vec<Worker> {
-        self.those(|member| member.doing == Doing::Nothing)
+        self.those(|member| member.doing == WorkerState::Nothing)
             .filter(|worker| !self.is_stale(*worker))
             .collect()
     }
 
     /// Whether a worker could be given a task.
     pub(super) fn is_ready(&self, worker: Worker) -> bool {
-        self.members[worker.index()].doing == Doing::Nothing && !self.is_stale(worker)
+        self.members[worker.index()].doing == WorkerState::Nothing && !self.is_stale(worker)
     }
 
     /// Workers whose state is one of this run's last.
     fn fit(&self) -> impl Iterator<Item = Worker> {
-        let here =
-            self.those(|member| !matches!(member.doing, Doing::Dead | Doing::Syncing { .. }));
+        let here = self.those(|member| {
+            !matches!(member.doing, WorkerState::Dead | WorkerState::Syncing { .. })
+        });
         here.filter(|worker| !self.is_stale(*worker))
     }
 
     /// Workers with tasks, now told to drop them.
-    pub(super) fn send_home(&mut self) -> Vec<Worker> {
+    pub(super) fn abandon_all(&mut self) -> Vec<Worker> {
         let busy: Vec<Worker> =
-            self.those(|member| matches!(member.doing, Doing::Tasks(_))).collect();
+            self.those(|member| matches!(member.doing, WorkerState::Tasks(_))).collect();
         for worker in &busy {
-            *self.doing(*worker) = Doing::Leaving;
+            *self.doing(*worker) = WorkerState::Leaving;
         }
         busy
     }
@@ -181,7 +184,7 @@ impl Roster {
     pub(super) fn stale_idle(&self) -> Vec<Worker> {
         self.stale
             .iter()
-            .filter(|worker| self.members[worker.index()].doing == Doing::Nothing)
+            .filter(|worker| self.members[worker.index()].doing == WorkerState::Nothing)
             .collect()
     }
 
@@ -205,20 +208,21 @@ impl Roster {
     pub(super) fn synced(&mut self, worker: Worker, next: Step) {
         // What was sent before the state is part of it.
         let member = &mut self.members[worker.index()];
-        *member = Member { doing: Doing::Nothing, sent: next, applied: next };
+        *member = Member { doing: WorkerState::Nothing, sent: next, applied: next };
         self.stale.remove(worker);
     }
 
     /// A worker is lost.
     pub(super) fn lost(&mut self, worker: Worker) {
-        *self.doing(worker) = Doing::Dead;
+        *self.doing(worker) = WorkerState::Dead;
     }
 
     /// A worker that was gone is back, with a state in which everything below `next` is applied, or
     /// with none.
     pub(super) fn joined(&mut self, worker: Worker, next: Option<Step>) {
         let step = next.unwrap_or(Step(0));
-        self.members[worker.index()] = Member { doing: Doing::Nothing, sent: step, applied: step };
+        self.members[worker.index()] =
+            Member { doing: WorkerState::Nothing, sent: step, applied: step };
         match next {
             // Without a state of this run it must take one over before it computes.
             Some(_) => self.stale.remove(worker),
@@ -237,6 +241,6 @@ impl Roster {
 
     /// Workers waiting for a state that `provider` was to hand over.
     pub(super) fn waiting_for(&self, provider: Worker) -> Vec<Worker> {
-        self.those(|member| member.doing == Doing::Syncing { from: Some(provider) }).collect()
+        self.those(|member| member.doing == WorkerState::Syncing { from: Some(provider) }).collect()
     }
 }

@@ -17,7 +17,7 @@ use crate::schedulers::{Action, Engine, EngineError, Input, RoundReport, Virtual
 use std::collections::{BTreeMap, VecDeque};
 use thiserror::Error;
 
-/// A run that cannot be foretold.
+/// A run that cannot be predicted.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OverEngineError<E: std::error::Error + 'static> {

@@ -89,7 +89,7 @@ pub struct Aggregator<V: Vector = Vec<f32>> {
     astray: Option<V>,
     /// The run is over.
     over: bool,
-    seat: Option<Seat>,
+    membership: Option<Membership>,
     saver: Option<Worker>,
     traffic: Option<Traffic>,
 }
@@ -99,7 +99,7 @@ type Traffic = Box<dyn Fn() -> (u64, u64) + Send>;
 
 /// Who a worker is in its run.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub(super) struct Membership {
     pub(super) worker: Worker,
     pub(super) workers: usize,
     pub(super) job: String,
@@ -144,7 +144,7 @@ impl<V: Vector> Aggregator<V> {
             at_hand: None,
             astray: None,
             over: false,
-            seat: None,
+            membership: None,
             saver: None,
             traffic: None,
         }
@@ -170,8 +170,8 @@ impl<V: Vector> Aggregator<V> {
         self
     }
 
-    pub(super) fn seated(mut self, seat: Seat) -> Self {
-        self.seat = Some(seat);
+    pub(super) fn with_membership(mut self, membership: Membership) -> Self {
+        self.membership = Some(membership);
         self
     }
 
@@ -222,7 +222,7 @@ impl<V: Vector> Aggregator<V> {
     /// ```
     #[must_use]
     pub fn worker(&self) -> Option<Worker> {
-        self.seat.as_ref().map(|seat| seat.worker)
+        self.membership.as_ref().map(|membership| membership.worker)
     }
 
     /// How many workers the run has, if that is known here.
@@ -235,7 +235,7 @@ impl<V: Vector> Aggregator<V> {
     /// ```
     #[must_use]
     pub fn workers(&self) -> Option<usize> {
-        self.seat.as_ref().map(|seat| seat.workers)
+        self.membership.as_ref().map(|membership| membership.workers)
     }
 
     /// What is trained, in the words of who began the run; empty if it said nothing.
@@ -248,7 +248,7 @@ impl<V: Vector> Aggregator<V> {
     /// ```
     #[must_use]
     pub fn job(&self) -> &str {
-        self.seat.as_ref().map_or("", |seat| &seat.job)
+        self.membership.as_ref().map_or("", |membership| &membership.job)
     }
 
     /// Who of the workers saves what is trained, as of the last step that was decided: the one of
@@ -302,7 +302,7 @@ impl<V: Vector> Aggregator<V> {
     /// The next event, none when the run is over. The event must be dropped before the next call.
     ///
     /// # Errors
-    /// [`AggregatorError::Disconnected`] when the coordinator is gone, and what else ends a
+    /// [`AggregatorError::Disconnected`] when the coordinator is lost, and what else ends a
     /// worker's part in a run.
     pub fn next_event(&mut self) -> Result<Option<Event<'_, V>>, AggregatorError> {
         // Where a link never waits, there is none yet.
@@ -319,7 +319,7 @@ impl<V: Vector> Aggregator<V> {
     /// next event is asked for; of a step and a state it must be said first what became of them.
     ///
     /// # Errors
-    /// [`AggregatorError::Disconnected`] when the coordinator is gone, [`AggregatorError::Closed`]
+    /// [`AggregatorError::Disconnected`] when the coordinator is lost, [`AggregatorError::Closed`]
     /// when this side has left, [`AggregatorError::Unsettled`] when a step or a state is current,
     /// and what else ends a worker's part in a run.
     ///
@@ -541,7 +541,7 @@ impl<V: Vector> Aggregator<V> {
     }
 
     /// Hands the current task in; one that nobody wants any more is dropped quietly, one that
-    /// cannot be handed in stays at hand.
+    /// cannot be handed in stays open.
     fn finish(&mut self, aux: Vec<f64>, alter: impl FnOnce(&mut V)) -> Result<(), AggregatorError> {
         let cancelled = self.is_cancelled();
         let astray = self.astray.is_some();

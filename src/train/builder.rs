@@ -8,8 +8,8 @@ pub use error::BuildError;
 #[cfg(feature = "tcp")]
 pub use served::{Open, Served};
 
-use super::aggregator::{Aggregator, Seat};
-use super::{Auto, Coordinator, Pace, Policy, Using, VirtualClock};
+use super::aggregator::{Aggregator, Membership};
+use super::{Auto, Coordinator, Policy, RunClock, Using, VirtualClock};
 use crate::codes::sequential::{Accept, Horizon, Scheme};
 use crate::codes::{ParameterError, SchemeSpec};
 use crate::delays::{Delays, Unit};
@@ -114,13 +114,13 @@ struct Clock {
 
 impl Clock {
     /// The clock, which runs from now on.
-    fn start(&self, workers: usize) -> Pace {
+    fn start(&self, workers: usize) -> RunClock {
         let Self { delays, rounds, step_seconds, modelled } = self;
         if *modelled {
             let model = VirtualClock { step_seconds: *step_seconds };
-            return Pace::modelled(workers, delays, *rounds, model, 0.0);
+            return RunClock::modelled(workers, delays, *rounds, model, 0.0);
         }
-        Pace::wall(workers, delays, *rounds, *step_seconds)
+        RunClock::wall(workers, delays, *rounds, *step_seconds)
     }
 }
 
@@ -508,7 +508,7 @@ impl Builder {
             Aggregator::new(Box::new(link), result_length, shape.unit_samples)
                 .accumulating(jobs.micro_steps)
                 .resumed_at(first.0)
-                .seated(Seat { worker, workers, job: String::new() })
+                .with_membership(Membership { worker, workers, job: String::new() })
         });
         let aggregators = aggregators.collect();
         let coordinator = Coordinator::new(transport, engine, clock.start(workers));

@@ -41,7 +41,7 @@ pub use stopper::Stopper;
 use waiting::Watchdog;
 pub use waiting::{MissingWorker, Waiting};
 
-use super::pace::{Abandoned, Arrival, Next, Pace};
+use super::run_clock::{Abandoned, Arrival, Next, RunClock};
 use crate::codes::Report;
 use crate::codes::sequential::Fold;
 use crate::gpu::Vector;
@@ -78,7 +78,7 @@ struct Folding {
 pub struct Coordinator<T: Transport> {
     transport: T,
     engine: Engine,
-    pace: Pace,
+    run_clock: RunClock,
     log: VecDeque<(Step, Decision)>,
     results: Results,
     spending: Spending,
@@ -95,7 +95,7 @@ pub struct Coordinator<T: Transport> {
 
 impl<T: Transport> Coordinator<T> {
     /// A coordinator that carries out what an engine decides, of the run that the engine makes.
-    pub fn new(transport: T, engine: Engine, pace: Pace) -> Self {
+    pub fn new(transport: T, engine: Engine, run_clock: RunClock) -> Self {
         let RunConfig { shape, limits, first, .. } = *engine.config();
         Self {
             transport,
@@ -108,9 +108,9 @@ impl<T: Transport> Coordinator<T> {
             inbox: Inbox::default(),
             patience: Patience::new(limits.max_wait_seconds),
             replicas: Replicas::new(shape.workers),
-            journal: Journal::new(first, pace.now()),
+            journal: Journal::new(first, run_clock.now()),
             judging: Judging::new(shape.workers),
-            pace,
+            run_clock,
             choosing: None,
             stopper: Stopper::default(),
         }
@@ -205,7 +205,7 @@ impl<T: Transport> Coordinator<T> {
             + self.journal.len()
             + self.replicas.open_entries()
             + self.inbox.len()
-            + self.pace.open_entries()
+            + self.run_clock.open_entries()
     }
 
     /// Whoever is already known to be missing or in another state is given no task.
@@ -231,7 +231,9 @@ impl<T: Transport> Coordinator<T> {
             progress = self.carry_on(Some(lost), observer);
         }
         let progress = progress.map_err(|error| self.stalled(error));
-        let Some(left) = self.patience.left_to_settle(self.pace.now()) else { return progress };
+        let Some(left) = self.patience.left_to_settle(self.run_clock.now()) else {
+            return progress;
+        };
         match progress {
             Ok(Progress::Wait(patience)) if left > 0.0 && !self.engine.is_settled() => {
                 let left = Duration::from_secs_f64(left.min(1e9));
@@ -285,7 +287,7 @@ impl<T: Transport> Coordinator<T> {
                 },
             };
             let _span = info_span!("round", round = self.journal.round.0).entered();
-            self.engine.handle(self.pace.now(), input, &mut actions)?;
+            self.engine.handle(self.run_clock.now(), input, &mut actions)?;
             let mut expected = self.expected(&actions);
             for action in actions.drain(..) {
                 // Before its tasks, and after what is still said of earlier steps.
@@ -312,13 +314,13 @@ impl<T: Transport> Coordinator<T> {
         if matches!(notice, Notice::Lost { .. }) {
             self.replicas.lost(worker);
         }
-        let Arrival { now, unwanted } = self.pace.arrived(worker, notice);
+        let Arrival { now, unwanted } = self.run_clock.arrived(worker, notice);
         self.hold(worker);
         self.discard_all(worker, unwanted);
         let mut notice = now?;
         // A worker that is back was lost before.
         if matches!(notice, Notice::Joined { .. })
-            && let Some(lost) = self.pace.withheld_loss(worker)
+            && let Some(lost) = self.run_clock.withheld_loss(worker)
         {
             self.inbox.postpone(worker, std::mem::replace(&mut notice, lost));
         }
@@ -411,23 +413,24 @@ impl<T: Transport> Coordinator<T> {
                 self.journal.round = round;
                 let facts = self.engine.facts();
                 let shares = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
-                self.pace.assigned(worker, round, shares);
+                self.run_clock.assigned(worker, round, shares);
                 self.results.assigned(worker, &tasks);
                 // A modelled clock knows nothing of what it took in truth.
-                if !self.pace.is_virtual() {
-                    self.spending.assigned(worker, round, &tasks, self.pace.now());
+                if !self.run_clock.is_virtual() {
+                    self.spending.assigned(worker, round, &tasks, self.run_clock.now());
                 }
                 let cancel = Cancel::default();
                 let order = Order::Compute { tasks, cancel, in_parts: false };
                 self.transport.send(worker, order);
             }
             Action::Abandon { worker, late_counts } => {
-                let Abandoned { now, cancel, unwanted } = self.pace.abandoned(worker, late_counts);
+                let Abandoned { now, cancel, unwanted } =
+                    self.run_clock.abandoned(worker, late_counts);
                 self.discard_all(worker, unwanted);
                 if cancel {
                     self.transport.send(worker, Order::Abandon);
                     if self.spending.since(worker).is_some() {
-                        self.watchdog.abandoned(worker, self.pace.now());
+                        self.watchdog.abandoned(worker, self.run_clock.now());
                     }
                 }
                 now.into_iter().for_each(|notice| self.inbox.postpone(worker, notice));
@@ -442,7 +445,7 @@ impl<T: Transport> Coordinator<T> {
                 self.spending.closed(report.round, report.opened_at);
                 let record = self.round_record(report);
                 // Nothing hangs under a modelled clock.
-                if !self.pace.is_virtual() {
+                if !self.run_clock.is_virtual() {
                     self.watchdog.closed(&record);
                 }
                 self.journal.closed(record);
@@ -482,7 +485,7 @@ impl<T: Transport> Coordinator<T> {
             Action::Restore { worker } => self.restore(worker, observer)?,
             Action::Dismiss { worker } => self.dismiss(worker, observer),
             Action::Finish => {
-                self.patience.all_decided(self.pace.now());
+                self.patience.all_decided(self.run_clock.now());
             }
         }
         Ok(None)
@@ -532,17 +535,20 @@ impl<T: Transport> Coordinator<T> {
             decode = report;
             Some(summed)
         } else {
-            let twins = self.results.twins(&results, self.trusts());
+            let equivalents = self.results.equivalents(&results, self.trusts());
             let of_sum = |worker: &Worker| Summand {
                 weight: 1.0,
                 holders: vec![Piece { worker: *worker, what: What::Sum }],
             };
-            let of_result = |(result, twins): (&Weighted, Vec<Piece>)| Summand {
+            let of_result = |(result, equivalents): (&Weighted, Vec<Piece>)| Summand {
                 weight: result.weight,
-                holders: twins,
+                holders: equivalents,
             };
-            let summands: Vec<Summand> =
-                sums.iter().map(of_sum).chain(results.iter().zip(twins).map(of_result)).collect();
+            let summands: Vec<Summand> = sums
+                .iter()
+                .map(of_sum)
+                .chain(results.iter().zip(equivalents).map(of_result))
+                .collect();
             let (length, spares_one) = (self.config().length, self.engine.spares_one());
             let terms = &summands;
             let stage = Stage::Decided;
@@ -576,7 +582,7 @@ impl<T: Transport> Coordinator<T> {
     fn hold(&mut self, worker: Worker) {
         let unsent =
             |folding: &Folding| folding.decoded.is_some() && !folding.sent.contains(worker);
-        if !self.folding.values().any(unsent) || self.pace.is_leaving(worker) {
+        if !self.folding.values().any(unsent) || self.run_clock.is_leaving(worker) {
             return;
         }
         for (&step, folding) in &mut self.folding {
@@ -626,9 +632,9 @@ impl<T: Transport> Coordinator<T> {
         }
         match notice {
             Notice::Done { task, spent, .. } => {
-                self.spending.done(worker, *task, *spent, self.pace.now());
+                self.spending.done(worker, *task, *spent, self.run_clock.now());
             }
-            Notice::Idle { spent } => self.spending.dropped(worker, *spent, self.pace.now()),
+            Notice::Idle { spent } => self.spending.dropped(worker, *spent, self.run_clock.now()),
             Notice::Lost { .. } => self.spending.lost(worker),
             _ => {}
         }
@@ -689,11 +695,11 @@ impl<T: Transport> Coordinator<T> {
         decoded: Option<&Decoded<T::Vector>>,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Option<Outcome>, RunError> {
-        if let Some(seconds) = self.watchdog.goes_on(self.pace.now()) {
+        if let Some(seconds) = self.watchdog.goes_on(self.run_clock.now()) {
             self.tell(Happening::Unstuck { seconds }, observer);
         }
         let flow =
-            self.pace.pause(|| observer.step(record, decoded)).map_err(RunError::Observer)?;
+            self.run_clock.pause(|| observer.step(record, decoded)).map_err(RunError::Observer)?;
         self.choose(record);
         Ok((flow == Flow::Stop).then_some(Outcome::Stopped))
     }

@@ -123,20 +123,20 @@ mod tests {
         let config = AdamWConfig { clip_norm: 10.0, ..CONFIG };
         let mut found =
             DeviceAdamW::new(&cuda, config, [&parameters, &first, &second]).expect("memory");
-        let mut twin = AdamW::with_moments(config, first, second);
+        let mut reference = AdamW::with_moments(config, first, second);
         let vector = DeviceVector::of(&cuda, &gradient).expect("memory");
         let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         let mut digests = Vec::new();
         for step in 0..3 {
             digests.push(found.update(&vector, step).expect("a step"));
-            twin.update(&mut parameters, &gradient, step);
-            let (first, second) = twin.moments();
+            reference.update(&mut parameters, &gradient, step);
+            let (first, second) = reference.moments();
             let state = found.state().expect("copies");
             assert!(
                 [&parameters[..], first, second]
                     .into_iter()
                     .zip(&state)
-                    .all(|(twin, found)| bits(found) == bits(twin)),
+                    .all(|(reference, found)| bits(found) == bits(reference)),
                 "step {step}"
             );
         }

@@ -3,7 +3,7 @@
 //! [`Coordinator::builder`] is told a run once and makes its coordinator, over threads or over TCP.
 //! A trainer sees [`Aggregator`]: it is handed events ("compute these samples with this
 //! coefficient", "apply this gradient") and knows nothing of codes. [`Coordinator`] runs the round
-//! engine behind it, on a wall clock or a virtual one ([`Pace`]), and shows every step to an
+//! engine behind it, on a wall clock or a virtual one ([`RunClock`]), and shows every step to an
 //! [`Observer`].
 
 mod aggregator;
@@ -16,8 +16,8 @@ mod device_adamw;
 #[path = "../../tests/devices/training.rs"]
 mod on_devices;
 mod optimizer;
-mod pace;
 mod policy;
+mod run_clock;
 mod sum_tree;
 
 pub use crate::schedulers::VirtualClock;
@@ -39,5 +39,5 @@ pub use coordinator::{
 #[cfg(feature = "cuda")]
 pub use device_adamw::DeviceAdamW;
 pub use optimizer::{AdamW, AdamWConfig};
-pub use pace::Pace;
 pub use policy::{Policy, SchemeChoice, Using};
+pub use run_clock::RunClock;

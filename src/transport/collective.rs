@@ -324,7 +324,7 @@ impl<V: Vector + Gradient> ResultStore for DeviceResults<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::staying::Stays;
+    use crate::gpu::non_host::NonHostVector;
 
     fn task(job: u64) -> Task {
         Task { job: Job(job), piece: 0, plan: 0 }
@@ -333,9 +333,9 @@ mod tests {
     /// The host's copies are made once, and are those of what is held now.
     #[test]
     fn copies_for_the_host_follow_what_is_held() {
-        let results: DeviceResults<Stays> = DeviceResults::new(2);
-        results.keep(task(1), Stays(vec![1.0, 2.0]));
-        results.keep(task(2), Stays(vec![10.0, 20.0]));
+        let results: DeviceResults<NonHostVector> = DeviceResults::new(2);
+        results.keep(task(1), NonHostVector(vec![1.0, 2.0]));
+        results.keep(task(2), NonHostVector(vec![10.0, 20.0]));
         let read = |what| results.read(Step(0), what).map(|numbers| numbers.to_vec());
         let [first, second] = [1, 2].map(|job| What::Result(task(job)));
         assert_eq!((read(first), read(What::Sum)), (Some(vec![1.0, 2.0]), None));
@@ -350,7 +350,7 @@ mod tests {
             (read(second), read(What::Sum), results.count()),
             (None, Some(vec![-9.0, -18.0]), 1)
         );
-        results.keep(task(2), Stays(vec![5.0, 5.0]));
+        results.keep(task(2), NonHostVector(vec![5.0, 5.0]));
         assert_eq!(read(second), Some(vec![5.0, 5.0]), "a task that was computed again");
         results.discard(task(2));
         results.release(Step(0), Job(3));
@@ -359,17 +359,17 @@ mod tests {
             results.spare(&0, 3).is_none() && (0..2).all(|_| results.spare(&0, 2).is_some()),
             "their memory goes round"
         );
-        results.keep(task(4), Stays(vec![f32::NAN]));
+        results.keep(task(4), NonHostVector(vec![f32::NAN]));
         assert_eq!(read(What::Result(task(4))), None, "a device that fails gives nothing");
     }
 
     #[test]
     fn the_last_sums_are_kept_and_outlive_what_is_cleared() {
-        let results: DeviceResults<Stays> = DeviceResults::new(2);
+        let results: DeviceResults<NonHostVector> = DeviceResults::new(2);
         results.passed(Step(3));
         let keep = |step, attempt, x| {
             results
-                .keep_sum(Step(step), attempt, Stays(vec![x]))
+                .keep_sum(Step(step), attempt, NonHostVector(vec![x]))
                 .into_iter()
                 .map(|spent| spent.0[0])
                 .collect::<Vec<_>>()

@@ -202,7 +202,7 @@ impl<V: Vector> Ledgers<V> {
         self.all().iter_mut().flat_map(|ledger| ledger.release(step, end)).collect()
     }
 
-    /// A worker is gone, and what it held.
+    /// A worker is lost, and what it held.
     pub(super) fn forget(&self, worker: Worker) {
         *self.of(worker) = Ledger::default();
     }

@@ -222,7 +222,7 @@ impl<V: Vector> LocalTransport<V> {
         self.held.extend(alive.map(|worker| (worker, Notice::Held { step, attempt, digest })));
     }
 
-    /// A worker has applied all steps below `next`, or is gone; frees what nobody will apply any
+    /// A worker has applied all steps below `next`, or is lost; frees what nobody will apply any
     /// more.
     fn progress(&mut self, worker: Worker, next: Option<Step>) {
         self.next[worker.index()] = next;
@@ -382,7 +382,7 @@ impl<V: Vector> Drop for LocalLink<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::staying::Stays;
+    use crate::gpu::non_host::NonHostVector;
     use crate::ids::Job;
     use crate::transport::Summand;
 
@@ -393,9 +393,9 @@ mod tests {
 
     #[test]
     fn vectors_that_stay_are_freed_when_nobody_will_apply_them() {
-        let (mut coordinator, mut links) = connect_at::<Stays>(0, vec![0, 0, 1]);
+        let (mut coordinator, mut links) = connect_at::<NonHostVector>(0, vec![0, 0, 1]);
         let task = Task { job: Job(0), piece: 0, plan: 0 };
-        links[1].keep(task, Stays(vec![1.0, 2.0]));
+        links[1].keep(task, NonHostVector(vec![1.0, 2.0]));
         let summand = Summand {
             weight: 3.0,
             holders: vec![Piece { worker: Worker(1), what: What::Result(task) }],

@@ -194,7 +194,7 @@ pub enum Notice {
         /// Which attempt.
         attempt: u32,
     },
-    /// The sum of a step cannot be made as it was begun: who helped is gone.
+    /// The sum of a step cannot be made as it was begun: who helped is lost.
     SumFailed {
         /// Of which step.
         step: Step,
@@ -242,7 +242,7 @@ pub enum Notice {
     },
     /// A step that the worker was sent cannot be had any more.
     StepUnavailable,
-    /// The worker is gone.
+    /// The worker is lost.
     Lost {
         /// Why, as far as is known.
         reason: String,
@@ -354,7 +354,7 @@ pub enum Unneeded {
         /// The first job that is still needed.
         end: Job,
     },
-    /// Whatever a worker held that is gone.
+    /// Whatever a worker held that is lost.
     Worker(Worker),
     /// A vector, whose memory may be used again.
     Vector(Vec<f32>),
@@ -364,7 +364,7 @@ pub enum Unneeded {
 pub trait Transport {
     /// Where sums lie that are here.
     type Vector: Vector;
-    /// Sends an order, at the latest with the next [`Transport::flush`]; to a worker that is gone,
+    /// Sends an order, at the latest with the next [`Transport::flush`]; to a worker that is lost,
     /// it is dropped.
     fn send(&mut self, worker: Worker, order: Order);
     /// Sends whatever was to be sent and waits for more of its kind.
@@ -402,7 +402,7 @@ pub enum Received {
     Order(Order),
     /// None in that time, or none yet where a link never waits.
     Nothing,
-    /// None any more: the coordinator is gone, or the link was closed.
+    /// None any more: the coordinator is lost, or the link was closed.
     Gone,
 }
 
@@ -413,7 +413,7 @@ pub type Say = Box<dyn FnOnce(Notice) + Send>;
 pub trait Link<V = Vec<f32>>: Send {
     /// The next order, for which it is waited at most so long (none = for ever).
     fn receive_within(&mut self, patience: Option<Duration>) -> Received;
-    /// The next order; none when the coordinator is gone, and where a link that never waits has
+    /// The next order; none when the coordinator is lost, and where a link that never waits has
     /// none yet.
     fn receive(&mut self) -> Option<Order> {
         match self.receive_within(None) {
@@ -444,7 +444,7 @@ pub trait Link<V = Vec<f32>>: Send {
     fn announce(&mut self, _task: Task, _start: usize, _numbers: Vec<f32>) {}
     /// Keeps the result of a task until it is asked for.
     fn keep(&mut self, task: Task, result: V);
-    /// Sends a notice; if the coordinator is gone, it is dropped.
+    /// Sends a notice; if the coordinator is lost, it is dropped.
     fn send(&mut self, notice: Notice);
     /// A vector of gradient length to overwrite, recycled if possible.
     fn buffer(&mut self, length: usize) -> V;

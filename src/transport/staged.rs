@@ -161,13 +161,13 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
 mod tests {
     use super::super::{Decoded, Transport, local};
     use super::*;
-    use crate::gpu::staying::Stays;
+    use crate::gpu::non_host::NonHostVector;
     use crate::ids::{Job, Worker};
 
     #[test]
     fn decoded_vectors_are_there_for_their_attempt_and_their_memory_goes_round() {
         let (mut coordinator, mut links) = local::connect(1);
-        let mut link: Staged<Stays> = Staged::new(Box::new(links.remove(0)), 0);
+        let mut link: Staged<NonHostVector> = Staged::new(Box::new(links.remove(0)), 0);
         for step in 0..3u64 {
             let decoded =
                 Decoded { gradient: Arc::new(vec![step as f32; 2]), aux: Vec::new(), digest: 0 };
@@ -194,9 +194,9 @@ mod tests {
     #[test]
     fn a_worker_whose_device_fails_ends() {
         let (mut coordinator, mut links) = local::connect(1);
-        let mut link: Staged<Stays> = Staged::new(Box::new(links.remove(0)), 0);
+        let mut link: Staged<NonHostVector> = Staged::new(Box::new(links.remove(0)), 0);
         let task = Task { job: Job(0), piece: 0, plan: 0 };
-        link.keep(task, Stays(vec![f32::NAN]));
+        link.keep(task, NonHostVector(vec![f32::NAN]));
         link.send(Notice::Done { task, aux: Vec::new(), finite: true, spent: None });
         assert!(link.receive().is_none());
         drop(link);

@@ -3,7 +3,7 @@
 //! stops in the middle, or gives the group up before or after the others have their sum.
 
 use super::Numbers;
-use super::staying::Stays;
+use super::non_host::NonHostVector;
 use codedgrad::gpu::{Folded, Vector, digest_of_bits};
 use codedgrad::ids::{Step, Worker};
 use codedgrad::transport::collective::{
@@ -21,7 +21,7 @@ use tokio::time::sleep;
 /// What a worker has of it.
 struct End {
     worker: Worker,
-    results: DeviceResults<Stays>,
+    results: DeviceResults<NonHostVector>,
     /// What it says, each after a while.
     says: Option<UnboundedSender<(CollectiveEvent, Duration)>>,
     /// What it was told and has not done.
@@ -60,7 +60,7 @@ impl SimulatedCollective {
     }
 
     /// A worker's end, until it is dropped.
-    pub(super) fn end(&self, worker: Worker, results: DeviceResults<Stays>) -> Thread {
+    pub(super) fn end(&self, worker: Worker, results: DeviceResults<NonHostVector>) -> Thread {
         let world = &mut *self.0.lock().unwrap();
         world.count += 1;
         let end =
@@ -253,7 +253,7 @@ impl World {
     }
 
     fn collective(&mut self, collective: &CollectiveSum, members: &BTreeMap<Worker, u64>) {
-        let mut sum = Stays::new(&0, collective.length);
+        let mut sum = NonHostVector::new(&0, collective.length);
         let term = |place: usize, worker: Worker| {
             let held = |term: &codedgrad::transport::Summand| {
                 let piece = term.source(worker, place).unwrap();
@@ -265,9 +265,9 @@ impl World {
         };
         // Whoever sums a part, the bits are the same.
         let (first, last) = (&collective.parts[0], &collective.parts[collective.parts.len() - 1]);
-        let mut other = Stays::new(&0, collective.length);
-        Stays::fold(&term(collective.parts.len() - 1, last.0), &mut other).unwrap();
-        let finite = Stays::fold(&term(0, first.0), &mut sum).unwrap().finite;
+        let mut other = NonHostVector::new(&0, collective.length);
+        NonHostVector::fold(&term(collective.parts.len() - 1, last.0), &mut other).unwrap();
+        let finite = NonHostVector::fold(&term(0, first.0), &mut sum).unwrap().finite;
         let digest = digest_of_bits(sum.numbers());
         assert_eq!(digest, digest_of_bits(other.numbers()));
         let folded = Folded { digest, finite };

@@ -7,11 +7,11 @@ mod collective;
 mod drills;
 #[cfg(feature = "tcp")]
 mod network;
+mod non_host;
 #[cfg(feature = "tcp")]
 mod simulation;
 #[cfg(feature = "tcp")]
 mod soak;
-mod staying;
 #[cfg(feature = "tcp")]
 mod tcp;
 
@@ -23,7 +23,7 @@ use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Reduce, Refusal};
 use codedgrad::train::{
     AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Happened, Observer, Outcome,
-    OwnedEvent, Pace, Progress, ProvideRequest, RunError, StepRecord, VirtualClock,
+    OwnedEvent, Progress, ProvideRequest, RunClock, RunError, StepRecord, VirtualClock,
 };
 use codedgrad::transport::{Decoded, Link, Notice, Order, Received, Staged, State, local};
 use std::error::Error;
@@ -112,7 +112,7 @@ struct Setup<'a> {
     models: u64,
     micro_steps: u64,
     reduce: Reduce,
-    pace: Pace,
+    run_clock: RunClock,
     mischief: Mischief<'a>,
     stop_after: u64,
     over: Over,
@@ -120,7 +120,7 @@ struct Setup<'a> {
     length: usize,
 }
 
-fn setup<'a>(scheme: &'a str, workers: usize, steps: u64, pace: Pace) -> Setup<'a> {
+fn setup<'a>(scheme: &'a str, workers: usize, steps: u64, run_clock: RunClock) -> Setup<'a> {
     Setup {
         scheme,
         workers,
@@ -129,7 +129,7 @@ fn setup<'a>(scheme: &'a str, workers: usize, steps: u64, pace: Pace) -> Setup<'
         models: 1,
         micro_steps: 1,
         reduce: Reduce::Tree,
-        pace,
+        run_clock,
         mischief: &|_, _| Prank::None,
         stop_after: u64::MAX,
         over: Over::Local,
@@ -137,9 +137,9 @@ fn setup<'a>(scheme: &'a str, workers: usize, steps: u64, pace: Pace) -> Setup<'
     }
 }
 
-fn modelled(workers: usize, steps: u64, seed: u64) -> Pace {
+fn modelled(workers: usize, steps: u64, seed: u64) -> RunClock {
     let delays = Delays::Preset { preset: Preset::Iid, workers, seed };
-    Pace::modelled(workers, &delays, steps as usize, VirtualClock { step_seconds: 1.0 }, 0.0)
+    RunClock::modelled(workers, &delays, steps as usize, VirtualClock { step_seconds: 1.0 }, 0.0)
 }
 
 /// A gradient that depends on the parameters, the step and the sample.
@@ -348,7 +348,7 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
         models,
         micro_steps,
         reduce,
-        pace,
+        run_clock,
         mischief,
         stop_after,
         over,
@@ -390,16 +390,18 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
     let mut recorder = Recorder { log: &mut log, decided: &decided, stop_after };
     let (outcome, parameters) = match over {
         Over::Staying => {
-            let (transport, links) = local::connect_at::<staying::Stays>(
+            let (transport, links) = local::connect_at::<non_host::NonHostVector>(
                 0,
                 (0..workers).map(|worker| worker % 2).collect(),
             );
             let ledgers = transport.ledgers();
             let links = links.into_iter().map(once).collect();
-            let worker =
-                |me: Worker, link| live::<staying::Stays>(me, link, job, mischief, &decided);
-            let run =
-                run(links, worker, || Coordinator::new(transport, engine, pace).run(&mut recorder));
+            let worker = |me: Worker, link| {
+                live::<non_host::NonHostVector>(me, link, job, mischief, &decided)
+            };
+            let run = run(links, worker, || {
+                Coordinator::new(transport, engine, run_clock).run(&mut recorder)
+            });
             log.peaks = ledgers.take_peaks();
             run
         }
@@ -407,17 +409,18 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
             let (transport, links) = local::connect(workers);
             let links = links.into_iter().map(once).collect();
             let worker = |me: Worker, link| {
-                let link: Staged<staying::Stays> = Staged::new(link, me.index());
+                let link: Staged<non_host::NonHostVector> = Staged::new(link, me.index());
                 live(me, Box::new(link), job, mischief, &decided)
             };
-            run(links, worker, || Coordinator::new(transport, engine, pace).run(&mut recorder))
+            run(links, worker, || Coordinator::new(transport, engine, run_clock).run(&mut recorder))
         }
         Over::Local => {
             let (transport, links) = local::connect(workers);
             let ledgers = transport.ledgers();
             let links = links.into_iter().map(once).collect();
-            let run =
-                run(links, worker, || Coordinator::new(transport, engine, pace).run(&mut recorder));
+            let run = run(links, worker, || {
+                Coordinator::new(transport, engine, run_clock).run(&mut recorder)
+            });
             log.peaks = ledgers.take_peaks();
             run
         }
@@ -427,7 +430,7 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
             let coordinator = || {
                 assert_eq!(transport.gather(Duration::from_secs(20)).absent, []);
                 transport.begin(Step(0));
-                Coordinator::new(transport, engine, pace).run(&mut recorder)
+                Coordinator::new(transport, engine, run_clock).run(&mut recorder)
             };
             run(links, worker, coordinator)
         }
@@ -555,13 +558,13 @@ fn codes_over_rounds_train_within_their_tolerance() {
     ] {
         for reduce in [Reduce::Tree, Reduce::Worker] {
             let steps = if models > 1 { 24 } else { 6 };
-            let pace = modelled(8, steps * micro_steps * 4, 3);
+            let run_clock = modelled(8, steps * micro_steps * 4, 3);
             let (outcome, _, log) = train(Setup {
                 units,
                 models,
                 micro_steps,
                 reduce,
-                ..setup(scheme, 8, steps, pace)
+                ..setup(scheme, 8, steps, run_clock)
             });
             assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
             let mut replicas = Replicas::fresh(models, PARAMETERS);
@@ -678,14 +681,14 @@ fn a_worker_holds_one_sum_per_open_step() {
     };
     let peak = |scheme: &str, units: u32, models: u64, micro_steps: u64, reduce| {
         let steps = if models > 1 { 12 } else { 3 };
-        let pace = Pace::wall(8, &Delays::None, 0, 0.0);
+        let run_clock = RunClock::wall(8, &Delays::None, 0, 0.0);
         let (outcome, _, log) = train(Setup {
             units,
             models,
             micro_steps,
             reduce,
             mischief: &mischief,
-            ..setup(scheme, 8, steps, pace)
+            ..setup(scheme, 8, steps, run_clock)
         });
         assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
         log.peaks.into_iter().max().unwrap()
@@ -810,13 +813,13 @@ fn a_poisoned_job_is_refused_alone() {
         ("queue:m=1", 8, 1, 2),
         ("m-sgc:B=1,W=2,lambda=3", 40, 1, 3),
     ] {
-        let pace = modelled(8, 100, 2);
+        let run_clock = modelled(8, 100, 2);
         let (outcome, trained, log) = train(Setup {
             mischief: &poison,
             units,
             models,
             micro_steps,
-            ..setup(scheme, 8, 12, pace)
+            ..setup(scheme, 8, 12, run_clock)
         });
         assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
         let refused: Vec<u64> = log
@@ -948,8 +951,8 @@ fn a_decode_beyond_its_gate_waits_for_one_more_answer() {
     let (_matrix, matrix) = file("1,0\n1,0.001\n1,0\n0,1\n");
     let (_delays, delays) = file("0,0,0,5\n");
     let scheme = format!("matrix:{matrix}");
-    let pace = || {
-        Pace::modelled(
+    let run_clock = || {
+        RunClock::modelled(
             4,
             &Delays::open(&delays, 4, 1).unwrap(),
             2,
@@ -957,14 +960,14 @@ fn a_decode_beyond_its_gate_waits_for_one_more_answer() {
             0.0,
         )
     };
-    let (outcome, _, log) = train(setup(&scheme, 4, 2, pace()));
+    let (outcome, _, log) = train(setup(&scheme, 4, 2, run_clock()));
     assert_eq!(outcome.unwrap(), Outcome::Finished);
     for record in &log.records {
         assert!(record.survivors.contains(&Worker(3)) && record.seconds > 5.0, "{record:?}");
         assert!(record.decode.amplification < 2.0 && record.decode.residual < 1e-12);
     }
     let dead = |worker: Worker, _| if worker == Worker(3) { Prank::Panic } else { Prank::None };
-    let (outcome, _, log) = train(Setup { mischief: &dead, ..setup(&scheme, 4, 2, pace()) });
+    let (outcome, _, log) = train(Setup { mischief: &dead, ..setup(&scheme, 4, 2, run_clock()) });
     let error = chain(&outcome.unwrap_err());
     assert!(
         error.contains("amplifies rounding errors") && error.contains("at most 256"),
@@ -1139,8 +1142,9 @@ fn a_dropped_task_is_never_counted() {
     let prank = |worker: Worker, step: u64| {
         if (worker.0, step) == (1, 2) { Prank::Drop } else { Prank::None }
     };
-    for pace in [modelled(4, 6, 1), Pace::wall(4, &Delays::None, 6, 0.0)] {
-        let (outcome, _, log) = train(Setup { mischief: &prank, ..setup("uncoded", 4, 6, pace) });
+    for run_clock in [modelled(4, 6, 1), RunClock::wall(4, &Delays::None, 6, 0.0)] {
+        let (outcome, _, log) =
+            train(Setup { mischief: &prank, ..setup("uncoded", 4, 6, run_clock) });
         assert_eq!(outcome.unwrap(), Outcome::Finished);
         assert!(log.gradients[2].is_none() && log.gradients.iter().flatten().count() == 5);
     }
@@ -1155,7 +1159,7 @@ fn a_hung_worker_catches_up_through_another_state() {
     };
     let (outcome, parameters, log) = train(Setup {
         mischief: &hang,
-        ..setup("groups:s=1", 4, 300, Pace::wall(4, &Delays::None, 300, 0.0))
+        ..setup("groups:s=1", 4, 300, RunClock::wall(4, &Delays::None, 300, 0.0))
     });
     assert_eq!(outcome.unwrap(), Outcome::Finished);
     let resynced = log
@@ -1199,9 +1203,9 @@ fn who_drifts_at_the_last_step_is_mended_before_the_run_ends() {
         Over::Tcp(tcp::settings(codedgrad::transport::tcp::Exchange::SHARDED)),
     ];
     for over in overs {
-        let pace = Pace::wall(4, &Delays::None, 0, 0.0);
+        let run_clock = RunClock::wall(4, &Delays::None, 0, 0.0);
         let (outcome, parameters, log) =
-            train(Setup { mischief: &drift, over, ..setup("uncoded", 4, 6, pace) });
+            train(Setup { mischief: &drift, over, ..setup("uncoded", 4, 6, run_clock) });
         assert_eq!(outcome.unwrap(), Outcome::Finished);
         assert!(
             log.faults.iter().any(|(_, worker, what)| *worker == 1 && what.contains("takes over")),
@@ -1215,13 +1219,13 @@ fn who_drifts_at_the_last_step_is_mended_before_the_run_ends() {
 #[test]
 fn injected_delays_are_waited_for_on_the_wall_clock() {
     let delays = Delays::Preset { preset: Preset::Hotspot, workers: 4, seed: 1 };
-    let pace = |_: ()| Pace::wall(4, &delays, 6, 0.05);
-    let (_, _, uncoded) = train(setup("uncoded", 4, 6, pace(())));
+    let run_clock = |_: ()| RunClock::wall(4, &delays, 6, 0.05);
+    let (_, _, uncoded) = train(setup("uncoded", 4, 6, run_clock(())));
     assert!(
         uncoded.records.iter().all(|record| record.seconds >= 0.14),
         "each step waits for its straggler"
     );
-    let (_, _, coded) = train(setup("groups:s=1", 4, 6, pace(())));
+    let (_, _, coded) = train(setup("groups:s=1", 4, 6, run_clock(())));
     assert_eq!(bits(&coded.gradients), bits(&uncoded.gradients));
     for record in &coded.records {
         let hot = record.rounds[0].delays.iter().position(|delay| *delay > 0.1).unwrap();
@@ -1255,7 +1259,8 @@ fn who_comes_back_twice_takes_over_one_state() {
     let (transport, mut links) = local::connect(2);
     let scheme = "groups:l=1".parse::<SchemeSpec>().unwrap().scheme(2, 2, 0..1).unwrap();
     let engine = Engine::new(scheme, patient(PARAMETERS, 1), 0).unwrap();
-    let mut coordinator = Coordinator::new(transport, engine, Pace::wall(2, &Delays::None, 0, 0.0));
+    let mut coordinator =
+        Coordinator::new(transport, engine, RunClock::wall(2, &Delays::None, 0, 0.0));
     let (mut log, decided) = (Log::default(), AtomicU64::new(0));
     let mut recorder = Recorder { log: &mut log, decided: &decided, stop_after: u64::MAX };
     for _ in 0..2 {
@@ -1311,8 +1316,8 @@ fn a_state_asked_for_before_its_taker_was_lost_is_nobodys_fault() {
     let (transport, mut links) = local::connect(2);
     let scheme = "groups:l=1".parse::<SchemeSpec>().unwrap().scheme(2, 2, 0..9).unwrap();
     let engine = Engine::new(scheme, patient(1, 9), 0).unwrap();
-    let pace = Pace::wall(2, &Delays::None, 0, 0.0);
-    let mut coordinator = Coordinator::new(transport, engine, pace);
+    let run_clock = RunClock::wall(2, &Delays::None, 0, 0.0);
+    let mut coordinator = Coordinator::new(transport, engine, run_clock);
     let (mut log, decided) = (Log::default(), AtomicU64::new(0));
     let mut recorder = Recorder { log: &mut log, decided: &decided, stop_after: u64::MAX };
     let mut needy: Box<dyn Link> = Box::new(links.remove(1));

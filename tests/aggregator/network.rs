@@ -405,7 +405,7 @@ impl Listener for Door {
     fn accept(&self) -> Promise<'_, (Stream, SocketAddr)> {
         Box::pin(async move {
             loop {
-                let rung = self.rings.notified();
+                let woken = self.rings.notified();
                 {
                     let mut world = self.net.world();
                     let port = world.ports.get_mut(&self.address).ok_or(ErrorKind::NetworkDown)?;
@@ -413,7 +413,7 @@ impl Listener for Door {
                         return Ok((Box::new(end) as Stream, from));
                     }
                 }
-                rung.await;
+                woken.await;
             }
         })
     }

@@ -7,7 +7,7 @@
 
 use super::collective::SimulatedCollective;
 use super::network::{Net, Process};
-use super::staying::Stays;
+use super::non_host::NonHostVector;
 use super::{LOG_STEPS, Numbers, Replicas, UNIT_SAMPLES, modelled, sample_gradient, setup, train};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
@@ -15,11 +15,11 @@ use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Happened, Happening, Observer, Outcome, Pace, Policy,
-    Progress, SchemeChoice, StepRecord, Using,
+    Aggregator, Coordinator, Event, Flow, Happened, Happening, Observer, Outcome, Policy, Progress,
+    RunClock, SchemeChoice, StepRecord, Using,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
-use codedgrad::transport::tcp::{Bell, Exchange, Join, Listen, TcpLink, TcpStatus, TcpTransport};
+use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpStatus, TcpTransport, Waker};
 use codedgrad::transport::wire::CHUNK;
 use codedgrad::transport::{Decoded, Link, State};
 use rand::{RngExt, SeedableRng};
@@ -57,7 +57,7 @@ struct Voyage {
     /// Instead of all that can go wrong: all workers die at once, again and again.
     wipes: bool,
     /// For how long the coordinator may be at something else, now and then, before it hears what
-    /// its hub has for it.
+    /// its link has for it.
     busy: Duration,
     /// Whether the scheme changes every now and then.
     changes: bool,
@@ -144,14 +144,14 @@ fn bits_of(gradient: &[f32]) -> u64 {
 }
 
 /// Sees every step, and keeps a state for those who come when nobody else has one.
-struct Keeper {
+struct Reference {
     shared: Arc<Shared>,
     replicas: Replicas,
     next: u64,
     found: Landfall,
 }
 
-impl Observer for Keeper {
+impl Observer for Reference {
     fn step(
         &mut self,
         record: &StepRecord,
@@ -214,27 +214,27 @@ async fn work(
     let joined = TcpLink::join_over(process, join).await;
     let (link, welcome) =
         joined.inspect_err(|error| shared.net.note(&format!("{me}: {error}"))).ok()?;
-    let (bell, held) = (link.bell(), link.held());
+    let (waker, held) = (link.waker(), link.held());
     if shared.voyage.exchange == Exchange::NCCL {
         let supports_collectives =
             |results| Ok(Box::new(shared.collective.end(Worker(u32::from(me)), results)) as _);
-        return train_over::<Stays>(
+        return train_over::<NonHostVector>(
             shared,
             Box::new(link.with_collective(0, &welcome, supports_collectives)),
-            (bell, &held),
+            (waker, &held),
             me,
             random,
         )
         .await;
     }
-    train_over::<Vec<f32>>(shared, Box::new(link), (bell, &held), me, random).await
+    train_over::<Vec<f32>>(shared, Box::new(link), (waker, &held), me, random).await
 }
 
 /// The trainer of a worker's process.
 async fn train_over<V: Numbers>(
     shared: &Shared,
     link: Box<dyn Link<V>>,
-    (mut bell, held): (Bell, &(dyn Fn() -> usize + Sync)),
+    (mut waker, held): (Waker, &(dyn Fn() -> usize + Sync)),
     me: u8,
     mut random: ChaCha8Rng,
 ) -> Option<Vec<f32>> {
@@ -245,7 +245,7 @@ async fn train_over<V: Numbers>(
     loop {
         match aggregator.next_event() {
             // There is none yet.
-            Err(_) if bell.rung().await => {}
+            Err(_) if waker.woken().await => {}
             Err(_) => return None,
             Ok(None) => return Some(replicas.parameters.concat()),
             Ok(Some(Event::Compute(mut task))) => {
@@ -445,20 +445,20 @@ async fn steer(shared: &Arc<Shared>, transport: TcpTransport, config: RunConfig)
     let scheme = scheme.parse::<SchemeSpec>().unwrap().scheme(workers, units, 0..steps).unwrap();
     let engine = Engine::new(scheme, config, 0).unwrap().restoring(true);
     let begun = Instant::now();
-    let pace = Pace::by(move || begun.elapsed(), workers, &Delays::None, 0, 0.0);
-    let mut bell = transport.bell();
+    let run_clock = RunClock::by(move || begun.elapsed(), workers, &Delays::None, 0, 0.0);
+    let mut waker = transport.waker();
     let mut random = ChaCha8Rng::seed_from_u64(shared.voyage.seed ^ 0xb0_5500);
-    let mut coordinator = Coordinator::new(transport, engine, pace);
+    let mut coordinator = Coordinator::new(transport, engine, run_clock);
     if shared.voyage.changes {
         let random = ChaCha8Rng::seed_from_u64(shared.voyage.seed ^ 0xc4a);
         coordinator = coordinator.planned_by(Box::new(Whims { random, next: 0 }), Using::uncoded());
     }
     let replicas = Replicas::fresh(1, length);
-    let mut keeper =
-        Keeper { shared: Arc::clone(shared), replicas, next: 0, found: Landfall::default() };
+    let mut reference =
+        Reference { shared: Arc::clone(shared), replicas, next: 0, found: Landfall::default() };
     loop {
         match coordinator
-            .pump(&mut keeper)
+            .pump(&mut reference)
             .unwrap_or_else(|error| panic!("{error}\n{}", shared.net.last_words()))
         {
             Progress::Done(outcome) => {
@@ -466,12 +466,13 @@ async fn steer(shared: &Arc<Shared>, transport: TcpTransport, config: RunConfig)
                 break;
             }
             Progress::Wait(patience) => {
-                let rung = timeout(patience.unwrap_or(Duration::from_secs(600)), bell.rung()).await;
-                let alive = rung.unwrap_or(patience.is_some());
+                let woken =
+                    timeout(patience.unwrap_or(Duration::from_secs(600)), waker.woken()).await;
+                let alive = woken.unwrap_or(patience.is_some());
                 assert!(
                     alive,
                     "the run stands still after step {}\n{}",
-                    keeper.next,
+                    reference.next,
                     shared.net.last_words()
                 );
                 if !shared.voyage.busy.is_zero() && random.random_bool(0.3) {
@@ -481,12 +482,12 @@ async fn steer(shared: &Arc<Shared>, transport: TcpTransport, config: RunConfig)
         }
         let kept = coordinator.open_entries()
             + shared.status.lock().unwrap().lock().unwrap().kept as usize;
-        let half = &mut keeper.found.kept[usize::from(keeper.next > steps / 2)];
+        let half = &mut reference.found.kept[usize::from(reference.next > steps / 2)];
         *half = (*half).max(kept);
     }
     coordinator.stop();
-    keeper.found.by_collective = shared.status.lock().unwrap().lock().unwrap().by_collective;
-    keeper.found
+    reference.found.by_collective = shared.status.lock().unwrap().lock().unwrap().by_collective;
+    reference.found
 }
 
 async fn sail(voyage: Voyage, expected: Vec<Expected>) -> Landfall {

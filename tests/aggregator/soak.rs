@@ -5,7 +5,7 @@ use super::{Over, Prank, Setup, bits, modelled, setup, train};
 use codedgrad::delays::Delays;
 use codedgrad::ids::Worker;
 use codedgrad::run::NumberFormat;
-use codedgrad::train::{Outcome, Pace};
+use codedgrad::train::{Outcome, RunClock};
 use codedgrad::transport::tcp::Exchange;
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -29,9 +29,9 @@ fn soak(exchange: Exchange, scheme: &str, steps: u64, seed: u64) {
     };
     let (_, _, plain) = train(setup(scheme, 4, steps, modelled(4, steps, seed)));
     let over = Over::Tcp(Settings { returns: true, ..settings(exchange) });
-    let pace = Pace::wall(4, &Delays::None, steps as usize, 0.0);
+    let run_clock = RunClock::wall(4, &Delays::None, steps as usize, 0.0);
     let (outcome, _, log) =
-        train(Setup { over, mischief: &leaves, ..setup(scheme, 4, steps, pace) });
+        train(Setup { over, mischief: &leaves, ..setup(scheme, 4, steps, run_clock) });
     let last = &log.faults[log.faults.len().saturating_sub(8)..];
     assert_eq!(
         outcome.as_ref().ok(),

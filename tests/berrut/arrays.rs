@@ -69,7 +69,7 @@ proptest! {
 #[test]
 fn outputs_that_are_not_finite_are_erased_and_named() {
     let code = BerrutCode::new(2, 12, Points::FirstKind, Encoder::Spline).unwrap();
-    for security in [None, Some(ByzantineDefence { wrong: 1, ..ByzantineDefence::default() })] {
+    for security in [None, Some(ByzantineDefence { byzantine: 1, ..ByzantineDefence::default() })] {
         let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE);
         if let Some(security) = security {
             decoder = decoder.secured(security);
@@ -115,7 +115,7 @@ fn long_outputs_are_located_by_sketches() {
         [Locator::default(), pgz, music, Locator::Trimmed { dimension: 8 }].into_iter().zip(3..)
     {
         let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE)
-            .secured(ByzantineDefence { wrong: 2, locator, force: false });
+            .secured(ByzantineDefence { byzantine: 2, locator, force: false });
         for worker in Worker::all(16).filter(|w| w.0 != 7) {
             let mut output = shares[worker.index()].mapv(f32::tanh);
             if matches!(worker.0, 3 | 12) {
@@ -143,7 +143,7 @@ fn arrays_that_cannot_be_used() {
     let error = code.encode(&[a.view(), b.view()]).unwrap_err();
     assert_eq!(error, BerrutError::BlockShape { block: 1, expected: vec![2], found: vec![1] });
     let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE)
-        .secured(ByzantineDefence { wrong: 1, ..ByzantineDefence::default() });
+        .secured(ByzantineDefence { byzantine: 1, ..ByzantineDefence::default() });
     assert_eq!(
         decoder.decode(7).unwrap_err(),
         BerrutError::Redundancy { wrong: 1, survivors: 0, blocks: 2, needed: 3 }
@@ -178,7 +178,7 @@ fn odd_shapes() {
             (0..2).map(|j| ArrayD::from_elem(shape.clone(), j as f32)).collect();
         let shares = code.encode(&blocks.iter().map(|x| x.view()).collect::<Vec<_>>()).unwrap();
         let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE)
-            .secured(ByzantineDefence { wrong: 1, ..ByzantineDefence::default() });
+            .secured(ByzantineDefence { byzantine: 1, ..ByzantineDefence::default() });
         for (worker, share) in Worker::all(6).zip(shares) {
             decoder.arrive(worker, share).unwrap();
         }

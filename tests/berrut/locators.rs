@@ -155,7 +155,8 @@ fn too_many_are_refused_with_the_numbers() {
         trimmed_locate(&received.gram(), 7, 6).unwrap_err().to_string().contains("at most A=5")
     );
     let code = BerrutCode::new(4, 16, Points::FirstKind, Encoder::Spline).unwrap();
-    let robust = |wrong, force| ByzantineDefence { wrong, force, ..ByzantineDefence::default() };
+    let robust =
+        |byzantine, force| ByzantineDefence { byzantine, force, ..ByzantineDefence::default() };
     let error = robust(4, false).capacity(&code, 13).unwrap_err();
     assert_eq!(error, BerrutError::Redundancy { wrong: 4, survivors: 13, blocks: 4, needed: 6 });
     assert!(error.to_string().contains("at most A=3"), "{error}");
@@ -183,7 +184,7 @@ fn one_more_than_told_is_suspicious() {
             Locator::Dct { dimension: 5, form: Form::Subspace },
         ] {
             let judge = |count| {
-                ByzantineDefence { wrong: count, locator, force: false }
+                ByzantineDefence { byzantine: count, locator, force: false }
                     .judge(&code, &Evidence::Outputs(received.clone()))
                     .unwrap()
             };

@@ -72,8 +72,8 @@ impl Run {
     }
 }
 
-fn robust(wrong: usize) -> Option<ByzantineDefence> {
-    Some(ByzantineDefence { wrong, ..ByzantineDefence::default() })
+fn robust(byzantine: usize) -> Option<ByzantineDefence> {
+    Some(ByzantineDefence { byzantine, ..ByzantineDefence::default() })
 }
 
 /// Shares of runs in one cell: honest ones that accuse somebody, and exact locations under
@@ -264,7 +264,7 @@ fn polynomials_are_decoded_exactly() {
             Locator::Dct { dimension, form: Form::Polynomial },
             Locator::Dct { dimension, form: Form::Subspace },
         ] {
-            let security = ByzantineDefence { wrong: 3, locator, force: false };
+            let security = ByzantineDefence { byzantine: 3, locator, force: false };
             let (error, report) =
                 run.decoded(&outputs, &[], Interpolant::LeastSquares { dimension }, Some(security));
             let verdict = report.verdict.unwrap();

@@ -36,8 +36,8 @@ fn traits_are_those_of_the_schemes() {
             assert_eq!(spec.family(), family.name);
             assert_eq!(traits.delay, facts.delay > 0, "{text}");
             assert_eq!(traits.mixes, facts.mixture, "{text}");
-            assert_eq!(traits.byzantine, facts.wrong > 0, "{text}");
-            assert_eq!(traits.byzantine, spec.wrong() > 0, "{text}");
+            assert_eq!(traits.byzantine, facts.byzantine > 0, "{text}");
+            assert_eq!(traits.byzantine, spec.byzantine() > 0, "{text}");
             assert_eq!(traits.one_round(), spec.code(WORKERS).is_ok(), "{text}");
             assert!(!facts.partial || traits.feedback, "{text}");
             assert_eq!(traits.pulls, facts.pulls, "{text}");

@@ -14,8 +14,8 @@ pub(super) fn messages(count: usize, len: usize, seed: u64) -> Vec<Vec<f32>> {
         .collect()
 }
 
-/// Every element type, and types mixed: compared with the plain twin bit for bit, into a poisoned
-/// buffer, from an unaligned start.
+/// Every element type, and types mixed: compared with the plain reference bit for bit, into a
+/// poisoned buffer, from an unaligned start.
 pub(super) fn conforms(backend: &dyn Combine, count: usize, len: usize, seed: u64) {
     let full = messages(count, len + 1, seed);
     let narrow: Vec<Vec<bf16>> =

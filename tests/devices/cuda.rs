@@ -279,8 +279,8 @@ fn the_kernels_casts_are_the_cpus() {
             run(cast_slice_mut(&mut found));
             let (found, mut expected): (Vec<f32>, Vec<f32>) = match to {
                 NumberFormat::F32 => {
-                    let mut twin = vec![0.0f32; length];
-                    convert(source, scale, WireBuffer::F32(&mut twin));
+                    let mut reference = vec![0.0f32; length];
+                    convert(source, scale, WireBuffer::F32(&mut reference));
                     (
                         found
                             .chunks(2)
@@ -288,23 +288,23 @@ fn the_kernels_casts_are_the_cpus() {
                                 f32::from_bits(u32::from(half[0]) | u32::from(half[1]) << 16)
                             })
                             .collect(),
-                        twin,
+                        reference,
                     )
                 }
                 NumberFormat::Bf16 => {
-                    let mut twin = vec![bf16::ONE; length];
-                    convert(source, scale, WireBuffer::Bf16(&mut twin));
+                    let mut reference = vec![bf16::ONE; length];
+                    convert(source, scale, WireBuffer::Bf16(&mut reference));
                     (
                         found.iter().map(|bits| bf16::from_bits(*bits).to_f32()).collect(),
-                        twin.iter().map(|x| x.to_f32()).collect(),
+                        reference.iter().map(|x| x.to_f32()).collect(),
                     )
                 }
                 NumberFormat::F16 => {
-                    let mut twin = vec![f16::ONE; length];
-                    convert(source, scale, WireBuffer::F16(&mut twin));
+                    let mut reference = vec![f16::ONE; length];
+                    convert(source, scale, WireBuffer::F16(&mut reference));
                     (
                         found.iter().map(|bits| f16::from_bits(*bits).to_f32()).collect(),
-                        twin.iter().map(|x| x.to_f32()).collect(),
+                        reference.iter().map(|x| x.to_f32()).collect(),
                     )
                 }
             };
@@ -362,12 +362,15 @@ fn the_kernels_sketches_have_the_cpus_signs() {
     let Some(host) = Host::start() else { return };
     for (length, buckets, seed) in [(0, 8, 1), (5, 8, 2), (1000, 64, 3), (1027, 33, 4)] {
         let x = messages(1, length, seed).remove(0);
-        let twin = signed_fold(&[&x], buckets, seed).remove(0);
-        assert!(sketch(&host, &x, buckets, seed, 1) == twin, "one stripe has the twin's bits");
+        let reference = signed_fold(&[&x], buckets, seed).remove(0);
+        assert!(
+            sketch(&host, &x, buckets, seed, 1) == reference,
+            "one stripe has the reference's bits"
+        );
         let error = |stripes| {
             sketch(&host, &x, buckets, seed, stripes)
                 .iter()
-                .zip(&twin)
+                .zip(&reference)
                 .map(|(a, b)| (a - b).abs())
                 .fold(0.0, f64::max)
         };
@@ -440,7 +443,7 @@ fn the_kernels_steps_are_the_cpus() {
         let Rates { betas, first_scale, second_scale, keep, epsilon, .. } = rates;
         let numbers = [betas[0], betas[1], scale, first_scale, second_scale, keep, epsilon];
         let mut state = [parameters, first, second].concat();
-        let mut twin = state.clone();
+        let mut reference = state.clone();
         for _ in 0..3 {
             host.run(
                 Launch::new("adamw", split(length)),
@@ -448,13 +451,13 @@ fn the_kernels_steps_are_the_cpus() {
                 (cast_slice_mut(&mut state), 4),
                 &[(cast_slice(&gradient), 0)],
             );
-            let (parameters, moments) = twin.split_at_mut(length);
+            let (parameters, moments) = reference.split_at_mut(length);
             let (first, second) = moments.split_at_mut(length);
             step([parameters, first, second], &gradient, rates);
-            assert!(same(&state, &twin), "{length} parameters");
+            assert!(same(&state, &reference), "{length} parameters");
         }
-        twin[length / 2] += 1e-6;
-        assert!(!same(&state, &twin), "a difference is seen");
+        reference[length / 2] += 1e-6;
+        assert!(!same(&state, &reference), "a difference is seen");
     }
 }
 
@@ -579,9 +582,9 @@ fn a_devices_gradients_travel_like_the_cpus() {
     let found = cuda.stream().clone_dtoh(&target).expect("a copy");
     assert!(found[5..].iter().zip(&x).all(|(found, x)| *found == bf16::from_f32(*x)));
     assert_eq!(cuda.largest(&DeviceSource::F32(on_device.as_view())), Ok(largest(&x)));
-    let twin = signed_fold(&[&x], 4096, 7).remove(0);
+    let reference = signed_fold(&[&x], 4096, 7).remove(0);
     let sketch = cuda.signed_fold(&[on_device.as_view()], 4096, 7).expect("a sketch").remove(0);
-    assert!(sketch.iter().zip(&twin).all(|(a, b)| (a - b).abs() < 1e-3));
+    assert!(sketch.iter().zip(&reference).all(|(a, b)| (a - b).abs() < 1e-3));
 }
 
 #[test]

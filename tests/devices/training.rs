@@ -2,7 +2,8 @@
 
 use super::optimizer::CONFIG;
 use super::{
-    AdamW, AdamWConfig, Aggregator, Coordinator, DeviceAdamW, Event, Outcome, Pace, VirtualClock,
+    AdamW, AdamWConfig, Aggregator, Coordinator, DeviceAdamW, Event, Outcome, RunClock,
+    VirtualClock,
 };
 use crate::codes::SchemeSpec;
 use crate::delays::{Delays, Preset};
@@ -125,7 +126,7 @@ fn train<T: Transport, V: Vector, M: Model<V>>(
         .expect("no error");
     let engine = Engine::new(scheme, config(length, micro_steps), 0).expect("no error");
     let delays = Delays::Preset { preset: Preset::Bursts, workers: WORKERS, seed: 5 };
-    let pace = Pace::modelled(
+    let run_clock = RunClock::modelled(
         WORKERS,
         &delays,
         2 * jobs as usize,
@@ -142,7 +143,7 @@ fn train<T: Transport, V: Vector, M: Model<V>>(
         };
         let threads: Vec<_> = (0..).zip(links).map(begin).collect();
         assert_eq!(
-            Coordinator::new(transport, engine, pace).run(&mut ()).expect("no error"),
+            Coordinator::new(transport, engine, run_clock).run(&mut ()).expect("no error"),
             Outcome::Finished
         );
         threads.into_iter().map(|thread| thread.join().ok()).collect()
@@ -316,8 +317,8 @@ mod several {
                 .into_iter()
                 .zip(workers)
                 .for_each(|(link, pair)| drop(scope.spawn(move || work(link, pair))));
-            let pace = Pace::wall(count, &Delays::None, steps as usize, 0.0);
-            Coordinator::new(transport, engine, pace).run(&mut gradients).expect("no error");
+            let run_clock = RunClock::wall(count, &Delays::None, steps as usize, 0.0);
+            Coordinator::new(transport, engine, run_clock).run(&mut gradients).expect("no error");
         });
         let units = (count * (count + 1) / 2) as f32;
         assert_eq!(gradients.0, [0.5, 2.5, 4.5].map(|both| vec![units * both; 5]));
@@ -605,9 +606,9 @@ mod with_collective {
         let scheme = scheme.scheme(WORKERS, WORKERS as u32, from.0..STEPS).expect("no error");
         let config = RunConfig { first: from, ..config(LONG, 1) };
         let engine = Engine::new(scheme, config, 0).expect("no error");
-        let pace = Pace::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
+        let run_clock = RunClock::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
         let mut watch = Watch { status: transport.status(), at, by_collective: Vec::new() };
-        let mut coordinator = Coordinator::new(transport, engine, pace);
+        let mut coordinator = Coordinator::new(transport, engine, run_clock);
         let ran = loop {
             match coordinator.pump(&mut watch) {
                 Ok(Progress::Done(outcome)) => break Ok(outcome),

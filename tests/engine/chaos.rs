@@ -58,7 +58,7 @@ struct Waiting {
     /// Not all who made it are left: it can be had of its holders only.
     broken: bool,
     /// It is not finite, and nobody holds it.
-    spoilt: bool,
+    nonfinite: bool,
 }
 
 /// What may go wrong.
@@ -131,7 +131,7 @@ struct Chaos<'a> {
     committed: BTreeMap<Step, u32>,
     refused: HashSet<Step>,
     /// Results that are not finite, though their workers say so.
-    spoilt: HashSet<(Worker, Task)>,
+    nonfinite: HashSet<(Worker, Task)>,
     /// Attempts that are not finite.
     not_finite: HashSet<(Step, u32)>,
     /// Results that were computed with wrong parameters, and attempts that are made of such.
@@ -261,9 +261,9 @@ impl Chaos<'_> {
             self.made_astray.insert((step, attempt));
         }
         let culprits = self.culprits(step, sums, folds);
-        let spoilt = !culprits.is_empty();
-        self.waiting.insert(step, Waiting { attempt, made_by, broken: false, spoilt });
-        if spoilt {
+        let nonfinite = !culprits.is_empty();
+        self.waiting.insert(step, Waiting { attempt, made_by, broken: false, nonfinite });
+        if nonfinite {
             self.not_finite.insert((step, attempt));
             let events = culprits
                 .into_iter()
@@ -274,7 +274,7 @@ impl Chaos<'_> {
         if lies && self.choose(60) == 0 {
             self.overflowed.insert(step);
             self.not_finite.insert((step, attempt));
-            self.waiting.get_mut(&step).expect("it waits").spoilt = true;
+            self.waiting.get_mut(&step).expect("it waits").nonfinite = true;
             return self.pool.push(Event::Input(Input::SumNotFinite { step, attempt }));
         }
         if lies && self.choose(4) == 0 {
@@ -294,9 +294,9 @@ impl Chaos<'_> {
     fn culprits(&self, step: Step, sums: &[Worker], folds: &[Fold]) -> Vec<Worker> {
         let of_sum = |worker: &&Worker| {
             let tasks = self.sums[&(step, **worker)].iter();
-            tasks.into_iter().any(|(task, _)| self.spoilt.contains(&(**worker, *task)))
+            tasks.into_iter().any(|(task, _)| self.nonfinite.contains(&(**worker, *task)))
         };
-        let of_fold = |fold: &&Fold| self.spoilt.contains(&(fold.worker, fold.task));
+        let of_fold = |fold: &&Fold| self.nonfinite.contains(&(fold.worker, fold.task));
         let single = folds.iter().filter(of_fold).map(|fold| fold.worker);
         let mut culprits: Vec<Worker> = sums.iter().filter(of_sum).copied().chain(single).collect();
         culprits.sort();
@@ -312,7 +312,7 @@ impl Chaos<'_> {
             "{step}: only what is not finite is erased"
         );
         let jobs = step.jobs(self.config.micro_steps);
-        let lied = self.spoilt.iter().any(|(of, _)| *of == worker);
+        let lied = self.nonfinite.iter().any(|(of, _)| *of == worker);
         assert!(lied && !self.place(worker).dead, "{worker} has lied");
         self.place(worker).results.retain(|task, _| !jobs.contains(&task.job));
         self.sums.remove(&(step, worker));
@@ -603,10 +603,10 @@ impl Chaos<'_> {
                 if finite {
                     *place.results.entry(task).or_default() += 1;
                 }
-                self.spoilt.remove(&(worker, task));
+                self.nonfinite.remove(&(worker, task));
                 self.note_parameters(worker, task);
                 if finite && worker.0 < self.mishaps.liars && self.choose(4) == 0 {
-                    self.spoilt.insert((worker, task));
+                    self.nonfinite.insert((worker, task));
                 }
                 Input::Done { worker, task, finite, digest: None }
             }
@@ -701,7 +701,7 @@ impl Chaos<'_> {
             }
         }
         // A sum that is not finite is nowhere.
-        let kept = self.mishaps.kept && self.waiting.values().all(|waiting| !waiting.spoilt);
+        let kept = self.mishaps.kept && self.waiting.values().all(|waiting| !waiting.nonfinite);
         Input::Lost { worker, kept }
     }
 
@@ -722,7 +722,7 @@ impl Chaos<'_> {
         let next = place.state.map(Step);
         for (&step, waiting) in &self.waiting {
             let mute = self.muted.get(&step) == Some(&waiting.attempt);
-            if !waiting.spoilt
+            if !waiting.nonfinite
                 && !mute
                 && (!waiting.broken || self.somebody_has(step, waiting.attempt))
             {
@@ -886,7 +886,7 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         attempts: BTreeMap::new(),
         committed: BTreeMap::new(),
         refused: HashSet::new(),
-        spoilt: HashSet::new(),
+        nonfinite: HashSet::new(),
         not_finite: HashSet::new(),
         astray: HashSet::new(),
         made_astray: HashSet::new(),

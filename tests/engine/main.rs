@@ -724,8 +724,8 @@ fn a_vector_that_outlived_its_makers_is_computed_again_in_time() {
     assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1])));
 }
 
-/// A result that is not finite, whatever its worker says, is missing: its twin's counts, and it is
-/// asked for nothing more before the step is decided.
+/// A result that is not finite, whatever its worker says, is missing: its partner's counts, and it
+/// is asked for nothing more before the step is decided.
 #[test]
 fn a_spoilt_result_is_left_out_and_its_worker_alone() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 2, CONFIG);
@@ -733,13 +733,13 @@ fn a_spoilt_result_is_left_out_and_its_worker_alone() {
     driver.answer(2, 0, true).unwrap();
     driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     driver.give(Input::Idle { worker: Worker(3) }).unwrap();
-    let spoilt = |driver: &mut Driver, worker, attempt| {
+    let nonfinite = |driver: &mut Driver, worker, attempt| {
         driver
             .give(Input::ResultNotFinite { worker: Worker(worker), step: Step(0), attempt })
             .unwrap()
     };
-    assert!(spoilt(&mut driver, 0, 7).is_empty(), "of another attempt");
-    let open = spoilt(&mut driver, 0, 0);
+    assert!(nonfinite(&mut driver, 0, 7).is_empty(), "of another attempt");
+    let open = nonfinite(&mut driver, 0, 0);
     assert_eq!(open[0], Action::Erase { worker: Worker(0), step: Step(0) });
     assert_eq!(
         assigned(&open),
@@ -749,7 +749,7 @@ fn a_spoilt_result_is_left_out_and_its_worker_alone() {
     let again = driver.answer(1, 0, true).unwrap();
     assert_eq!(folded(&again), Some((1, vec![1, 2])));
     driver.give(Input::Idle { worker: Worker(3) }).unwrap();
-    let refused = spoilt(&mut driver, 1, 1);
+    let refused = nonfinite(&mut driver, 1, 1);
     let because = refused.iter().find_map(|action| match action {
         Action::Skip { units, because, .. } => Some((units.clone(), *because)),
         _ => None,

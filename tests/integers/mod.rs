@@ -7,7 +7,8 @@ use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Happened, Observer, Outcome, Pace, RunError, StepRecord,
+    Aggregator, Coordinator, Event, Flow, Happened, Observer, Outcome, RunClock, RunError,
+    StepRecord,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
@@ -153,12 +154,12 @@ pub(crate) fn coordinate(
     transport: impl Transport<Vector = Vec<f32>>,
     watch: &mut Watch<'_>,
 ) -> Result<Outcome, RunError> {
-    let pace = Pace::wall(WORKERS, &Delays::None, job.steps as usize, 0.0);
-    coordinate_at(pace, job, transport, watch)
+    let run_clock = RunClock::wall(WORKERS, &Delays::None, job.steps as usize, 0.0);
+    coordinate_at(run_clock, job, transport, watch)
 }
 
 pub(crate) fn coordinate_at(
-    pace: Pace,
+    run_clock: RunClock,
     job: Job,
     transport: impl Transport<Vector = Vec<f32>>,
     watch: &mut Watch<'_>,
@@ -166,7 +167,7 @@ pub(crate) fn coordinate_at(
     let scheme =
         job.scheme.parse::<SchemeSpec>().unwrap().scheme(WORKERS, UNITS, 0..job.steps).unwrap();
     let engine = Engine::new(scheme, job.config(), 0).unwrap();
-    Coordinator::new(transport, engine, pace).run(watch)
+    Coordinator::new(transport, engine, run_clock).run(watch)
 }
 
 /// The run as it should be: gradients, and the parameters that all end with.

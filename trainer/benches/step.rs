@@ -9,7 +9,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::gpu::{Combine, Cpu, Source, Term, Vector};
 use codedgrad::run::{Limits, Shape};
-use codedgrad::train::{AdamWConfig, Flow, Happened, Observer, Pace, StepRecord};
+use codedgrad::train::{AdamWConfig, Flow, Happened, Observer, RunClock, StepRecord};
 use codedgrad::transport::Decoded;
 use codedgrad_trainer::{
     Batches, Compute, Corpus, GptConfig, LocalRun, Memory, Precision, Processor, Replica,
@@ -91,9 +91,9 @@ fn aggregated<V: Memory>(
         ..LocalRun::new(SchemeSpec::uncoded(), load.workers, load.model, OPTIMIZER)
     };
     let mut seconds = Seconds(0.0);
-    let pace = Pace::wall(load.workers, &Delays::None, (WARM_UP + steps) as usize, 0.0);
+    let run_clock = RunClock::wall(load.workers, &Delays::None, (WARM_UP + steps) as usize, 0.0);
     let start = RunStart { states: std::slice::from_ref(start), step: 0, round: 0 };
-    run_local_at::<V>(&run, start, WARM_UP + steps, batches, pace, &mut seconds)
+    run_local_at::<V>(&run, start, WARM_UP + steps, batches, run_clock, &mut seconds)
         .expect("the run goes through");
     Duration::from_secs_f64(seconds.0)
 }

@@ -1,4 +1,4 @@
-//! Workers that answer wrongly on purpose.
+//! Workers that return wrong results on purpose.
 
 use codedgrad::ids::Worker;
 use rand_chacha::ChaCha8Rng;
@@ -21,7 +21,7 @@ pub enum AttackKind {
     Gauss,
 }
 
-/// Workers that answer wrongly in every step.
+/// Workers that return wrong results in every step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attack {
     /// What they send.

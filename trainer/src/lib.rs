@@ -24,13 +24,13 @@ pub use mixture::Lanes;
 pub use process::run_worker_in_place;
 pub use replica::{Replica, ReplicaError, ReplicaState};
 pub use run::{
-    LocalRun, ObserverFor, RunStart, Stretch, TrainError, calibrate, run_in_place, run_judged,
+    LocalRun, ObserverFor, RunStart, StepRange, TrainError, calibrate, run_in_place, run_judged,
     run_local, run_local_at, run_over, run_worker,
 };
 
 #[cfg(test)]
-#[path = "../../tests/staying/mod.rs"]
-mod staying;
+#[path = "../../tests/non_host/mod.rs"]
+mod non_host;
 
 #[cfg(doc)]
 use codedgrad::train::Aggregator;

@@ -322,7 +322,7 @@ impl InplaceOp1 for Overwrite<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::staying::Stays;
+    use crate::non_host::NonHostVector;
     use crate::{
         Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, LocalRun, RunStart,
         run_local, run_local_at,
@@ -330,11 +330,11 @@ mod tests {
     use codedgrad::delays::Delays;
     use codedgrad::ids::Worker;
     use codedgrad::run::Shape;
-    use codedgrad::train::{Flow, Happened, Observer, Pace, StepRecord};
+    use codedgrad::train::{Flow, Happened, Observer, RunClock, StepRecord};
     use codedgrad::transport::Decoded;
     use std::error::Error;
 
-    impl Memory for Stays {
+    impl Memory for NonHostVector {
         fn place(turn: usize) -> Result<u32, ReplicaError> {
             Ok(turn as u32 % 2)
         }
@@ -411,8 +411,8 @@ mod tests {
         let batches = Batches::new(Corpus::embedded().byte_tokens(), model.context, 3).unwrap();
         let state = ReplicaState::fresh(&model, 5);
         let start = RunStart { states: std::slice::from_ref(&state), step: 0, round: 0 };
-        let pace = || {
-            Pace::modelled(
+        let run_clock = || {
+            RunClock::modelled(
                 4,
                 &Delays::None,
                 5,
@@ -421,8 +421,8 @@ mod tests {
             )
         };
         let (mut host, mut staying) = (Shown::default(), Shown::default());
-        run_local(&run, start, 5, &batches, pace(), &mut host).unwrap();
-        run_local_at::<Stays>(&run, start, 5, &batches, pace(), &mut staying).unwrap();
+        run_local(&run, start, 5, &batches, run_clock(), &mut host).unwrap();
+        run_local_at::<NonHostVector>(&run, start, 5, &batches, run_clock(), &mut staying).unwrap();
         assert_eq!(host.0.len(), 5);
         assert!(host.0 == staying.0);
     }

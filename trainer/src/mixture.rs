@@ -179,7 +179,7 @@ impl Mixed {
 pub(super) struct MixtureJudge {
     mixed: Mixed,
     mixture: Mixture,
-    /// As many wrong workers are looked for.
+    /// As many Byzantine workers are looked for.
     most_wrong: usize,
     batches: Batches,
     embedding: Range<usize>,
@@ -192,7 +192,7 @@ impl MixtureJudge {
         Self {
             mixed: Mixed::new(run, &mixture),
             mixture,
-            most_wrong: run.scheme.wrong(),
+            most_wrong: run.scheme.byzantine(),
             batches: batches.clone(),
             embedding,
         }
@@ -217,7 +217,7 @@ impl MixtureJudge {
             let evidence =
                 Evidence::Products(Gram::new(self.mixture.code(), &rest, &gram(&sections))?);
             let security = ByzantineDefence {
-                wrong: self.most_wrong - wrong.len(),
+                byzantine: self.most_wrong - wrong.len(),
                 locator: Locator::Robust(tolerance),
                 force: false,
             };

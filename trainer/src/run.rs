@@ -16,7 +16,7 @@ use codedgrad::run::{ConfigError, Jobs, Limits, NumberFormat, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Reduce};
 use codedgrad::train::{
     AdamWConfig, Aggregator, AggregatorError, Auto, ComputeTask, Coordinator, Event, Flow,
-    Happened, Observer, Outcome, Pace, RunError, StepRecord,
+    Happened, Observer, Outcome, RunClock, RunError, StepRecord,
 };
 use codedgrad::transport::{Decoded, Link, State, Transport, local};
 use std::convert::Infallible;
@@ -62,7 +62,7 @@ pub struct LocalRun {
     pub reduce: Option<Reduce>,
     /// Faults to inject.
     pub faults: Vec<Fault>,
-    /// Workers that answer wrongly.
+    /// Workers that return wrong results.
     pub attack: Option<Attack>,
     /// How mixtures are made up, under schemes that mix.
     pub lanes: Lanes,
@@ -180,7 +180,7 @@ impl LocalRun {
     }
 
     fn is_judged(&self) -> Result<bool, ParameterError> {
-        Ok(self.scheme.wrong() > 0 || self.scheme.mixture(self.shape.workers)?.is_some())
+        Ok(self.scheme.byzantine() > 0 || self.scheme.mixture(self.shape.workers)?.is_some())
     }
 
     /// Numbers of a worker's result: more than a gradient's where data are mixed.
@@ -239,7 +239,7 @@ pub struct RunStart<'a> {
 
 /// Which steps and rounds a run consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct StepRange {
     /// First step, counted over all models.
     pub step: u64,
     /// One past the last step.
@@ -260,10 +260,10 @@ pub fn run_local(
     start: RunStart<'_>,
     end: u64,
     batches: &Batches,
-    pace: Pace,
+    run_clock: RunClock,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, TrainError> {
-    run_local_at(run, start, end, batches, pace, observer)
+    run_local_at(run, start, end, batches, run_clock, observer)
 }
 
 /// The same with results, and the sums of them, in another memory than the host's, if they can be
@@ -280,11 +280,11 @@ pub fn run_local_at<V: Memory>(
     start: RunStart<'_>,
     end: u64,
     batches: &Batches,
-    pace: Pace,
+    run_clock: RunClock,
     observer: &mut dyn Observer<V>,
 ) -> Result<Outcome, TrainError> {
-    let stretch = Stretch { step: start.step, end, round: start.round };
-    engine(run, stretch)?;
+    let range = StepRange { step: start.step, end, round: start.round };
+    engine(run, range)?;
     let host = V::of_host(Arc::default()).is_some();
     if !host && run.is_judged()? {
         return Err(TrainError::Judged { scheme: run.scheme.to_string() });
@@ -320,7 +320,7 @@ pub fn run_local_at<V: Memory>(
         // have failed to make them. All that ever comes is that all senders are gone.
         drop(preparing);
         let _ = prepared.recv();
-        let outcome = run_judged(run, transport, stretch, batches, pace, observer);
+        let outcome = run_judged(run, transport, range, batches, run_clock, observer);
         for thread in threads {
             if thread.join().is_err() {
                 tracing::debug!("a worker had panicked; the coordinator was told when it happened");
@@ -351,16 +351,16 @@ pub fn run_in_place(
     start: RunStart<'_>,
     end: u64,
     batches: &Batches,
-    pace: Pace,
+    run_clock: RunClock,
     observer: &mut impl ObserverFor,
 ) -> Result<Outcome, TrainError> {
     #[cfg(feature = "candle-cuda")]
     if stays {
-        return run_local_at::<DeviceVector>(run, start, end, batches, pace, observer);
+        return run_local_at::<DeviceVector>(run, start, end, batches, run_clock, observer);
     }
     #[cfg(not(feature = "candle-cuda"))]
     debug_assert!(!stays, "this build has no other memory than the host's");
-    run_local(run, start, end, batches, pace, observer)
+    run_local(run, start, end, batches, run_clock, observer)
 }
 
 /// Coordinates the workers behind a transport, each of which runs [`run_worker`].
@@ -370,11 +370,11 @@ pub fn run_in_place(
 pub fn run_over<T: Transport>(
     run: &LocalRun,
     transport: T,
-    stretch: Stretch,
-    pace: Pace,
+    range: StepRange,
+    run_clock: RunClock,
     observer: &mut dyn Observer<T::Vector>,
 ) -> Result<Outcome, TrainError> {
-    Ok(coordinator(run, transport, stretch, pace)?.run(observer)?)
+    Ok(coordinator(run, transport, range, run_clock)?.run(observer)?)
 }
 
 /// The same under any scheme, those included whose results must be judged: the coordinator has the
@@ -385,12 +385,12 @@ pub fn run_over<T: Transport>(
 pub fn run_judged<T: Transport>(
     run: &LocalRun,
     transport: T,
-    stretch: Stretch,
+    range: StepRange,
     batches: &Batches,
-    pace: Pace,
+    run_clock: RunClock,
     observer: &mut dyn Observer<T::Vector>,
 ) -> Result<Outcome, TrainError> {
-    let mut coordinator = coordinator(run, transport, stretch, pace)?;
+    let mut coordinator = coordinator(run, transport, range, run_clock)?;
     if let Some(mixture) = run.scheme.mixture(run.shape.workers)? {
         coordinator = coordinator.judged_by(Box::new(MixtureJudge::new(run, mixture, batches)));
     }
@@ -400,17 +400,17 @@ pub fn run_judged<T: Transport>(
 fn coordinator<T: Transport>(
     run: &LocalRun,
     transport: T,
-    stretch: Stretch,
-    pace: Pace,
+    range: StepRange,
+    run_clock: RunClock,
 ) -> Result<Coordinator<T>, TrainError> {
-    let coordinator = Coordinator::new(transport, engine(run, stretch)?, pace);
+    let coordinator = Coordinator::new(transport, engine(run, range)?, run_clock);
     let Some(auto) = run.auto.clone() else { return Ok(coordinator) };
     let using = auto.using();
     Ok(coordinator.planned_by(auto.policy(run.shape.workers, run.shape.units), using))
 }
 
-fn engine(run: &LocalRun, stretch: Stretch) -> Result<Engine, TrainError> {
-    let Stretch { step, end, round } = stretch;
+fn engine(run: &LocalRun, range: StepRange) -> Result<Engine, TrainError> {
+    let StepRange { step, end, round } = range;
     let (Shape { workers, units, .. }, jobs) = (run.shape, run.jobs.of(step..end));
     let scheme = run.scheme.scheme(workers, units, jobs.clone())?;
     let (config, reduce) =
@@ -430,7 +430,7 @@ fn engine(run: &LocalRun, stretch: Stretch) -> Result<Engine, TrainError> {
 /// Of the run, only the model and how batches are cut count here, not the scheme.
 ///
 /// # Errors
-/// [`TrainError`] when the model cannot be computed, or the coordinator is gone.
+/// [`TrainError`] when the model cannot be computed, or the coordinator is lost.
 ///
 /// # Panics
 /// When there is not one state per model, and where a fault asks for it.
@@ -617,7 +617,8 @@ pub fn calibrate(
         attack: None,
         ..run.clone()
     };
-    let pace = Pace::wall(run.shape.workers, &Delays::None, CALIBRATION_STEPS as usize, 0.0);
+    let run_clock =
+        RunClock::wall(run.shape.workers, &Delays::None, CALIBRATION_STEPS as usize, 0.0);
     let mut seconds = Seconds(Vec::new());
     let start = RunStart { states: std::slice::from_ref(start), step: 0, round: 0 };
     run_in_place(
@@ -625,7 +626,7 @@ pub fn calibrate(
         start,
         CALIBRATION_STEPS,
         batches,
-        pace,
+        run_clock,
         &mut seconds,
     )?;
     let mut kept = seconds.0.split_off(2);

@@ -1,4 +1,5 @@
-//! Workers that answer wrongly on purpose: who they are, and how many of them a step found out.
+//! Workers that return wrong results on purpose: who they are, and how many of them a step found
+//! out.
 
 use crate::Failure;
 use crate::families;
@@ -14,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use std::ops::AddAssign;
 
-/// What wrong workers send.
+/// What Byzantine workers send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum AttackArg {
     /// Their message times -10
@@ -34,7 +35,7 @@ enum LanesArg {
     Drawn,
 }
 
-/// Flags about workers that answer wrongly, and schemes that mix data to find them.
+/// Flags about workers that return wrong results, and schemes that mix data to find them.
 #[derive(Debug, Args)]
 pub(crate) struct AttackArgs {
     /// Let workers return wrong results in every step, to see which are found (`vote`, `sbacc`) and
@@ -86,8 +87,10 @@ impl AttackArgs {
         seed: u64,
     ) -> Result<Vec<Worker>, Failure> {
         let Some(list) = &self.attackers else {
-            let most =
-                schemes.iter().filter_map(|text| Some(families::scheme(text).ok()?.wrong())).max();
+            let most = schemes
+                .iter()
+                .filter_map(|text| Some(families::scheme(text).ok()?.byzantine()))
+                .max();
             let count =
                 if self.attack.is_some() { most.unwrap_or(0).max(1).min(workers) } else { 0 };
             let mut drawn: Vec<Worker> =
@@ -104,12 +107,12 @@ impl AttackArgs {
     }
 }
 
-/// How wrong workers and honest ones were judged.
+/// How Byzantine workers and honest ones were judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Caught {
-    /// Wrong workers whose results were left out for that.
+    /// Byzantine workers whose results were left out for that.
     pub(crate) located: usize,
-    /// Wrong workers that had answered in time and were not noticed.
+    /// Byzantine workers that had answered in time and were not noticed.
     pub(crate) missed: usize,
     /// Honest workers whose results were left out as wrong.
     pub(crate) accused: usize,

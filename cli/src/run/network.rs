@@ -11,11 +11,11 @@ use crate::shared::lock;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use codedgrad::ids::{Step, Worker};
-use codedgrad::train::{Observer, Outcome, Pace};
+use codedgrad::train::{Observer, Outcome, RunClock};
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Listen, TcpError, TcpTransport};
-use codedgrad_trainer::{Batches, LocalRun, ReplicaState, RunStart, Stretch, Tokens, run_judged};
+use codedgrad_trainer::{Batches, LocalRun, ReplicaState, RunStart, StepRange, Tokens, run_judged};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -151,7 +151,7 @@ pub(crate) fn wait_for(
     }
 }
 
-/// A stretch of a run to be made.
+/// A range of a run to be made.
 pub(crate) struct Leg<'a> {
     pub(crate) run: &'a LocalRun,
     pub(crate) plan: &'a Plan,
@@ -204,12 +204,12 @@ impl Team {
     pub(crate) fn carry(
         self,
         run: &LocalRun,
-        stretch: Stretch,
+        range: StepRange,
         batches: &Batches,
-        pace: Pace,
+        run_clock: RunClock,
         observer: &mut dyn Observer,
     ) -> anyhow::Result<Outcome> {
-        let outcome = run_judged(run, self.transport, stretch, batches, pace, observer);
+        let outcome = run_judged(run, self.transport, range, batches, run_clock, observer);
         // However it ended, they were told so, and what they say last is kept in their logs.
         if let Some(mut crew) = self.crew {
             crew.let_end();

@@ -24,13 +24,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A replica of each model beside the workers': it checks gradients against the whole batch, and
 /// its state is what checkpoints and models are written from. Its time is not counted.
-pub(crate) struct Keeper<'a> {
+pub(crate) struct ReferenceReplicas<'a> {
     pub(crate) replicas: Vec<Replica>,
     pub(crate) batches: &'a Batches,
     pub(crate) loss_weight: f64,
 }
 
-impl Keeper<'_> {
+impl ReferenceReplicas<'_> {
     pub(crate) fn states(&self) -> Result<Vec<ReplicaState>, ReplicaError> {
         self.replicas.iter().map(Replica::state).collect()
     }
@@ -184,7 +184,7 @@ impl Files {
 pub(crate) struct RunObserver<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) run: usize,
-    pub(crate) keeper: Keeper<'a>,
+    pub(crate) reference: ReferenceReplicas<'a>,
     pub(crate) folder: &'a RunFolder,
     pub(crate) files: &'a mut Files,
     pub(crate) lines: Vec<Line>,
@@ -193,7 +193,7 @@ pub(crate) struct RunObserver<'a> {
     pub(crate) in_turn: Option<InTurn<'a>>,
     pub(crate) faults: Vec<FaultLine>,
     pub(crate) bar: &'a mut Progress,
-    /// Whether the scheme looks for wrong workers.
+    /// Whether the scheme looks for Byzantine workers.
     pub(crate) looks: bool,
     pub(crate) interrupted: &'a AtomicBool,
     /// Where the run is shown to whoever asks.
@@ -226,7 +226,7 @@ impl RunObserver<'_> {
         {
             return Ok(None);
         }
-        let reference = self.keeper.reference(self.plan, step.step)?;
+        let reference = self.reference.reference(self.plan, step.step)?;
         let gradient = decoded.gradient.numbers()?;
         let errors =
             (relative_difference(&gradient, &reference), relative_error(&gradient, &reference));
@@ -243,7 +243,7 @@ impl RunObserver<'_> {
             difference = self.difference(record, decoded)?;
             let (model, step) =
                 (record.step % self.plan.jobs.models, record.step / self.plan.jobs.models);
-            let digest = self.keeper.replicas[model as usize].apply(&*decoded.gradient, step)?;
+            let digest = self.reference.replicas[model as usize].apply(&*decoded.gradient, step)?;
             self.digest = self.plan.training.computes_here().then_some(digest);
         } else if record.refused.is_empty() {
             anyhow::bail!("the sum of step {} has not come by here", record.step);
@@ -321,7 +321,7 @@ impl RunObserver<'_> {
 
     fn save(&mut self, place: &Place) -> anyhow::Result<()> {
         let run = self.run;
-        let replicas = &self.keeper;
+        let replicas = &self.reference;
         let in_turn = &self.in_turn;
         self.files.save(place, || {
             let others = in_turn.iter().flat_map(|turn| &turn.others);
@@ -364,7 +364,7 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
 
     fn state(&mut self) -> Option<State> {
         let states = self
-            .keeper
+            .reference
             .states()
             .inspect_err(|error| tracing::warn!("the state kept beside the workers: {error}"))
             .ok()?;
@@ -374,7 +374,7 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
 
     fn state_lengths(&mut self) -> Option<Vec<usize>> {
         let of_one = |replica: &Replica| [replica.parameters(); 3];
-        Some(self.keeper.replicas.iter().flat_map(of_one).collect())
+        Some(self.reference.replicas.iter().flat_map(of_one).collect())
     }
 
     fn parameters(&mut self) -> Option<u64> {

@@ -199,7 +199,7 @@ pub(crate) struct Upkeep {
     pub(crate) audit_every: u64,
 }
 
-/// What goes wrong on purpose: faults, and what wrong workers send and who they are.
+/// What goes wrong on purpose: faults, and what Byzantine workers send and who they are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Injected {
     pub(crate) faults: Vec<String>,

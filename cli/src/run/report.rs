@@ -72,7 +72,7 @@ pub(crate) struct RunSummary {
     pub(crate) max_amplification: f64,
     #[serde(flatten)]
     pub(crate) honesty: Honesty,
-    /// Under `auto`: what was foreseen and what came.
+    /// Under `auto`: what was predicted and what came.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) legs: Vec<LegSummary>,
 }
@@ -239,7 +239,7 @@ impl Summary {
         table.laid_out(width)
     }
 
-    /// Who was found out, where some run looked for wrong workers or had some, or mixed data.
+    /// Who was found out, where some run looked for Byzantine workers or had some, or mixed data.
     pub(crate) fn honesty_table(&self, width: Width) -> Option<String> {
         let approximate = |run: &RunSummary| {
             run.honesty.late_gradient_error.is_some_and(|error| error > APPROXIMATE_GRADIENT)

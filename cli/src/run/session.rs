@@ -3,7 +3,7 @@
 
 use super::checkpoint::{self, Place, States};
 use super::network::{Leg, Team};
-use super::observer::{Baseline, Files, InTurn, Keeper, RunObserver};
+use super::observer::{Baseline, Files, InTurn, ReferenceReplicas, RunObserver};
 use super::pictures;
 use super::plan::{ClockKind, Made, Plan, Timing, TransportKind};
 use super::record::{self, Line};
@@ -20,9 +20,9 @@ use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
-use codedgrad::train::{AUTO, Outcome, Pace, VirtualClock};
+use codedgrad::train::{AUTO, Outcome, RunClock, VirtualClock};
 use codedgrad_trainer::{
-    Batches, LocalRun, Replica, ReplicaState, RunStart, Stretch, calibrate, run_in_place,
+    Batches, LocalRun, Replica, ReplicaState, RunStart, StepRange, calibrate, run_in_place,
 };
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -506,7 +506,11 @@ impl Session {
         let mut observer = RunObserver {
             plan: &self.plan,
             run,
-            keeper: Keeper { replicas, batches: &self.batches, loss_weight: local.loss_weight() },
+            reference: ReferenceReplicas {
+                replicas,
+                batches: &self.batches,
+                loss_weight: local.loss_weight(),
+            },
             folder: &self.folder,
             files: &mut work.files,
             baseline: Baseline::new(first, &lines),
@@ -514,7 +518,7 @@ impl Session {
             in_turn,
             faults: std::mem::take(&mut work.faults),
             bar: &mut work.bar,
-            looks: self.specs[run].wrong() > 0,
+            looks: self.specs[run].byzantine() > 0,
             interrupted: &self.interrupted,
             board: self.board.clone(),
             diverged: None,
@@ -527,10 +531,16 @@ impl Session {
             .map(|spec| self.plan.local_run(spec)?.stays().or_input())
             .collect::<Result<Vec<_>, _>>()?;
         let stays = runs.into_iter().all(|stays| stays);
-        let pace = pace(&self.plan, &work.delays, step_seconds, observer.lines.last());
-        let stretch = (&states[..], block.until, pace);
-        let outcome = train((&local, stays), stretch, team, &mut observer)?;
-        let RunObserver { lines, faults, keeper: Keeper { replicas, .. }, diverged, .. } = observer;
+        let run_clock = run_clock(&self.plan, &work.delays, step_seconds, observer.lines.last());
+        let range = (&states[..], block.until, run_clock);
+        let outcome = train((&local, stays), range, team, &mut observer)?;
+        let RunObserver {
+            lines,
+            faults,
+            reference: ReferenceReplicas { replicas, .. },
+            diverged,
+            ..
+        } = observer;
         work.faults = faults;
         let made = lines.len();
         let ended = made as u64 == self.plan.all_steps();
@@ -641,11 +651,11 @@ fn prepare(
 /// went, unless it could not be tried.
 fn train(
     (local, stays): (&LocalRun, bool),
-    (states, until, pace): (&[ReplicaState], u64, Pace),
+    (states, until, run_clock): (&[ReplicaState], u64, RunClock),
     team: Option<Team>,
     observer: &mut RunObserver<'_>,
 ) -> Result<anyhow::Result<Outcome>, Failure> {
-    let (plan, batches) = (observer.plan, observer.keeper.batches);
+    let (plan, batches) = (observer.plan, observer.reference.batches);
     let rounds = observer.lines.iter().rev().find_map(|line| line.record.rounds.last());
     let start = RunStart {
         states,
@@ -653,7 +663,7 @@ fn train(
         round: rounds.map_or(0, |round| round.round + 1),
     };
     if plan.sums.transport == TransportKind::Local {
-        let done = run_in_place((local, stays), start, until, batches, pace, observer);
+        let done = run_in_place((local, stays), start, until, batches, run_clock, observer);
         return Ok(done.map_err(anyhow::Error::new));
     }
     let leg = Leg { run: local, plan, batches, folder: observer.folder, start };
@@ -662,8 +672,8 @@ fn train(
         None => Team::start(&leg, observer.interrupted)?,
     };
     let Some(team) = team else { return Ok(Ok(Outcome::Stopped)) };
-    let stretch = Stretch { step: start.step, end: until, round: start.round };
-    Ok(team.carry(local, stretch, batches, pace, observer))
+    let range = StepRange { step: start.step, end: until, round: start.round };
+    Ok(team.carry(local, range, batches, run_clock, observer))
 }
 
 fn validation_loss(replica: &Replica, batches: &Batches) -> anyhow::Result<f64> {
@@ -676,17 +686,23 @@ fn model_name(plan: &Plan, run: usize, model: u64) -> String {
     if plan.jobs.models > 1 { format!("{name}-{model}") } else { name }
 }
 
-fn pace(
+fn run_clock(
     plan: &Plan,
     (delays, rounds): &(Delays, usize),
     step_seconds: f64,
     last: Option<&Line>,
-) -> Pace {
+) -> RunClock {
     match plan.timing.clock {
-        ClockKind::Wall => Pace::wall(plan.shape.workers, delays, *rounds, step_seconds),
+        ClockKind::Wall => RunClock::wall(plan.shape.workers, delays, *rounds, step_seconds),
         ClockKind::Virtual => {
             let now = last.map_or(0.0, |line| line.record.committed);
-            Pace::modelled(plan.shape.workers, delays, *rounds, VirtualClock { step_seconds }, now)
+            RunClock::modelled(
+                plan.shape.workers,
+                delays,
+                *rounds,
+                VirtualClock { step_seconds },
+                now,
+            )
         }
     }
 }

@@ -116,8 +116,8 @@ pub(crate) fn refuse_own_rules(given: &[(&str, bool)]) -> Result<(), Failure> {
     Err(refused(format!("{flag} is not for --as-trained: {why}")))
 }
 
-/// A run that was foretold.
-pub(crate) struct Foretold {
+/// A run that was predicted.
+pub(crate) struct Predicted {
     config: RunConfig,
     clock: VirtualClock,
     facts: SchemeFacts,
@@ -162,13 +162,13 @@ impl AsTrainedArgs {
     }
 
     /// Drives the engine; `watch` sees the rounds as they are drawn.
-    pub(crate) fn foretell(
+    pub(crate) fn predict(
         &self,
         asked: &Asked<'_>,
         delays: Source,
         output: &mut Output<'_>,
         watch: &mut dyn FnMut(&Seen<'_>),
-    ) -> Result<Foretold, Failure> {
+    ) -> Result<Predicted, Failure> {
         let Asked { scheme: text, spec, jobs, rounds, .. } = *asked;
         let workers = delays.workers();
         let natural = spec.natural(workers).or_input()?;
@@ -194,7 +194,7 @@ impl AsTrainedArgs {
             Err(OverEngineError::Engine(error)) => return Err(error).or_work(),
             outcome => outcome.or_input()?,
         };
-        Ok(Foretold { config, clock, facts, outcome })
+        Ok(Predicted { config, clock, facts, outcome })
     }
 }
 
@@ -236,7 +236,7 @@ impl Drawn {
     }
 }
 
-impl Foretold {
+impl Predicted {
     fn jobs(&self) -> u64 {
         self.outcome.step_finish_time.len() as u64 * self.config.jobs.micro_steps
     }

@@ -331,7 +331,7 @@ fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, cut: bool) -> S
     let mut command = format!(
         "codedgrad simulate {} --delays {} --workers {} --jobs {}",
         quoted(choice.scheme.text()),
-        // What came by standard input is gone: it is for its user to say where it was from.
+        // What came by standard input is used up: it is for its user to say where it was from.
         if args.delays == "-" { "FILE".into() } else { quoted(&args.delays) },
         found.workers,
         found.jobs

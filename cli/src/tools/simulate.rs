@@ -177,7 +177,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     let (workers, preset) = (delays.workers(), delays.preset);
     suspicious::say(&args.delays, Some(workers), output);
     if args.as_trained.as_trained {
-        return foretell(args, &spec, delays, output);
+        return predict(args, &spec, delays, output);
     }
     let accept =
         if args.accept == Some(AcceptArg::Model) { Accept::Model } else { Accept::Lookahead };
@@ -207,7 +207,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
 }
 
 /// The same by the rules of the trainer's engine.
-fn foretell(
+fn predict(
     args: &SimulateArgs,
     spec: &SchemeSpec,
     delays: Source,
@@ -236,14 +236,14 @@ fn foretell(
         rounds: args.rounds.map(|rounds| rounds as usize),
     };
     let mut grid = Grid::default();
-    let foretold = args.as_trained.foretell(&asked, delays, output, &mut |seen| {
+    let predicted = args.as_trained.predict(&asked, delays, output, &mut |seen| {
         if args.grid {
             grid.add(spec, workers, seen);
         }
     })?;
-    let json = || foretold.shown(&args.scheme);
-    let words = || foretold.words(&args.scheme);
-    show(args, &grid, &foretold.job_finish_time(), (&json, &words), output)
+    let json = || predicted.shown(&args.scheme);
+    let words = || predicted.words(&args.scheme);
+    show(args, &grid, &predicted.job_finish_time(), (&json, &words), output)
 }
 
 /// Shows what came of a run: a picture and a grid, as far as they were asked for, then JSON or

@@ -7,6 +7,7 @@
 mod bare;
 mod cuts;
 mod donor;
+mod duplicates;
 #[path = "../processes/mod.rs"]
 mod processes;
 #[path = "../program/mod.rs"]
@@ -14,7 +15,6 @@ mod processes;
 mod program;
 #[path = "../../../tests/proxy/mod.rs"]
 mod proxy;
-mod twins;
 
 use processes::{Kept, Run, SMALL, VIRTUAL, lines};
 use program::json;

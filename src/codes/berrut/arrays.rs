@@ -82,7 +82,7 @@ pub struct BerrutReport {
     pub not_finite: Vec<Worker>,
     /// The decoder's matrix `[K x N]`, 0 for whoever was not used.
     pub weights: Vec<Vec<f64>>,
-    /// What was found out about wrong workers; none if nobody was looked for.
+    /// What was found out about Byzantine workers; none if nobody was looked for.
     pub verdict: Option<Verdict>,
 }
 
@@ -107,7 +107,7 @@ pub struct DecodedOutputs<T, D: Dimension> {
 /// let blocks: [Array1<f64>; 2] = [array![0.1, 0.9], array![-0.4, 0.3]];
 /// let shares = code.encode(&[blocks[0].view(), blocks[1].view()])?;
 /// let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE)
-///     .secured(ByzantineDefence { wrong: 1, ..ByzantineDefence::default() });
+///     .secured(ByzantineDefence { byzantine: 1, ..ByzantineDefence::default() });
 /// for (worker, share) in Worker::all(14).zip(&shares).filter(|(worker, _)| worker.0 != 3) {
 ///     let output = if worker.0 == 8 { array![100.0, -100.0] } else { share.mapv(f64::tanh) };
 ///     decoder.arrive(worker, output)?;
@@ -133,7 +133,7 @@ impl<'a, T: Real, D: Dimension> BerrutDecoder<'a, T, D> {
         Self { code, by, security: None, outputs: BTreeMap::new(), not_finite: Vec::new() }
     }
 
-    /// The same, looking for wrong workers before it decodes.
+    /// The same, looking for Byzantine workers before it decodes.
     #[must_use]
     pub fn secured(self, security: ByzantineDefence) -> Self {
         Self { security: Some(security), ..self }

@@ -61,7 +61,7 @@ pub enum BerrutError {
     Dimension {
         /// Asked for, `m`.
         dimension: usize,
-        /// Outputs at hand.
+        /// Outputs that there are.
         survivors: usize,
     },
     /// A blending degree that needs more outputs.
@@ -71,7 +71,7 @@ pub enum BerrutError {
     Degree {
         /// Asked for, `d`.
         degree: usize,
-        /// Outputs at hand.
+        /// Outputs that there are.
         survivors: usize,
     },
     /// A smoothing parameter that is none.
@@ -96,7 +96,7 @@ pub enum BerrutError {
         2 * wrong + stragglers, workers.saturating_sub(*dimension), workers.saturating_sub(dimension + stragglers) / 2
     )]
     Radius {
-        /// Wrong workers to be located, `A`.
+        /// Byzantine workers to be located, `A`.
         wrong: usize,
         /// Missing outputs, `s`.
         stragglers: usize,
@@ -113,9 +113,9 @@ pub enum BerrutError {
         survivors.saturating_sub(*needed) / 2
     )]
     Redundancy {
-        /// Wrong workers to be located, `A`.
+        /// Byzantine workers to be located, `A`.
         wrong: usize,
-        /// Outputs at hand, `n`.
+        /// Outputs that there are, `n`.
         survivors: usize,
         /// Data blocks, `K`.
         blocks: usize,
@@ -126,9 +126,9 @@ pub enum BerrutError {
     #[error("A={wrong} Byzantine workers among {survivors} outputs: at least \
         {needed} must be left; at most A={} is possible", survivors.saturating_sub(*needed))]
     NothingLeft {
-        /// Wrong workers to be located, `A`.
+        /// Byzantine workers to be located, `A`.
         wrong: usize,
-        /// Outputs at hand.
+        /// Outputs that there are.
         survivors: usize,
         /// Outputs that must be left.
         needed: usize,

@@ -1,4 +1,4 @@
-//! The papers' locators of wrong workers in a DCT code with erasures, for a known number of them:
+//! The papers' locators of Byzantine workers in a DCT code with erasures, for a known number:
 //! from the roots of an error locator (as Peterson, Gorenstein and Zierler), and from its noise
 //! space (MUSIC).
 
@@ -32,10 +32,10 @@ pub enum Form {
 /// ```text
 /// s_k  = sum_i v_i T_k(z_i), k = m .. N-1;  s_N = 0, s_{N+j} = -s_{N-j}
 /// s'_k = sum_l g_l (s_{k+l} + s_{|k-l|}) / 2      with sum_l g_l T_l = prod_{r erased} (z - z_r)
-/// 0    = sum_l c_l (s'_{k+l} + s'_{k-l}) / 2      for the locator sum_l c_l T_l, zero at the wrong workers
+/// 0    = sum_l c_l (s'_{k+l} + s'_{k-l}) / 2      for the locator sum_l c_l T_l, zero where they are
 /// ```
 /// where `v` are the outputs with zeros for stragglers. All coordinates share one locator: their
-/// equations are stacked. The wrong workers are the survivors where the locator is smallest; while
+/// equations are stacked. The survivors where the locator is smallest are the Byzantine ones; while
 /// that leaves a syndrome, single workers are exchanged for better ones. Exact up to
 /// `2A + s = N - m`. Cost: O(d N (N - m)) and an SVD of a matrix with at most `N - m` columns.
 ///

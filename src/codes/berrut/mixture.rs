@@ -8,8 +8,8 @@
 //! # Guarantee
 //! Approximate: the matrix is decoded as if gradients were linear in the data, which tells the
 //! error of a linear function only. Exact up to rounding where the workers that hold blocks as they
-//! are all answer (`N` an odd multiple of `K` for `sbacc`). Wrong workers are located by whoever
-//! receives the results (the crate `codedgrad-trainer`).
+//! are all answer (`N` an odd multiple of `K` for `sbacc`). Byzantine workers are located by
+//! whoever receives the results (the crate `codedgrad-trainer`).
 //!
 //! # Cost
 //! Every worker computes one block, `1/K` of the batch, so the work is `N/K` batches. A decode
@@ -24,7 +24,7 @@
 //! from its abstract.
 
 use super::{BerrutCode, Encoder, Interpolant, Points};
-use crate::codes::sequential::{Horizon, Lift};
+use crate::codes::sequential::{Horizon, OneRound};
 use crate::codes::{
     Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge,
 };
@@ -41,28 +41,31 @@ pub struct MixtureParameters {
     pub blocks: usize,
     /// Stragglers that a round may close without; as many as can be spared if not given.
     pub stragglers: Option<usize>,
-    /// Wrong workers that are looked for, `A`.
-    pub wrong: usize,
+    /// Byzantine workers that are looked for, `A`.
+    pub byzantine: usize,
     /// Where the workers' points are: of the first kind (`sbacc`) or the second (`bacc`).
     pub points: Points,
 }
 
 impl MixtureParameters {
-    /// Answers needed by default: `2K` without wrong workers, `ceil(1.5 K) + 2A` with some.
+    /// Answers needed by default: `2K` without Byzantine workers, `ceil(1.5 K) + 2A` with some.
     ///
     /// ```
     /// use codedgrad::codes::berrut::{MixtureParameters, Points};
-    /// let secured =
-    ///     MixtureParameters { blocks: 4, stragglers: None, wrong: 2, points: Points::FirstKind };
+    /// let points = Points::FirstKind;
+    /// let secured = MixtureParameters { blocks: 4, stragglers: None, byzantine: 2, points };
     /// assert_eq!(secured.answers(), 10);
-    /// assert_eq!(MixtureParameters { wrong: 0, ..secured }.answers(), 8);
+    /// assert_eq!(MixtureParameters { byzantine: 0, ..secured }.answers(), 8);
     /// ```
     #[must_use]
     pub fn answers(&self) -> usize {
-        if self.wrong == 0 {
+        if self.byzantine == 0 {
             self.blocks.saturating_mul(2)
         } else {
-            self.blocks.saturating_mul(3).div_ceil(2).saturating_add(self.wrong.saturating_mul(2))
+            self.blocks
+                .saturating_mul(3)
+                .div_ceil(2)
+                .saturating_add(self.byzantine.saturating_mul(2))
         }
     }
 }
@@ -82,7 +85,7 @@ impl MixtureParameters {
 /// use codedgrad::ids::WorkerSet;
 /// let code = Mixture::new(
 ///     12,
-///     MixtureParameters { blocks: 4, stragglers: None, wrong: 0, points: Points::FirstKind },
+///     MixtureParameters { blocks: 4, stragglers: None, byzantine: 0, points: Points::FirstKind },
 /// )?;
 /// let (weights, report) = decode(&code, &WorkerSet::full(12), Choice::Fewest);
 /// assert_eq!(weights[1], 1.0, "worker 1 holds block 0 as it is");
@@ -109,7 +112,7 @@ impl Mixture {
     /// [`ParameterError::TooManyStragglers`] when so many cannot be spared,
     /// [`ParameterError::Conditions`] without blocks.
     pub fn new(workers: usize, parameters: MixtureParameters) -> Result<Self, ParameterError> {
-        let MixtureParameters { blocks, stragglers, wrong, points } = parameters;
+        let MixtureParameters { blocks, stragglers, byzantine: wrong, points } = parameters;
         let needed = parameters.answers();
         if workers < needed {
             return Err(ParameterError::TooFewMixtures { blocks, workers, needed, wrong });
@@ -153,7 +156,7 @@ impl Mixture {
         self,
         horizon: Horizon,
         wrong: usize,
-    ) -> Result<Lift, ParameterError> {
+    ) -> Result<OneRound, ParameterError> {
         let blocks = self.plan.code.blocks() as u32;
         let units = horizon.units.unwrap_or(blocks);
         if !units.is_multiple_of(blocks) {
@@ -162,7 +165,7 @@ impl Mixture {
                  K={blocks}"
             )));
         }
-        Ok(Lift::new(Box::new(self), Cut::new(units, blocks)?, horizon.jobs).mixing(wrong))
+        Ok(OneRound::new(Box::new(self), Cut::new(units, blocks)?, horizon.jobs).mixing(wrong))
     }
 
     /// How well weights decode a linear function.
@@ -241,10 +244,12 @@ mod tests {
     /// wait for more.
     #[test]
     fn linear_decodes_of_tolerated_sets() {
-        for (points, wrong) in [(Points::FirstKind, 2), (Points::SecondKind, 0)] {
-            let mixture =
-                Mixture::new(12, MixtureParameters { blocks: 4, stragglers: None, wrong, points })
-                    .unwrap();
+        for (points, byzantine) in [(Points::FirstKind, 2), (Points::SecondKind, 0)] {
+            let mixture = Mixture::new(
+                12,
+                MixtureParameters { blocks: 4, stragglers: None, byzantine, points },
+            )
+            .unwrap();
             let gate = Gate::new(NumberFormat::F32, mixture.facts());
             let (mut sets, mut passed, mut amplified) = (0, 0, 0.0f64);
             for bits in 0u32..1 << 12 {

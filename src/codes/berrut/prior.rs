@@ -171,8 +171,8 @@ fn profile(gram: &Gram, wrong: usize) -> Profile {
         let mut positions: Vec<usize> =
             found.into_iter().map(|i| rest[i]).chain(giants.iter().copied()).collect();
         positions.sort_unstable();
-        // Anew on the outputs that are kept: differences lose all digits of a small residual beside
-        // a large attack.
+        // Again on the outputs that are kept: differences lose all digits of a small residual
+        // beside a large attack.
         let keep = others(count, &positions);
         let kept = factor(selected(&covariance, &keep));
         let residual = kept.solve(&selected(&gram.entries, &keep)).trace().max(TINY);

@@ -13,7 +13,7 @@ const SUSPICIOUS_DROP: f64 = 30.0;
 /// Relative residual that rounding of the outputs leaves on a codeword.
 const CODEWORD: f64 = 1e-12;
 
-/// How wrong workers are found.
+/// How Byzantine workers are found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Locator {
     /// [`robust_locate`], for any function: the default.
@@ -39,11 +39,11 @@ impl Default for Locator {
     }
 }
 
-/// What is done against wrong workers.
+/// What is done against Byzantine workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ByzantineDefence {
     /// Most workers that are looked for, `A`; the papers' locators accuse exactly so many.
-    pub wrong: usize,
+    pub byzantine: usize,
     /// How.
     pub locator: Locator,
     /// Whether trimming goes on where fewer than `1.5 K` outputs beyond `2A` are left.
@@ -55,7 +55,7 @@ pub struct ByzantineDefence {
 pub struct Verdict {
     /// Who is wrong and how well the rest fits.
     pub trimmed: Trimmed,
-    /// How many wrong workers more could still be located.
+    /// How many Byzantine workers more could still be located.
     pub capacity: usize,
     /// Whether more seem wrong than were looked for.
     pub suspect: bool,
@@ -84,8 +84,8 @@ impl ByzantineDefence {
         (2 * blocks).min(survivors.saturating_sub(2 * wrong)).max(blocks)
     }
 
-    /// How many wrong workers can be told from honest ones among so many survivors, or why not as
-    /// many as asked for.
+    /// How many Byzantine workers can be told from honest ones among so many survivors, or why not
+    /// as many as asked for.
     ///
     /// # Formula
     /// ```text
@@ -101,7 +101,7 @@ impl ByzantineDefence {
     /// ```
     /// use codedgrad::codes::berrut::{BerrutCode, ByzantineDefence, Encoder, Points};
     /// let code = BerrutCode::new(4, 16, Points::FirstKind, Encoder::Spline)?;
-    /// let security = ByzantineDefence { wrong: 2, ..ByzantineDefence::default() };
+    /// let security = ByzantineDefence { byzantine: 2, ..ByzantineDefence::default() };
     /// assert_eq!(security.capacity(&code, 14)?, 4);
     /// assert!(security.capacity(&code, 9).unwrap_err().to_string().contains("A=2"));
     /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
@@ -112,7 +112,7 @@ impl ByzantineDefence {
         }
         let workers = code.workers();
         let blocks = code.blocks();
-        let wrong = self.wrong;
+        let wrong = self.byzantine;
         let stragglers = workers - survivors;
         if let Locator::Dct { dimension, .. } = self.locator {
             if 2 * wrong + stragglers + dimension > workers {
@@ -132,9 +132,9 @@ impl ByzantineDefence {
         Ok(survivors.saturating_sub(needed) / 2)
     }
 
-    /// Looks for wrong workers, and for signs of more than were looked for: location repeated with
-    /// `A + 1`, where so many could be located, keeps `A + 1` out (for codes of fixed dimension:
-    /// makes the residual 30 times smaller).
+    /// Looks for Byzantine workers, and for signs of more than were looked for: location repeated
+    /// with `A + 1`, where so many could be located, keeps `A + 1` out (for codes of fixed
+    /// dimension: makes the residual 30 times smaller).
     ///
     /// # Errors
     /// As [`ByzantineDefence::capacity`].
@@ -150,7 +150,7 @@ impl ByzantineDefence {
     /// (outputs[2][0], outputs[9][0]) = (50.0, -50.0);
     /// let outputs: Vec<&[f64]> = outputs.iter().map(|y| &y[..]).collect();
     /// let evidence = Evidence::Products(ReceivedOutputs::new(&code, &workers, &outputs)?.gram());
-    /// let against = |wrong| ByzantineDefence { wrong, ..ByzantineDefence::default() };
+    /// let against = |byzantine| ByzantineDefence { byzantine, ..ByzantineDefence::default() };
     /// let verdict = against(2).judge(&code, &evidence)?;
     /// assert!(!verdict.suspect && verdict.trimmed.workers == [Worker(2), Worker(9)]);
     /// assert!(against(1).judge(&code, &evidence)?.suspect);
@@ -162,8 +162,8 @@ impl ByzantineDefence {
             Evidence::Outputs(received) => received.at.count(),
         };
         let capacity = self.capacity(code, survivors)?;
-        let trimmed = self.located(evidence, self.wrong)?;
-        let more = self.wrong + 1;
+        let trimmed = self.located(evidence, self.byzantine)?;
+        let more = self.byzantine + 1;
         let suspect = more <= capacity && {
             let again = self.located(evidence, more)?;
             match self.locator {

@@ -50,7 +50,7 @@ impl Function {
     }
 }
 
-/// How wrong workers are wrong.
+/// How Byzantine workers are wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Corruption {
     /// Independent Gaussian errors.

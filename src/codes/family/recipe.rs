@@ -2,7 +2,7 @@
 
 #[cfg(feature = "berrut")]
 use crate::codes::berrut::Mixture;
-use crate::codes::sequential::{Horizon, Lift, Scheme};
+use crate::codes::sequential::{Horizon, OneRound, Scheme};
 use crate::codes::{GradientCode, ParameterError};
 use crate::ids::{Cut, Task};
 use std::fmt;
@@ -210,7 +210,7 @@ impl Recipe {
                 let code = make(horizon.workers)?;
                 let shares = code.facts().shares() as u32;
                 let cut = Cut::new(horizon.units.unwrap_or(shares), shares)?;
-                Ok(Box::new(Lift::new(code, cut, horizon.jobs)))
+                Ok(Box::new(OneRound::new(code, cut, horizon.jobs)))
             }
         }
     }
@@ -223,7 +223,7 @@ impl Recipe {
         self.mixture.as_ref().map(|make| make(workers)).transpose()
     }
 
-    /// How many wrong workers it finds out.
+    /// How many Byzantine workers it finds out.
     pub(in crate::codes) fn finds_wrong(&self) -> usize {
         self.byzantine
     }

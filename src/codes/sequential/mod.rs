@@ -1,21 +1,21 @@
 //! Schemes: who is assigned which task, and when a result's weight is final.
 //!
 //! [`Scheme`] is the only thing the round engine and the trainer know of a code. A one-round code
-//! becomes a scheme by [`Lift`].
+//! becomes a scheme by [`OneRound`].
 
 #[cfg(test)]
 mod closure;
-mod lift;
 pub(super) mod m_sgc;
 mod models;
+mod one_round;
 mod scheme;
 mod slots;
 pub(super) mod sr_sgc;
 mod stream;
 
-pub use lift::Lift;
 pub use m_sgc::{MSgc, MSgcParameters};
 pub use models::Accept;
+pub use one_round::OneRound;
 pub use scheme::{FastForward, Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
 pub use slots::SlotKind;
 pub use sr_sgc::{SrSgc, SrSgcParameters};
@@ -48,9 +48,9 @@ pub struct SchemeFacts {
     /// Whether gradients are plain sums of results that are plain sums: no coefficient and no
     /// weight but 1.
     pub plain: bool,
-    /// Any so many wrong workers are found out (of every group, where it votes); 0 = everybody is
-    /// trusted.
-    pub wrong: usize,
+    /// Any so many Byzantine workers are found out (of every group, where it votes); 0 = everybody
+    /// is trusted.
+    pub byzantine: usize,
     /// The group of every worker, where the members of a group return equal results and
     /// [vote](crate::codes::Verifier) which are right; empty where nobody votes.
     pub voting_groups: Vec<u32>,
@@ -77,7 +77,7 @@ impl SchemeFacts {
             partial: false,
             pulls: false,
             plain: false,
-            wrong: 0,
+            byzantine: 0,
             voting_groups: Vec::new(),
             reopens: true,
             mixture: false,
@@ -101,7 +101,7 @@ impl SchemeFacts {
     /// judges them.
     #[must_use]
     pub fn looks_at_results(&self) -> bool {
-        self.wrong > 0 || self.mixture
+        self.byzantine > 0 || self.mixture
     }
 
     /// Whether an answer that comes after its round has closed may still count.

@@ -46,7 +46,7 @@ pub enum RoundEvent<'a> {
     GivenUp(Job),
 }
 
-/// What becomes of a result.
+/// What happens to a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Returned {
     /// Nobody wants it (any more).

@@ -233,7 +233,7 @@ impl SrSgc {
         }
     }
 
-    /// Lets others repeat where somebody who was to do so, or had answered, is gone.
+    /// Lets others repeat where somebody who was to do so, or had answered, is lost.
     fn reinforce(&mut self) {
         let Some(due) = self.due().filter(|_| self.stream.is_begun()) else { return };
         let chosen = self.chosen(&due.answered);

@@ -75,15 +75,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spoilt_cache_is_compiled_again() {
+    fn a_damaged_cache_is_compiled_again() {
         let folder = tempfile::tempdir().unwrap();
         let get = |image: &'static [u8]| {
             cached_in(folder.path(), "sm_90", "nvrtc 12.8", || Ok::<_, ()>(image.to_vec())).unwrap()
         };
         assert_eq!((get(b"first"), get(b"second")), (b"first".to_vec(), b"first".to_vec()));
         let file = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
-        for spoilt in [&b""[..], b"short", b"12345678first"] {
-            fs::write(&file, spoilt).unwrap();
+        for damaged in [&b""[..], b"short", b"12345678first"] {
+            fs::write(&file, damaged).unwrap();
             assert_eq!((get(b"again"), get(b"unused")), (b"again".to_vec(), b"again".to_vec()));
         }
         let other = cached_in(folder.path(), "sm_80", "nvrtc 12.8", || Err("asked")).unwrap_err();

@@ -1,4 +1,4 @@
-//! The scheme at hand, told of workers and tasks as the run knows them.
+//! The current scheme, told of workers and tasks as the run knows them.
 //!
 //! A scheme for some of the workers numbers them from 0: the numbers are translated here, and
 //! nowhere else.

@@ -6,7 +6,7 @@
 //! no finite results can cover is refused for all workers alike, and its units are named.
 
 use super::super::events::{Action, EngineError, Refusal};
-use super::super::roster::Doing;
+use super::super::roster::WorkerState;
 use super::Engine;
 use crate::codes::sequential::RoundEvent;
 use crate::ids::{Step, Units, Worker};
@@ -15,7 +15,7 @@ impl Engine {
     /// A result that was said to be finite is not. Its worker is missing for the step, which is
     /// folded again from the others'; asked again, it might say the same of the next one, so that
     /// it is left alone until the step is decided.
-    pub(super) fn spoilt(
+    pub(super) fn sum_not_finite(
         &mut self,
         now: f64,
         worker: Worker,
@@ -24,7 +24,9 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let (step, attempt) = folded;
         // What died with its worker is the loss of that.
-        if !self.book.is_waiting(step, attempt) || *self.roster.doing(worker) == Doing::Dead {
+        if !self.open_steps.is_waiting(step, attempt)
+            || *self.roster.doing(worker) == WorkerState::Dead
+        {
             return Ok(());
         }
         out.push(Action::Erase { worker, step });
@@ -34,7 +36,7 @@ impl Engine {
         let micro_steps = self.config.jobs.micro_steps;
         self.given
             .retain(|(holder, task), _| *holder != worker || task.job.step(micro_steps) != step);
-        self.book.forget_worker(worker);
+        self.open_steps.forget_worker(worker);
         self.make_again(step, now, out)
     }
 
@@ -46,11 +48,11 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         let (step, attempt) = folded;
-        if !self.book.is_waiting(step, attempt) {
+        if !self.open_steps.is_waiting(step, attempt) {
             return Ok(());
         }
         let everything = Units { start: 0, end: self.scheme.facts().units };
-        self.book.refuse(step, vec![everything], Refusal::Overflow);
+        self.open_steps.refuse(step, vec![everything], Refusal::Overflow);
         self.go_on(now, out)
     }
 

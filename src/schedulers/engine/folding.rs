@@ -22,13 +22,13 @@ impl Engine {
         };
         // What is in its worker's sum is not a term of its own.
         let open = folds.into_iter().map(place).filter(|(_, summed, _)| !summed);
-        self.book.decoded(job, report, open.map(|(start, _, fold)| (start, fold)));
+        self.open_steps.decoded(job, report, open.map(|(start, _, fold)| (start, fold)));
         Ok(())
     }
 
     /// Has a step folded if all its jobs are decoded.
     pub(super) fn fold(&mut self, step: Step, out: &mut Vec<Action>) {
-        out.extend(self.book.fold(step, &self.roster.alive()));
+        out.extend(self.open_steps.fold(step, &self.roster.alive()));
     }
 
     pub(super) fn held(
@@ -40,10 +40,10 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let (step, attempt, digest) = held;
         // Of an attempt that was given up, or a step that is decided.
-        if !self.book.is_waiting(step, attempt) {
+        if !self.open_steps.is_waiting(step, attempt) {
             return Ok(());
         }
-        self.book.held(step, worker, digest);
+        self.open_steps.held(step, worker, digest);
         self.check_held(now, out)
     }
 
@@ -60,7 +60,7 @@ impl Engine {
             }
             return Err(self.too_many_lost());
         }
-        if let Some((step, worker)) = self.book.settle_held() {
+        if let Some((step, worker)) = self.open_steps.settle_held() {
             return Err(EngineError::DifferentBytes { step, worker });
         }
         if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }

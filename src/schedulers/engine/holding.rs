@@ -9,18 +9,18 @@ pub(super) struct Holding {
     /// The step that nobody held in time once, and since when it was waited then.
     overdue: Option<(Step, f64)>,
     /// Workers that died since the round was closed.
-    bereft: WorkerSet,
+    died_since_close: WorkerSet,
 }
 
 impl Holding {
     pub(super) fn new(workers: usize) -> Self {
-        Self { since: 0.0, overdue: None, bereft: WorkerSet::empty(workers) }
+        Self { since: 0.0, overdue: None, died_since_close: WorkerSet::empty(workers) }
     }
 
     /// A round is closed.
     pub(super) fn begin(&mut self, now: f64) {
         self.since = now;
-        self.bereft.clear();
+        self.died_since_close.clear();
     }
 
     /// Something is made or asked for again: it is waited as long again.
@@ -34,12 +34,12 @@ impl Holding {
 
     /// A worker died, and its results with it.
     pub(super) fn lost(&mut self, worker: Worker) {
-        self.bereft.insert(worker);
+        self.died_since_close.insert(worker);
     }
 
     /// Workers that died since the round was closed.
-    pub(super) fn bereft(&self) -> &WorkerSet {
-        &self.bereft
+    pub(super) fn died_since_close(&self) -> &WorkerSet {
+        &self.died_since_close
     }
 
     /// Nobody holds a step in time: the first time it is waited once more; the second time gives

@@ -1,4 +1,4 @@
-//! What the engine does when a worker is gone, and its results with it.
+//! What the engine does when a worker is lost, and its results with it.
 //!
 //! Results die with their worker. The scheme is told (`RoundEvent::Lost`) and says which tasks are
 //! open again; a step of several jobs, some of which are decoded, begins again. Vectors that were
@@ -6,7 +6,7 @@
 //! again under the next attempt number, and acknowledgements of an older attempt are ignored.
 
 use super::super::events::{Action, EngineError};
-use super::super::roster::Doing;
+use super::super::roster::WorkerState;
 use super::{Engine, Phase};
 use crate::codes::sequential::RoundEvent;
 use crate::ids::{Step, Task, Worker};
@@ -19,15 +19,15 @@ impl Engine {
         kept: bool,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        if *self.roster.doing(worker) == Doing::Dead {
+        if *self.roster.doing(worker) == WorkerState::Dead {
             return Ok(());
         }
         self.roster.lost(worker);
         self.holding.lost(worker);
         self.given.retain(|(holder, _), _| *holder != worker);
         // Asked before the worker is forgotten: afterwards nobody knows what it held.
-        let unheld = if kept { None } else { self.book.unheld_without(worker) };
-        self.book.forget_worker(worker);
+        let unheld = if kept { None } else { self.open_steps.unheld_without(worker) };
+        self.open_steps.forget_worker(worker);
         for needy in self.roster.waiting_for(worker) {
             self.resync(now, needy, out)?;
         }
@@ -37,7 +37,7 @@ impl Engine {
         // A decoded job of a step that has several is in its workers' sums already, from which it
         // cannot be taken out again.
         let again = if self.config.jobs.micro_steps > 1 {
-            unheld.is_some() || self.book.is_halfway(self.steps.next)
+            unheld.is_some() || self.open_steps.is_halfway(self.steps.next)
         } else {
             self.scheme.facts().delay > 0 || unheld.is_some() && !self.scheme.facts().reopens
         };
@@ -69,8 +69,8 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         self.holding.begin_again(now);
-        for step in self.book.waiting().into_iter().filter(|step| *step >= first) {
-            self.book.again(step);
+        for step in self.open_steps.waiting().into_iter().filter(|step| *step >= first) {
+            self.open_steps.again(step);
             if reopened.iter().all(|task| task.job.step(1) != step) {
                 self.settle(step.jobs(1).start)?;
                 self.fold(step, out);
@@ -100,7 +100,10 @@ impl Engine {
 
     pub(super) fn forget_undecided(&mut self, out: &mut Vec<Action>) {
         out.extend(
-            self.book.restart(self.steps.next).into_iter().map(|step| Action::Restart { step }),
+            self.open_steps
+                .restart(self.steps.next)
+                .into_iter()
+                .map(|step| Action::Restart { step }),
         );
         self.given.values_mut().for_each(|(_, summed)| *summed = false);
         self.restart();

@@ -9,19 +9,19 @@ impl Engine {
     /// Nobody has taken hold of a decoded vector in time: it is made once more, of the same results
     /// if they are all there; after that the run ends.
     pub(super) fn unheld(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        let waiting = self.book.waiting();
+        let waiting = self.open_steps.waiting();
         let Some(step) = waiting.iter().copied().min() else { return self.go_on(now, out) };
         if let Some(since) = self.holding.overdue(step, now) {
-            let silent = self.book.without(step, &self.roster.alive());
+            let silent = self.open_steps.without(step, &self.roster.alive());
             return Err(EngineError::Unheld { step, waited_seconds: now - since, silent });
         }
-        if let Some(first) = self.book.made_of(self.holding.bereft()) {
+        if let Some(first) = self.open_steps.made_of(self.holding.died_since_close()) {
             return self.make_again(first, now, out);
         }
         for step in waiting {
-            let attempt = self.book.attempt(step);
-            let (alive, bereft) = (self.roster.alive(), self.holding.bereft());
-            out.extend(self.book.fold_anew(step, attempt, &alive, bereft));
+            let attempt = self.open_steps.attempt(step);
+            let (alive, died_since_close) = (self.roster.alive(), self.holding.died_since_close());
+            out.extend(self.open_steps.refold(step, attempt, &alive, died_since_close));
         }
         Ok(())
     }
@@ -40,7 +40,7 @@ impl Engine {
         // Those who died while somebody held the vector are missed only now, also if they are there
         // again.
         let mut without = self.roster.dead();
-        without.unite(self.holding.bereft());
+        without.unite(self.holding.died_since_close());
         for worker in self.trust.barred() {
             without.insert(worker);
         }
@@ -53,7 +53,8 @@ impl Engine {
         match self.phase {
             Phase::Collecting => {
                 let there = self.roster.alive();
-                for worker in self.holding.bereft().iter().filter(|worker| there.contains(*worker))
+                for worker in
+                    self.holding.died_since_close().iter().filter(|worker| there.contains(*worker))
                 {
                     // Whoever is there again can do its tasks again.
                     if !self.scheme.on(RoundEvent::Back(worker)) {

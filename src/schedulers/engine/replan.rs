@@ -67,7 +67,7 @@ impl Engine {
     pub(super) fn change(&mut self, out: &mut Vec<Action>) {
         let Some(spec) = self.replanning.next.clone() else { return };
         let units = self.scheme.facts().units;
-        let jobs = self.steps.stretch();
+        let jobs = self.steps.range();
         let jobs = jobs.start.0..jobs.end.0;
         let everybody = WorkerSet::empty(self.scheme.facts().workers).complement();
         let whole = spec.scheme(everybody.len(), units, jobs.clone());
@@ -130,9 +130,9 @@ impl Engine {
         let plan = self.replanning.plan.as_mut();
         let Some(scheme) = plan.and_then(|plan| plan(members.len())) else { return false };
         let (now, then) = (self.scheme.facts(), scheme.facts());
-        // What holds wrong workers off is not given up for who is lost.
+        // What holds Byzantine workers off is not given up for who is lost.
         // Batches are cut into these units at every worker; other ones would be other samples.
-        let misfit = then.units != now.units || then.wrong < now.wrong;
+        let misfit = then.units != now.units || then.byzantine < now.byzantine;
         if misfit || self.config.jobs.check(then.delay).is_err() {
             return false;
         }

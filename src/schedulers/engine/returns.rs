@@ -2,7 +2,7 @@
 //! for either.
 
 use super::super::events::{Action, EngineError};
-use super::super::roster::Doing;
+use super::super::roster::WorkerState;
 use super::{Engine, Phase};
 use crate::codes::sequential::RoundEvent;
 use crate::ids::{Step, Worker};
@@ -16,7 +16,7 @@ impl Engine {
         next: Option<Step>,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        if *self.roster.doing(worker) != Doing::Dead {
+        if *self.roster.doing(worker) != WorkerState::Dead {
             return Ok(());
         }
         // A state that is too old is as good as none.
@@ -40,7 +40,7 @@ impl Engine {
         next: Step,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        let Doing::Syncing { from } = *self.roster.doing(worker) else { return Ok(()) };
+        let WorkerState::Syncing { from } = *self.roster.doing(worker) else { return Ok(()) };
         self.roster.synced(worker, next);
         self.trust.agreement.copied(worker, from);
         // Not believed before it is computed with: the worker may find it damaged.
@@ -61,7 +61,7 @@ impl Engine {
         worker: Worker,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        if matches!(self.roster.doing(worker), Doing::Dead | Doing::Syncing { .. }) {
+        if matches!(self.roster.doing(worker), WorkerState::Dead | WorkerState::Syncing { .. }) {
             return Ok(());
         }
         // A gap in the steps cannot be filled in the middle of a task: it would be computed with
@@ -92,10 +92,10 @@ impl Engine {
         if self.phase == Phase::Collecting {
             // What was lost with a worker may be too much to be made up for in the rounds that are
             // left, even by itself.
-            if self.scheme.facts().delay > 0 && !self.hopes(&self.roster.dead()) {
+            if self.scheme.facts().delay > 0 && !self.can_close(&self.roster.dead()) {
                 return self.begin_again(now, out);
             }
-            self.check_hope(now, out)?;
+            self.check_outlook(now, out)?;
         }
         self.give(worker, out);
         self.try_close(now, out)
@@ -109,8 +109,8 @@ impl Engine {
     /// A worker must take over a state before it does anything else.
     pub(super) fn recall(&mut self, worker: Worker, out: &mut Vec<Action>) {
         self.roster.mark_stale(worker);
-        if let doing @ Doing::Tasks(_) = self.roster.doing(worker) {
-            *doing = Doing::Leaving;
+        if let doing @ WorkerState::Tasks(_) = self.roster.doing(worker) {
+            *doing = WorkerState::Leaving;
             self.scheme.on(RoundEvent::Dropped(worker));
             out.push(Action::Abandon { worker, late_counts: false });
         }
@@ -139,13 +139,13 @@ impl Engine {
             Some(from) => out.push(Action::Resync { worker, from }),
             None if self.recovery.restores => out.push(Action::Restore { worker }),
             None if self.may_return() => {
-                *self.roster.doing(worker) = Doing::Nothing;
+                *self.roster.doing(worker) = WorkerState::Nothing;
                 self.await_returns(now);
                 return Ok(());
             }
             None => return Err(EngineError::NoState { worker }),
         }
-        *self.roster.doing(worker) = Doing::Syncing { from };
+        *self.roster.doing(worker) = WorkerState::Syncing { from };
         Ok(())
     }
 
@@ -172,14 +172,14 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.recovery.returns_by = None;
         let dead = self.roster.dead();
-        if self.roster.is_deserted() || self.phase == Phase::Collecting && !self.hopes(&dead) {
+        if self.roster.is_deserted() || self.phase == Phase::Collecting && !self.can_close(&dead) {
             return if self.narrow(now, out)? { Ok(()) } else { Err(self.too_many_lost()) };
         }
         // What was dropped was waited for in the hope of a return; without one the round goes on as
         // if it were erased.
         if self.phase == Phase::Collecting && self.round.has_dropped() {
             self.round.give_up_dropped();
-            self.check_hope(now, out)?;
+            self.check_outlook(now, out)?;
             self.try_close(now, out)?;
         }
         self.roster

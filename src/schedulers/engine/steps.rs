@@ -24,16 +24,16 @@ impl Steps {
 
     /// The jobs a scheme is given at once: those of all steps that are left, or of one step of
     /// several.
-    pub(super) fn stretch(&self) -> Range<Job> {
+    pub(super) fn range(&self) -> Range<Job> {
         let first = self.next.jobs(self.micro_steps);
         if self.micro_steps > 1 { first } else { first.start..Job(self.end.0) }
     }
 
     /// Begins the next jobs, which the scheme is to be told.
     pub(super) fn begin(&mut self) -> Range<Job> {
-        let stretch = self.stretch();
-        self.known = stretch.end;
-        stretch
+        let range = self.range();
+        self.known = range.end;
+        range
     }
 
     /// Whether the next step has no jobs that the scheme knows of.

@@ -6,7 +6,7 @@
 
 use super::super::agreement::{Agreement, Verdict};
 use super::super::events::{Action, EngineError};
-use super::super::roster::Doing;
+use super::super::roster::WorkerState;
 use super::{Answer, Engine, Phase};
 use crate::ids::{Step, Task, Worker};
 use std::collections::BTreeSet;
@@ -115,7 +115,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let mut counted = false;
         for (worker, step) in self.trust.agreement.found() {
-            if *self.roster.doing(worker) == Doing::Dead {
+            if *self.roster.doing(worker) == WorkerState::Dead {
                 continue;
             }
             out.push(Action::Diverged { worker, step });
@@ -140,7 +140,7 @@ impl Engine {
             return Ok(());
         }
         for (worker, answer) in std::mem::take(&mut self.trust.disputed) {
-            let dead = *self.roster.doing(worker) == Doing::Dead;
+            let dead = *self.roster.doing(worker) == WorkerState::Dead;
             if !dead {
                 self.done(now, worker, answer, out)?;
             }
@@ -174,7 +174,7 @@ impl Engine {
         refused: bool,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        if *self.roster.doing(worker) == Doing::Dead {
+        if *self.roster.doing(worker) == WorkerState::Dead {
             return Ok(());
         }
         if refused && self.recovery.refused(worker, from) {
@@ -182,7 +182,7 @@ impl Engine {
             return Ok(());
         }
         from.into_iter().for_each(|donor| self.roster.distrust(donor));
-        if let Doing::Syncing { .. } = self.roster.doing(worker) {
+        if let WorkerState::Syncing { .. } = self.roster.doing(worker) {
             return self.resync(now, worker, out);
         }
         self.recall(worker, out);

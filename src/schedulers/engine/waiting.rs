@@ -34,8 +34,8 @@ impl Engine {
         let (summing, missing) = match self.phase {
             Phase::Collecting => (false, self.round.missing(&self.roster)),
             Phase::Folding => {
-                let step = self.book.waiting().into_iter().min()?;
-                (true, self.book.without(step, &self.roster.alive()))
+                let step = self.open_steps.waiting().into_iter().min()?;
+                (true, self.open_steps.without(step, &self.roster.alive()))
             }
             Phase::NotBegun | Phase::Finished => return None,
         };

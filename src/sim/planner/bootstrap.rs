@@ -28,7 +28,7 @@ pub(super) fn run_length(rows: &[Vec<f64>]) -> usize {
     usual.max(bursts).min(rows.len() / 5).max(1)
 }
 
-/// Rows of [`RESAMPLES`] traces as long as the one at hand, drawn in runs.
+/// Rows of [`RESAMPLES`] traces as long as the given one, drawn in runs.
 pub(super) fn resamples(rows: usize, run: usize, seed: u64) -> Vec<Vec<usize>> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut draw = || {

@@ -25,7 +25,7 @@ pub enum Event<'a, V: Vector = Vec<f32>> {
 }
 
 impl<'a, V: Vector> Event<'a, V> {
-    /// The event at hand; none if the run is over.
+    /// The current event; none if the run is over.
     pub(super) fn of(event: OwnedEvent, aggregator: &'a mut Aggregator<V>) -> Option<Self> {
         Some(match event {
             OwnedEvent::Compute(task) => Self::Compute(ComputeTask { aggregator, task }),
@@ -89,7 +89,7 @@ impl<V: Vector> ComputeTask<'_, V> {
 
     /// Where the gradient of the current part goes, already weighted by its coefficient. Every
     /// element must be overwritten; what is in it before is left over from earlier steps. What is
-    /// written while no part is at hand is of no samples, and [`ComputeTask::submit`] refuses the
+    /// written while no part is open is of no samples, and [`ComputeTask::submit`] refuses the
     /// task.
     pub fn vector(&mut self) -> &mut V {
         self.aggregator.any_buffer()
@@ -137,7 +137,7 @@ impl<V: Vector> ComputeTask<'_, V> {
     ///
     /// # Errors
     /// [`AggregatorError::Unfinished`] when parts are left although the task is still wanted,
-    /// [`AggregatorError::NoPart`] when something was written while no part was at hand,
+    /// [`AggregatorError::NoPart`] when something was written while no part was open,
     /// [`AggregatorError::Length`] when the buffer of one was made longer or shorter,
     /// [`AggregatorError::Changed`] when numbers were changed that were said to be
     /// [ready](Self::ready).

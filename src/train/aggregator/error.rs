@@ -7,7 +7,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AggregatorError {
-    /// The coordinator is gone before the run was over.
+    /// The coordinator is lost before the run was over.
     #[error("the coordinator is lost")]
     Disconnected,
     /// [`Closer::close`](crate::transport::Closer::close) was called: the worker has left a run

@@ -1,6 +1,6 @@
 //! How a trainer gets its aggregator over TCP.
 
-use super::{Aggregator, Seat};
+use super::{Aggregator, Membership};
 use crate::gpu::Vector;
 use crate::transport::tcp::security::Security;
 use crate::transport::tcp::{Environment, EnvironmentError, Join, TcpError, TcpLink, Welcome};
@@ -49,8 +49,8 @@ pub struct Joining {
 }
 
 impl Aggregator {
-    /// Joins the run whose coordinator listens at `host:port`. Numbers of a gradient, micro-steps
-    /// and the first step come from the coordinator.
+    /// Joins the run whose coordinator listens at `host:port`. Numbers of a gradient, batches per
+    /// step and the first step come from the coordinator.
     ///
     /// ```no_run
     /// use codedgrad::train::Aggregator;
@@ -104,10 +104,10 @@ impl<V: Vector> Aggregator<V> {
             return Err(JoinError::EmptyUnits);
         }
         let Welcome { worker, workers, .. } = *welcome;
-        let seat = Seat { worker, workers, job: welcome.job.clone() };
+        let membership = Membership { worker, workers, job: welcome.job.clone() };
         Ok(Self::new(link, welcome.length, unit_samples)
             .accumulating(welcome.micro_steps)
-            .seated(seat))
+            .with_membership(membership))
     }
 }
 

@@ -1,7 +1,7 @@
 //! A current task: the parts that are done, and the sum of them.
 
 use super::{AggregatorError, Samples};
-use crate::gpu::{Vector, poison_of};
+use crate::gpu::{Vector, nonfinite_mask};
 use crate::ids::{Part, Task};
 use crate::train::sum_tree::SumTree;
 use crate::transport::{Link, Notice, TaskSpent};
@@ -21,7 +21,7 @@ pub(super) struct Desk<'a, V> {
 impl<V: Vector> Desk<'_, V> {
     pub(super) fn buffer(&mut self) -> V {
         let mut buffer = self.link.buffer(self.length);
-        buffer.spoil();
+        buffer.poison();
         buffer
     }
 
@@ -137,7 +137,7 @@ impl<V: Vector> Work<V> {
             }
             let hash = buffer.host_mut().map(|numbers| hash_of(&numbers[range.clone()]));
             let sums = self.tree.finish_range(buffer, range.clone());
-            let (Some(hash), Some(sums)) = (hash, sums.filter(|sums| poison_of(sums) == 0.0))
+            let (Some(hash), Some(sums)) = (hash, sums.filter(|sums| nonfinite_mask(sums) == 0.0))
             else {
                 self.early.over = true;
                 break;

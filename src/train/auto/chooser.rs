@@ -126,7 +126,7 @@ pub(super) struct Chooser {
     auto: Auto,
     workers: usize,
     units: u32,
-    /// The scheme at hand, and what was expected of it.
+    /// The current scheme, and what was expected of it.
     now: Using,
     /// The last steps under it but the first, at most [`Auto::probe`].
     last: VecDeque<Seen>,
@@ -325,7 +325,7 @@ impl Chooser {
         }
     }
 
-    /// Stays uncoded, and says so where that is news.
+    /// NonHostVector uncoded, and says so where that is news.
     fn stay_uncoded(&mut self, recorded: &Recorded, nobody: &str) -> Option<SchemeChoice> {
         let Recorded { steps, seconds, .. } = recorded;
         let percent = 100.0 * GAIN;

@@ -14,7 +14,7 @@ pub enum BuildError {
     /// The scheme's text, or its parameters for so many workers or units.
     #[error(transparent)]
     Scheme(#[from] ParameterError),
-    /// Jobs, models and micro-steps that do not go together.
+    /// Jobs, models and batches per step that do not go together.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Delays that cannot be had.

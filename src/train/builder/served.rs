@@ -523,8 +523,8 @@ impl Served {
         }
         let Plan { engine, clock, policy, .. } = told.plan()?;
         transport.begin(engine.config().first);
-        let pace = clock.start(engine.config().shape.workers);
-        let coordinator = Coordinator::new(transport, engine, pace);
+        let run_clock = clock.start(engine.config().shape.workers);
+        let coordinator = Coordinator::new(transport, engine, run_clock);
         let mut coordinator = planned(coordinator, policy).stopped_by(stopper);
         if let Some(judge) = judge {
             coordinator = coordinator.judged_by(judge);

@@ -1,7 +1,7 @@
 //! Sums that are not finite: whose result it was, and what is forgotten of it.
 
 use super::{Coordinator, Erasure, Happening, Observer};
-use crate::gpu::poison_of;
+use crate::gpu::nonfinite_mask;
 use crate::ids::{Step, Worker};
 use crate::schedulers::Input;
 use crate::transport::{Piece, Transport, Unneeded, Weighted, What};
@@ -10,11 +10,11 @@ impl<T: Transport> Coordinator<T> {
     /// Why a sum that was made here is not finite: the first of its results that is not, if they
     /// are here to be looked at.
     pub(super) fn at_fault(&mut self, step: Step, attempt: u32, results: &[Weighted]) -> Input {
-        let spoilt = results.iter().find(|result| {
+        let nonfinite = results.iter().find(|result| {
             let piece = Piece { worker: result.worker, what: What::Result(result.task) };
-            self.transport.received(piece).is_some_and(|result| poison_of(&result) != 0.0)
+            self.transport.received(piece).is_some_and(|result| nonfinite_mask(&result) != 0.0)
         });
-        match spoilt {
+        match nonfinite {
             Some(result) => Input::ResultNotFinite { worker: result.worker, step, attempt },
             None => Input::SumNotFinite { step, attempt },
         }

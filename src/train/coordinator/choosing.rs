@@ -86,7 +86,7 @@ impl<T: Transport> Coordinator<T> {
     /// Asks the policy, now that a step is decided.
     pub(super) fn choose(&mut self, record: &StepRecord) {
         if let Some(choosing) = &mut self.choosing
-            && let Some(scheme) = self.pace.pause(|| choosing.decided(record))
+            && let Some(scheme) = self.run_clock.pause(|| choosing.decided(record))
         {
             self.engine.switch(scheme);
         }

@@ -1,6 +1,6 @@
 //! What a coordinator waits for, and how long.
 
-use super::super::pace::Next;
+use super::super::run_clock::Next;
 use super::{Coordinator, RunError};
 use crate::transport::Transport;
 use std::time::Duration;
@@ -47,12 +47,12 @@ impl<T: Transport> Coordinator<T> {
     pub(super) fn due(&mut self) -> Result<Next, RunError> {
         let folding = self.engine.is_folding();
         let by = self.engine.deadline();
-        if self.pace.is_virtual() && (folding || !self.replicas.unsettled().is_empty()) {
+        if self.run_clock.is_virtual() && (folding || !self.replicas.unsettled().is_empty()) {
             return self.due_by_the_wall(by.filter(|_| folding));
         }
         Ok(match by {
-            Some(by) if folding => self.pace.nothing_until(by),
-            by => self.pace.next(by),
+            Some(by) if folding => self.run_clock.nothing_until(by),
+            by => self.run_clock.next(by),
         })
     }
 
@@ -66,7 +66,7 @@ impl<T: Transport> Coordinator<T> {
         let waited_seconds = std::mem::take(&mut self.patience.idle_seconds);
         match deadline {
             Some(deadline) => {
-                self.pace.go_on_to(deadline);
+                self.run_clock.go_on_to(deadline);
                 Ok(Next::Deadline)
             }
             None => Err(RunError::Unsettled {

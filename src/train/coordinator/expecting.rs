@@ -18,7 +18,7 @@ pub(super) fn expected_terms(
     actions: &[Action],
 ) -> Option<(Job, Vec<Summand>)> {
     let alternatives = facts.delay == 0
-        && facts.wrong == 0
+        && facts.byzantine == 0
         && facts.error_max == 0.0
         && !(facts.mixture || facts.partial || facts.pulls);
     let mut classes: BTreeMap<(u32, u32), Vec<(Worker, Task)>> = BTreeMap::new();

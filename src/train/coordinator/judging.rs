@@ -8,7 +8,7 @@
 use super::{Coordinator, Erasure, Happening, Observer, RunError};
 use crate::codes::Report;
 use crate::codes::sequential::worst;
-use crate::gpu::{Folded, add_into, digest, poison_of};
+use crate::gpu::{Folded, add_into, digest, nonfinite_mask};
 use crate::ids::{Job, Task, Worker, WorkerSet};
 use crate::transport::{Piece, Summed, Transport, Weighted, What};
 use std::collections::BTreeMap;
@@ -104,7 +104,7 @@ impl Judging {
                 add_into(&mut gradient, 1.0, &judged.gradient);
             }
         }
-        let folded = Folded { digest: digest(&gradient), finite: poison_of(&gradient) == 0.0 };
+        let folded = Folded { digest: digest(&gradient), finite: nonfinite_mask(&gradient) == 0.0 };
         Ok((Summed { gradient, folded }, worst(reports.into_iter())))
     }
 }
@@ -120,7 +120,7 @@ impl<T: Transport> Coordinator<T> {
     /// Whether equal tasks are sure to have equal results.
     pub(super) fn trusts(&self) -> bool {
         let facts = self.engine.facts();
-        facts.wrong == 0 && !facts.mixture
+        facts.byzantine == 0 && !facts.mixture
     }
 
     /// Whether a result counts, and its digest (with its scalars) where results are told apart.

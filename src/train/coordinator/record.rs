@@ -314,7 +314,7 @@ impl<T: Transport> Coordinator<T> {
             opened: report.opened_at,
             seconds: report.closed_at - report.opened_at,
             arrivals: report.arrivals,
-            delays: self.pace.lateness(report.round.0).to_vec(),
+            delays: self.run_clock.lateness(report.round.0).to_vec(),
             erased: report.erased,
             work: report.work,
         }
@@ -326,7 +326,7 @@ impl<T: Transport> Coordinator<T> {
         folding: Option<(&Folding, u64)>,
         refused: Vec<Units>,
     ) -> StepRecord {
-        let committed = self.pace.now();
+        let committed = self.run_clock.now();
         let (rounds, seconds) = self.journal.commit(committed);
         let parts = folding.map_or(&[][..], |(folding, _)| &folding.parts);
         let results = parts.iter().map(|part| (part.worker, part.weight));

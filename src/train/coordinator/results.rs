@@ -60,7 +60,7 @@ impl Results {
 
     /// For every result, all that hold one of the same parts, its worker first; nobody else where
     /// workers are not trusted.
-    pub(super) fn twins(&self, results: &[Weighted], trusted: bool) -> Vec<Vec<Piece>> {
+    pub(super) fn equivalents(&self, results: &[Weighted], trusted: bool) -> Vec<Vec<Piece>> {
         let mut alike: HashMap<(Job, u64), Vec<Piece>> = HashMap::new();
         let held = self.aux.iter().filter(|(_, aux)| !aux.is_empty() && trusted);
         let mut held: Vec<(Worker, Task)> = held.map(|(key, _)| *key).collect();
@@ -73,14 +73,14 @@ impl Results {
                     .push(Piece { worker, what: What::Result(task) });
             }
         }
-        let twins = |result: &Weighted| {
+        let equivalents = |result: &Weighted| {
             let own = Piece { worker: result.worker, what: What::Result(result.task) };
             let parts = self.parts.get(&(result.worker, result.task));
             let alike = parts.and_then(|parts| alike.get(&(result.task.job, *parts)));
             let others = alike.into_iter().flatten().filter(|piece| **piece != own);
             std::iter::once(own).chain(others.copied()).collect()
         };
-        results.iter().map(twins).collect()
+        results.iter().map(equivalents).collect()
     }
 
     /// The scalars of a step that is decoded from sums and these results, and all that is in it.
@@ -104,7 +104,7 @@ impl Results {
         (aux, parts)
     }
 
-    /// A worker is gone, and its results with it.
+    /// A worker is lost, and its results with it.
     pub(super) fn lost(&mut self, worker: Worker) {
         self.aux.retain(|(of, _), _| *of != worker);
         self.sums.values_mut().for_each(|sums| drop(sums.remove(&worker)));

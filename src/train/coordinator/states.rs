@@ -22,7 +22,7 @@ impl<T: Transport> Coordinator<T> {
     ) {
         // Who is known to be gone, though the time to say so has not come, hands over nothing:
         // another will be asked.
-        if let Some(lost) = self.pace.withheld_loss(from) {
+        if let Some(lost) = self.run_clock.withheld_loss(from) {
             return self.inbox.postpone(from, lost);
         }
         self.tell(Happening::Resynced { worker: needy, from: Some(from) }, observer);

@@ -165,12 +165,12 @@ impl<T: Transport> Coordinator<T> {
 
     /// What the run waits for; nothing under a modelled clock, which stands still meanwhile.
     pub(super) fn waiting(&self) -> Option<Waiting> {
-        if self.pace.is_virtual() {
+        if self.run_clock.is_virtual() {
             return None;
         }
         let OpenRound { step, round, opened_at, summing, missing, needed, enough } =
             self.engine.waits_for()?;
-        let now = self.pace.now();
+        let now = self.run_clock.now();
         let list = |workers: &WorkerSet| workers.iter().collect();
         let of_missing = |worker| MissingWorker {
             worker,
@@ -195,8 +195,8 @@ impl<T: Transport> Coordinator<T> {
         &mut self,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Option<(Worker, Notice)> {
-        let now = self.pace.now();
-        if now < self.watchdog.tell_at || self.pace.is_virtual() {
+        let now = self.run_clock.now();
+        if now < self.watchdog.tell_at || self.run_clock.is_virtual() {
             return None;
         }
         if let Some(worker) = self.watchdog.hanging(now) {

@@ -439,7 +439,7 @@ impl CoordinatorSums {
             vector: Some(Arc::clone(&decoded.gradient)),
             digest: decoded.digest,
             finite: true,
-            spoilt: BTreeSet::new(),
+            nonfinite: BTreeSet::new(),
         });
         self.give(key, worker, out);
     }
@@ -636,11 +636,11 @@ impl CoordinatorSums {
         if !self.sees(key) {
             return self.doubt(key, out);
         }
-        if sum.spoilt.is_empty() {
+        if sum.nonfinite.is_empty() {
             let of = self.monitors.get(key).and_then(|monitor| monitor.receivers.first().copied());
             report(of.unwrap_or_default(), Some(Notice::SumNotFinite { step, attempt }), out);
         }
-        for &culprit in &sum.spoilt {
+        for &culprit in &sum.nonfinite {
             report(culprit, Some(Notice::ResultNotFinite { step, attempt }), out);
         }
         self.doubts.are_right(step);

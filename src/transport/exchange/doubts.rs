@@ -74,7 +74,7 @@ impl Doubts {
         self.0.retain(|doubted, _| *doubted > step);
     }
 
-    /// A worker is gone, whatever it said.
+    /// A worker is lost, whatever it said.
     pub(super) fn forget(&mut self, worker: u32) {
         self.0.values_mut().for_each(|accusers| accusers.retain(|(_, accuser)| *accuser != worker));
     }

@@ -1,8 +1,8 @@
-//! Results on their way to a coordinator that holds them before it knows what becomes of them.
+//! Results on their way to a coordinator that holds them before it knows what happens to them.
 
 use super::block::{Block, Blocks, Vectors};
 use super::frame::{Body, Frame};
-use crate::gpu::poison_of;
+use crate::gpu::nonfinite_mask;
 use crate::ids::{Task, Worker};
 use crate::run::NumberFormat;
 use crate::transport::ledger::Ledgers;
@@ -119,7 +119,7 @@ impl EagerReceiver {
         let range = chunk_range(chunk, length);
         if std::mem::take(&mut partial.missing[chunk]) {
             block.copy_to(&mut partial.vector[range.clone()]);
-            partial.finite &= poison_of(&partial.vector[range]) == 0.0;
+            partial.finite &= nonfinite_mask(&partial.vector[range]) == 0.0;
             partial.left -= 1;
         }
         self.blocks.give(block);

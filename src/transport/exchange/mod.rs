@@ -603,7 +603,7 @@ mod tests {
             self.send(to, sent);
         }
 
-        /// A worker is gone, whose partner is still there.
+        /// A worker is lost, whose partner is still there.
         fn lose(&mut self) {
             let worker = self.draw.next_u32() % self.workers.len() as u32;
             let is_needed = |at: u32| self.lost.contains(&at) || self.computing.contains_key(&at);
@@ -735,7 +735,7 @@ mod tests {
         }
         let count = |what| became.get(what).copied().unwrap_or(0);
         assert!(count("Confirmed") > 15, "{became:?}");
-        assert!(count("Told") > 24, "and some are told anew: {became:?}");
+        assert!(count("Told") > 24, "and some are told again: {became:?}");
     }
 
     /// Whichever of each pair is late, and in however many parts results become final: the bits are
@@ -769,10 +769,10 @@ mod tests {
         let sent = world.coordinator.coordinate(world.now, CoordinatorEvent::Lost { worker: 1 });
         world.send(COORDINATOR, sent);
         world.begin();
-        let spoilt = |(worker, notice): &(Worker, Notice)| {
+        let nonfinite = |(worker, notice): &(Worker, Notice)| {
             *worker == Worker(0) && matches!(notice, Notice::ResultNotFinite { attempt: 1, .. })
         };
-        while !world.coordinator.reports.iter().any(spoilt) {
+        while !world.coordinator.reports.iter().any(nonfinite) {
             let failed =
                 |(_, notice): &(Worker, Notice)| matches!(notice, Notice::SumFailed { .. });
             if world.attempt == 0 && world.coordinator.reports.iter().any(failed) {

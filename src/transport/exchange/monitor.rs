@@ -128,7 +128,7 @@ impl ExchangeMonitor {
         nodes
     }
 
-    /// A node is gone; whether the sum cannot be made without it, and none of the workers that are
+    /// A node is lost; whether the sum cannot be made without it, and none of the workers that are
     /// left has it.
     pub(super) fn forget(&mut self, node: u32) -> bool {
         self.holders.remove(&node);
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(monitor.decided(9), [0]);
         assert!(monitor.decided(9).is_empty(), "that is known");
         assert_eq!(monitor.giver(0, |node| node != 2), Some(1));
-        assert!(!monitor.holds(3, Some(8)) && monitor.holds(0, Some(9)), "it has got them anew");
+        assert!(!monitor.holds(3, Some(8)) && monitor.holds(0, Some(9)), "it has got them again");
         assert_eq!(monitor.giver(1, |node| node == 3), None);
     }
 

@@ -127,7 +127,7 @@ impl Monitors {
         self.decided.retain(|step, _| *step >= oldest);
     }
 
-    /// A worker is gone: names the exchanges that cannot go on without it and have come to nothing,
+    /// A worker is lost: names the exchanges that cannot go on without it and have come to nothing,
     /// once each.
     pub(super) fn forget(&mut self, worker: u32, is_whole: impl Fn(Key) -> bool) -> Vec<Key> {
         let mut failed = Vec::new();

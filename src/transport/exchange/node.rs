@@ -553,7 +553,7 @@ mod tests {
             vector: Some(Arc::new(vec![2.0; 3])),
             digest: 5,
             finite: true,
-            spoilt: BTreeSet::new(),
+            nonfinite: BTreeSet::new(),
         });
         assert_eq!(sends(&mut node), 0, "it is whole");
         node.reset();

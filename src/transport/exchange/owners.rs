@@ -59,7 +59,7 @@ impl OwnerShares {
         self.unresponsive.remove(&worker);
     }
 
-    /// A worker is gone, or another process has its number.
+    /// A worker is lost, or another process has its number.
     pub(super) fn forget(&mut self, worker: u32) {
         self.late.remove(&worker);
         self.unresponsive.remove(&worker);

@@ -15,7 +15,7 @@ use super::gathering::{Adder, Content, ExpectedTerm, Gathering};
 use super::plan::Plan;
 use super::reassembly::{ReassemblyBuffer, WriteSlot};
 use super::store::Sum;
-use crate::gpu::{Folded, Source, Term, digest_of_bits, fold_chunk, poison_of};
+use crate::gpu::{Folded, Source, Term, digest_of_bits, fold_chunk, nonfinite_mask};
 use crate::ids::{Step, Task};
 use crate::run::NumberFormat;
 use crate::transport::What;
@@ -60,7 +60,7 @@ pub(super) struct ExchangePart {
     left: usize,
     finite: bool,
     /// Whose terms of own chunks are not.
-    spoilt: BTreeSet<u32>,
+    nonfinite: BTreeSet<u32>,
 }
 
 impl ExchangePart {
@@ -96,7 +96,7 @@ impl ExchangePart {
             digests: vec![None; count],
             left: count,
             finite: true,
-            spoilt: BTreeSet::new(),
+            nonfinite: BTreeSet::new(),
         }
     }
 
@@ -364,7 +364,7 @@ impl ExchangePart {
             let mut block = self.blocks.take(range.len(), self.format);
             let finite = self.out.read(chunk, |sum| {
                 block.fill(sum);
-                poison_of(sum) == 0.0
+                nonfinite_mask(sum) == 0.0
             });
             let header = Header::chunk(Kind::Sum, self.format, range.start, range.len()).of_step(
                 self.plan.step,
@@ -508,7 +508,7 @@ impl ExchangePart {
         let folded = fold_chunk(&terms, block.floats_mut());
         if !folded.finite {
             let blamed = self.blamed(chunk, &terms);
-            self.spoilt.extend(blamed);
+            self.nonfinite.extend(blamed);
         }
         drop(terms);
         came.into_iter().chain(rounded).flatten().for_each(|block| self.blocks.give(block));
@@ -524,7 +524,7 @@ impl ExchangePart {
             narrow.copy_to(block.floats_mut());
             folded = Folded {
                 digest: xxh3_64(block.bytes()),
-                finite: poison_of(block.floats_mut()) == 0.0,
+                finite: nonfinite_mask(block.floats_mut()) == 0.0,
             };
             narrow
         });
@@ -552,13 +552,13 @@ impl ExchangePart {
     /// Whose terms of a chunk are not finite.
     fn blamed(&self, chunk: usize, terms: &[Term<'_>]) -> Vec<u32> {
         let mut alone = self.blocks.take(self.out.range(chunk).len(), NumberFormat::F32);
-        let spoilt = |(at, term): (usize, &Term<'_>)| {
+        let nonfinite = |(at, term): (usize, &Term<'_>)| {
             let alone = &mut alone.floats_mut()[..];
             let one = Term { weight: 1.0, source: term.source };
             let source = self.plan.source(self.place_of(chunk)?, at)?;
             (!fold_chunk(&[one], alone).finite).then_some(source.0)
         };
-        let blamed = terms.iter().enumerate().filter_map(spoilt).collect();
+        let blamed = terms.iter().enumerate().filter_map(nonfinite).collect();
         self.blocks.give(alone);
         blamed
     }
@@ -625,7 +625,7 @@ impl ExchangePart {
         let digest =
             if of_bits { digest_of_bits(&vector) } else { xxh3_64(bytemuck::cast_slice(&digests)) };
         let vector = Some(Arc::new(vector));
-        Sum { step, attempt, vector, digest, finite: self.finite, spoilt: self.spoilt }
+        Sum { step, attempt, vector, digest, finite: self.finite, nonfinite: self.nonfinite }
     }
 
     /// Whose chunks are missing.

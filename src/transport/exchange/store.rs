@@ -62,7 +62,7 @@ pub(in crate::transport) struct Sum {
     pub(super) digest: u64,
     pub(super) finite: bool,
     /// Nodes whose terms are not finite, as far as they were summed here.
-    pub(super) spoilt: BTreeSet<u32>,
+    pub(super) nonfinite: BTreeSet<u32>,
 }
 
 impl Sum {

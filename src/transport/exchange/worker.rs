@@ -8,7 +8,7 @@ use super::part::{Outgoing, chunks_of};
 use super::plan::Plan;
 use super::store::Sum;
 use super::{DATA_WAITING_MAX, Key, QUIET, name_of};
-use crate::gpu::{Folded, poison_of};
+use crate::gpu::{Folded, nonfinite_mask};
 use crate::ids::{Step, Task, Worker};
 use crate::transport::What;
 use crate::transport::collective::{
@@ -297,15 +297,15 @@ impl WorkerSums {
                 self.in_group.retain(|key| *key != (step, attempt));
                 if finite {
                     self.node.forget_sum(step, attempt);
-                    let spoilt = BTreeSet::new();
-                    self.node.keep(Sum { step, attempt, vector: None, digest, finite, spoilt });
+                    let nonfinite = BTreeSet::new();
+                    self.node.keep(Sum { step, attempt, vector: None, digest, finite, nonfinite });
                 }
                 out.push(WorkerEffect::Tell(told_of(step, attempt, digest, finite)));
             }
             CollectiveEvent::Part { step, attempt, start, numbers, to } => {
-                let finite = poison_of(&numbers) == 0.0;
-                let spoilt = BTreeSet::new();
-                let part = Sum { step, attempt, finite, vector: None, digest: 0, spoilt };
+                let finite = nonfinite_mask(&numbers) == 0.0;
+                let nonfinite = BTreeSet::new();
+                let part = Sum { step, attempt, finite, vector: None, digest: 0, nonfinite };
                 for frame in chunks_of(&part, &numbers, start, self.length) {
                     // It is in memory anyway, and nobody would ask for what is dropped.
                     let send = |&to: &u32| {

@@ -100,7 +100,7 @@ pub enum NcclError {
     /// NCCL says no. The group is aborted.
     #[error("NCCL, {phase}: {reason}")]
     Refused {
-        /// Doing what.
+        /// WorkerState what.
         phase: Phase,
         /// Its words.
         reason: String,
@@ -111,7 +111,7 @@ pub enum NcclError {
          dead?"
     )]
     Late {
-        /// Doing what.
+        /// WorkerState what.
         phase: Phase,
         /// Ranks of this process that still waited.
         busy: usize,

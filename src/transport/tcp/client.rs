@@ -68,13 +68,13 @@ enum Command {
     },
     Facts(RunFacts),
     Equip(Equipment),
-    /// It is gone.
+    /// It is lost.
     Leave,
 }
 
 /// Between the trainer, the coordinator and the other workers: what one of them says goes to
 /// whoever owns what it is about.
-struct Hub {
+struct WorkerNode {
     welcome: Welcome,
     dialer: Dialer,
     uplink: Uplink,
@@ -90,7 +90,7 @@ struct Hub {
     blocks: Blocks,
 }
 
-impl Hub {
+impl WorkerNode {
     async fn serve(
         mut self,
         mut commands: mpsc::UnboundedReceiver<Command>,

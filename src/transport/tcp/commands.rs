@@ -1,4 +1,4 @@
-//! What a transport and its hub tell each other.
+//! What a transport and its node tell each other.
 
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::{Notice, Order, Summand, Weighted};
@@ -27,7 +27,7 @@ pub(super) enum Command {
     Begin(Step, std::sync::mpsc::Sender<()>),
 }
 
-/// What the hub tells its transport.
+/// What the node tells its transport.
 #[derive(Debug)]
 pub(super) enum Heard {
     /// The run has begun with these connections, 0 where there is none.

@@ -31,7 +31,7 @@ pub struct Listen {
     pub first: Option<Step>,
     /// What is trained, in words that this program and the worker's understand.
     pub job: String,
-    /// What workers are told of what is trained beside the length, units and micro-steps of
+    /// What workers are told of what is trained beside the length, units and batches per step of
     /// `config`; [`RunFacts::of`] is all of that. Each worker's own word is compared with it, and
     /// what only a worker knows holds for those that come after it.
     pub facts: RunFacts,

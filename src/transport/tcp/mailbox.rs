@@ -1,35 +1,35 @@
-//! A queue out of the tasks of a hub, for a thread that waits or for another task.
+//! A queue out of the tasks of a node, for a thread that waits or for another task.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::watch;
 
 /// Tells when something has been put in a mailbox; ends with whoever puts it in.
 #[derive(Clone, Debug)]
-pub struct Bell(watch::Receiver<()>);
+pub struct Waker(watch::Receiver<()>);
 
-impl Bell {
+impl Waker {
     /// Waits until something was put in since the last time; false if nothing ever will be.
-    pub async fn rung(&mut self) -> bool {
+    pub async fn woken(&mut self) -> bool {
         self.0.changed().await.is_ok()
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Inlet<T> {
+pub(super) struct MailboxSender<T> {
     queue: Sender<T>,
-    bell: watch::Sender<()>,
+    waker: watch::Sender<()>,
 }
 
-impl<T> Inlet<T> {
+impl<T> MailboxSender<T> {
     pub(super) fn send(&self, item: T) {
         // Nobody may be listening any more.
         let _ = self.queue.send(item);
-        self.bell.send_replace(());
+        self.waker.send_replace(());
     }
 }
 
-pub(super) fn mailbox<T>() -> (Inlet<T>, Receiver<T>, Bell) {
+pub(super) fn mailbox<T>() -> (MailboxSender<T>, Receiver<T>, Waker) {
     let (queue, out) = channel();
-    let (bell, rung) = watch::channel(());
-    (Inlet { queue, bell }, out, Bell(rung))
+    let (waker, woken) = watch::channel(());
+    (MailboxSender { queue, waker }, out, Waker(woken))
 }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 /// A worker that is connected.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Member {
     pub(super) pipe: Pipe,
     pub(super) epoch: u32,
     pub(super) identity: String,
@@ -45,7 +45,7 @@ pub(super) struct Seat {
 /// One number of a run.
 #[derive(Debug, Default)]
 struct Place {
-    seat: Option<Seat>,
+    member: Option<Member>,
     /// Who had it last.
     identity: Option<String>,
     /// Processes whose place others took, the last ones: they are not let in again.
@@ -69,7 +69,7 @@ pub(super) struct Claim<'a> {
 
 /// Why there is no place for who calls.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NoSeat {
+pub(super) enum NotAdmitted {
     /// Another process has taken its place.
     Replaced,
     /// There may be a place later.
@@ -94,23 +94,23 @@ impl Members {
         self.places.get_mut(worker as usize)
     }
 
-    fn of(&self, worker: u32) -> Option<&Seat> {
-        self.places.get(worker as usize)?.seat.as_ref()
+    fn of(&self, worker: u32) -> Option<&Member> {
+        self.places.get(worker as usize)?.member.as_ref()
     }
 
-    pub(super) fn connected(&self) -> impl Iterator<Item = (u32, &Seat)> {
-        (0..).zip(&self.places).filter_map(|(worker, place)| Some((worker, place.seat.as_ref()?)))
+    pub(super) fn connected(&self) -> impl Iterator<Item = (u32, &Member)> {
+        (0..).zip(&self.places).filter_map(|(worker, place)| Some((worker, place.member.as_ref()?)))
     }
 
     pub(super) fn peers(&self) -> Vec<Peer> {
-        let peer = |(worker, seat): (u32, &Seat)| {
-            Some(Peer { worker, epoch: seat.epoch, address: seat.address.clone()? })
+        let peer = |(worker, member): (u32, &Member)| {
+            Some(Peer { worker, epoch: member.epoch, address: member.address.clone()? })
         };
         self.connected().filter_map(peer).collect()
     }
 
     pub(super) fn pipe(&self, worker: u32) -> Option<&Pipe> {
-        self.of(worker).map(|seat| &seat.pipe)
+        self.of(worker).map(|member| &member.pipe)
     }
 
     pub(super) fn tell(&self, worker: u32, message: &ToWorker) {
@@ -125,7 +125,7 @@ impl Members {
 
     pub(super) fn tell_all(&self, message: &ToWorker) {
         let frame = Frame::control(message);
-        self.connected().for_each(|(_, seat)| seat.pipe.tell_frame(frame.clone()));
+        self.connected().for_each(|(_, member)| member.pipe.tell_frame(frame.clone()));
     }
 
     pub(super) fn epoch(&self, worker: u32) -> u32 {
@@ -134,97 +134,97 @@ impl Members {
 
     /// Notes a sign of life; false if it is of a connection that was given up.
     pub(super) fn heard(&mut self, worker: u32, epoch: u32) -> bool {
-        let seat = self
+        let member = self
             .place(worker)
-            .and_then(|place| place.seat.as_mut())
-            .filter(|seat| seat.epoch == epoch);
-        seat.map(|seat| seat.heard = Instant::now()).is_some()
+            .and_then(|place| place.member.as_mut())
+            .filter(|member| member.epoch == epoch);
+        member.map(|member| member.heard = Instant::now()).is_some()
     }
 
     /// A worker is sent a step.
     pub(super) fn sent(&mut self, worker: u32, step: Step) {
-        if let Some(seat) = self.seat_of(worker) {
-            seat.unapplied.insert(step);
-            seat.misses.sent(step);
+        if let Some(member) = self.member_mut(worker) {
+            member.unapplied.insert(step);
+            member.misses.sent(step);
         }
     }
 
-    pub(super) fn seat_of(&mut self, worker: u32) -> Option<&mut Seat> {
-        self.place(worker)?.seat.as_mut()
+    pub(super) fn member_mut(&mut self, worker: u32) -> Option<&mut Member> {
+        self.place(worker)?.member.as_mut()
     }
 
     pub(super) fn silent(&self, now: Instant, silence: Duration) -> Vec<u32> {
         self.connected()
-            .filter(|(_, seat)| now.saturating_duration_since(seat.heard) > silence)
+            .filter(|(_, member)| now.saturating_duration_since(member.heard) > silence)
             .map(|(worker, _)| worker)
             .collect()
     }
 
     /// The number of a worker's next order, if it is there.
     pub(super) fn next_order(&mut self, worker: u32) -> Option<u64> {
-        let seat = self.place(worker)?.seat.as_mut()?;
-        seat.order += 1;
-        Some(seat.order)
+        let member = self.place(worker)?.member.as_mut()?;
+        member.order += 1;
+        Some(member.order)
     }
 
     /// Whether a worker was given that order. What it says of one before the last may still be on
     /// its way.
     pub(super) fn is_order(&self, worker: u32, order: u64) -> bool {
-        self.of(worker).is_some_and(|seat| (1..=seat.order).contains(&order))
+        self.of(worker).is_some_and(|member| (1..=member.order).contains(&order))
     }
 
     /// The number for a worker that calls. The newest process of a name holds the number that it
     /// asks for: an older one that hung is replaced by it. Who asks for no number gets that of its
     /// name; while another process of that name is there, two hosts have given theirs the same
     /// name, and neither may throw the other out.
-    pub(super) fn seat(&self, claim: Claim<'_>) -> Result<u32, NoSeat> {
+    pub(super) fn member(&self, claim: Claim<'_>) -> Result<u32, NotAdmitted> {
         let Claim { worker, identity, process } = claim;
         let all = || (0u32..).zip(&self.places);
         if all().any(|(_, place)| place.replaced.contains(&process)) {
-            return Err(NoSeat::Replaced);
+            return Err(NotAdmitted::Replaced);
         }
         let last = self.places.len().saturating_sub(1);
         if let Some(worker) = worker {
             let place = self.places.get(worker as usize);
-            let place = place.ok_or(NoSeat::Refused(format!(
+            let place = place.ok_or(NotAdmitted::Refused(format!(
                 "there is no worker {worker}: they are 0 to {last}"
             )))?;
-            return match &place.seat {
-                Some(seat) if seat.identity != identity => Err(NoSeat::Taken(format!(
+            return match &place.member {
+                Some(member) if member.identity != identity => Err(NotAdmitted::Taken(format!(
                     "worker {worker} is already there, by the name {:?}",
-                    seat.identity
+                    member.identity
                 ))),
                 _ => Ok(worker),
             };
         }
         let known = all().find(|(_, place)| place.identity.as_deref() == Some(identity));
         if known.is_some_and(|(_, place)| {
-            place.seat.as_ref().is_some_and(|seat| seat.process != process)
+            place.member.as_ref().is_some_and(|member| member.process != process)
         }) {
             let why = format!(
                 "another process is there by the name {identity:?}; give each worker a number or a \
                  name of its own"
             );
-            return Err(NoSeat::Refused(why));
+            return Err(NotAdmitted::Refused(why));
         }
         let fresh = || all().find(|(_, place)| place.identity.is_none());
-        let free = || all().find(|(_, place)| place.seat.is_none());
+        let free = || all().find(|(_, place)| place.member.is_none());
         let found = known.or_else(fresh).or_else(free);
         found
             .map(|(worker, _)| worker)
-            .ok_or(NoSeat::Taken(format!("all {} workers are there", self.places.len())))
+            .ok_or(NotAdmitted::Taken(format!("all {} workers are there", self.places.len())))
     }
 
     /// Whether a worker is there, and its process another than this one.
     pub(super) fn is_other_process(&self, worker: u32, process: u64) -> bool {
-        self.of(worker).is_some_and(|seat| seat.process != process)
+        self.of(worker).is_some_and(|member| member.process != process)
     }
 
     /// The process at a place is not let in again, whatever it asks for.
     pub(super) fn replace(&mut self, worker: u32) {
         let Some(place) = self.place(worker) else { return };
-        let Some(seat) = &place.seat else { return };
-        place.replaced.push_back(seat.process);
+        let Some(member) = &place.member else { return };
+        place.replaced.push_back(member.process);
         if place.replaced.len() > REPLACED_MAX {
             place.replaced.pop_front();
         }
@@ -237,37 +237,40 @@ impl Members {
 
     /// Whether orders for this connection of a worker reach it.
     pub(super) fn is_current(&self, worker: u32, epoch: u32) -> bool {
-        self.of(worker).is_some_and(|seat| seat.epoch == epoch)
+        self.of(worker).is_some_and(|member| member.epoch == epoch)
     }
 
     /// For every number, which connection there is; 0 = none.
     pub(super) fn epochs(&self) -> Vec<u32> {
-        self.places.iter().map(|place| place.seat.as_ref().map_or(0, |seat| seat.epoch)).collect()
+        self.places
+            .iter()
+            .map(|place| place.member.as_ref().map_or(0, |member| member.epoch))
+            .collect()
     }
 
     /// A worker is connected, with a state in which everything below `next` is applied.
-    pub(super) fn enter(&mut self, worker: u32, seat: Seat, next: Option<Step>) {
+    pub(super) fn enter(&mut self, worker: u32, member: Member, next: Option<Step>) {
         let Some(place) = self.place(worker) else { return };
-        (place.epoch, place.identity) = (seat.epoch, Some(seat.identity.clone()));
-        (place.seat, place.next) = (Some(seat), next);
+        (place.epoch, place.identity) = (member.epoch, Some(member.identity.clone()));
+        (place.member, place.next) = (Some(member), next);
         self.changed = true;
     }
 
     /// First step that each number's worker has not applied; none for those that are not there.
     pub(super) fn offers(&self) -> Vec<Option<Option<Step>>> {
-        self.places.iter().map(|place| place.seat.as_ref().map(|_| place.next)).collect()
+        self.places.iter().map(|place| place.member.as_ref().map(|_| place.next)).collect()
     }
 
     /// A connection ends, after a last word if there is one; false if there was none.
     pub(super) fn leave(&mut self, worker: u32, word: Option<&ToWorker>) -> bool {
-        let Some(seat) = self.place(worker).and_then(|place| place.seat.take()) else {
+        let Some(member) = self.place(worker).and_then(|place| place.member.take()) else {
             return false;
         };
         self.changed = true;
         match word {
             // A pipe that is dropped writes what waits before it ends.
-            Some(word) => seat.pipe.tell(word),
-            None => seat.pipe.close(),
+            Some(word) => member.pipe.tell(word),
+            None => member.pipe.close(),
         }
         true
     }

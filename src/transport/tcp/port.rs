@@ -186,7 +186,7 @@ impl TcpTransport {
 
     /// Opens a port of any network, on the caller's runtime. Such a transport never waits:
     /// [`receive`](crate::transport::Transport::receive) gives none when there is no notice yet,
-    /// and [`TcpTransport::bell`] tells when to ask again; between [`TcpTransport::begin`] and the
+    /// and [`TcpTransport::waker`] tells when to ask again; between [`TcpTransport::begin`] and the
     /// first step, its tasks need a moment.
     ///
     /// # Errors

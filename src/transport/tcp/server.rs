@@ -2,12 +2,12 @@
 
 use super::callers::Caller;
 use super::commands::{Command, Heard, Offers};
-use super::hub::{Hub, LAST_SUMS, Watched};
+use super::coordinator::{CoordinatorNode, LAST_SUMS, Watched};
 use super::listen::Listen;
-use super::mailbox::{Bell, mailbox};
+use super::mailbox::{Waker, mailbox};
 use super::status::TcpStatus;
 use super::{Exchange, TcpError, lock, wait};
-use crate::gpu::{CombineError, Folded, digest, poison_of};
+use crate::gpu::{CombineError, Folded, digest, nonfinite_mask};
 use crate::ids::{Step, Worker};
 use crate::run::NumberFormat;
 use crate::transport::exchange::{SharedSums, Vectors};
@@ -43,7 +43,7 @@ pub struct TcpTransport {
     /// Commands that are sent together once there is nothing else to decide.
     decided: Vec<Command>,
     notices: std::sync::mpsc::Receiver<Vec<Heard>>,
-    bell: Bell,
+    waker: Waker,
     sums: SharedSums,
     /// What was received of results that workers send at once, if they do.
     held: Option<(Ledgers, Vectors)>,
@@ -56,7 +56,7 @@ pub struct TcpTransport {
     /// told. Until it is told that a worker has called again, what it decides for that worker is
     /// meant for the lost connection.
     epochs: Vec<u32>,
-    hub: Option<JoinHandle<()>>,
+    node: Option<JoinHandle<()>>,
     runtime: Option<Runtime>,
 }
 
@@ -77,7 +77,7 @@ impl TcpTransport {
             return Err(error);
         }
         let (commands, commands_out) = mpsc::unbounded_channel();
-        let (notices_in, notices, bell) = mailbox();
+        let (notices_in, notices, waker) = mailbox();
         let (offers_in, offers) = watch::channel(Offers::new());
         let (events, events_out) = mpsc::channel(256);
         let (address, format) = (listen.address, listen.config.format);
@@ -86,19 +86,19 @@ impl TcpTransport {
         let watched = Watched::new(notices_in, Arc::clone(&status), offers_in);
         let span = info_span!("run", run = listen.run);
         let workers = listen.config.shape.workers;
-        let hub = Hub::new(listen, watched, held.clone(), events);
-        let sums = hub.sums_here();
+        let node = CoordinatorNode::new(listen, watched, held.clone(), events);
+        let sums = node.sums_here();
         let serving = async move {
-            hub.serve(commands_out, events_out, callers).await;
+            node.serve(commands_out, events_out, callers).await;
             calls.abort();
         };
-        let hub = tokio::spawn(serving.instrument(span));
+        let node = tokio::spawn(serving.instrument(span));
         Ok(Self {
             address,
             commands,
             decided: Vec::new(),
             notices,
-            bell,
+            waker,
             sums,
             held,
             format,
@@ -106,7 +106,7 @@ impl TcpTransport {
             offers,
             early: VecDeque::new(),
             epochs: vec![0; workers],
-            hub: Some(hub),
+            node: Some(node),
             runtime: None,
         })
     }
@@ -118,8 +118,8 @@ impl TcpTransport {
 
     /// Tells when there are notices; ends with the transport.
     #[must_use]
-    pub fn bell(&self) -> Bell {
-        self.bell.clone()
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
     }
 
     /// Where it listens.
@@ -296,7 +296,7 @@ impl Transport for TcpTransport {
 /// Rounds a sum to what workers get of it in bf16: all hold the same bytes.
 fn rounded(gradient: &mut [f32]) -> Folded {
     gradient.iter_mut().for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
-    Folded { digest: digest(gradient), finite: poison_of(gradient) == 0.0 }
+    Folded { digest: digest(gradient), finite: nonfinite_mask(gradient) == 0.0 }
 }
 
 impl Drop for TcpTransport {
@@ -304,9 +304,9 @@ impl Drop for TcpTransport {
         self.flush();
         let (closed, _) = mpsc::unbounded_channel();
         self.commands = closed;
-        if let (Some(runtime), Some(hub)) = (self.runtime.take(), self.hub.take()) {
+        if let (Some(runtime), Some(node)) = (self.runtime.take(), self.node.take()) {
             // The last orders are still to be sent.
-            let _ = wait(&runtime, async { tokio::time::timeout(2 * LAST_SUMS, hub).await });
+            let _ = wait(&runtime, async { tokio::time::timeout(2 * LAST_SUMS, node).await });
             runtime.shutdown_background();
         }
     }

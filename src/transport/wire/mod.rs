@@ -41,7 +41,7 @@ pub enum Kind {
     Term,
     /// A chunk of the sum that an exchange made.
     Sum,
-    /// A chunk of a result, before it is known what becomes of it.
+    /// A chunk of a result, before it is known what happens to it.
     Result,
     /// A chunk of one vector of a replica's state.
     State,

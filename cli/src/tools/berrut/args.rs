@@ -196,15 +196,15 @@ impl BerrutArgs {
         }
     }
 
-    pub(super) fn security(&self, survivors: usize, wrong: usize) -> ByzantineDefence {
-        let dimension = self.dimension(survivors, wrong);
+    pub(super) fn security(&self, survivors: usize, byzantine: usize) -> ByzantineDefence {
+        let dimension = self.dimension(survivors, byzantine);
         let locator = match self.locator.unwrap_or(LocatorArg::Gp) {
             LocatorArg::Gp => Locator::Robust(Tolerance::default()),
             LocatorArg::Lts => Locator::Trimmed { dimension },
             LocatorArg::Pgz => Locator::Dct { dimension, form: Form::Polynomial },
             LocatorArg::Music => Locator::Dct { dimension, form: Form::Subspace },
         };
-        ByzantineDefence { wrong, locator, force: self.force }
+        ByzantineDefence { byzantine, locator, force: self.force }
     }
 
     pub(super) fn check(&self) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! One coded computation with stragglers and wrong workers, made and decoded.
+//! One coded computation with stragglers and Byzantine workers, made and decoded.
 
 use codedgrad::codes::berrut::trial::{Corruption, Trial, relative_error};
 use codedgrad::codes::berrut::{

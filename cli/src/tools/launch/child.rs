@@ -90,7 +90,7 @@ impl Log {
     }
 }
 
-/// What becomes of what a process says.
+/// What happens to what a process says.
 #[derive(Clone, Debug)]
 pub(super) struct Words {
     pub(super) log: Log,

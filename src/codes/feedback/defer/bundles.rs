@@ -210,7 +210,7 @@ impl Defer {
         counts
     }
 
-    /// Makes a bundle of units that a worker which is gone should have had in its own share of the
+    /// Makes a bundle of units that a worker which is lost should have had in its own share of the
     /// last job.
     pub(super) fn pass_on(&mut self, units: Range<u32>) {
         let at = self.stream.open.len() - 1;

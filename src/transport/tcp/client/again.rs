@@ -1,13 +1,13 @@
-//! A coordinator that is gone, and called again.
+//! A coordinator that is lost, and called again.
 
 use super::super::pipe::Pipe;
 use super::super::{TcpError, Welcome};
-use super::Hub;
+use super::WorkerNode;
 use crate::transport::Dismissal;
 use crate::transport::exchange::{Arriving, WorkerEvent};
 use crate::transport::wire::{FromWorker, Offer};
 
-impl Hub {
+impl WorkerNode {
     /// The connection is given up, since nothing came through for too long; false if there is no
     /// other.
     pub(super) async fn silent(&mut self) -> bool {

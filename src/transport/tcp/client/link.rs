@@ -3,7 +3,7 @@
 use super::super::calls::{answer, call, listen};
 use super::super::door::Door;
 use super::super::join::Join;
-use super::super::mailbox::{Bell, mailbox};
+use super::super::mailbox::{Waker, mailbox};
 use super::super::pipe::{ConnectionContext, Incoming, Pipe, Queues, Stamp, Traffic};
 use super::super::security::Stream;
 use super::super::{Listener, Network, Sockets, TcpError, Welcome, lock, runtime, wait};
@@ -12,7 +12,7 @@ use super::peers::Peers;
 use super::trainer::Trainer;
 use super::uplink::Uplink;
 use super::word::Word;
-use super::{Command, Equipment, From, Hub, ORDER_BITS};
+use super::{Command, Equipment, From, ORDER_BITS, WorkerNode};
 use crate::gpu::{Gradient, GradientMut, Vector};
 use crate::ids::{Step, Task, Worker};
 use crate::transport::collective::{Collective, CollectiveEvent, DeviceResults};
@@ -35,7 +35,7 @@ use tracing::{Instrument, info_span};
 #[derive(Debug)]
 pub struct TcpLink {
     orders: std::sync::mpsc::Receiver<(u64, Order)>,
-    bell: Bell,
+    waker: Waker,
     commands: mpsc::UnboundedSender<Command>,
     ledger: Arc<Mutex<Ledger>>,
     vectors: Vectors,
@@ -50,11 +50,11 @@ pub struct TcpLink {
     connection: u64,
     /// Whether it is said what there is beside the connections.
     equipped: bool,
-    hub: Option<JoinHandle<()>>,
+    node: Option<JoinHandle<()>>,
     runtime: Option<Runtime>,
 }
 
-/// What comes to a worker's hub.
+/// What comes to a worker's node.
 struct Outlets {
     commands: mpsc::UnboundedReceiver<Command>,
     events: mpsc::Receiver<(From, Incoming)>,
@@ -74,24 +74,25 @@ fn context_of(welcome: &Welcome, traffic: &Arc<Traffic>) -> ConnectionContext {
     }
 }
 
-/// Starts a worker's tasks: its connection, its port, and the hub between them.
+/// Starts a worker's tasks: its connection, its port, and the node between them.
 fn launch(
-    hub: Hub,
+    node: WorkerNode,
     (stream, queues): (Stream, Queues),
     listener: Box<dyn Listener>,
     outlets: Outlets,
 ) -> JoinHandle<()> {
-    let Welcome { run: id, worker: Worker(worker), workers, .. } = hub.welcome;
+    let Welcome { run: id, worker: Worker(worker), workers, .. } = node.welcome;
     let span = info_span!("worker", run = id, worker);
-    tokio::spawn(hub.dialer.carry(stream, queues, hub.uplink.name()).instrument(span.clone()));
-    let door = Door::new(hub.dialer.join.security.clone(), workers, None);
-    let calls = tokio::spawn(answer(listener, door, id, hub.dialer.dialled.clone()));
+    tokio::spawn(node.dialer.carry(stream, queues, node.uplink.name()).instrument(span.clone()));
+    let door = Door::new(node.dialer.join.security.clone(), workers, None);
+    let calls = tokio::spawn(answer(listener, door, id, node.dialer.dialled.clone()));
     let serving = async move {
-        // What waits on connections is still sent when the hub is dropped at whatever it is.
+        // What waits on connections is still sent when the node is dropped at whatever it is.
+        let Outlets { commands, events, dialled, reports, closed } = outlets;
         tokio::select! {
             biased;
-            () = outlets.closed.notified() => {}
-            () = hub.serve(outlets.commands, outlets.events, outlets.dialled, outlets.reports) => {}
+            () = closed.notified() => {}
+            () = node.serve(commands, events, dialled, reports) => {}
         }
         calls.abort();
     };
@@ -111,8 +112,8 @@ impl TcpLink {
     }
 
     /// Joins a run over any network, on the caller's runtime. Such a link never waits:
-    /// [`Link::receive`] gives none when there is no order yet, and [`TcpLink::bell`] tells when to
-    /// ask again.
+    /// [`Link::receive`] gives none when there is no order yet, and [`TcpLink::waker`] tells when
+    /// to ask again.
     ///
     /// # Errors
     /// [`TcpError`] when nobody answers, or the coordinator refuses.
@@ -120,7 +121,7 @@ impl TcpLink {
         network: Arc<dyn Network>,
         join: Join,
     ) -> Result<(Self, Welcome), TcpError> {
-        let (orders_in, orders, bell) = mailbox();
+        let (orders_in, orders, waker) = mailbox();
         let (commands, commands_out) = mpsc::unbounded_channel();
         let ledger = Arc::new(Mutex::new(Ledger::default()));
         let (vectors, traffic) = (Vectors::default(), Arc::new(Traffic::default()));
@@ -148,7 +149,7 @@ impl TcpLink {
             kept_max: welcome.kept(),
         };
         let results = HostResults::new(Arc::clone(&ledger), vectors.clone());
-        let hub = Hub {
+        let node = WorkerNode {
             sums: WorkerSums::new(of_node, Box::new(results)),
             collective: None,
             reports,
@@ -177,11 +178,11 @@ impl TcpLink {
             reports: reports_out,
             closed: Arc::clone(&closed),
         };
-        let hub = launch(hub, (stream, queues), listener, outlets);
+        let node = launch(node, (stream, queues), listener, outlets);
         Ok((
             Self {
                 orders,
-                bell,
+                waker,
                 commands,
                 ledger,
                 vectors,
@@ -192,7 +193,7 @@ impl TcpLink {
                 order: 0,
                 connection: 0,
                 equipped: false,
-                hub: Some(hub),
+                node: Some(node),
                 runtime: None,
             },
             welcome,
@@ -201,8 +202,8 @@ impl TcpLink {
 
     /// Tells when there are orders; ends with the connection.
     #[must_use]
-    pub fn bell(&self) -> Bell {
-        self.bell.clone()
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
     }
 
     /// The same link for a worker whose vectors lie elsewhere: they stay there, and a
@@ -343,10 +344,10 @@ impl Drop for TcpLink {
     fn drop(&mut self) {
         // Whoever may still say something later must not hold up the end.
         let _ = self.commands.send(Command::Leave);
-        if let (Some(runtime), Some(hub)) = (self.runtime.take(), self.hub.take()) {
+        if let (Some(runtime), Some(node)) = (self.runtime.take(), self.node.take()) {
             // What was said last is still to be sent.
             let last = Duration::from_secs(2);
-            let _ = wait(&runtime, async { tokio::time::timeout(last, hub).await });
+            let _ = wait(&runtime, async { tokio::time::timeout(last, node).await });
             runtime.shutdown_background();
         }
     }

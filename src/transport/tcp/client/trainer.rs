@@ -1,7 +1,7 @@
 //! What waits for its turn with the trainer, and what the trainer was given.
 
 use super::super::OVERDUE;
-use super::super::mailbox::Inlet;
+use super::super::mailbox::MailboxSender;
 use super::uplink::Uplink;
 use super::word::Word;
 use crate::ids::{Part, Step, Task, Worker};
@@ -43,12 +43,12 @@ pub(super) struct Decision {
     pub(super) saver: Worker,
 }
 
-/// The trainer, as its hub sees it.
+/// The trainer, as its node sees it.
 ///
 /// Orders wait in one queue, whatever they wait for; [`Trainer::advance`] hands on those whose turn
 /// it is, whenever a sum or a state has come or an order was queued.
 pub(super) struct Trainer {
-    orders: Inlet<(u64, Order)>,
+    orders: MailboxSender<(u64, Order)>,
     queue: VecDeque<Queued>,
     /// Orders that the trainer has, and how many of their tasks it has not done.
     given: Vec<(u64, usize)>,
@@ -70,7 +70,7 @@ pub(super) struct Trainer {
 
 impl Trainer {
     /// A trainer with a replica in which everything below `next` is applied.
-    pub(super) fn new(orders: Inlet<(u64, Order)>, next: Step, word: Word) -> Self {
+    pub(super) fn new(orders: MailboxSender<(u64, Order)>, next: Step, word: Word) -> Self {
         Self {
             orders,
             queue: VecDeque::new(),

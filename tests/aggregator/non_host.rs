@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 /// Numbers in one of two places; whatever is reused is spoilt first.
 #[derive(Clone, Debug)]
-pub(super) struct Stays {
+pub(super) struct NonHostVector {
     place: usize,
     numbers: Vec<f32>,
 }
 
-impl Numbers for Stays {
+impl Numbers for NonHostVector {
     fn numbers(&self) -> &[f32] {
         &self.numbers
     }
@@ -22,7 +22,7 @@ impl Numbers for Stays {
     }
 }
 
-impl Vector for Stays {
+impl Vector for NonHostVector {
     type Place = usize;
 
     fn new(place: &usize, length: usize) -> Self {
@@ -37,7 +37,7 @@ impl Vector for Stays {
     fn clear(&mut self) {
         Vector::clear(&mut self.numbers);
     }
-    fn spoil(&mut self) {
+    fn poison(&mut self) {
         self.numbers.fill(f32::NAN);
     }
     fn scale(&mut self, weight: f32) {
@@ -56,7 +56,7 @@ impl Vector for Stays {
     }
 }
 
-impl Gradient for Stays {
+impl Gradient for NonHostVector {
     fn length(&self) -> usize {
         self.numbers.len()
     }
@@ -65,7 +65,7 @@ impl Gradient for Stays {
     }
 }
 
-impl GradientMut for Stays {
+impl GradientMut for NonHostVector {
     fn length(&self) -> usize {
         self.numbers.len()
     }
@@ -114,7 +114,7 @@ fn runs_end_alike_whatever_memory_their_vectors_lie_in() {
         let log = alike("groups:s=1", |setup| {
             setup.micro_steps = 3;
             setup.reduce = reduce;
-            setup.pace = modelled(4, 3 * 24, 7);
+            setup.run_clock = modelled(4, 3 * 24, 7);
         });
         assert!(log.peaks.iter().all(|peak| *peak > 0));
     }

@@ -12,17 +12,17 @@ use std::ops::Range;
 /// is closed.
 ///
 /// ```
-/// use codedgrad::codes::{sequential::{Lift, RoundEvent, Scheme}, Groups};
+/// use codedgrad::codes::{sequential::{OneRound, RoundEvent, Scheme}, Groups};
 /// use codedgrad::ids::{Cut, Job, Worker, WorkerSet};
 /// let code = Groups::new(4, 2)?;
-/// let mut scheme = Lift::new(Box::new(code), Cut::new(8, 2)?, Job(0)..Job(10));
+/// let mut scheme = OneRound::new(Box::new(code), Cut::new(8, 2)?, Job(0)..Job(10));
 /// let mut tasks = Vec::new();
 /// scheme.on(RoundEvent::Opened { dead: &WorkerSet::empty(4) });
 /// scheme.assign(Worker(3), &mut tasks);
 /// assert_eq!(scheme.parts(Worker(3), tasks[0])[0].units.count(), 4);
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
-pub struct Lift {
+pub struct OneRound {
     code: Box<dyn GradientCode>,
     decoder: Box<dyn Decoder>,
     facts: SchemeFacts,
@@ -35,7 +35,7 @@ pub struct Lift {
     closed: bool,
 }
 
-impl Lift {
+impl OneRound {
     /// A code over a range of jobs whose batches are cut by `cut`.
     ///
     /// # Panics
@@ -71,13 +71,13 @@ impl Lift {
         }
     }
 
-    /// The same code for tasks that are mixtures of their parts' data, with `wrong` wrong workers
-    /// to be found out by whoever receives the results: all results are then folded, also those of
-    /// weight 0.
+    /// The same code for tasks that are mixtures of their parts' data, with `wrong` Byzantine
+    /// workers to be found out by whoever receives the results: all results are then folded, also
+    /// those of weight 0.
     #[must_use]
     pub fn mixing(mut self, wrong: usize) -> Self {
         self.facts.mixture = true;
-        self.facts.wrong = wrong;
+        self.facts.byzantine = wrong;
         self.facts.load = self.code.facts().load;
         self
     }
@@ -89,11 +89,11 @@ impl Lift {
     pub fn voting(groups: Groups, wrong: usize, cut: Cut, jobs: Range<Job>) -> Self {
         let workers = Worker::all(groups.facts().workers);
         let voting_groups = workers.map(|worker| groups.group(worker)).collect();
-        let mut lift = Self::new(Box::new(groups), cut, jobs);
-        lift.facts.tolerance -= 2 * wrong;
-        lift.facts.wrong = wrong;
-        lift.facts.voting_groups = voting_groups;
-        lift
+        let mut scheme = Self::new(Box::new(groups), cut, jobs);
+        scheme.facts.tolerance -= 2 * wrong;
+        scheme.facts.byzantine = wrong;
+        scheme.facts.voting_groups = voting_groups;
+        scheme
     }
 
     fn task(&self, worker: Worker) -> Task {
@@ -140,7 +140,7 @@ fn parts_of(row: &[(Share, f64)], cut: Cut) -> Vec<Part> {
     row.iter().map(|&(share, coefficient)| Part { units: cut.share(share), coefficient }).collect()
 }
 
-impl Scheme for Lift {
+impl Scheme for OneRound {
     fn facts(&self) -> &SchemeFacts {
         &self.facts
     }
@@ -186,7 +186,7 @@ impl Scheme for Lift {
         if self.admits(gone) {
             return Outlook::Open;
         }
-        if self.supposed(gone).0.salvages() {
+        if self.supposed(gone).0.can_degrade() {
             return Outlook::Degradable;
         }
         let units = unheld(&*self.code, gone).map(|share| self.shares[share.index()]).collect();
@@ -229,7 +229,7 @@ impl Scheme for Lift {
     }
 }
 
-impl FastForward for Lift {
+impl FastForward for OneRound {
     fn runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
         if self.is_open_to(worker) {
             let units = self.facts.units_of(&self.parts[worker.index()]);
@@ -258,29 +258,29 @@ impl FastForward for Lift {
 mod tests {
     use super::*;
 
-    fn lift() -> Lift {
-        Lift::new(Box::new(Groups::new(4, 2).unwrap()), Cut::new(4, 2).unwrap(), Job(5)..Job(7))
+    fn one_round() -> OneRound {
+        OneRound::new(Box::new(Groups::new(4, 2).unwrap()), Cut::new(4, 2).unwrap(), Job(5)..Job(7))
     }
 
-    fn answer(scheme: &mut Lift, worker: u32) -> bool {
+    fn answer(scheme: &mut OneRound, worker: u32) -> bool {
         let mut tasks = Vec::new();
         scheme.assign(Worker(worker), &mut tasks);
         let wanted = |task| scheme.returned(Worker(worker), task) == Returned::Wanted;
         tasks.pop().is_some_and(wanted)
     }
 
-    fn close(scheme: &mut Lift, missing: &[u32]) -> Vec<Job> {
+    fn close(scheme: &mut OneRound, missing: &[u32]) -> Vec<Job> {
         let mut decoded = Vec::new();
         let missing = WorkerSet::of(4, missing.iter().copied().map(Worker));
         scheme.close(&missing, &[None; 4], &mut decoded);
         decoded
     }
 
-    fn open(scheme: &mut Lift) {
+    fn open(scheme: &mut OneRound) {
         assert!(scheme.on(RoundEvent::Opened { dead: &WorkerSet::empty(4) }));
     }
 
-    fn lose(scheme: &mut Lift, worker: u32) -> Vec<Task> {
+    fn lose(scheme: &mut OneRound, worker: u32) -> Vec<Task> {
         let mut reopened = Vec::new();
         let (worker, from) = (Worker(worker), Some(Job(5)));
         scheme.on(RoundEvent::Lost { worker, from, reopened: &mut reopened });
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn late_and_repeated_results_are_not_wanted() {
-        let mut scheme = lift();
+        let mut scheme = one_round();
         let old = Task { job: Job(5), piece: 1, plan: 0 };
         assert!(answer(&mut scheme, 0) && answer(&mut scheme, 2));
         let again = Task { job: Job(5), piece: 0, plan: 0 };
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_lost_holder_reopens_only_what_nobody_else_has() {
-        let mut scheme = lift();
+        let mut scheme = one_round();
         for worker in 0..3 {
             assert!(answer(&mut scheme, worker));
         }
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn jobs_end() {
-        let mut scheme = lift();
+        let mut scheme = one_round();
         for _ in 0..2 {
             assert!(answer(&mut scheme, 0) && answer(&mut scheme, 3));
             close(&mut scheme, &[1, 2]);
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn units_that_nobody_can_supply_are_named() {
-        let scheme = lift();
+        let scheme = one_round();
         assert_eq!(scheme.outlook(&WorkerSet::of(4, [Worker(0), Worker(2)])), Outlook::Open);
         assert_eq!(
             scheme.outlook(&WorkerSet::of(4, [Worker(2), Worker(3)])),

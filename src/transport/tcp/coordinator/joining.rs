@@ -2,13 +2,13 @@
 
 use super::super::callers::Caller;
 use super::super::door::{brief, check_hello};
-use super::super::members::{Claim, NoSeat, Seat};
+use super::super::members::{Claim, Member, NotAdmitted};
 use super::super::misses::Misses;
 use super::super::pipe::{Pipe, run, write_first};
 use super::super::security::Role;
 use super::super::status::WorkerStatus;
 use super::super::{Exchange, HANDSHAKE};
-use super::Hub;
+use super::CoordinatorNode;
 use crate::ids::{Step, Worker};
 use crate::transport::exchange::CoordinatorEvent;
 use crate::transport::wire::{FromWorker, ToWorker, Welcome};
@@ -17,22 +17,22 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 use tracing::{Instrument, info_span};
 
-impl Hub {
+impl CoordinatorNode {
     /// The number for a worker that calls.
-    fn seat_for(&self, role: Option<Role>, claim: Claim<'_>) -> Result<u32, NoSeat> {
+    fn seat_for(&self, role: Option<Role>, claim: Claim<'_>) -> Result<u32, NotAdmitted> {
         match (role, claim.worker) {
             (Some(Role::Coordinator), _) => {
-                Err(NoSeat::Refused("its certificate is the coordinator's".to_owned()))
+                Err(NotAdmitted::Refused("its certificate is the coordinator's".to_owned()))
             }
             (Some(Role::Worker(Worker(named))), Some(worker)) if worker != named => {
-                Err(NoSeat::Refused(format!(
+                Err(NotAdmitted::Refused(format!(
                     "its certificate is worker {named}'s, it says it is worker {worker}"
                 )))
             }
             (Some(Role::Worker(Worker(named))), _) => {
-                self.members.seat(Claim { worker: Some(named), ..claim })
+                self.members.member(Claim { worker: Some(named), ..claim })
             }
-            (None, _) => self.members.seat(claim),
+            (None, _) => self.members.member(claim),
         }
     }
 
@@ -53,17 +53,17 @@ impl Hub {
             return door.refuse(from, "no hello");
         };
         let found = if !supports_collectives && self.listen.exchange == Exchange::NCCL {
-            Err(NoSeat::Refused(
+            Err(NotAdmitted::Refused(
                 "this run sums in groups of workers, of which its program knows nothing".to_owned(),
             ))
         } else {
             let claim = Claim { worker, identity: &identity, process };
             let checked =
-                check_hello(&identity, address.as_deref(), offer).map_err(NoSeat::Refused);
+                check_hello(&identity, address.as_deref(), offer).map_err(NotAdmitted::Refused);
             checked.and_then(|()| self.seat_for(role, claim)).and_then(|worker| {
                 match self.facts.agree(&facts) {
                     Ok(()) => Ok(worker),
-                    Err(difference) => Err(NoSeat::Refused(difference.to_string())),
+                    Err(difference) => Err(NotAdmitted::Refused(difference.to_string())),
                 }
             })
         };
@@ -71,9 +71,9 @@ impl Hub {
             Ok(worker) => worker,
             Err(why) => {
                 let answer = match why {
-                    NoSeat::Replaced => ToWorker::Replaced {},
-                    NoSeat::Taken(reason) => ToWorker::Refused { reason, again: true },
-                    NoSeat::Refused(reason) => ToWorker::Refused { reason, again: false },
+                    NotAdmitted::Replaced => ToWorker::Replaced {},
+                    NotAdmitted::Taken(reason) => ToWorker::Refused { reason, again: true },
+                    NotAdmitted::Refused(reason) => ToWorker::Refused { reason, again: false },
                 };
                 let why = if let ToWorker::Refused { reason, .. } = &answer {
                     reason
@@ -110,7 +110,7 @@ impl Hub {
         let next = offered.or_else(|| has.next(self.listen.first));
         let models = self.facts.models.unwrap_or(1).max(1);
         let reachable = address.is_some();
-        let seat = Seat {
+        let member = Member {
             pipe,
             epoch,
             identity: identity.clone(),
@@ -124,7 +124,7 @@ impl Hub {
             provides: Vec::new(),
             taking: None,
         };
-        self.members.enter(worker, seat, next);
+        self.members.enter(worker, member, next);
         self.sums(CoordinatorEvent::Connected { worker, epoch, reachable });
         self.watched.status().workers[worker as usize] = WorkerStatus {
             identity,

@@ -48,12 +48,12 @@ impl Answer for Notice {
 /// What follows from a notice at once.
 pub(super) type Arrival = orders::Arrival<Notice>;
 
-/// What becomes of a worker that is told to drop its tasks.
+/// What happens to a worker that is told to drop its tasks.
 pub(super) type Abandoned = orders::Abandoned<Notice>;
 
 /// Clock and injected delays of one run.
 #[derive(Debug)]
-pub struct Pace {
+pub struct RunClock {
     clock: Clock,
     delays: Vec<Vec<f64>>,
     /// Of a round beyond them: nobody is late.
@@ -72,7 +72,7 @@ pub(super) enum Next {
     Wait(Option<Duration>),
 }
 
-impl Pace {
+impl RunClock {
     /// A wall clock that starts now, with delays injected for `rounds` rounds; `step_seconds` is
     /// the calibrated compute time of an uncoded step.
     #[must_use]
@@ -210,7 +210,7 @@ impl Pace {
         self.orders.arrived(self.now(), worker, notice)
     }
 
-    /// That a worker is gone, if it is known and the time has not come to say so.
+    /// That a worker is lost, if it is known and the time has not come to say so.
     pub(super) fn withheld_loss(&mut self, worker: Worker) -> Option<Notice> {
         self.orders.withheld_loss(worker)
     }

@@ -10,13 +10,13 @@ use crate::ids::{Units, WorkerSet};
 
 impl Engine {
     /// Whether the round may still come to something if nobody of `gone` answers any more.
-    pub(super) fn hopes(&self, gone: &WorkerSet) -> bool {
+    pub(super) fn can_close(&self, gone: &WorkerSet) -> bool {
         !self.roster.is_deserted() && !matches!(self.scheme.outlook(gone), Outlook::Blocked { .. })
     }
 
     /// Gives up at once when even the best outcome of this round cannot be decoded, unless somebody
     /// may come back.
-    pub(super) fn check_hope(
+    pub(super) fn check_outlook(
         &mut self,
         now: f64,
         out: &mut Vec<Action>,
@@ -26,20 +26,20 @@ impl Engine {
         hopeless.unite(self.round.erased());
         // Who came back in this round can help from the next one on: then begin it now rather than
         // give up.
-        if !self.round.resting().is_empty() && self.hopes(&hopeless) {
+        if !self.round.resting().is_empty() && self.can_close(&hopeless) {
             hopeless.unite(self.round.resting());
-            return if self.hopes(&hopeless) { Ok(()) } else { self.begin_again(now, out) };
+            return if self.can_close(&hopeless) { Ok(()) } else { self.begin_again(now, out) };
         }
-        while !self.hopes(&hopeless) {
+        while !self.can_close(&hopeless) {
             // What is not finite is so whoever computes it; what was dropped may be computed by one
             // of the dead.
-            let returns_help =
-                !self.hopes(&dead) || self.round.has_dropped() && self.hopes(self.round.erased());
+            let returns_help = !self.can_close(&dead)
+                || self.round.has_dropped() && self.can_close(self.round.erased());
             if self.may_return() && returns_help {
                 self.await_returns(now);
                 return Ok(());
             }
-            if !self.hopes(&dead) && self.narrow(now, out)? {
+            if !self.can_close(&dead) && self.narrow(now, out)? {
                 return Ok(());
             }
             let Outlook::Blocked { jobs, mut units } = self.scheme.outlook(&hopeless) else {
@@ -55,7 +55,7 @@ impl Engine {
             let alone = self.scheme.facts().delay == 0 || self.config.jobs.micro_steps > 1;
             for job in jobs {
                 self.scheme.on(RoundEvent::GivenUp(job));
-                self.book.refuse(
+                self.open_steps.refuse(
                     if alone { self.steps.next } else { job.step(1) },
                     units.clone(),
                     Refusal::NotFinite,

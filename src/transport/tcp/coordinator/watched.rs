@@ -1,15 +1,15 @@
-//! What others see of a hub.
+//! What others see of a node.
 
 use super::super::commands::{Heard, Offers};
 use super::super::lock;
-use super::super::mailbox::Inlet;
+use super::super::mailbox::MailboxSender;
 use super::super::status::TcpStatus;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::watch;
 
-/// What others see of the hub: its notices, its status and who offers what.
+/// What others see of the node: its notices, its status and who offers what.
 pub(in super::super) struct Watched {
-    notices: Inlet<Vec<Heard>>,
+    notices: MailboxSender<Vec<Heard>>,
     /// Notices that are handed on together.
     noticed: Vec<Heard>,
     status: Arc<Mutex<TcpStatus>>,
@@ -18,7 +18,7 @@ pub(in super::super) struct Watched {
 
 impl Watched {
     pub(in super::super) fn new(
-        notices: Inlet<Vec<Heard>>,
+        notices: MailboxSender<Vec<Heard>>,
         status: Arc<Mutex<TcpStatus>>,
         offers: watch::Sender<Offers>,
     ) -> Self {

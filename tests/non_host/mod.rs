@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 /// Numbers of the host that stay where they are, as those of a device do.
 #[derive(Clone, Debug)]
-pub(crate) struct Stays(pub(crate) Vec<f32>);
+pub(crate) struct NonHostVector(pub(crate) Vec<f32>);
 
-impl Vector for Stays {
+impl Vector for NonHostVector {
     type Place = u32;
 
     fn new(_: &u32, length: usize) -> Self {
@@ -42,7 +42,7 @@ impl Vector for Stays {
 }
 
 /// Numbers that are not finite cannot be had, as those of a device that has failed.
-impl Gradient for Stays {
+impl Gradient for NonHostVector {
     fn length(&self) -> usize {
         self.0.len()
     }
@@ -52,7 +52,7 @@ impl Gradient for Stays {
     }
 }
 
-impl GradientMut for Stays {
+impl GradientMut for NonHostVector {
     fn length(&self) -> usize {
         self.0.len()
     }

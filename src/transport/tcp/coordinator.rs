@@ -66,7 +66,7 @@ impl Pings {
 
 /// Between the coordinator and its workers: what one of them says goes to whoever owns what it is
 /// about.
-pub(super) struct Hub {
+pub(super) struct CoordinatorNode {
     listen: Listen,
     /// What is known of what is trained.
     facts: RunFacts,
@@ -100,7 +100,7 @@ async fn until_ended(
     }
 }
 
-impl Hub {
+impl CoordinatorNode {
     /// Results that workers send at once are kept in `held`, if they do.
     pub(super) fn new(
         listen: Listen,
@@ -186,7 +186,9 @@ impl Hub {
             tokio::select! {
                 biased;
                 command = commands.recv(), if ends_by.is_none() => match command {
-                    Some(commands) => commands.into_iter().for_each(|command| self.command(command)),
+                    Some(commands) => {
+                        commands.into_iter().for_each(|command| self.command(command));
+                    }
                     None => {
                         ends_by = Some(Instant::now() + LAST_SUMS);
                         unheld = self.sums.last_decided();
@@ -207,7 +209,7 @@ impl Hub {
             self.watched.hand_on();
         }
         let mut left: BTreeSet<(u32, u32)> =
-            self.members.connected().map(|(worker, seat)| (worker, seat.epoch)).collect();
+            self.members.connected().map(|(worker, member)| (worker, member.epoch)).collect();
         if self.stops {
             self.members.tell_all(&ToWorker::Stop {});
             // Workers hang up when they have said what they still had to say.
@@ -324,17 +326,17 @@ impl Hub {
             }
             Order::SendState { needy } => {
                 self.members
-                    .seat_of(worker.0)
+                    .member_mut(worker.0)
                     .into_iter()
-                    .for_each(|seat| seat.provides.push(needy.0));
+                    .for_each(|member| member.provides.push(needy.0));
                 ToWorker::SendState { epoch, needy: needy.0 }
             }
             Order::LoadState { state } => {
                 let transfer = self.states.send();
-                self.members.seat_of(worker.0).into_iter().for_each(|seat| {
-                    seat.unapplied.clear();
-                    seat.taking = Some(transfer);
-                    seat.misses.takes(state.next);
+                self.members.member_mut(worker.0).into_iter().for_each(|member| {
+                    member.unapplied.clear();
+                    member.taking = Some(transfer);
+                    member.misses.takes(state.next);
                 });
                 let lengths = state.vectors.iter().map(Vec::len).collect();
                 self.members.tell(
@@ -422,8 +424,8 @@ impl Hub {
 
     /// A worker is to apply a step whose sum it does not have.
     fn missing(&mut self, worker: Worker, step: Step) {
-        let Some(seat) = self.members.seat_of(worker.0) else { return };
-        match seat.misses.ask(step, Instant::now()) {
+        let Some(member) = self.members.member_mut(worker.0) else { return };
+        match member.misses.ask(step, Instant::now()) {
             Miss::Wait => return,
             Miss::NeverSent => {
                 return self
@@ -436,14 +438,17 @@ impl Hub {
         }
         // A step that it was not sent over this connection, though a later one was, is not due
         // there: a state has to come.
-        let was_sent = seat.unapplied.contains(&step);
+        let was_sent = member.unapplied.contains(&step);
         let mut effects = Vec::new();
         let attempt = self.sums.attempt(step).filter(|_| was_sent);
         let given =
             attempt.is_some_and(|attempt| self.sums.give((step, attempt), worker.0, &mut effects));
         self.carry_out(effects);
         if !given {
-            self.members.seat_of(worker.0).into_iter().for_each(|seat| seat.misses.recall(step));
+            self.members
+                .member_mut(worker.0)
+                .into_iter()
+                .for_each(|member| member.misses.recall(step));
             self.notify(worker, Notice::StepUnavailable);
         }
     }
@@ -506,13 +511,16 @@ impl Hub {
             }
             // Said before it had taken over the state that it was sent.
             FromWorker::Applied { .. }
-                if self.members.seat_of(worker.0).is_some_and(|seat| seat.taking.is_some()) => {}
+                if self
+                    .members
+                    .member_mut(worker.0)
+                    .is_some_and(|member| member.taking.is_some()) => {}
             FromWorker::Applied { step, digest } => {
-                let Some(seat) = self.members.seat_of(worker.0) else { return };
-                if seat.unapplied.remove(&step) {
+                let Some(member) = self.members.member_mut(worker.0) else { return };
+                if member.unapplied.remove(&step) {
                     self.notify(worker, Notice::Applied { step, digest });
-                } else if step < seat.offered.0 && seat.offered.1 > 0 {
-                    seat.offered.1 -= 1;
+                } else if step < member.offered.0 && member.offered.1 > 0 {
+                    member.offered.1 -= 1;
                     self.notify(worker, Notice::AppliedBefore { step, digest });
                 } else {
                     self.lose(
@@ -522,12 +530,13 @@ impl Hub {
                 }
             }
             FromWorker::State { needy, transfer, next, lengths } => {
-                let seat = self.members.seat_of(worker.0);
-                let asked = seat.and_then(|seat| {
-                    seat.provides
+                let member = self.members.member_mut(worker.0);
+                let asked = member.and_then(|member| {
+                    member
+                        .provides
                         .iter()
                         .position(|other| *other == needy)
-                        .map(|at| seat.provides.remove(at))
+                        .map(|at| member.provides.remove(at))
                 });
                 let most = STATE_FACTOR * self.listen.config.length + STATE_BESIDE;
                 let fits = self.states.expect(worker, (transfer, needy), (next, lengths), most);
@@ -541,11 +550,9 @@ impl Hub {
             FromWorker::Facts { facts } => self.agree(worker, &facts),
             FromWorker::StateLoaded { transfer, digests, unfit } => {
                 // A later one may be on its way.
-                if self
-                    .members
-                    .seat_of(worker.0)
-                    .is_some_and(|seat| seat.taking.take_if(|taking| *taking == transfer).is_some())
-                {
+                if self.members.member_mut(worker.0).is_some_and(|member| {
+                    member.taking.take_if(|taking| *taking == transfer).is_some()
+                }) {
                     self.notify(worker, Notice::StateLoaded { digests, unfit });
                 }
             }
@@ -582,9 +589,9 @@ impl Hub {
         let stalled = self.sums.stalled(now.into_std(), STALLED_SHOWN);
         let mut status = self.watched.status();
         status.stalled = stalled;
-        for (worker, seat) in self.members.connected() {
+        for (worker, member) in self.members.connected() {
             status.workers[worker as usize].silent_seconds =
-                now.saturating_duration_since(seat.heard).as_secs_f64();
+                now.saturating_duration_since(member.heard).as_secs_f64();
         }
         let traffic = &self.context.traffic;
         (status.sent, status.received) =

@@ -67,19 +67,20 @@ impl Waiting {
     }
 }
 
-/// The steps that are not decided. Each is decoded job by job ([`Book::decoded`]), then folded once
-/// all its jobs are ([`Book::fold`]), then held by workers ([`Book::held`], [`Book::settle_held`]);
-/// what came of it is asked in the order of the steps ([`Book::close`]). [`Book::again`] goes back
-/// to the decoding, [`Book::restart`] to the beginning, of all steps.
+/// The steps that are not decided. Each is decoded job by job ([`OpenSteps::decoded`]), then folded
+/// once all its jobs are ([`OpenSteps::fold`]), then held by workers ([`OpenSteps::held`],
+/// [`OpenSteps::settle_held`]); what came of it is asked in the order of the steps
+/// ([`OpenSteps::close`]). [`OpenSteps::again`] goes back to the decoding, [`OpenSteps::restart`]
+/// to the beginning, of all steps.
 #[derive(Clone, Debug)]
-pub(super) struct Book {
+pub(super) struct OpenSteps {
     micro_steps: u64,
     open: BTreeMap<Step, Open>,
     waiting: Vec<Waiting>,
     fates: BTreeMap<Step, Fate>,
 }
 
-impl Book {
+impl OpenSteps {
     pub(super) fn new(micro_steps: u64) -> Self {
         Self { micro_steps, open: BTreeMap::new(), waiting: Vec::new(), fates: BTreeMap::new() }
     }
@@ -126,17 +127,18 @@ impl Book {
     }
 
     /// The fold of a step again, of the same results, if this attempt at it still waits for
-    /// holders. What died with somebody of `bereft` is the loss of that worker, and the vector may
-    /// be kept all the same.
-    pub(super) fn fold_anew(
+    /// holders. What died with somebody of `died_since_close` is the loss of that worker, and the
+    /// vector may be kept all the same.
+    pub(super) fn refold(
         &mut self,
         step: Step,
         attempt: u32,
         alive: &WorkerSet,
-        bereft: &WorkerSet,
+        died_since_close: &WorkerSet,
     ) -> Option<Action> {
         let whole = |waiting: &Waiting| {
-            waiting.step == step && !waiting.sources.iter().any(|worker| bereft.contains(*worker))
+            waiting.step == step
+                && !waiting.sources.iter().any(|worker| died_since_close.contains(*worker))
         };
         // Of an attempt that is void nothing follows; and where a source has died, the sum would
         // fail again.
@@ -246,10 +248,12 @@ impl Book {
         self.fates.insert(step, Fate::Refused(units, because));
     }
 
-    /// The first step that waits for holders and is made of what died with somebody of `bereft`.
-    pub(super) fn made_of(&self, bereft: &WorkerSet) -> Option<Step> {
-        let made =
-            |waiting: &&Waiting| waiting.sources.iter().any(|worker| bereft.contains(*worker));
+    /// The first step that waits for holders and is made of what died with somebody of
+    /// `died_since_close`.
+    pub(super) fn made_of(&self, died_since_close: &WorkerSet) -> Option<Step> {
+        let made = |waiting: &&Waiting| {
+            waiting.sources.iter().any(|worker| died_since_close.contains(*worker))
+        };
         self.waiting.iter().filter(made).map(|waiting| waiting.step).min()
     }
 
