@@ -4,8 +4,8 @@ use crate::clock::unix_seconds;
 use crate::layout::Width;
 use crate::shared::lock;
 use crate::steps::late;
-use crate::tools::status::{OfWorker, Progress, Shown};
-use crate::{Failure, OrWork};
+use crate::tools::status::{OfWorker, Progress, Shown, Throughput};
+use crate::{Failure, OrWork, families};
 use codedgrad::ids::Worker;
 use codedgrad::train::{Happened, Happening, StepRecord, Waiting};
 use codedgrad::transport::tcp;
@@ -24,9 +24,37 @@ struct Open {
     stuck: u64,
 }
 
+/// What is known of a step beside its record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beside {
+    pub(crate) loss: Option<f64>,
+    pub(crate) throughput: Throughput,
+    /// Units of a batch.
+    pub(crate) units: u32,
+    /// Answers later than `1 + mu` times the first are late.
+    pub(crate) mu: f64,
+}
+
+/// Whether a scheme can close a round without somebody, worked out once for each.
+#[derive(Debug, Default)]
+struct Tolerant(Option<(String, bool)>);
+
+impl Tolerant {
+    fn is(&mut self, scheme: &str, workers: usize, units: u32) -> bool {
+        if let Some((_, tolerant)) = self.0.as_ref().filter(|(known, _)| known == scheme) {
+            return *tolerant;
+        }
+        let found = families::scheme(scheme).and_then(|spec| spec.scheme(workers, units, 0..1));
+        let tolerant = found.is_ok_and(|scheme| scheme.facts().tolerance > 0);
+        self.0 = Some((scheme.to_owned(), tolerant));
+        tolerant
+    }
+}
+
 /// The state of a run, for whoever asks.
 #[derive(Debug)]
 pub(crate) struct Board {
+    tolerant: Mutex<Tolerant>,
     progress: Mutex<Progress>,
     open: Mutex<Open>,
     network: Arc<Mutex<tcp::TcpStatus>>,
@@ -47,12 +75,20 @@ impl Board {
             workers,
             ..Progress::default()
         };
-        Arc::new(Self { progress: Mutex::new(progress), open: Mutex::default(), network })
+        Arc::new(Self {
+            tolerant: Mutex::default(),
+            progress: Mutex::new(progress),
+            open: Mutex::default(),
+            network,
+        })
     }
 
-    pub(crate) fn step(&self, record: &StepRecord, loss: Option<f64>, mu: f64) {
+    pub(crate) fn step(&self, record: &StepRecord, beside: Beside) {
         lock(&self.open).waiting = None;
         let mut progress = lock(&self.progress);
+        let scheme = record.using.as_ref().map_or(&progress.scheme, |using| &using.scheme);
+        let workers = progress.workers.len();
+        let can_wait_out = lock(&self.tolerant).is(scheme, workers, beside.units);
         progress.steps = record.step + 1;
         let now = unix_seconds();
         progress.upkeep.began.get_or_insert(now - record.seconds);
@@ -63,7 +99,8 @@ impl Board {
                 of.elsewhere_seconds += (spent.came - spent.computed).max(0.0);
             }
         }
-        progress.loss = loss.or(progress.loss);
+        progress.loss = beside.loss.or(progress.loss);
+        progress.throughput = beside.throughput;
         progress.last_step_seconds = record.seconds;
         progress.step_seconds += record.seconds;
         progress.last_decode_seconds = record
@@ -77,7 +114,8 @@ impl Board {
             progress.round_seconds += round.seconds;
             let first = round.arrivals.iter().flatten().copied().fold(f64::INFINITY, f64::min);
             let median = round.median_arrival().filter(|median| *median > 0.0);
-            progress.wait_outs += u64::from(round.seconds > (1.0 + mu) * first);
+            let kept_open = can_wait_out && round.seconds > (1.0 + beside.mu) * first;
+            progress.wait_outs += u64::from(kept_open);
             let late = late(round);
             let workers = Worker::all(round.arrivals.len());
             for (number, (arrival, worker)) in
@@ -246,7 +284,7 @@ impl Shown {
         one(
             "wait_outs_total",
             "counter",
-            "Rounds kept open since the scheme could not do without somebody.",
+            "Rounds kept open though the scheme tolerates that somebody is absent.",
             progress.wait_outs as f64,
         );
         one(
@@ -259,6 +297,13 @@ impl Shown {
         // Of programs of others' nobody here knows it.
         if let Some(loss) = progress.loss {
             one("loss", "gauge", "Training loss per token of the last step.", loss);
+        }
+        let Throughput { tokens_per_second, mfu } = progress.throughput;
+        if let Some(tokens) = tokens_per_second {
+            one("tokens_per_second", "gauge", "Tokens of the last step, per second.", tokens);
+        }
+        if let Some(mfu) = mfu {
+            one("mfu", "gauge", "Model FLOPs utilisation of the last step.", mfu);
         }
         one(
             "faults_total",

@@ -164,7 +164,7 @@ fn a_worker_dies_and_another_takes_its_place() {
 #[test]
 fn an_open_round_names_whom_it_waits_for() {
     let flags = "--workers 3 --steps 400 --scheme uncoded --metrics 127.0.0.1:0 \
-                 --checkpoint-every 2";
+                 --checkpoint-every 2 --peak-tflops 100";
     let mut run = Run::start_in_real_time(&flags.split(' ').collect::<Vec<_>>());
     let workers = run.workers(3, &[]);
     run.wait_for_steps(10);
@@ -187,6 +187,9 @@ fn an_open_round_names_whom_it_waits_for() {
     };
     assert!(metric("round_open_seconds") >= 1.0, "{body}");
     assert!((0.0..1.01).contains(&metric("effective_ratio")), "{body}");
+    assert!(metric("tokens_per_second") > 0.0, "{body}");
+    assert!((0.0..1.0).contains(&metric("mfu")), "{body}");
+    assert_eq!(metric("wait_outs_total"), 0.0, "without a code nothing can close early: {body}");
     assert!(metric("worker_ratio{worker=\"0\"}") > 0.0, "{body}");
     assert!(metric("checkpoint_age_steps") < 20.0, "{body}");
     assert!(metric("checkpoint_blocked_seconds_total") > 0.0, "{body}");

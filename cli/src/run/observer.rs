@@ -6,13 +6,14 @@ use super::checkpoint::{Place, Saved, States, Writer};
 use super::plan::{ClockKind, LateKind, Plan};
 use super::record::Line;
 use crate::Failure;
-use crate::board::Board;
+use crate::board::{Beside, Board};
 use crate::clock::unix_seconds;
 use crate::events::EventFile;
 use crate::folder::{LineFile, RECORD, RunFolder};
 use crate::output::say;
 use crate::progress::Progress;
 use crate::steps::{Decided, FaultLine, tell};
+use crate::tools::status::Throughput;
 use codedgrad::gpu::Real;
 use codedgrad::ids::Step;
 use codedgrad::train::{AUTO, Flow, Happened, Observer, StepRecord, Waiting};
@@ -271,7 +272,13 @@ impl RunObserver<'_> {
         self.files.record.push(&line)?;
         self.files.check()?;
         if let Some(board) = &self.board {
-            board.step(&line.record, line.loss, self.plan.limits.mu);
+            let beside = Beside {
+                loss: line.loss,
+                throughput: Throughput::of_step(self.plan, record),
+                units: self.plan.shape.units,
+                mu: self.plan.limits.mu,
+            };
+            board.step(&line.record, beside);
         }
         self.show(&line);
         self.baseline.made(self.lines.len(), record);

@@ -7,6 +7,8 @@ use super::turns::{self, Compared};
 use crate::layout::{Column, Table, Width};
 use crate::legs::{LegSummary, legs};
 use crate::steps::{FaultLine, Spread};
+use crate::tools::status::Throughput;
+use codedgrad::train::StepRecord;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -20,20 +22,28 @@ const APPROXIMATE: f64 = 1e-9;
 /// Relative gradient errors above this are no rounding of f32.
 const APPROXIMATE_GRADIENT: f64 = 1e-2;
 
-/// How fast a run trained, in tokens; null in modelled time.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Throughput {
-    /// Tokens whose gradient was applied, per second.
-    pub(crate) tokens_per_second: Option<f64>,
-    /// Model FLOPs utilisation: `tokens_per_second` x [`GptConfig::flops_per_token`] / peak; null
-    /// where no peak is known.
-    ///
-    /// [`GptConfig::flops_per_token`]: codedgrad_trainer::GptConfig::flops_per_token
-    pub(crate) mfu: Option<f64>,
+/// Samples of a step.
+fn batch_samples(plan: &Plan) -> f64 {
+    plan.shape.unit_samples as f64 * f64::from(plan.shape.units) * plan.jobs.micro_steps as f64
+}
+
+/// Those of them whose gradient was applied.
+fn applied_samples(plan: &Plan, record: &StepRecord) -> f64 {
+    let coverage = if record.refused.is_empty() { record.decode.coverage } else { 0.0 };
+    batch_samples(plan) * coverage
 }
 
 impl Throughput {
+    /// Of one step of a plan's run.
+    pub(crate) fn of_step(plan: &Plan, record: &StepRecord) -> Self {
+        Self::of(plan, applied_samples(plan, record), record.seconds)
+    }
+
     /// Of a plan's run that applied the gradients of so many samples in so many seconds.
+    ///
+    /// MFU is `tokens_per_second` x [`GptConfig::flops_per_token`] / peak.
+    ///
+    /// [`GptConfig::flops_per_token`]: codedgrad_trainer::GptConfig::flops_per_token
     fn of(plan: &Plan, samples: f64, seconds: f64) -> Self {
         let real = plan.timing.clock == ClockKind::Wall && seconds > 0.0;
         let tokens_per_second =
@@ -43,12 +53,6 @@ impl Throughput {
             .zip(plan.training.peak_tflops)
             .map(|(tokens, peak)| flops(tokens) / (1e12 * peak));
         Self { tokens_per_second, mfu }
-    }
-
-    /// In words, where time was real.
-    fn words(self) -> Option<String> {
-        let mfu = self.mfu.map_or(String::new(), |mfu| format!(", MFU {mfu:.3}"));
-        Some(format!("{:.0}{mfu}", self.tokens_per_second?))
     }
 }
 
@@ -84,16 +88,6 @@ impl RunSummary {
         lines: &[Line],
         validation_loss: Option<f64>,
     ) -> Self {
-        let batch = plan.shape.unit_samples as f64
-            * f64::from(plan.shape.units)
-            * plan.jobs.micro_steps as f64;
-        let lost = |line: &Line| {
-            if line.record.refused.is_empty() {
-                batch * (1.0 - line.record.decode.coverage)
-            } else {
-                batch
-            }
-        };
         let applied = || lines.iter().filter(|line| line.record.refused.is_empty());
         let last: Vec<f64> = lines
             .iter()
@@ -101,9 +95,8 @@ impl RunSummary {
             .filter_map(|line| line.loss)
             .take(FINAL_STEPS * plan.jobs.models as usize)
             .collect();
-        let (seconds, samples) = lines
-            .iter()
-            .fold((0.0, 0.0), |(s, n), line| (s + line.record.seconds, n + batch - lost(line)));
+        let seconds = lines.iter().map(|line| line.record.seconds).sum();
+        let samples = lines.iter().map(|line| applied_samples(plan, &line.record)).sum();
         let late = plan.timing.late();
         Self {
             scheme: plan.schemes[run].clone(),
@@ -113,7 +106,7 @@ impl RunSummary {
             throughput: Throughput::of(plan, samples, seconds),
             final_loss: (!last.is_empty()).then(|| last.iter().sum::<f64>() / last.len() as f64),
             validation_loss,
-            samples_lost: lines.iter().map(lost).sum::<f64>().round() as u64,
+            samples_lost: (batch_samples(plan) * lines.len() as f64 - samples).round() as u64,
             work: lines.iter().map(|line| line.record.work).sum::<f64>()
                 / lines.len().max(1) as f64,
             late_worker_rounds: lines

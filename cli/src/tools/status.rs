@@ -122,6 +122,27 @@ pub(crate) struct Upkeep {
     pub(crate) blocked_seconds: f64,
 }
 
+/// How fast a run trains, in tokens; null in modelled time, and where nobody here knows what is
+/// trained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Throughput {
+    /// Tokens whose gradient was applied, per second.
+    #[serde(default)]
+    pub(crate) tokens_per_second: Option<f64>,
+    /// Model FLOPs utilisation: `tokens_per_second` x FLOPs per token / peak; null where no peak is
+    /// known.
+    #[serde(default)]
+    pub(crate) mfu: Option<f64>,
+}
+
+impl Throughput {
+    /// In words, where time is real and it is known what is trained.
+    pub(crate) fn words(self) -> Option<String> {
+        let mfu = self.mfu.map_or(String::new(), |mfu| format!(", MFU {mfu:.3}"));
+        Some(format!("{:.0}{mfu}", self.tokens_per_second?))
+    }
+}
+
 /// Faults that were survived.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Faults {
@@ -143,12 +164,15 @@ pub(crate) struct Progress {
     pub(crate) round_seconds: f64,
     pub(crate) last_step_seconds: f64,
     pub(crate) step_seconds: f64,
-    /// Rounds that were kept open past `(1+mu)` times the first answer, since the scheme could not
-    /// do without somebody.
+    /// Rounds of schemes that tolerate somebody's absence that were kept open past `(1+mu)` times
+    /// the first answer all the same.
     pub(crate) wait_outs: u64,
     /// From the close of the last round of a step to its commit: weights, sum, and the sum held.
     pub(crate) last_decode_seconds: f64,
     pub(crate) decode_seconds: f64,
+    /// Of the last step.
+    #[serde(flatten)]
+    pub(crate) throughput: Throughput,
     #[serde(flatten)]
     pub(crate) upkeep: Upkeep,
     #[serde(flatten)]
@@ -237,13 +261,15 @@ impl Shown {
     fn sentences(&self) -> String {
         let Self { progress, network, .. } = self;
         let loss = progress.loss.map_or(String::new(), |loss| format!(", loss {loss:.3}"));
+        let tokens = progress.throughput.words();
+        let tokens = tokens.map_or(String::new(), |words| format!(", tokens per second {words}"));
         let mean = progress.round_seconds / progress.rounds.max(1) as f64;
         let stalled = self.network.stalled.as_ref().map(ToString::to_string);
         let open = [self.open_step(), stalled];
         let mut text: String = open.into_iter().flatten().map(|words| words + "\n").collect();
         let _ = writeln!(
             text,
-            "{}: step {} of {}{loss}, last step {:.3} s, mean round {mean:.3} s, decode {:.1} ms, \
+            "{}: step {} of {}{loss}{tokens}, last step {:.3} s, mean round {mean:.3} s, decode {:.1} ms, \
              {} wait-outs",
             plain(&progress.scheme),
             progress.steps,

@@ -2,7 +2,7 @@
 
 use super::Plan;
 use super::events::{Event, Outcome};
-use crate::board::Board;
+use crate::board::{Beside, Board};
 use crate::clock::{now, unix_seconds};
 use crate::events::EventFile;
 use crate::folder::{LineFile, RECORD, RunFolder};
@@ -14,6 +14,7 @@ use crate::shared::lock;
 use crate::signals::Asked;
 use crate::steps::{Decided, FaultLine, Spread, late, tell};
 use crate::tools::doctor;
+use crate::tools::status::Throughput;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::Context;
 use codedgrad::ids::Step;
@@ -305,7 +306,9 @@ impl<'a> Follower<'a> {
         let line = Line { run: 0, scheme: &self.scheme, loss: None, at: unix_seconds(), record };
         self.record.as_mut().context("a step before the run's beginning")?.push(&line)?;
         self.next = record.step + 1;
-        self.board.step(record, None, MU);
+        let units = self.facts.units.unwrap_or(0);
+        let throughput = Throughput::default();
+        self.board.step(record, Beside { loss: None, throughput, units, mu: MU });
         let using = record.using.as_ref();
         if let Some(why) = using.and_then(|using| using.why.as_deref()) {
             let step = record.step;
