@@ -435,11 +435,17 @@ impl Examination {
         replay?.worst(what_ifs?, &ratios)
     }
 
-    /// The times of answers to plan with, and how they grow with the load: what the fastest answer
-    /// takes on the whole is computation, and the rest does not grow.
+    /// The times of answers to plan with, and how they grow with the load. Where reports show that
+    /// somebody is slow because of computing, times are proportional to the load, since that worker
+    /// is so with any task. Else what the fastest answer takes on the whole is computation, and the
+    /// rest, which comes and goes, does not grow.
     #[must_use]
     pub fn to_plan(&self) -> Option<(Vec<Vec<f64>>, Growth)> {
         let (rows, load) = self.planned_on.as_ref()?;
+        let computing = Some(Because::Computing);
+        if self.of_workers.iter().any(|worker| worker.because == computing) {
+            return Some((rows.clone(), Growth::Proportional { base: *load }));
+        }
         let fastest = |row: &Vec<f64>| row.iter().copied().fold(f64::INFINITY, f64::min);
         let fastest = numbers::median(rows.iter().map(fastest).collect());
         let floored = |row: &Vec<f64>| row.iter().map(|time| time.max(fastest)).collect();
