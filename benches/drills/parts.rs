@@ -27,6 +27,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 pub(crate) const WORKERS: usize = 4;
 const UNITS: u32 = 8;
+/// Units of a worker's task: under `groups:s=1` two workers compute each.
+pub(crate) const UNITS_OF_TASK: u32 = UNITS / WORKERS as u32 * 2;
+/// Parts of a gradient that are final one after the other.
+const BUCKETS: usize = 4;
 
 /// The gradient of a unit.
 fn write_gradient(out: &mut [f32], parameters: &[f32], batch: u64, unit: u32, coefficient: f64) {
@@ -69,7 +73,10 @@ pub(crate) fn worker(
                     taps.comes_to(Phase::BeforeCompute, step).await;
                     let mut parts = 0;
                     while let Some(part) = task.next_part() {
-                        tokio::time::sleep(case.part(me)).await;
+                        let is_last = parts + 1 == UNITS_OF_TASK;
+                        if !is_last {
+                            tokio::time::sleep(case.part(me)).await;
+                        }
                         write_gradient(
                             task.message(),
                             &parameters,
@@ -77,6 +84,15 @@ pub(crate) fn worker(
                             part.unit,
                             part.coefficient,
                         );
+                        // The last one's backward pass: its buckets are final one by one.
+                        for bucket in (0..BUCKETS).rev().filter(|_| is_last) {
+                            tokio::time::sleep(case.part(me) / BUCKETS as u32).await;
+                            let edge = |bucket: usize| welcome.length * bucket / BUCKETS;
+                            task.ready(edge(bucket)..edge(bucket + 1))?;
+                            if bucket == BUCKETS / 2 {
+                                taps.comes_to(Phase::AnnouncedHalf, step).await;
+                            }
+                        }
                         parts += 1;
                         if parts == 2 {
                             taps.comes_to(Phase::InCompute, step).await;

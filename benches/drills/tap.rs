@@ -23,6 +23,12 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 pub(crate) enum Phase {
     BeforeCompute,
     InCompute,
+    /// Half of its buckets are final, and it has told so.
+    AnnouncedHalf,
+    /// It is asked for a chunk, and has sent none.
+    Asked,
+    /// Half of the terms that it sums have come.
+    HalfSummed,
     /// Its word that it is done has gone out, and nothing else.
     AfterDone,
     /// Half of what it sends of its vector has gone out.
@@ -64,6 +70,7 @@ pub(crate) struct Drill {
     /// Bytes of vectors before it happens in the middle of them.
     pub(crate) sent: u64,
     pub(crate) gathered: u64,
+    pub(crate) summed: u64,
     /// Whether this worker hands out sums.
     pub(crate) sums: bool,
 }
@@ -106,11 +113,13 @@ impl Trouble {
                 out && told("done").is_some_and(|done| done["task"]["job"] == drill.step)
             }
             Phase::MidSend => out && among(&[Kind::Term, Kind::Result], drill.sent),
+            Phase::Asked => !out && told("ask").is_some_and(|ask| ask["step"] == drill.step),
+            Phase::HalfSummed => !out && among(&[Kind::Term], drill.summed),
             Phase::AllGather => out == drill.sums && among(&[Kind::Sum], drill.gathered),
             Phase::BeforeApply => {
                 !out && told("apply").is_some_and(|apply| apply["step"] == drill.step)
             }
-            Phase::BeforeCompute | Phase::InCompute => false,
+            Phase::BeforeCompute | Phase::InCompute | Phase::AnnouncedHalf => false,
         }
     }
 

@@ -100,7 +100,7 @@ impl Board {
             }
         }
         progress.loss = beside.loss.or(progress.loss);
-        progress.throughput = beside.throughput;
+        progress.upkeep.throughput = beside.throughput;
         progress.last_step_seconds = record.seconds;
         progress.step_seconds += record.seconds;
         progress.last_decode_seconds = record
@@ -298,7 +298,7 @@ impl Shown {
         if let Some(loss) = progress.loss {
             one("loss", "gauge", "Training loss per token of the last step.", loss);
         }
-        let Throughput { tokens_per_second, mfu } = progress.throughput;
+        let Throughput { tokens_per_second, mfu } = progress.upkeep.throughput;
         if let Some(tokens) = tokens_per_second {
             one("tokens_per_second", "gauge", "Tokens of the last step, per second.", tokens);
         }

@@ -225,13 +225,15 @@ impl<T: Transport> Coordinator<T> {
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Progress, RunError> {
         let mut progress = self.carry_on(came, observer);
+        let mut now = self.run_clock.now();
         while matches!(progress, Ok(Progress::Wait(_)))
-            && let Some(lost) = self.look_for_hangs(observer)
+            && let Some(lost) = self.look_for_hangs(now, observer)
         {
             progress = self.carry_on(Some(lost), observer);
+            now = self.run_clock.now();
         }
         let progress = progress.map_err(|error| self.stalled(error));
-        let Some(left) = self.patience.left_to_settle(self.run_clock.now()) else {
+        let Some(left) = self.patience.left_to_settle(now) else {
             return progress;
         };
         match progress {
@@ -310,11 +312,12 @@ impl<T: Transport> Coordinator<T> {
         notice: Notice,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Option<Input> {
-        self.account(worker, &notice);
+        let now = self.run_clock.now();
+        self.account(worker, &notice, now);
         if matches!(notice, Notice::Lost { .. }) {
             self.replicas.lost(worker);
         }
-        let Arrival { now, unwanted } = self.run_clock.arrived(worker, notice);
+        let Arrival { now, unwanted } = self.run_clock.arrived(now, worker, notice);
         self.hold(worker);
         self.discard_all(worker, unwanted);
         let mut notice = now?;
@@ -413,11 +416,12 @@ impl<T: Transport> Coordinator<T> {
                 self.journal.round = round;
                 let facts = self.engine.facts();
                 let shares = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
-                self.run_clock.assigned(worker, round, shares);
+                let now = self.run_clock.now();
+                self.run_clock.assigned(now, worker, round, shares);
                 self.results.assigned(worker, &tasks);
                 // A modelled clock knows nothing of what it took in truth.
                 if !self.run_clock.is_virtual() {
-                    self.spending.assigned(worker, round, &tasks, self.run_clock.now());
+                    self.spending.assigned(worker, round, &tasks, now);
                 }
                 let cancel = Cancel::default();
                 let order = Order::Compute { tasks, cancel, in_parts: false };
@@ -493,7 +497,8 @@ impl<T: Transport> Coordinator<T> {
 
     /// The step that is handed out by these actions, and what it will be made of, if that is known.
     fn expected(&self, actions: &[Action]) -> Option<(Step, Vec<Summand>)> {
-        if self.config().jobs.micro_steps > 1 {
+        let hands_out = |action: &Action| matches!(action, Action::Compute { .. });
+        if self.config().jobs.micro_steps > 1 || !actions.iter().any(hands_out) {
             return None;
         }
         let (job, terms) = expected_terms(self.engine.facts(), actions)?;
@@ -626,15 +631,13 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// Writes what a worker has spent into its account, as its word comes.
-    fn account(&mut self, worker: Worker, notice: &Notice) {
+    fn account(&mut self, worker: Worker, notice: &Notice, now: f64) {
         if matches!(notice, Notice::Done { .. } | Notice::Idle { .. } | Notice::Lost { .. }) {
             self.watchdog.heard(worker);
         }
         match notice {
-            Notice::Done { task, spent, .. } => {
-                self.spending.done(worker, *task, *spent, self.run_clock.now());
-            }
-            Notice::Idle { spent } => self.spending.dropped(worker, *spent, self.run_clock.now()),
+            Notice::Done { task, spent, .. } => self.spending.done(worker, *task, *spent, now),
+            Notice::Idle { spent } => self.spending.dropped(worker, *spent, now),
             Notice::Lost { .. } => self.spending.lost(worker),
             _ => {}
         }

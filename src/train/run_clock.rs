@@ -186,12 +186,13 @@ impl RunClock {
     /// once per round, to the first order: everything in it comes so much later.
     pub(super) fn assigned(
         &mut self,
+        now: f64,
         worker: Worker,
         round: Round,
         tasks: impl Iterator<Item = (Task, f64)>,
     ) {
         let late_by = self.lateness(round.0).get(worker.index()).copied().unwrap_or(0.0);
-        self.orders.assigned(self.now(), worker, (round, late_by), tasks);
+        self.orders.assigned(now, worker, (round, late_by), tasks);
     }
 
     /// A worker's tasks are not waited for any more; `late_counts` if a result that comes all the
@@ -206,8 +207,8 @@ impl RunClock {
     }
 
     /// Takes in what came from a worker.
-    pub(super) fn arrived(&mut self, worker: Worker, notice: Notice) -> Arrival {
-        self.orders.arrived(self.now(), worker, notice)
+    pub(super) fn arrived(&mut self, now: f64, worker: Worker, notice: Notice) -> Arrival {
+        self.orders.arrived(now, worker, notice)
     }
 
     /// That a worker is lost, if it is known and the time has not come to say so.

@@ -107,9 +107,11 @@ impl OfWorker {
     }
 }
 
-/// How much of the time went into steps, and what was saved.
+/// How much of the time went into steps, how fast the last one was, and what was saved.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Upkeep {
+    #[serde(flatten)]
+    pub(crate) throughput: Throughput,
     /// When the first step began here and when the last one was decided, in seconds since 1970.
     #[serde(default)]
     pub(crate) began: Option<f64>,
@@ -170,9 +172,6 @@ pub(crate) struct Progress {
     /// From the close of the last round of a step to its commit: weights, sum, and the sum held.
     pub(crate) last_decode_seconds: f64,
     pub(crate) decode_seconds: f64,
-    /// Of the last step.
-    #[serde(flatten)]
-    pub(crate) throughput: Throughput,
     #[serde(flatten)]
     pub(crate) upkeep: Upkeep,
     #[serde(flatten)]
@@ -261,7 +260,7 @@ impl Shown {
     fn sentences(&self) -> String {
         let Self { progress, network, .. } = self;
         let loss = progress.loss.map_or(String::new(), |loss| format!(", loss {loss:.3}"));
-        let tokens = progress.throughput.words();
+        let tokens = progress.upkeep.throughput.words();
         let tokens = tokens.map_or(String::new(), |words| format!(", tokens per second {words}"));
         let mean = progress.round_seconds / progress.rounds.max(1) as f64;
         let stalled = self.network.stalled.as_ref().map(ToString::to_string);

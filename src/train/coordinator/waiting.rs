@@ -193,9 +193,9 @@ impl<T: Transport> Coordinator<T> {
     /// its trainer hangs.
     pub(super) fn look_for_hangs(
         &mut self,
+        now: f64,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Option<(Worker, Notice)> {
-        let now = self.run_clock.now();
         if now < self.watchdog.tell_at || self.run_clock.is_virtual() {
             return None;
         }
