@@ -1,5 +1,25 @@
 //! A worker's end: one connection to the coordinator, and one to every other worker where they sum
 //! among themselves.
+//!
+//! # How it is driven
+//! One task runs [`WorkerNode::serve`] until the link is dropped or the coordinator dismisses the
+//! worker. It takes in what the trainer's thread says ([`Command`], each with the connection its
+//! order came over), what a collective reports, what connections bring ([`Incoming`]), connections
+//! that were made ([`Dialled`]), and ticks. Each goes to the one part that it is about:
+//! - [`Uplink`]: the connection to the coordinator, and when to call again;
+//! - [`Peers`]: the connections to other workers;
+//! - [`Trainer`]: orders that wait for their turn;
+//! - [`WorkerSums`]: all that is summed. It is told events and gives effects, which are carried out
+//!   at once.
+//!
+//! After any of them that may have completed a sum or a state, `advance` hands the trainer what it
+//! can have now. After every turn `work` goes on with sums that are ready.
+//!
+//! # A connection that is lost
+//! Everything that was ordered over it is void: the trainer's queue is emptied, it drops its tasks,
+//! and the uplink calls again with what the replica has applied. Results that are finished for an
+//! order of an earlier connection are discarded, digests of applied steps are said again
+//! ([`word`]).
 
 mod again;
 mod dialer;

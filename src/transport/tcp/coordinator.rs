@@ -1,5 +1,27 @@
-//! What the coordinator's end does: seats workers, tells them what to exchange, and looks after
+//! What the coordinator's end does: lets workers in, tells them what to exchange, and looks after
 //! those that stop.
+//!
+//! # How it is driven
+//! One task runs [`CoordinatorNode::serve`] until the transport is dropped. It takes in, in this
+//! order: commands of the transport ([`Command`]), what connections bring ([`Incoming`], each under
+//! the worker and the epoch of its connection), callers that the door has let through, and ticks
+//! of the clock. What each of them means for a sum goes to [`CoordinatorSums`] as an event; its
+//! effects are carried out at once. After every turn new workers are told of each other
+//! (`introduce`), sums that are ready are gone on with (`work`), and the transport's thread gets
+//! what it waits for (`Watched::hand_on`). Nothing of this blocks but letting a caller in.
+//!
+//! A connection is known by its epoch. What comes from an earlier epoch is dropped, and so is an
+//! order that was meant for one: the engine hears `Lost` and `Joined` in that order, and what it
+//! said in between is void.
+//!
+//! # How a late answer comes to an end
+//! The engine closes the round and orders `Abandon`; the worker drops its tasks and says `Idle`, or
+//! says `Done` if it was faster. Either is a notice to the transport's thread, where
+//! `schedulers::Orders` decides whether it still counts.
+//!
+//! # The end
+//! When the commands end, sums that were decided may still be handed on among the workers for
+//! [`LAST_SUMS`]; then all are told to stop, and the node waits for their connections to end.
 
 mod handovers;
 mod joining;

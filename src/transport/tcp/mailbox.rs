@@ -1,4 +1,7 @@
 //! A queue out of the tasks of a node, for a thread that waits or for another task.
+//!
+//! A thread waits at the receiver itself. A task asks it without waiting until it is empty, then
+//! awaits [`Waker::woken`], then asks again: what was put in meanwhile has woken it already.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::watch;

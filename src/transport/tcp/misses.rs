@@ -1,5 +1,11 @@
 //! What a worker may say it misses: a step that it was sent over the connection it has, and not too
 //! often.
+//!
+//! # How to drive it
+//! One per connection. [`Misses::sent`] with every step that the worker is told to apply or to
+//! skip, [`Misses::takes`] with every state. When it says that it misses a step, [`Misses::ask`]
+//! tells what to do; where that step's sum is nowhere any more, [`Misses::recall`] has it take over
+//! a state.
 
 use crate::ids::Step;
 use std::collections::BTreeMap;

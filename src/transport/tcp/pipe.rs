@@ -1,5 +1,11 @@
 //! One connection between two nodes: a task that writes frames, control first, and one that reads
 //! them.
+//!
+//! # How to drive it
+//! [`Pipe::new`] gives both ends of the queue. The node keeps the [`Pipe`] and puts frames in, with
+//! or without a stream behind it; [`Queues`] goes to the task that has the stream. What is read
+//! comes to the node as [`Incoming`], the last of which is `Ended` with the reason. Dropping the
+//! [`Pipe`] closes the connection after what waits is written.
 
 use super::lock;
 use super::security::Stream;

@@ -1,4 +1,12 @@
 //! A worker's connections to other workers.
+//!
+//! # How to drive it
+//! [`Peers::meet`] with every list of the coordinator: workers with a lower number are called, the
+//! others call. [`Peers::connected`] takes in what came of a call, one's own or another's, and
+//! [`Peers::disconnected`] the end of a connection. In between, [`Peers::pipe`] is where frames for
+//! a worker go in: they wait there while there is no connection yet. At every tick [`Peers::renew`]
+//! is told who owes something, and calls those of whom nothing has come ([`Peers::heard_of`]).
+//! When the coordinator is lost, [`Peers::hang_up`] gives up all of it.
 
 use super::super::door::jittered;
 use super::super::pipe::{Pipe, Queues};

@@ -1,4 +1,15 @@
 //! What waits for its turn with the trainer, and what the trainer was given.
+//!
+//! # How to drive it
+//! Orders of the coordinator are queued as they come: [`Trainer::compute`] for tasks,
+//! [`Trainer::apply`] for a step, [`Trainer::take_over`] for a state, [`Trainer::enqueue`] for the
+//! rest. [`Trainer::advance`] must be called after each of them and whenever a sum or a state has
+//! come: it hands on, in order, what need not wait any more. What the trainer answers is noted by
+//! [`Trainer::done`] and [`Trainer::taken`].
+//!
+//! [`Trainer::misses`] is asked at every tick, and tells which step the coordinator is to be asked
+//! for. Where a connection ends, [`Trainer::reset`] forgets what waits; where there is another,
+//! [`Trainer::say_again`] gives what must be said over it first.
 
 use super::super::OVERDUE;
 use super::super::mailbox::MailboxSender;

@@ -1,4 +1,12 @@
 //! The connection to the coordinator.
+//!
+//! # How to drive it
+//! [`Uplink::heard`] with everything that comes over it, [`Uplink::used`] with the first order.
+//! [`Uplink::is_silent`] is asked at every tick; a connection that is, or that ended, is over:
+//! [`Uplink::ended`] gives the pause before the next call, none if it was used, and
+//! [`Uplink::replace`] takes the new connection. An order is known by [`Uplink::name_of`], which
+//! has the number of its connection in it, so that an answer to one of an earlier connection is
+//! told by [`Uplink::is_current`].
 
 use super::super::pipe::Pipe;
 use super::{From, ORDER_BITS};

@@ -1,4 +1,11 @@
 //! States on their way from one worker over the coordinator to another.
+//!
+//! # How to drive it
+//! A worker that was ordered to send its state says how long it is and for whom:
+//! [`Handovers::expect`]. Each chunk goes to [`Handovers::chunk`], which gives the whole state with
+//! the last one; it is then sent on under the number that [`Handovers::send`] gives, with which the
+//! receiver answers. [`Handovers::forget`] when the worker that gives it is lost: what has come of
+//! it is dropped, and the engine names another.
 
 use crate::ids::{Step, Worker};
 use crate::transport::State;
