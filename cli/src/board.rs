@@ -501,4 +501,19 @@ mod tests {
         };
         insta::assert_snapshot!([60, 80, 120].map(at).join("\n"));
     }
+
+    #[test]
+    fn of_every_family_it_is_known_whether_it_tolerates_somebody() {
+        let (mut yes, mut no) = (0, 0);
+        for family in families::registry().families() {
+            for example in family.examples {
+                let Ok(spec) = families::scheme(example) else { continue };
+                let Ok(scheme) = spec.scheme(12, 48, 0..100) else { continue };
+                let found = Tolerant::default().is(example, 12, 48);
+                assert_eq!(found, scheme.facts().tolerance > 0, "{example}");
+                *if found { &mut yes } else { &mut no } += 1;
+            }
+        }
+        assert!(yes > 5 && no > 0, "{yes} tolerate somebody, {no} do not");
+    }
 }

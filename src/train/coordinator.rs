@@ -312,12 +312,12 @@ impl<T: Transport> Coordinator<T> {
         notice: Notice,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Option<Input> {
-        let now = self.run_clock.now();
-        self.account(worker, &notice, now);
+        let came_at = self.run_clock.now();
+        self.account(worker, &notice, came_at);
         if matches!(notice, Notice::Lost { .. }) {
             self.replicas.lost(worker);
         }
-        let Arrival { now, unwanted } = self.run_clock.arrived(now, worker, notice);
+        let Arrival { now, unwanted } = self.run_clock.arrived(came_at, worker, notice);
         self.hold(worker);
         self.discard_all(worker, unwanted);
         let mut notice = now?;

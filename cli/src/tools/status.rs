@@ -268,8 +268,8 @@ impl Shown {
         let mut text: String = open.into_iter().flatten().map(|words| words + "\n").collect();
         let _ = writeln!(
             text,
-            "{}: step {} of {}{loss}{tokens}, last step {:.3} s, mean round {mean:.3} s, decode {:.1} ms, \
-             {} wait-outs",
+            "{}: step {} of {}{loss}{tokens}, last step {:.3} s, mean round {mean:.3} s, \
+             decode {:.1} ms, {} wait-outs",
             plain(&progress.scheme),
             progress.steps,
             progress.steps_planned,
