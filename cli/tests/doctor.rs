@@ -165,6 +165,35 @@ fn a_worker_that_gets_slow_behind_a_code_is_named() {
     assert!((0.5..2.0).contains(&(predicted / measured)), "{predicted} s, {measured} s: {plan}");
 }
 
+/// `plan` and `simulate` take a run's times as recorded at the load of its scheme, as `doctor
+/// --plan` does.
+#[test]
+fn a_run_is_planned_with_as_the_doctor_says() {
+    let home = home();
+    for run in RUNS {
+        let by_doctor = &examined(home.path(), &[run, "--plan"])["plan"];
+        let asked = ["plan", "--max-delay", "0", "--json", "--delays", run];
+        let plan = json(&codedgrad(home.path(), &asked));
+        for key in ["baseline", "recommended", "growth", "gain"] {
+            assert_eq!(plan[key], by_doctor[key], "{run}: {key}");
+        }
+        let load = if run.ends_with("groups") { 0.25 } else { 0.125 };
+        assert_eq!(plan["growth"]["base_load"], load, "{run}");
+        let (rounds, scheme) = (plan["jobs"].to_string(), plan["recommended"].as_str().unwrap());
+        let asked = ["simulate", scheme, "--delays", run, "--jobs", &rounds, "--json"];
+        let replayed = json(&codedgrad(home.path(), &asked));
+        let of_plan = plan["candidates"].as_array().unwrap().iter();
+        let of_plan = of_plan.clone().find(|it| it["scheme"] == scheme).unwrap();
+        let times = [&replayed, of_plan].map(|it| it["time_per_job"].as_f64().unwrap());
+        assert!((times[0] - times[1]).abs() < 1e-9, "{run}: {times:?}");
+    }
+    let asked = ["plan", "--delays", "made_up_groups", "--base-load", "0.25", "--proportional"];
+    let said = codedgrad(home.path(), &asked);
+    let (said, warned) = (text(&said.stdout), text(&said.stderr));
+    assert!(said.contains("Times grow in proportion to the load, recorded at load 1/4"), "{said}");
+    assert!(!warned.contains("give --base-load"), "{warned}");
+}
+
 #[test]
 fn a_run_is_told_in_at_most_40_lines() {
     let home = home();

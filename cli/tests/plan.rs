@@ -240,11 +240,13 @@ fn delays_come_from_runs_and_from_standard_input() {
     fs::write(folder.path().join("run/run.jsonl"), record).unwrap();
     let plan = ["plan", "--families", "groups,defer", "--json", "--delays"];
     let simulate = ["simulate", "defer:cap=1,cut=2", "--jobs", "30", "--json", "--delays"];
+    // What is taken for granted of a file; of a run, its record is asked.
+    let growth = ["--base-load", "0.25", "--proportional"];
     for command in [&plan[..], &simulate] {
         let from = |source: &str| {
             let mut program = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
             let input = File::open(folder.path().join("trace.csv")).unwrap();
-            let program = program.args(command).arg(source).current_dir(folder.path());
+            let program = program.args(command).arg(source).args(growth).current_dir(folder.path());
             program.stdin(input).output().unwrap()
         };
         let expected = json(&from("trace.csv"));

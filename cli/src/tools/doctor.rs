@@ -145,7 +145,7 @@ impl Case {
             )));
         }
         suspicious::say(&args.input, None, output);
-        let (rows, _) = Source::open(&args.input, None, 0, output)?.first(usize::MAX)?;
+        let (rows, _) = Source::open(&args.input, None, 0, false, output)?.first(usize::MAX)?;
         let record = Record::of_trace(rows).or_input()?;
         Ok(Self { number: None, record, events: Vec::new(), mfu: None })
     }

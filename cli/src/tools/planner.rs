@@ -51,7 +51,9 @@ Trace:   a CSV file without header, one line per round, one number of seconds pe
          preset: hotspot | bursts | iid | static | calm | stalls | proportional | serverless |
          serverless-cold. A file's times grow in proportion to the load and were recorded at load
          1/n (computing takes all the time), unless --base-load X --slope A says that a fixed
-         part does not grow. `codedgrad simulate` takes the same for granted.
+         part does not grow. A run's were recorded at the load of its scheme; what the fastest
+         answer takes grows, the rest only where a worker is slow because of computing.
+         `codedgrad simulate` takes the same for granted.
 Delay:   --max-delay 0 if the next step needs the gradient of this one (one model). A scheme of
          delay T needs T+1 jobs in flight, such as T+1 interleaved models.
 
@@ -154,9 +156,9 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     }
     let preset = Preset::named(&args.delays);
     suspicious::say_of_shape(&args.delays, args.workers.map(|workers| workers as usize), output);
-    let (rows, cut) = rows(args, output)?;
+    let Trace { rows, cut, growth: usual } = trace(args, output)?;
     let workers = rows.first().map_or(0, Vec::len);
-    let growth = args.load.growth(preset, workers)?;
+    let growth = args.load.growth(usual)?;
     let costs =
         args.share_costs.as_deref().map(|path| costs_in(path, workers, rows.len())).transpose()?;
     let also = args.also.iter().map(|text| families::scheme(text));
@@ -198,16 +200,26 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     if args.json {
         return writeln!(output.out, "{json}").or_work();
     }
-    let said = words(args, &question, &found, (cut, output.width()));
+    let said = words(args, &question, &found, &Known { cut, usual, width: output.width() });
     output.out.write_all(said.as_bytes()).or_work()
 }
 
-/// The trace, in answer times, and whether it goes on after these rounds.
-fn rows(args: &PlanArgs, output: &mut Output<'_>) -> Result<(Vec<Vec<f64>>, bool), Failure> {
+/// Delays to plan with.
+struct Trace {
+    /// In answer times.
+    rows: Vec<Vec<f64>>,
+    /// Whether the trace goes on after these rounds.
+    cut: bool,
+    /// How they grow, unless an option says otherwise.
+    growth: Growth,
+}
+
+fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
     let workers = args.workers.map(|workers| workers as usize);
     let wanted = args.rounds.map(|rounds| rounds as usize);
-    let source = Source::open(&args.delays, workers, args.seed, output)?;
-    let preset = source.preset;
+    let grown = !args.load.is_given();
+    let source = Source::open(&args.delays, workers, args.seed, grown, output)?;
+    let (preset, growth) = (source.preset, source.growth());
     let most = wanted.unwrap_or(if preset.is_some() { ROUNDS.0 } else { ROUNDS.1 });
     let (rows, cut) = source.first(most)?;
     if wanted.is_none() && cut && preset.is_none() {
@@ -222,7 +234,7 @@ fn rows(args: &PlanArgs, output: &mut Output<'_>) -> Result<(Vec<Vec<f64>>, bool
             rows.len()
         ));
     }
-    Ok((rows, cut))
+    Ok(Trace { rows, cut, growth })
 }
 
 /// The first rounds of another table for the same workers.
@@ -239,13 +251,18 @@ fn write(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display())).or_work()
 }
 
-/// The answer in words; `cut` if the trace goes on after the rounds that were looked at.
-fn words(
-    args: &PlanArgs,
-    question: &Question<'_>,
-    found: &Plan,
-    (cut, width): (bool, Width),
-) -> String {
+/// What the words of an answer need beside it.
+struct Known {
+    /// Whether the trace goes on after the rounds that were looked at.
+    cut: bool,
+    /// How delays grow where no option says it.
+    usual: Growth,
+    width: Width,
+}
+
+/// The answer in words.
+fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known) -> String {
+    let width = known.width;
     let (jobs, unit) = (found.jobs, if args.accumulate > 1 { "steps" } else { "rounds" });
     let mut text = format!(
         "{}: {jobs} {unit} of {} workers, {:.4} s per job uncoded",
@@ -291,7 +308,7 @@ fn words(
     let mut text = begun + &table + &width.prose(&text);
     // A command is not broken into lines: it could not be copied.
     if found.method == Method::Replay && args.accumulate == 1 && args.share_costs.is_none() {
-        let _ = writeln!(text, "To check: {}", check(args, question, found, cut));
+        let _ = writeln!(text, "To check: {}", check(args, question, found, known));
     }
     text
 }
@@ -324,9 +341,8 @@ pub(crate) fn table_of(candidates: &[Candidate]) -> Table {
     table
 }
 
-/// The command that replays what is recommended; `cut` if the trace goes on after the rounds that
-/// were looked at.
-fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, cut: bool) -> String {
+/// The command that replays what is recommended.
+fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known) -> String {
     let (choice, preset) = (found.choice(), Preset::named(&args.delays));
     let mut command = format!(
         "codedgrad simulate {} --delays {} --workers {} --jobs {}",
@@ -337,14 +353,14 @@ fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, cut: bool) -> S
         found.jobs
     );
     // Rounds after the last job are the first ones again.
-    if cut && choice.delay > 0 {
+    if known.cut && choice.delay > 0 {
         let _ = write!(command, " --rounds {}", found.jobs);
     }
     if let (Close::Incremental, Some(mu)) = (choice.close, choice.mu) {
         let _ = write!(command, " --close incremental --mu {mu}");
     }
     let _ = match question.growth {
-        usual if usual == Growth::usual(preset, found.workers) => Ok(()),
+        usual if usual == known.usual => Ok(()),
         Growth::AS_RECORDED => write!(command, " --as-recorded"),
         Growth::Additive { base, slope } => write!(command, " --base-load {base} --slope {slope}"),
         Growth::Proportional { base } => write!(command, " --base-load {base} --proportional"),

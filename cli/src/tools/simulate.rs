@@ -140,8 +140,13 @@ pub(crate) struct LoadArgs {
 }
 
 impl LoadArgs {
+    /// Whether an option says how delays grow.
+    pub(crate) fn is_given(&self) -> bool {
+        self.base_load.is_some() || self.as_recorded
+    }
+
     /// As the options say, else what is usual.
-    pub(crate) fn growth(&self, preset: Option<Preset>, workers: usize) -> Result<Growth, Failure> {
+    pub(crate) fn growth(&self, usual: Growth) -> Result<Growth, Failure> {
         if let Some(wrong) =
             [self.base_load, self.slope].into_iter().flatten().find(|x| !x.is_finite() || *x < 0.0)
         {
@@ -156,7 +161,7 @@ impl LoadArgs {
                 "--base-load {base} needs --slope A, or --proportional and a load above 0"
             ))),
             (None, ..) if self.as_recorded => Ok(Growth::AS_RECORDED),
-            (None, ..) => Ok(Growth::usual(preset, workers)),
+            (None, ..) => Ok(usual),
         }
     }
 }
@@ -172,9 +177,10 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
         &args.delays,
         args.workers.map(|workers| workers as usize),
         args.seed,
+        !args.load.is_given() && !args.as_trained.as_trained,
         output,
     )?;
-    let (workers, preset) = (delays.workers(), delays.preset);
+    let (workers, preset, usual) = (delays.workers(), delays.preset, delays.growth());
     suspicious::say(&args.delays, Some(workers), output);
     if args.as_trained.as_trained {
         return predict(args, &spec, delays, output);
@@ -184,7 +190,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(args.jobs), accept };
     let mut scheme = spec.over(horizon).or_input()?;
     spec.check_claim(workers).or_input()?;
-    let rules = rules(args, preset, &*scheme)?;
+    let rules = rules(args, preset, usual, &*scheme)?;
     if let Some(warning) = spec.warning(workers) {
         output.note(format_args!("warning: {warning}"));
     }
@@ -272,10 +278,11 @@ fn show(
 fn rules(
     args: &SimulateArgs,
     preset: Option<Preset>,
+    usual: Growth,
     scheme: &dyn Scheme,
 ) -> Result<Rules, Failure> {
     let facts = scheme.facts();
-    let growth = Some(args.load.growth(preset, facts.workers)?);
+    let growth = Some(args.load.growth(usual)?);
     let dispatch = args.dispatch.unwrap_or(preset.map_or(0.0, Preset::pull));
     let close = match (args.close, facts.delay) {
         (Some(CloseArg::All), _) => Close::All,

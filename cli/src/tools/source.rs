@@ -6,7 +6,7 @@ use super::trace::Recording;
 use crate::output::Output;
 use crate::{Failure, OrInput};
 use anyhow::Context;
-use codedgrad::delays::{DelayError, DelayRows, Preset, TraceReader, Unit};
+use codedgrad::delays::{DelayError, DelayRows, Growth, Preset, TraceReader, Unit};
 use std::io::{Cursor, Read};
 use std::path::Path;
 
@@ -18,6 +18,8 @@ pub(crate) struct Source {
     pub(crate) preset: Option<Preset>,
     workers: usize,
     rows: Rows,
+    /// How a run's times grow, where its record tells.
+    recorded: Option<Growth>,
 }
 
 /// Rows of delays, one after the other.
@@ -32,10 +34,12 @@ enum Rows {
 
 impl Source {
     /// Opens what `--delays` says, for the given number of workers or for as many as there are.
+    /// With `grown`, a run's times are those to plan with, for [`Source::growth`].
     pub(crate) fn open(
         name: &str,
         workers: Option<usize>,
         seed: u64,
+        grown: bool,
         output: &mut Output<'_>,
     ) -> Result<Self, Failure> {
         let path = Path::new(name);
@@ -49,16 +53,22 @@ impl Source {
             return Self::kept(text, "standard input", workers, output);
         }
         if preset.is_none() && Recorded::is_in(path) {
-            let csv = Recording::as_text(path, output)?;
-            return Self::kept(csv, &format!("the record of {name}"), workers, output);
+            let (csv, recorded) = Recording::as_text(path, grown, output)?;
+            let kept = Self::kept(csv, &format!("the record of {name}"), workers, output)?;
+            return Ok(Self { recorded, ..kept });
         }
         if preset.is_some() || !path.exists() {
             let rows = DelayRows::open(name, workers, seed).or_input()?;
-            return Ok(Self { preset, workers: rows.workers(), rows: Rows::Preset(rows) });
+            return Ok(Self {
+                preset,
+                workers: rows.workers(),
+                rows: Rows::Preset(rows),
+                recorded: None,
+            });
         }
         let trace = TraceReader::open(path, workers).or_input()?;
         suspicious::say_of_columns(name, trace.workers(), trace.columns(), output);
-        Ok(Self { preset, workers: trace.workers(), rows: Rows::File(trace) })
+        Ok(Self { preset, workers: trace.workers(), rows: Rows::File(trace), recorded: None })
     }
 
     fn kept(
@@ -72,11 +82,16 @@ impl Source {
         let workers = trace.workers();
         let rows: Vec<Vec<f64>> = trace.collect::<Result<_, _>>().or_input()?;
         suspicious::say_of_rows(name, &rows[..rows.len().min(suspicious::ROWS)], output);
-        Ok(Self { preset: None, workers, rows: Rows::Kept(rows) })
+        Ok(Self { preset: None, workers, rows: Rows::Kept(rows), recorded: None })
     }
 
     pub(crate) fn workers(&self) -> usize {
         self.workers
+    }
+
+    /// How the delays grow with the load, unless somebody says otherwise.
+    pub(crate) fn growth(&self) -> Growth {
+        self.recorded.unwrap_or(Growth::usual(self.preset, self.workers))
     }
 
     /// The first rounds, no more than `most`, and whether there are others.

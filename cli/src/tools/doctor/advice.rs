@@ -58,21 +58,17 @@ impl Advice<'_> {
 
     /// A scheme over the recorded times; `simulate` takes a folder's first run, and all of it.
     fn simulated(&self, scheme: &str) -> Option<String> {
-        let (_, load) = self.found.planned_on.as_ref()?;
+        self.found.planned_on.as_ref()?;
         let DoctorArgs { input, number, from, to, .. } = self.args;
         if input == STDIN || number.is_some_and(|number| number > 0) || from.or(*to).is_some() {
             return None;
         }
         let workers = self.found.workers;
-        let mut command = format!(
+        Some(format!(
             "codedgrad simulate {} --delays {} --workers {workers} --jobs {}",
             quoted(scheme),
             quoted(input),
             self.found.rounds
-        );
-        if (load * workers as f64 - 1.0).abs() > 1e-9 {
-            let _ = write!(command, " --base-load {load} --proportional");
-        }
-        Some(command)
+        ))
     }
 }

@@ -6,8 +6,8 @@ use crate::output::Output;
 use crate::port::ADDRESS;
 use crate::tools::recorded::Recorded;
 use crate::{Failure, OrWork};
-use codedgrad::delays::write_row;
-use codedgrad::doctor::AnswerRows;
+use codedgrad::delays::{Growth, write_row};
+use codedgrad::doctor::{AnswerRows, Known, examine};
 use serde::Deserialize;
 use std::fs;
 use std::path::Path;
@@ -42,14 +42,25 @@ impl Recording {
         }
     }
 
-    /// The trace of a run's folder or record, as text.
-    pub(crate) fn as_text(run: &Path, output: &mut Output<'_>) -> Result<Vec<u8>, Failure> {
-        let made = Self::of(Recorded::read(run, None, false, output)?);
-        let mut csv = Vec::new();
-        made.rows.iter().try_for_each(|row| write_row(&mut csv, row)).or_work()?;
+    /// The trace of a run's folder or record, as text; with `grown`, that of the times to plan
+    /// with, and how they grow, where that can be told.
+    pub(crate) fn as_text(
+        run: &Path,
+        grown: bool,
+        output: &mut Output<'_>,
+    ) -> Result<(Vec<u8>, Option<Growth>), Failure> {
+        let recorded = Recorded::read(run, None, false, output)?;
+        let known = Known { registry: families::registry(), events: &[] };
+        let found = grown.then(|| examine(&recorded.record, &known).to_plan()).flatten();
+        let made = Self::of(recorded);
         made.say(output);
-        made.say_load(output);
-        Ok(csv)
+        if grown && found.is_none() {
+            made.say_load(output);
+        }
+        let (rows, growth) = found.map_or((made.rows, None), |(rows, growth)| (rows, Some(growth)));
+        let mut csv = Vec::new();
+        rows.iter().try_for_each(|row| write_row(&mut csv, row)).or_work()?;
+        Ok((csv, growth))
     }
 
     /// Says what it was made of.
