@@ -103,6 +103,7 @@ impl<V: Vector> Ledger<V> {
         if results.is_empty() {
             self.results.remove(&task);
         }
+        // Counted, and not looked up, since it is asked for at every turn.
         self.kept -= usize::from(result.is_some());
         result
     }
@@ -134,6 +135,7 @@ impl<V: Vector> Ledger<V> {
             Arc::make_mut(sum).add(weight as f32, &result);
             return Ok(Some(result));
         }
+        // The vector itself becomes the sum: most weights are 1, and nothing is copied then.
         if weight != 1.0 {
             Arc::make_mut(&mut result).scale(weight as f32);
         }
@@ -143,6 +145,7 @@ impl<V: Vector> Ledger<V> {
 
     /// Forgets the sum of a step and all results of jobs below `end`; gives their memory back.
     pub fn release(&mut self, step: Step, end: Job) -> Vec<Arc<V>> {
+        // Tasks are in the order of their jobs.
         let later = self.results.split_off(&Task { job: end, piece: 0, plan: 0 });
         let mut free: Vec<Arc<V>> =
             std::mem::replace(&mut self.results, later).into_values().flatten().collect();

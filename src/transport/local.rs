@@ -228,6 +228,7 @@ impl<V: Vector> LocalTransport<V> {
         self.next[worker.index()] = next;
         let least = self.next.iter().flatten().min();
         let mut staying = self.staying.lock();
+        // With nobody left, nobody applies anything any more.
         let later = least.map_or_else(BTreeMap::new, |least| staying.split_off(least));
         for (_, vector) in std::mem::replace(&mut *staying, later).into_values() {
             self.pool.give_shared(vector);
@@ -240,6 +241,8 @@ impl<V: Vector> Transport for LocalTransport<V> {
 
     fn send(&mut self, worker: Worker, order: Order) {
         match &order {
+            // Kept here too, since `Abandon` must reach a worker that is in the middle of its tasks
+            // and reads no orders.
             Order::Compute { cancel, .. } => self.running[worker.index()] = Some(cancel.clone()),
             Order::Abandon | Order::Stop => {
                 if let Some(cancel) = self.running[worker.index()].take() {
@@ -249,6 +252,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
             Order::LoadState { state } => self.progress(worker, Some(state.next)),
             _ => {}
         }
+        // The flag has done it: an order that comes when all is over would end the next tasks.
         let posted = Some(order).filter(|order| !matches!(order, Order::Abandon));
         if posted.is_some() && self.workers[worker.index()].send(posted).is_err() {
             tracing::debug!("{worker} is lost; its order is dropped");
@@ -256,6 +260,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
     }
 
     fn receive(&mut self, patience: Option<Duration>) -> Option<(Worker, Notice)> {
+        // They hold it by then, though none of them has said so: memory is shared.
         if let Some(held) = self.held.pop_front() {
             return Some(held);
         }
@@ -289,6 +294,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
         let folded = self.ledgers.fold(step, terms, &mut gradient)?;
         let gradient = match gradient.into_host() {
             Ok(gradient) => gradient,
+            // It stays where it was summed, and workers read it there.
             Err(vector) if folded.finite => {
                 self.stay(step, attempt, vector, folded.digest);
                 return Ok(None);
@@ -333,6 +339,7 @@ impl<V: Vector> Link<V> for LocalLink<V> {
                 posted => posted.ok().flatten(),
             },
         };
+        // It may have been closed while it waited, and an order that was there already is void.
         let order = posted.filter(|_| !self.closer.is_closed());
         self.stopped |= matches!(order, None | Some(Order::Stop));
         order.map_or(Received::Gone, Received::Order)

@@ -31,6 +31,7 @@ impl Announcements {
         numbers: Arc<Vec<f32>>,
     ) -> Range<usize> {
         let known = self.final_chunks(task);
+        // A hole could not be told by one range; the whole result closes it when it is done.
         let joins = known.is_empty() || chunks.end == known.start || chunks.start == known.end;
         if joins && !chunks.is_empty() {
             self.0.entry(task).or_default().push(Part { chunks, numbers });

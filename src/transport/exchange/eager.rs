@@ -105,6 +105,7 @@ impl EagerReceiver {
     ) -> Result<Option<Notice>, String> {
         let (length, vectors) = (self.length, &self.vectors);
         let task = header.task();
+        // A header has no room for the number of a plan; with its order a task is the only one.
         let of_plan = |plan| (worker, header.attempt, Task { plan, ..task });
         let Some((&key, ordered)) = self.ordered.range_mut(of_plan(0)..=of_plan(u32::MAX)).next()
         else {
@@ -117,8 +118,10 @@ impl EagerReceiver {
         });
         let chunk = header.chunk_of(length)?;
         let range = chunk_range(chunk, length);
+        // A chunk that comes twice, after a connection broke, counts once.
         if std::mem::take(&mut partial.missing[chunk]) {
             block.copy_to(&mut partial.vector[range.clone()]);
+            // The worker says so too; what it says is not taken for what came.
             partial.finite &= nonfinite_mask(&partial.vector[range]) == 0.0;
             partial.left -= 1;
         }

@@ -98,6 +98,7 @@ impl ExchangeMonitor {
     /// Who can hand the sum to a node that lacks it: if there is a choice, none of those for whom
     /// it waits in vain.
     pub(super) fn giver(&self, to: u32, is_there: impl Fn(u32) -> bool) -> Option<u32> {
+        // A connection may be broken in one direction only, and nobody has noticed.
         let on = self.waiting.get(&to).map_or(&[][..], |waiting| &waiting.on);
         self.holders
             .keys()

@@ -164,6 +164,8 @@ impl WorkerSums {
                     Support::Unknown { asked } => asked.clear(),
                     Support::Missing { .. } => {}
                     Support::Present => {
+                        // A collective may be in the middle of a sum for the lost coordinator, and
+                        // cannot be stopped.
                         self.leaving += 1;
                         out.push(WorkerEffect::Collective(CollectiveCommand::Leave {
                             group: u64::MAX,
@@ -226,6 +228,7 @@ impl WorkerSums {
         self.node.forget_sum(step, attempt);
         self.in_group.push((step, attempt));
         let length = self.length;
+        // Members have the sum by then; the others are sent it.
         let shown = receivers
             .into_iter()
             .filter(|node| owners.iter().all(|owner| owner.node != *node))
@@ -256,6 +259,7 @@ impl WorkerSums {
             Support::Unknown { asked } if matches!(told, CollectiveCommand::Leave { .. }) => {
                 asked.clear();
             }
+            // The trainer may still be loading; what it will be asked waits for it.
             Support::Unknown { asked } => asked.push(told),
             Support::Missing { reason } => {
                 if let CollectiveCommand::Name { group } | CollectiveCommand::Join { group, .. } =
@@ -276,6 +280,7 @@ impl WorkerSums {
 
     fn reported(&mut self, reported: CollectiveEvent, out: &mut Effects) {
         if let CollectiveEvent::Left { group } = reported {
+            // All groups: that is how a lost coordinator's were left.
             self.leaving = self.leaving.saturating_sub(usize::from(group == u64::MAX));
         }
         if self.leaving > 0 {

@@ -55,6 +55,8 @@ impl NcclCollective {
         limits: Timeouts,
     ) -> Result<Self, NcclError> {
         super::version()?;
+        // A stream of its own, so that a collective that waits for others does not hold up the
+        // trainer's kernels.
         let cuda = Arc::new(cuda.beside()?);
         let (orders, taken) = channel();
         let summing = CollectiveThread { cuda, results, limits, group: None, spare: Vec::new() };
@@ -76,6 +78,7 @@ impl Collective for NcclCollective {
             CollectiveCommand::Leave { group } => self.last.take_if(|(last, _)| *last <= *group),
             _ => None,
         };
+        // The thread may be waiting inside the old group, and would not read the order before that.
         over.into_iter().for_each(|(_, over)| over.cancel());
         // A thread that has ended has said why.
         let _ = self.orders.as_ref().map(|orders| orders.send((told, cancel)));
@@ -84,6 +87,7 @@ impl Collective for NcclCollective {
 
 impl Drop for NcclCollective {
     fn drop(&mut self) {
+        // Else the thread could not be joined: it waits for ranks that may be lost.
         if let Some((_, last)) = self.last.take() {
             last.cancel();
         }
@@ -205,6 +209,7 @@ impl CollectiveThread {
         report: &dyn Fn(CollectiveEvent),
     ) -> Result<(), Trouble> {
         let (step, attempt) = (collective.step, collective.attempt);
+        // Put back at the end: a group in which something failed is not used again.
         let Some(mut joined) = self.group.take() else { return Ok(()) };
         let mut sum = self.vector(collective.length);
         self.scatter(&mut joined, collective, &mut sum)?;
@@ -214,6 +219,7 @@ impl CollectiveThread {
             .map(|(worker, part)| Ok((joined.rank(*worker)?, part.clone())))
             .collect::<Result<_, Trouble>>()?;
         joined.group.gather(&parts, &mut sum.target()?)?;
+        // Looked for in the sum and not in each term: one pass, and the sum is what is applied.
         let finite = self.cuda.largest(&DeviceSource::F32(sum.view()?))?.is_finite();
         let folded = Folded { digest: sum.digest()?, finite };
         let spent = if finite { self.results.keep_sum(step, attempt, sum) } else { vec![sum] };
@@ -268,6 +274,7 @@ impl CollectiveThread {
                     .source(*worker, place)
                     .ok_or_else(|| Trouble::Other("a term that nobody holds".into()))?;
                 match (*worker == collective.me, piece.worker == collective.me) {
+                    // Also for its own part, where it is read from and not sent.
                     (_, true) => held.push((
                         joined.rank(*worker)?,
                         self.held(collective, piece.what)?,
@@ -311,6 +318,7 @@ impl CollectiveThread {
             }
             sum.sum_part(part.clone(), &terms)?;
         }
+        // Parts of other lengths come of groups of other sizes, and would be kept for ever.
         self.spare.retain(|vector| Vector::length(vector) == collective.length);
         self.spare.extend(came.into_iter().map(|(_, vector)| vector));
         Ok(())

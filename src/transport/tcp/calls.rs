@@ -31,6 +31,7 @@ pub(super) async fn listen(
     };
     let address = match join.listen {
         Some(address) => address,
+        // Where the coordinator can be reached from, others can be too, in most networks.
         None => SocketAddr::new(network.route(&join.address).await.map_err(unreachable)?, 0),
     };
     let checked = security::check_address(address, &join.security);
@@ -55,6 +56,7 @@ pub(super) async fn call(
     (offer, facts): (Option<Offer>, &RunFacts),
 ) -> Result<(Stream, Welcome), TcpError> {
     let begun = Instant::now();
+    // A deadline beyond what a clock can hold would be an overflow.
     let deadline = begun + join.patience.min(Limits::WAIT_MAX);
     let mut pause = Duration::from_millis(50);
     let mut tries = 0;
@@ -66,6 +68,7 @@ pub(super) async fn call(
         let error = match attempt {
             Ok(Ok(welcome)) => return Ok(welcome),
             Ok(Err(
+                // Trying again changes none of these.
                 error @ (TcpError::Refused { again: false, .. }
                 | TcpError::Replaced
                 | TcpError::Security(
@@ -139,8 +142,10 @@ pub(super) async fn answer(
     loop {
         let (stream, from, pass) = door.next(&*listener).await;
         let (door, streams) = (Arc::clone(&door), streams.clone());
+        // A caller that says nothing must not keep the others waiting.
         tokio::spawn(async move {
             let met = door.meet(stream, &pass).await;
+            // It has proved itself, or never will: others may have its place.
             drop(pass);
             match met {
                 Ok((_, peer, Across::Peer { worker, run: theirs, .. }))

@@ -196,6 +196,8 @@ impl CoordinatorNode {
         mut callers: mpsc::Receiver<Caller>,
     ) {
         let mut tick = tokio::time::interval(TICK);
+        // A machine that was stopped for a while must not get all the ticks that it missed at once:
+        // nobody would have had the time to answer between them.
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let (mut ends_by, mut unheld) = (None, Vec::new());
         loop {
@@ -206,6 +208,8 @@ impl CoordinatorNode {
                 }
             }
             tokio::select! {
+                // What the engine decided comes first: it ends work that connections would only add
+                // to.
                 biased;
                 command = commands.recv(), if ends_by.is_none() => match command {
                     Some(commands) => {
@@ -218,6 +222,8 @@ impl CoordinatorNode {
                 },
                 Some(((worker, epoch), incoming)) = events.recv() => {
                     self.incoming(worker, epoch, incoming);
+                    // Chunks come faster than they are looked at one by one, and every turn of the
+                    // loop has a price; a bound, so that commands and ticks are not kept waiting.
                     for _ in 1..AT_ONCE {
                         let Ok(((worker, epoch), incoming)) = events.try_recv() else { break };
                         self.incoming(worker, epoch, incoming);
@@ -300,6 +306,7 @@ impl CoordinatorNode {
         let behind = offers.iter().filter(|(_, offer)| is_behind(*offer));
         let behind = behind.map(|(worker, _)| worker.0).collect();
         self.sums(CoordinatorEvent::Begun { start, behind });
+        // The engine must know the connections before it hears of them: its orders name them.
         self.watched.notice(Heard::Began(self.members.epochs()));
         for (worker, offer) in &offers {
             match offer {
@@ -322,6 +329,8 @@ impl CoordinatorNode {
     fn order(&mut self, worker: Worker, epoch: u32, order: Order) {
         let down = match order {
             Order::Compute { tasks, .. } => {
+                // A worker that is lost gets no number: the engine hears that it is lost, and
+                // orders anew.
                 let Some(order) = self.members.next_order(worker.0) else { return };
                 self.sums(CoordinatorEvent::Ordered {
                     worker: worker.0,
@@ -356,6 +365,7 @@ impl CoordinatorNode {
             Order::LoadState { state } => {
                 let transfer = self.states.send();
                 self.members.member_mut(worker.0).into_iter().for_each(|member| {
+                    // What it was sent before is part of the state, and will not be applied.
                     member.unapplied.clear();
                     member.taking = Some(transfer);
                     member.misses.takes(state.next);
@@ -372,6 +382,7 @@ impl CoordinatorNode {
                 self.sums(CoordinatorEvent::HasState { worker: worker.0, next });
                 return;
             }
+            // All are told at once, when the last sums are handed on.
             Order::Stop => return,
             Order::Dismiss(why) => return self.dismiss(worker.0, &why),
             Order::Store { step, attempt, decoded } => {
@@ -388,6 +399,7 @@ impl CoordinatorNode {
             return frame.clone();
         }
         let (step, attempt, epoch, Worker(saver)) = which;
+        // Workers know exchanges by numbers of their own: some were only expected.
         let attempt = self.sums.number(step, attempt);
         let Decoded { digest, aux, .. } = decoded;
         let (digest, aux) = (*digest, aux.clone());
@@ -398,6 +410,7 @@ impl CoordinatorNode {
 
     /// Tells whoever makes the sums what happened, and does what follows from it.
     fn sums(&mut self, event: CoordinatorEvent<'_>) {
+        // What is done for an effect may be told as an event again, so the room is taken out.
         let mut effects = std::mem::take(&mut self.spare);
         self.sums.handle(Instant::now().into_std(), event, &mut effects);
         self.carry_out(effects);
@@ -470,6 +483,8 @@ impl CoordinatorNode {
             self.members
                 .member_mut(worker.0)
                 .into_iter()
+                // It was not answered after all: the same question may come again, once there is a
+                // state.
                 .for_each(|member| member.misses.recall(step));
             self.notify(worker, Notice::StepUnavailable);
         }
@@ -482,6 +497,8 @@ impl CoordinatorNode {
     }
 
     fn incoming(&mut self, worker: u32, epoch: u32, incoming: Incoming) {
+        // What was still on its way when its connection was given up belongs to a worker that the
+        // engine has been told is lost.
         if !self.members.heard(worker, epoch) {
             return;
         }
@@ -524,6 +541,8 @@ impl CoordinatorNode {
                 self.sums(CoordinatorEvent::Dropped { worker: worker.0, order });
                 self.notify(worker, Notice::Idle { spent: spent(computed, units) });
             }
+            // A pong is a sign of life, which was noted when it came. An order that was never given
+            // is nothing to answer for: it was given over another connection.
             FromWorker::Done { .. } | FromWorker::Idle { .. } | FromWorker::Pong { .. } => {}
             FromWorker::Held { step, attempt, digest } => {
                 self.sums(CoordinatorEvent::Held { worker: worker.0, step, attempt, digest });
@@ -541,6 +560,7 @@ impl CoordinatorNode {
                 let Some(member) = self.members.member_mut(worker.0) else { return };
                 if member.unapplied.remove(&step) {
                     self.notify(worker, Notice::Applied { step, digest });
+                // It was applied over the last connection, which broke before the digest had come.
                 } else if step < member.offered.0 && member.offered.1 > 0 {
                     member.offered.1 -= 1;
                     self.notify(worker, Notice::AppliedBefore { step, digest });
@@ -560,6 +580,8 @@ impl CoordinatorNode {
                         .position(|other| *other == needy)
                         .map(|at| member.provides.remove(at))
                 });
+                // Memory is taken for what it announces, so there must be a bound that no honest
+                // state reaches.
                 let most = STATE_FACTOR * self.listen.config.length + STATE_BESIDE;
                 let fits = self.states.expect(worker, (transfer, needy), (next, lengths), most);
                 if asked.is_none() || !fits {
@@ -628,6 +650,7 @@ impl CoordinatorNode {
 
     /// The same, with a last word to it.
     fn part_with(&mut self, worker: u32, reason: &str, word: Option<&ToWorker>) {
+        // Two may find at the same time that it is lost, such as a reader and a writer.
         if !self.members.leave(worker, word) {
             return;
         }

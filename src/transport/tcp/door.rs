@@ -53,6 +53,8 @@ impl Door {
         loop {
             match listener.accept().await {
                 Ok((stream, from)) => return (stream, from, self.gate.enter(from.ip())),
+                // A port that gave up at the first error would be closed for ever by too many open
+                // files.
                 Err(error) => self.cannot(&error).await,
             }
         }
@@ -86,6 +88,7 @@ impl Door {
             Ok((stream, peer, wire::decode(&body)?))
         };
         tokio::select! {
+            // Who has proved itself is in, even if its place was lost in the same moment.
             biased;
             met = proven => met,
             () = pass.lost() => Err("it had not proved itself yet when others needed its \
@@ -102,6 +105,7 @@ impl Door {
         let was_due = refusals.due();
         let lines = refusals.note(from.ip(), reason, self.begun.elapsed());
         let due = refusals.due();
+        // Logging may be slow, and must not hold up those who are refused next.
         drop(refusals);
         lines.into_iter().for_each(|line| tracing::warn!("{line}"));
         if let Some(due) = due.filter(|_| due != was_due) {

@@ -169,6 +169,7 @@ impl Environment {
         let token =
             token.map_err(|source| EnvironmentError::NotToken { variable: TOKEN, source })?;
         let [host, port] = MASTER.map(|name| look.text(name));
+        // Both are read before either is used: a value that is no text is an error in any case.
         let master = host?.zip(port?).map(|(host, port)| format!("{host}:{port}"));
         Ok(Self {
             address: look.text(ADDRESS)?.or(master),
@@ -206,6 +207,7 @@ impl<F: Fn(&str) -> Option<OsString>> Look<F> {
     ) -> Result<Option<(&'static str, u32)>, EnvironmentError> {
         for &variable in variables {
             if let Some(value) = self.text(variable)? {
+                // Scripts leave blanks around what they read from files.
                 let number = value.trim().parse().ok().filter(|number| *number != COORDINATOR);
                 let number = number.ok_or(EnvironmentError::NotNumber { variable, value })?;
                 return Ok(Some((variable, number)));
@@ -282,6 +284,7 @@ fn certificate(dir: &Path, worker: Option<u32>) -> Result<String, EnvironmentErr
     let names: Vec<String> = names.filter(|name| name.starts_with("worker-")).collect();
     match &names[..] {
         [name] => Ok(name.clone()),
+        // Guessing would give two workers the same name.
         _ => Err(EnvironmentError::WhichCertificate { dir: dir.into(), found: names.len() }),
     }
 }

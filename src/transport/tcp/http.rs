@@ -41,6 +41,7 @@ pub fn fetch(address: &str, path: &str, patience: Duration) -> io::Result<String
         format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes(),
     )?;
     let mut answer = String::new();
+    // The other end may be anybody: what it sends is bounded, as is the time for it.
     stream.take(PAGE_BYTES_MAX).read_to_string(&mut answer)?;
     let (head, body) =
         answer.split_once("\r\n\r\n").ok_or_else(|| io::Error::other("it does not talk HTTP"))?;
@@ -91,6 +92,7 @@ impl HttpServer {
 impl Drop for HttpServer {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
+            // Pages that are on their way are not worth waiting for.
             runtime.shutdown_background();
         }
     }
@@ -100,6 +102,7 @@ async fn answer(listener: TcpListener, pages: Pages) {
     let gate = HandshakeGate::new(CLIENTS);
     loop {
         let Ok((stream, from)) = listener.accept().await else {
+            // Too many open files, mostly: they are closed in a while.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -144,6 +147,7 @@ fn response(request: &[u8], pages: &Pages) -> String {
     let mut words = line.split(' ');
     let plain = |text: &str| Page { kind: "text/plain; charset=utf-8", body: format!("{text}\n") };
     let (status, page) = match (words.next(), words.next()) {
+        // Before the line is looked at: it may have been cut.
         _ if request.len() >= REQUEST_BYTES_MAX => {
             ("431 Request Header Fields Too Large", plain("too long"))
         }

@@ -180,6 +180,7 @@ impl Members {
     pub(super) fn member(&self, claim: Claim<'_>) -> Result<u32, NotAdmitted> {
         let Claim { worker, identity, process } = claim;
         let all = || (0u32..).zip(&self.places);
+        // First of all: a process that was thought dead and comes back must not throw out its heir.
         if all().any(|(_, place)| place.replaced.contains(&process)) {
             return Err(NotAdmitted::Replaced);
         }
@@ -190,6 +191,7 @@ impl Members {
                 "there is no worker {worker}: they are 0 to {last}"
             )))?;
             return match &place.member {
+                // It may be lost soon, so the caller is told to call again.
                 Some(member) if member.identity != identity => Err(NotAdmitted::Taken(format!(
                     "worker {worker} is already there, by the name {:?}",
                     member.identity
@@ -207,6 +209,7 @@ impl Members {
             );
             return Err(NotAdmitted::Refused(why));
         }
+        // Places that nobody had come first, so that a worker that restarts finds its own again.
         let fresh = || all().find(|(_, place)| place.identity.is_none());
         let free = || all().find(|(_, place)| place.member.is_none());
         let found = known.or_else(fresh).or_else(free);
@@ -225,6 +228,7 @@ impl Members {
         let Some(place) = self.place(worker) else { return };
         let Some(member) = &place.member else { return };
         place.replaced.push_back(member.process);
+        // A process that restarts for ever would fill the memory.
         if place.replaced.len() > REPLACED_MAX {
             place.replaced.pop_front();
         }

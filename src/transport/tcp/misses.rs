@@ -70,6 +70,7 @@ impl Misses {
         {
             return Miss::Wait;
         }
+        // The oldest steps first: they are not asked for any more.
         if self.asked.len() >= KNOWN {
             self.asked.pop_first();
         }

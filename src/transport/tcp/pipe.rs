@@ -143,6 +143,8 @@ impl Pipe {
         if waiting.end != End::Open {
             return;
         }
+        // A peer that reads nothing is lost in the end; until it is, memory must not fill up for
+        // it.
         if waiting.control.len() > CONTROL_WAITING_MAX {
             return self.0.end(&mut waiting, End::Closed);
         }
@@ -153,6 +155,7 @@ impl Pipe {
     /// Sends a chunk unless so many bytes already wait; false if it was dropped.
     pub(super) fn send(&self, frame: Frame, waiting_max: usize) -> bool {
         let mut waiting = lock(&self.0.waiting);
+        // Only data is bounded by bytes: control frames are short, and none of them may be lost.
         let bytes = waiting.data_bytes + frame.header.length as usize;
         if waiting.end != End::Open || bytes > waiting_max {
             return false;
@@ -191,6 +194,8 @@ impl Queues {
                 let mut bytes = 0;
                 while bytes < TOGETHER_BYTES
                     && frames.len() < TOGETHER_FRAMES
+                    // Control overtakes data: what ends or asks for something must not wait behind
+                    // megabytes.
                     && let Some(frame) = waiting.control.pop_front().or_else(|| {
                         let chunk = waiting.data.pop_front()?;
                         waiting.data_bytes -= chunk.header.length as usize;
@@ -238,6 +243,8 @@ async fn write(
         if frames.is_empty() {
             break;
         }
+        // The write goes on where it was when the queue is only dropped: a frame that is cut in the
+        // middle would be an error at the other end, and not an end.
         let mut writing = pin!(put(stream, frames.drain(..), context));
         tokio::select! {
             biased;
@@ -255,12 +262,16 @@ async fn write(
 /// A frame as it goes out: header and body.
 fn dressed(frame: Frame, context: &ConnectionContext) -> ([u8; HEADER_BYTES], Body) {
     let Stamp { run, epoch, worker, layout, format } = context.stamp;
+    // Frames are made without knowing the connection; what all of them have in common is put in
+    // here, once.
     let mut header = Header { run, epoch, worker, layout, ..frame.header };
     let mut body = frame.body;
     if format == NumberFormat::Bf16
         && header.kind != Kind::State
         && let Some(floats) = body.floats()
     {
+        // Rounded at the last moment, into memory that is used again: a copy in bf16 is half as
+        // long.
         let mut block = context.blocks.take(floats.len(), format);
         block.fill(floats);
         body = Body::Block(Arc::new(block));
@@ -282,6 +293,7 @@ async fn put(
     context: &ConnectionContext,
 ) -> Result<(), PipeError> {
     let dressed: Vec<_> = frames.map(|frame| dressed(frame, context)).collect();
+    // Header and body are not copied together: a body may be a part of a gradient, as it lies.
     let mut rest: Vec<IoSlice<'_>> = dressed
         .iter()
         .flat_map(|(head, body)| [IoSlice::new(head), IoSlice::new(body.bytes())])
@@ -340,6 +352,7 @@ pub(super) async fn run<N: Clone>(
     let mut reader = BufReader::new(reader);
     let error = tokio::select! {
         biased;
+        // Reading is looked at first: what came before the end is worth more than what was to go.
         error = read(&mut reader, &name, &context, &events) => error,
         written = write(&mut writer, &queues, &context) => written.err().unwrap_or(PipeError::Closed),
     };
@@ -374,6 +387,7 @@ async fn next(
     loop {
         let mut bytes = [0; HEADER_BYTES];
         stream.read_exact(&mut bytes).await?;
+        // Its lengths are checked there, before any memory is taken for what follows.
         let header = Header::decode(&bytes, CONTROL_BYTES_MAX)?;
         context.traffic.received.fetch_add((HEADER_BYTES + header.length as usize) as u64, Relaxed);
         if header.kind == Kind::Control {
@@ -388,6 +402,7 @@ async fn next(
                 header.run, header.layout
             )));
         }
+        // Most chunks are those of sums, whose place is known: no copy, and no block.
         if let Some(slot) = context.buffers.slot(&header) {
             if place(stream, context, &header, &slot).await? {
                 return Ok(Incoming::Placed(header, slot));
@@ -396,6 +411,7 @@ async fn next(
         }
         let mut block = context.blocks.take(header.count(), header.format);
         stream.read_exact(block.bytes_mut()).await?;
+        // Terms have none: who sums them sees whether they are finite, and the sum has one.
         if header.digest != 0 {
             check(&header, block.bytes())?;
         }
@@ -421,6 +437,8 @@ async fn place(
 ) -> Result<bool, PipeError> {
     let mut filled = 0;
     while filled < header.length as usize {
+        // The place is locked only while bytes are there, never while they are waited for:
+        // somebody else may fill it from another connection meanwhile.
         let read = poll_fn(|context| {
             let read = slot.with(|place| {
                 let mut rest = ReadBuf::new(&mut place[filled..]);
@@ -434,6 +452,7 @@ async fn place(
             Some(0) => return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()),
             Some(read) => filled += read,
             None => {
+                // The rest of the body has to be read all the same: the next header comes after it.
                 let mut rest = context.blocks.take(header.count(), header.format);
                 stream.read_exact(&mut rest.bytes_mut()[filled..]).await?;
                 context.blocks.give(rest);

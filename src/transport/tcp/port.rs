@@ -67,6 +67,7 @@ impl Port {
     /// with what they do not say.
     pub fn first(&mut self, patience: Duration) -> Option<RunFacts> {
         let Opened { callers, first, .. } = &mut self.opened;
+        // Asked again, it is the same one: it waits for its answer.
         if first.is_none() {
             *first = wait(&self.runtime, async {
                 tokio::time::timeout(patience, complete(callers)).await.ok().flatten()
@@ -123,6 +124,7 @@ impl Opened {
         let refused = |source| TcpError::Listen { address: address.to_string(), source };
         let listener = network.bind(address).await.map_err(refused)?;
         let address = listener.address().map_err(refused)?;
+        // Callers wait in their connections, where their places bound them, and not here.
         let (waiting, callers) = mpsc::channel(16);
         let door = Door::new(security.clone(), workers, Some(Arc::clone(&status)));
         let calls = tokio::spawn(answer(listener, door, waiting.clone()));

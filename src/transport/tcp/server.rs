@@ -67,7 +67,9 @@ impl TcpTransport {
         status: Arc<Mutex<TcpStatus>>,
         (calls, callers): (JoinHandle<()>, mpsc::Receiver<Caller>),
     ) -> Result<Self, TcpError> {
+        // Before the port lets anybody in: a run that cannot be must not have workers.
         let refused = match (listen.exchange, listen.config.format) {
+            // Nobody reads frames of it.
             (_, NumberFormat::F16) => Some(TcpError::Format),
             (Exchange::NCCL, NumberFormat::Bf16) => Some(TcpError::Narrow),
             _ => None,
@@ -79,6 +81,7 @@ impl TcpTransport {
         let (commands, commands_out) = mpsc::unbounded_channel();
         let (notices_in, notices, waker) = mailbox();
         let (offers_in, offers) = watch::channel(Offers::new());
+        // Bounded, so that workers that send too fast are held up by TCP and not by memory.
         let (events, events_out) = mpsc::channel(256);
         let (address, format) = (listen.address, listen.config.format);
         let held = (listen.exchange == Exchange::HOLD)
@@ -172,6 +175,7 @@ impl TcpTransport {
                     Heard::Notice(_, _, Notice::State { needy: Worker(COORDINATOR), state }) => {
                         found = Some(state);
                     }
+                    // The engine hears of everything else later, in the order in which it came.
                     other => self.early.push_back(other),
                 }
             }
@@ -211,6 +215,8 @@ impl Transport for TcpTransport {
         loop {
             if self.early.is_empty() {
                 let mut came = self.notices.try_recv().ok();
+                // Before waiting, and only then: decisions of one turn go to the node together,
+                // which wakes up once for all of them.
                 if came.is_none() {
                     self.flush();
                     came = match patience {
@@ -224,6 +230,8 @@ impl Transport for TcpTransport {
             match self.early.pop_front()? {
                 Heard::Began(epochs) => self.epochs = epochs,
                 Heard::Notice(worker, epoch, notice) => {
+                    // Only now does the engine know of the connection, and its orders can be meant
+                    // for it.
                     if matches!(notice, Notice::Joined { .. }) {
                         self.epochs[worker.index()] = epoch;
                     }
@@ -302,6 +310,7 @@ fn rounded(gradient: &mut [f32]) -> Folded {
 impl Drop for TcpTransport {
     fn drop(&mut self) {
         self.flush();
+        // The node ends when its commands do; a field cannot be dropped by itself.
         let (closed, _) = mpsc::unbounded_channel();
         self.commands = closed;
         if let (Some(runtime), Some(node)) = (self.runtime.take(), self.node.take()) {

@@ -34,10 +34,13 @@ impl CoordinatorSums {
                 && monitor.group.is_none()
                 && monitor.is_stuck(now, IDLE_OWNER, longest);
             let culprit = stuck.then(|| monitor.culprit(now))??;
+            // Who holds a term cannot be done without like that: its result has to come from
+            // elsewhere.
             (!monitor.term_holders.contains(&culprit)).then_some((key, culprit))
         });
         let Some((key, owner)) = found else { return };
         tracing::debug!("{}: made again without {}", key.0, Worker(owner));
+        // It is to own nothing in the next attempt, and again once it holds a sum.
         self.shares.lack([owner].into_iter());
         if let Some(monitor) = self.monitors.get_mut(key) {
             monitor.void = true;

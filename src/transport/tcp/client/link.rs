@@ -84,6 +84,7 @@ fn launch(
     let Welcome { run: id, worker: Worker(worker), workers, .. } = node.welcome;
     let span = info_span!("worker", run = id, worker);
     tokio::spawn(node.dialer.carry(stream, queues, node.uplink.name()).instrument(span.clone()));
+    // Workers call each other by the same rules as they call the coordinator.
     let door = Door::new(node.dialer.join.security.clone(), workers, None);
     let calls = tokio::spawn(answer(listener, door, id, node.dialer.dialled.clone()));
     let serving = async move {
@@ -94,6 +95,7 @@ fn launch(
             () = closed.notified() => {}
             () = node.serve(commands, events, dialled, reports) => {}
         }
+        // Nobody is there any more to whom a caller could be handed.
         calls.abort();
     };
     tokio::spawn(serving.instrument(span))
@@ -125,10 +127,13 @@ impl TcpLink {
         let (commands, commands_out) = mpsc::unbounded_channel();
         let ledger = Arc::new(Mutex::new(Ledger::default()));
         let (vectors, traffic) = (Vectors::default(), Arc::new(Traffic::default()));
+        // The port is opened before the call: the coordinator tells others of it at once.
         let listener = listen(&*network, &join).await?;
         let address = listener.address().ok().map(|address| address.to_string());
         let (stream, welcome) =
             call(&*network, &join, address.clone(), (None, &join.facts)).await?;
+        // Bounded: connections wait to read when the node has too much to do, and the peers feel
+        // it.
         let (events, events_out) = mpsc::channel(64);
         let (dialled, dialled_out) = mpsc::unbounded_channel();
         let (coordinator, queues) = Pipe::new();
@@ -265,6 +270,7 @@ impl TcpLink {
 
 impl Link for TcpLink {
     fn receive_within(&mut self, patience: Option<Duration>) -> Received {
+        // The node waits for one word or the other before it answers what a group is asked.
         if !self.equipped {
             self.without_collective("its trainer keeps its vectors in the host's memory");
         }
@@ -282,6 +288,7 @@ impl Link for TcpLink {
             Err(RecvTimeoutError::Timeout) => return Received::Nothing,
             Err(RecvTimeoutError::Disconnected) => return Received::Gone,
         };
+        // What the trainer says from now on is said of this connection.
         self.connection = number >> ORDER_BITS;
         if matches!(order, Order::Compute { .. }) {
             self.order = number;
@@ -322,6 +329,7 @@ impl Link for TcpLink {
     }
 
     fn announce(&mut self, task: Task, start: usize, numbers: Vec<f32>) {
+        // Parts begin at chunks; only the last one of a vector may end within one.
         let chunks = start / CHUNK..(start + numbers.len()).div_ceil(CHUNK);
         let (order, numbers) = (self.order, Arc::new(numbers));
         let _ = self.commands.send(Command::Announced { order, task, chunks, numbers });

@@ -97,10 +97,12 @@ impl Peers {
                     owing: None,
                 },
             );
+            // One of two calls, or both would, and one of the connections were too many.
             if worker < me {
                 self.dial(worker, STAGGER * (me - worker - 1), dialer);
             }
         }
+        // Those that are still not known are put there again.
         let early = std::mem::take(&mut self.early).into_iter();
         early
             .filter_map(|(worker, epoch, stream)| {
@@ -133,6 +135,8 @@ impl Peers {
         };
         match stream {
             Some(stream) => {
+                // What waited for the first connection goes over it; a later one begins with
+                // nothing, since what the last one carried may have come through.
                 let queues = remote.queues.take().unwrap_or_else(|| {
                     let (pipe, queues) = Pipe::new();
                     remote.pipe = pipe;

@@ -122,6 +122,7 @@ impl Trainer {
 
     /// A state for it, once that is there; whatever was to be applied before is in the state.
     pub(super) fn take_over(&mut self, transfer: u64) {
+        // Only the end of the run holds for any state.
         self.queue.retain(|queued| matches!(queued, Queued::Order(_, Order::Stop)));
         self.queue.push_back(Queued::Take(transfer));
     }
@@ -135,6 +136,7 @@ impl Trainer {
 
     /// Tasks that it has not been given are free at once; gives their orders' numbers.
     pub(super) fn drop_orders(&mut self) -> Vec<u64> {
+        // It has the tasks in hand, and says itself what it dropped.
         if !self.given.is_empty() {
             return Vec::new();
         }
@@ -231,12 +233,16 @@ impl Trainer {
                 Some(Queued::Take(transfer)) => {
                     let Some(state) = states.take(transfer) else { return };
                     self.next = state.next;
+                    // Noted with its connection: an answer that comes after another call is no
+                    // answer there.
                     self.taking = Some((uplink.number(), transfer, state.next));
                     (uplink.name_of(0), Order::LoadState { state: Arc::new(state) })
                 }
                 None => return,
             };
             if let Order::Apply { step, .. } | Order::Skip { step, .. } = &order {
+                // What is given to the trainer counts as applied: it does its orders one after the
+                // other.
                 self.next = self.next.max(step.next());
             }
             if let Order::Compute { tasks, .. } = &order {
@@ -266,6 +272,7 @@ impl Trainer {
         let Some(Queued::Apply { decision, since, asked }) = self.queue.front_mut() else {
             return None;
         };
+        // Something of it may be on its way; of a sum of which nothing is here, nothing will come.
         let patience = if is_open(decision.step, decision.attempt) { OVERDUE } else { QUIET };
         let waited = now.duration_since(*since);
         if waited <= patience || *asked && waited <= 5 * OVERDUE {

@@ -85,12 +85,15 @@ impl CoordinatorNode {
                 return;
             }
         };
+        // The same process that calls again has lost its connection; another one takes its place.
         if self.members.is_other_process(worker, process) {
             self.members.replace(worker);
             self.dismiss(worker, &Dismissal::Replaced);
         } else {
             self.lose(worker, "it has called again");
         }
+        // A restarted coordinator counts from 0; numbers of connections must not come twice, for
+        // what is still under way is told apart by them.
         let earlier = offer.map_or(0, |offer| offer.epoch);
         let epoch = self.members.epoch(worker).max(earlier).saturating_add(1);
         let welcome = self.welcome(worker, epoch);
@@ -107,7 +110,9 @@ impl CoordinatorNode {
                 .instrument(span),
         );
         let offered = offer.filter(|offer| offer.run == self.listen.run).map(|offer| offer.next);
+        // What it says of another run is no state of this one.
         let next = offered.or_else(|| has.next(self.listen.first));
+        // With several models in turns, as many steps can be without their digests.
         let models = self.facts.models.unwrap_or(1).max(1);
         let reachable = address.is_some();
         let member = Member {
@@ -134,6 +139,7 @@ impl CoordinatorNode {
             silent_seconds: 0.0,
         };
         if self.begun {
+            // Before the run begins, who is there is told all at once.
             self.notify(Worker(worker), Notice::Joined { next });
             self.sums(CoordinatorEvent::HasState { worker, next });
         }

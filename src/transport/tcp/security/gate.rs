@@ -107,6 +107,7 @@ impl Default for HandshakeGate {
 impl Places {
     /// The host with the most places, if one more were the newcomer's, loses its oldest.
     fn make_room(&mut self, newcomer: Host) {
+        // Counted with the newcomer, or a host with one place less than others could grow for ever.
         let mut counts = BTreeMap::from([(newcomer, 1usize)]);
         for (host, _) in self.taken.values() {
             *counts.entry(*host).or_default() += 1;
