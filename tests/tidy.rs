@@ -885,6 +885,27 @@ fn old_names_become_fewer() {
     }
 }
 
+/// Comments that say why, lines of them per 1,000 lines of code, at least: where a state machine
+/// reads as if it could be simpler, the next engineer asks.
+const REASONS_LEAST: [(&str, usize); 2] = [("src/schedulers", 40), ("src/transport", 25)];
+
+#[test]
+fn state_machines_say_why() {
+    for (folder, least) in REASONS_LEAST {
+        let (mut reasons, mut code) = (0, 0);
+        for (_, text) in rust_files(folder) {
+            let text = text.split("\nmod tests {").next().unwrap_or_default();
+            for line in text.lines().map(str::trim_start).filter(|line| !line.is_empty()) {
+                let is_doc = line.starts_with("///") || line.starts_with("//!");
+                reasons += usize::from(line.starts_with("//") && !is_doc);
+                code += usize::from(!line.starts_with("//"));
+            }
+        }
+        let found = 1000 * reasons / code;
+        assert!(found >= least, "{folder}: {found} lines of 1,000 say why, {least} before");
+    }
+}
+
 #[test]
 fn what_is_said_of_the_version_is_true() {
     let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();

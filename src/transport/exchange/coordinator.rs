@@ -119,6 +119,8 @@ impl CoordinatorSums {
             CoordinatorEvent::Begun { start, behind } => {
                 self.begun = true;
                 self.shares.lack(behind.into_iter());
+                // A resumed run begins in the middle: what is said of earlier steps is nothing to
+                // it.
                 self.node.moved(start);
             }
             CoordinatorEvent::Connected { worker, epoch, reachable } => {
@@ -128,6 +130,7 @@ impl CoordinatorSums {
             }
             CoordinatorEvent::Lost { worker } => self.lost(now, worker, out),
             CoordinatorEvent::MembersChanged => {
+                // A group is made of all who are there, so any change of those needs another one.
                 let given_up = self.groups.regroup(&self.present);
                 self.leave_group(given_up, out);
             }
@@ -152,6 +155,8 @@ impl CoordinatorSums {
             }
             CoordinatorEvent::Expect { step, terms } => self.expect(now, step, terms, out),
             CoordinatorEvent::Sum { step, attempt, terms, spares_one } => {
+                // It bears on deadlines: who holds others up is given up sooner where it can be
+                // spared.
                 self.monitors.may_lose(spares_one);
                 if !self.confirm(now, (step, attempt), &terms, out) {
                     self.sum(now, (step, attempt), terms, out);
@@ -165,6 +170,7 @@ impl CoordinatorSums {
                 self.decided(now, worker, (step, number), decoded, out);
             }
             CoordinatorEvent::Released { step } => {
+                // Workers that fell behind may still ask for the sums of the last steps.
                 let oldest = Step(step.0.saturating_sub(self.settings.log_steps + 1));
                 self.monitors.release(step, oldest);
                 self.doubts.release(step);
@@ -174,6 +180,8 @@ impl CoordinatorSums {
             CoordinatorEvent::Held { worker, step, attempt, digest } => {
                 let key = (step, attempt);
                 match self.monitors.expected(step) == Some(key) {
+                    // Kept until it is known whether the step is made of that sum: before, it
+                    // decides nothing.
                     true => self.expected.heard(worker, Heard::Held(digest)),
                     false => self.held(now, worker, key, digest, out),
                 }
@@ -188,6 +196,7 @@ impl CoordinatorSums {
             CoordinatorEvent::Waiting { worker, step, attempt, on } => {
                 let monitor = self.monitors.get_mut((step, attempt));
                 let first = monitor.is_some_and(|monitor| monitor.waits(worker, on, now));
+                // Said again at every tick; the sum is sent once, if anybody has it.
                 if first && self.settings.by_workers {
                     self.give((step, attempt), worker, out);
                 }
@@ -196,6 +205,7 @@ impl CoordinatorSums {
                 self.chunk(now, from, &header, block, out);
             }
             CoordinatorEvent::Placed { from, header, slot } => {
+                // It holds no terms, so there is nothing to answer a chunk with.
                 let placed = self.node.placed(&header, from, &slot, now, &mut Vec::new());
                 if let Err(reason) = placed {
                     out.push(CoordinatorEffect::GiveUp { worker: from, reason });
@@ -254,6 +264,7 @@ impl CoordinatorSums {
         }
         let monitor = self.monitors.get_mut(key);
         let reports = monitor.map(|monitor| {
+            // Those that it waited for are not needed any more.
             monitor.void = false;
             std::mem::take(&mut monitor.unreported)
         });
@@ -286,7 +297,8 @@ impl CoordinatorSums {
                 Some(eager) => eager.chunk(from, header, block),
                 None => Err("it sends a result, which is not asked for here".to_owned()),
             }
-        } else if self.monitors.get((Step(header.number), header.attempt)).is_none() {
+        // Of a step that was never told or is long over; a worker may not have heard of that yet.
+        } else if !self.monitors.has_from((Step(header.number), header.attempt)) {
             tracing::debug!("{}: a chunk of an exchange that is not under way", Worker(from));
             self.context.blocks.give(block);
             Ok(None)
@@ -323,6 +335,8 @@ impl CoordinatorSums {
         let key = (step, attempt);
         lock(&self.node.sums()).name(named, attempt);
         let holders = self.present_holders(&terms);
+        // Somebody says that the sum is not finite, and the coordinator has not seen it: it makes
+        // the sum itself, and then knows who is wrong.
         let doubted = self.doubts.of(step);
         let alone = !self.settings.by_workers || holders.is_empty() || doubted;
         let takes_part = alone || self.settings.keeps;
@@ -336,8 +350,10 @@ impl CoordinatorSums {
             Summand { holders: if here.is_empty() { term.holders } else { here }, ..term }
         };
         let terms: Vec<Summand> = terms.into_iter().map(reachable).collect();
+        // In a group everybody waits for everybody: it must not begin without one of its vectors.
         let all_here =
             terms.iter().flat_map(|term| term.holders.first()).all(|piece| is_here(piece.worker));
+        // Before owners are chosen, since it may show that a host does not answer.
         self.look_at_hosts(named, &holders);
         let length = self.context.length;
         let by_group = self.groups.for_holders(&holders, length).filter(|_| all_here && !doubted);
@@ -347,7 +363,8 @@ impl CoordinatorSums {
             None => (None, self.shares.owners(&self.present, &terms, length)),
         };
         let places = Vec::new();
-        let plan = Plan { step, attempt, places, terms, owners, stripe: None, receivers };
+        let (stripe, predecessor) = (None, None);
+        let plan = Plan { step, attempt, places, terms, owners, stripe, predecessor, receivers };
         match group {
             Some(group) => tell_group(&plan, group, out),
             None => self.tell_plan(&plan, out),
@@ -380,6 +397,7 @@ impl CoordinatorSums {
             let has = |node: &u32| monitor.holders.contains_key(node);
             self.shares.lack(monitor.receivers.iter().copied().filter(|node| !has(node)));
         }
+        // Another attempt says nothing new of who is late.
         if attempt == 0 {
             self.shares.step_begins(&self.present, &holders.iter().copied().collect());
         }
@@ -389,12 +407,24 @@ impl CoordinatorSums {
     /// hold.
     fn tell_plan(&self, plan: &Plan, out: &mut Effects) {
         let Plan { step, attempt, .. } = *plan;
+        // With many workers most hold few of the terms: the whole plan would be the larger part of
+        // what they are sent.
         let owners: BTreeSet<u32> = plan.owners.iter().map(|owner| owner.node).collect();
         let message = |(places, terms), receivers| {
             let owners = plan.owners.clone();
             match plan.stripe {
                 Some(stripe) => {
-                    ToWorker::Expect { step, attempt, places, terms, owners, stripe, receivers }
+                    let predecessor = plan.predecessor.clone();
+                    ToWorker::Expect {
+                        step,
+                        attempt,
+                        places,
+                        terms,
+                        owners,
+                        stripe,
+                        predecessor,
+                        receivers,
+                    }
                 }
                 None => {
                     let group = None;
@@ -433,6 +463,7 @@ impl CoordinatorSums {
         if !monitor.given.insert(worker) {
             return;
         }
+        // Others may ask for it later, when their turn comes.
         self.node.keep(Sum {
             step: key.0,
             attempt: key.1,
@@ -457,6 +488,7 @@ impl CoordinatorSums {
         let wrong = self.monitors.decided(key, decoded.digest);
         wrong.into_iter().for_each(|node| warn_of_other_bytes(node, key.0));
         self.node.applied(key.0.next());
+        // Workers do not hear of chunks then: the sum is made here, and all of them lack it.
         if self.eager.is_some() {
             return self.store(now, worker, key, decoded, out);
         }
@@ -488,12 +520,15 @@ impl CoordinatorSums {
         if own.zip(digest).is_some_and(|(own, digest)| own != digest) {
             return out.push(CoordinatorEffect::GiveUp { worker, reason: other_bytes(step) });
         }
+        // Nobody may be told that it is held before it can be checked and handed on from here.
         let waits = self.takes_part() && own.is_none();
         let Some(monitor) = self.monitors.get_mut(key) else { return };
         if !monitor.holds(worker, digest) {
             warn_of_other_bytes(worker, step);
         }
+        // Its host answers: it may own chunks of the next sum.
         self.shares.holds(worker);
+        // With two holders the sum outlives the loss of either: that is when it can be decided.
         if monitor.holders.len() == 2 && !monitor.done {
             let took = now.duration_since(monitor.begun);
             let by_collective = monitor.group.is_some();
@@ -528,6 +563,7 @@ impl CoordinatorSums {
     /// for holders.
     fn offer_sums(&mut self, worker: u32, next: Option<Step>, out: &mut Effects) {
         let Some(next) = next else { return };
+        // What is older it gets with a state, which is shorter than so many sums.
         let recent = |step: Step| step.0.saturating_sub(next.0) <= self.settings.log_steps;
         let open = self.monitors.undecided().map(|(key, _)| key).filter(|key| recent(key.0));
         let whole = |key: &Key| self.node.sum(key.0, key.1).is_some_and(|sum| sum.finite);
@@ -572,10 +608,11 @@ impl CoordinatorSums {
         for key in self.monitors.forget(worker, |key| node.is_whole(key)) {
             match self.monitors.get(key).is_some_and(|monitor| monitor.attempt.is_none()) {
                 // Nobody waits for it yet: it is begun again without the workers that are lost.
-                true => self.expect_again(now, out),
+                true => self.expect_without(now, worker, out),
                 false => report(worker, self.failed(key), out),
             }
         }
+        // After the sums of connections: what they lack does not depend on the group.
         let group = self.groups.lost(worker);
         self.dissolve(group, out);
         let open: Vec<Key> = self.monitors.undecided().map(|(key, _)| key).collect();
@@ -609,6 +646,7 @@ impl CoordinatorSums {
             None => {}
         }
         let Some(monitor) = self.monitors.get_mut(key).filter(|monitor| !monitor.done) else {
+            // It is decided, or under way here already; who is wrong will be seen then.
             return self.doubts.accuse_too(key, worker);
         };
         monitor.overflowed = true;
@@ -622,6 +660,7 @@ impl CoordinatorSums {
     fn doubt(&mut self, key: Key, out: &mut Effects) {
         self.doubts.raise(key.0);
         let Some(monitor) = self.monitors.get_mut(key) else { return };
+        // The engine hears of it as of any failure, which has to be of somebody.
         let first = monitor.receivers.first().copied().unwrap_or_default();
         if !std::mem::replace(&mut monitor.void, true) {
             report(first, self.failed(key), out);
@@ -664,6 +703,7 @@ impl CoordinatorSums {
         }
         let bytes = self.context.length * self.context.format.bytes();
         let deadlines = self.monitors.deadlines(self.settings.stall, self.settings.spare, bytes);
+        // As many holders as a decision needs; a worker alone is enough for itself.
         let needed = self.present.len().min(2);
         self.look_after_sums_of_groups(now, deadlines, needed, out);
         self.do_without_idle_owners(now, deadlines, needed, out);

@@ -2,6 +2,7 @@
 
 use crate::ids::Step;
 use crate::transport::Summand;
+use crate::transport::wire::Predecessor;
 use std::collections::BTreeSet;
 
 /// What a worker says of a sum of which it is not known yet whether the step is made of it.
@@ -19,7 +20,18 @@ pub(super) enum Heard {
 pub(super) struct Expected {
     step: Option<Step>,
     terms: Vec<Summand>,
+    /// Who sums it, as workers were told last.
+    told: Option<Told>,
     heard: Vec<(u32, Heard)>,
+}
+
+/// How a step that is expected is summed.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    /// By which attempt, and who summed which chunks.
+    pub(super) exchange: Predecessor,
+    /// Who gets the sum.
+    pub(super) receivers: Vec<u32>,
 }
 
 impl Expected {
@@ -27,7 +39,18 @@ impl Expected {
     pub(super) fn begin(&mut self, step: Step, terms: Vec<Summand>) {
         self.step = Some(step);
         self.terms = terms;
+        self.told = None;
         self.heard.clear();
+    }
+
+    /// Workers are told who sums it.
+    pub(super) fn tell(&mut self, told: Told) {
+        self.told = Some(told);
+    }
+
+    /// What workers were told last.
+    pub(super) fn told(&self) -> Option<&Told> {
+        self.told.as_ref()
     }
 
     /// The step, and its terms of those who are there, from whom alone something is heard from now
@@ -49,6 +72,8 @@ impl Expected {
     /// Whether a step is made of one of the holders of each of its terms.
     pub(super) fn is_of(&self, step: Step, terms: &[Summand]) -> bool {
         let alike = |(expected, term): (&Summand, &Summand)| {
+            // The engine names the one it goes by first; any other that was told has the same
+            // numbers.
             let first = term.holders.first();
             expected.weight == term.weight
                 && first.is_some_and(|piece| expected.holders.contains(piece))
@@ -64,6 +89,7 @@ impl Expected {
             return Vec::new();
         }
         self.step = None;
+        self.told = None;
         self.terms.clear();
         std::mem::take(&mut self.heard)
     }

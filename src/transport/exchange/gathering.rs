@@ -88,6 +88,7 @@ impl Adder<'_> {
     fn add(&self, nodes: &mut Vec<Node>, at: usize) -> Option<()> {
         self.look_up(nodes.get_mut(at)?)?;
         self.look_up(nodes.get_mut(at + 1)?)?;
+        // Out of place: a term of the worker's own is its gradient, which must not change.
         let mut sum = self.blocks.take(self.count, NumberFormat::F32);
         fold_chunk(&[nodes[at].term(), nodes[at + 1].term()], sum.floats_mut());
         let right = nodes.remove(at + 1);
@@ -114,6 +115,7 @@ impl Adder<'_> {
                 && left.start + left.size == right.start;
             if siblings {
                 self.add(nodes, at)?;
+                // The sum may be half of the next larger block, together with what is before it.
                 at = at.saturating_sub(1);
             } else {
                 at += 1;
@@ -125,6 +127,7 @@ impl Adder<'_> {
     /// Adds up all terms of a chunk into `out`, by the tree of [`crate::gpu::Combine`] over them.
     /// None if a term of the worker's own is not here any more.
     pub(super) fn fold(&self, mut nodes: Vec<Node>, out: &mut [f32]) -> Option<Folded> {
+        // Where nothing was added early, one pass over all terms does it, and makes the same tree.
         if nodes.iter().any(|node| node.size > 1) {
             self.add_siblings(&mut nodes, 2)?;
             // What is left at the end is added from right to left.
@@ -151,25 +154,27 @@ pub(super) struct ExpectedTerm {
     pub(super) holders: Vec<u32>,
     /// The task whose result it is here, if this node is one of them.
     pub(super) mine: Option<Task>,
+    /// Whether its only holder sends it unasked.
+    pub(super) pushed: bool,
+    /// Which chunks of that are final.
+    here: Range<usize>,
 }
 
 impl ExpectedTerm {
-    /// The terms of a sum, as this node sees them.
-    pub(super) fn of(terms: &[Summand], me: u32) -> Vec<Self> {
+    /// The terms of a sum, as this node sees them; where one `carries_on` another, all of them are
+    /// asked for, since some of each have come already and their holders cannot know which.
+    pub(super) fn of(terms: &[Summand], me: u32, carries_on: bool) -> Vec<Self> {
         let of = |term: &Summand| {
             let mine = term.holders.iter().find(|piece| piece.worker.0 == me);
             let mine = mine.and_then(|piece| match piece.what {
                 What::Result(task) => Some(task),
                 What::Sum => None,
             });
-            Self { holders: term.holders.iter().map(|piece| piece.worker.0).collect(), mine }
+            let holders: Vec<u32> = term.holders.iter().map(|piece| piece.worker.0).collect();
+            let pushed = holders.len() == 1 && !carries_on;
+            Self { holders, mine, pushed, here: 0..0 }
         };
         terms.iter().map(of).collect()
-    }
-
-    /// Whether its only holder sends it unasked.
-    pub(super) fn is_pushed(&self) -> bool {
-        self.holders.len() == 1
     }
 }
 
@@ -238,12 +243,34 @@ impl Gathering {
         &self.terms
     }
 
+    /// Goes on with fewer holders of the same terms, and with more chunks.
+    pub(super) fn carry_on(&mut self, terms: Vec<ExpectedTerm>, more: &[usize]) {
+        self.terms = terms;
+        let holds = |term: usize, holder: u32| self.terms[term].holders.contains(&holder);
+        self.announced.retain(|(term, holder), _| holds(*term, *holder));
+        let of_lost = |(what, asked): (&(usize, usize), &Asked)| {
+            (!holds(what.1, asked.holder)).then_some((*what, asked.holder))
+        };
+        let lost: Vec<_> = self.asked.iter().filter_map(of_lost).collect();
+        for (what, holder) in lost {
+            self.want_again(what, holder);
+        }
+        for &chunk in more {
+            self.chunks.insert(chunk, Vec::new());
+            for wanted in &mut self.wanted {
+                let at = wanted.partition_point(|other| *other < chunk);
+                wanted.insert(at, chunk);
+            }
+        }
+    }
+
     /// These chunks of a term are final here, and need not come from anybody.
     pub(super) fn is_final(&mut self, term: usize, chunks: Range<usize>) {
         let is_here = |chunk: &usize| chunks.contains(chunk);
         let (here, wanted): (Vec<usize>, Vec<usize>) =
             self.wanted[term].iter().copied().partition(is_here);
         self.wanted[term] = wanted.into();
+        self.terms[term].here = chunks;
         for chunk in here {
             self.place(chunk, Node { start: term, size: 1, content: Content::Mine });
         }
@@ -263,6 +290,7 @@ impl Gathering {
             return Err(format!("{holder} announces term {term}, which it does not hold"));
         }
         let known = self.announced.entry((term, holder)).or_default();
+        // Parts grow from either end, so two of them make one; messages that are late do no harm.
         *known = if known.start == known.end {
             chunks
         } else {
@@ -289,6 +317,8 @@ impl Gathering {
         if let Some(asked) = asked.filter(|asked| asked.holder == from) {
             self.answered((chunk, term), from);
             let took = now.saturating_duration_since(asked.since);
+            // Only of whom it was asked of last: who was given up answers late, and says nothing of
+            // now.
             self.usual = (self.usual * 3 + took) / 4;
         }
         let nodes = self.chunks.get(&chunk);
@@ -328,6 +358,8 @@ impl Gathering {
         let mut asks = Vec::new();
         let count = self.terms.len();
         let mut idle = 0;
+        // Term by term, as long as any of them has something to ask for: no term gets all the
+        // turns.
         while idle < count {
             let term = self.turn;
             self.turn = (self.turn + 1) % count;
@@ -343,7 +375,7 @@ impl Gathering {
     }
 
     fn ask(&mut self, term: usize, now: Instant) -> Option<(u32, usize, usize)> {
-        if self.terms[term].is_pushed() {
+        if self.terms[term].pushed {
             return None;
         }
         let wanted = &self.wanted[term];
@@ -354,6 +386,7 @@ impl Gathering {
             .flatten()
             .find_map(|&chunk| Some((chunk, self.holder((chunk, term))?)))?;
         let completes = self.chunks.get(&chunk).is_some_and(|nodes| !nodes.is_empty());
+        // What completes a chunk frees memory, so it is never held back.
         if !completes && self.waiting + self.asked.len() >= self.budget {
             return None;
         }
@@ -370,6 +403,7 @@ impl Gathering {
     /// Of whom a chunk of a term can be asked now.
     fn holder(&self, (chunk, term): (usize, usize)) -> Option<u32> {
         let holders = &self.terms[term].holders;
+        // Owners begin with different holders, or all would ask the first one first.
         let place = |holder: u32| {
             let at = holders.iter().position(|other| *other == holder).unwrap_or_default();
             (at + self.me as usize) % holders.len()
@@ -396,7 +430,9 @@ impl Gathering {
             .collect();
         for (what, holder) in late {
             let others = |other: &u32| *other != holder && *other != self.me;
-            if self.terms[what.1].holders.iter().any(others) {
+            // Asked again of the same one it would only be sent twice.
+            let term = &self.terms[what.1];
+            if term.here.contains(&what.0) || term.holders.iter().any(others) {
                 self.want_again(what, holder);
             }
         }
@@ -419,6 +455,10 @@ impl Gathering {
 
     fn want_again(&mut self, (chunk, term): (usize, usize), holder: u32) {
         self.answered((chunk, term), holder);
+        // It may have become final here since it was asked for.
+        if self.terms[term].here.contains(&chunk) {
+            return self.place(chunk, Node { start: term, size: 1, content: Content::Mine });
+        }
         self.avoided.insert((chunk, term), holder);
         let wanted = &mut self.wanted[term];
         let at = wanted.partition_point(|other| *other < chunk);
@@ -450,6 +490,8 @@ impl Gathering {
     pub(super) fn waits_for(&self) -> Vec<u32> {
         let mut nodes: Vec<u32> = self.asked.values().map(|asked| asked.holder).collect();
         for (term, wanted) in self.wanted.iter().enumerate() {
+            // The first chunk will do: holders that have it have what comes after it sooner or
+            // later.
             let Some(&chunk) = wanted.front() else { continue };
             let holders = self.terms[term].holders.iter().filter(|holder| **holder != self.me);
             let has = |holder: &&u32| {
@@ -488,7 +530,7 @@ mod tests {
 
     fn gathering(terms: &[&[u32]], chunks: usize, budget: usize) -> Gathering {
         let terms: Vec<Summand> = terms.iter().map(|holders| summand(holders)).collect();
-        Gathering::new(ME, ExpectedTerm::of(&terms, ME), 0..chunks, budget)
+        Gathering::new(ME, ExpectedTerm::of(&terms, ME, false), 0..chunks, budget)
     }
 
     fn block(blocks: &Blocks, value: f32) -> Block {

@@ -55,6 +55,11 @@ impl Monitors {
         self.monitors.get_mut(&key)
     }
 
+    /// Whether an exchange is under way, or a newer one of its step, which may carry it on.
+    pub(super) fn has_from(&self, key: Key) -> bool {
+        self.monitors.range(key..=(key.0, u32::MAX)).next().is_some()
+    }
+
     pub(super) fn get_or_begin(
         &mut self,
         key: Key,
@@ -147,6 +152,7 @@ impl Monitors {
 
     /// An exchange took so long.
     pub(super) fn took(&mut self, time: Duration) {
+        // Half of it is the last one: the network may have changed.
         self.usual = (self.usual + time) / 2;
     }
 
@@ -154,6 +160,7 @@ impl Monitors {
     /// spared, else as exchanges take, at least `spare`.
     pub(super) fn deadlines(&self, stall: Duration, spare: Duration, bytes: usize) -> Deadlines {
         let usual = self.usual * PATIENCE_FACTOR;
+        // Losing one that is only slow costs nothing then, and waiting for it does.
         let stall = if self.may_lose { usual.max(spare).min(stall) } else { stall };
         let longest = stall.max(usual) + Duration::from_secs_f64(bytes as f64 / SLOWEST);
         Deadlines { stall, longest }

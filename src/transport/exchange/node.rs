@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 struct Open {
     part: ExchangePart,
+    /// The attempt that it began as: what is sent by a node that knows only that one counts too.
+    since: u32,
     planned: bool,
     /// Whether its results are there, or the step is known to be made of what was expected: what
     /// does not come then is waited for.
@@ -109,6 +111,7 @@ impl NodeExchanges {
             let part = ExchangePart::listening(*me, key.0, key.1, out, blocks.clone());
             Open {
                 part,
+                since: key.1,
                 planned: false,
                 confirmed: false,
                 progressed: now,
@@ -127,17 +130,27 @@ impl NodeExchanges {
         out: &mut Vec<Outgoing>,
     ) -> Vec<String> {
         let key = (plan.step, plan.attempt);
+        let before =
+            plan.predecessor.as_ref().and_then(|before| self.part_of(key.0, before.attempt));
         self.supersede(key.0, key.1);
+        // It came whole from others before the plan did, or is told again over a new connection.
         if self.sum(key.0, key.1).is_some() {
             return Vec::new();
         }
         self.latest = Some(now);
         self.entry(key, now);
         let Self { context, open, announced, .. } = self;
+        // A plan that is told twice is the same plan.
         let Some(open) = open.get_mut(&key).filter(|open| !open.planned) else { return Vec::new() };
         open.planned = true;
         open.progressed = now;
-        if plan.stripe.is_some() {
+        if let Some((since, part)) = before {
+            open.since = since;
+            context.buffers.register(key.0, key.1, part.buffer());
+            let came = std::mem::replace(&mut open.part, part);
+            open.part.carry_on(plan, context.format, announced, out);
+            open.part.absorb(&came);
+        } else if plan.stripe.is_some() {
             let count = chunks(context.length);
             open.part.expect(plan, context.format);
             for (term, task) in open.part.own_tasks() {
@@ -152,6 +165,7 @@ impl NodeExchanges {
             out.extend(open.part.join(plan, context.format, held));
         }
         let mut wrong = Vec::new();
+        // Announcements first: chunks that came early are then asked for no more.
         for (from, message) in std::mem::take(&mut open.announced) {
             wrong.extend(open.part.hear(from, &message, announced, out).err());
         }
@@ -160,6 +174,28 @@ impl NodeExchanges {
         }
         open.part.asks(now, out);
         wrong
+    }
+
+    /// What this node has of an exchange that another one carries on, and which attempt that began
+    /// as.
+    fn part_of(&mut self, step: Step, attempt: u32) -> Option<(u32, ExchangePart)> {
+        if let Some(open) = self.open.remove(&(step, attempt)).filter(|open| open.planned) {
+            return Some((open.since, open.part));
+        }
+        let sum = lock(&self.sums).take((step, attempt))?;
+        let vector = sum.vector.clone();
+        let vector = Arc::try_unwrap(vector?).unwrap_or_else(|shared| shared.to_vec());
+        let NodeContext { me, blocks, .. } = &self.context;
+        Some((attempt, ExchangePart::of_sum(*me, sum, vector, blocks.clone())))
+    }
+
+    /// The exchange that something is for which is sent for that one: itself, or the one that
+    /// carries it on.
+    fn current(&self, key: Key) -> Key {
+        let carries_on =
+            |(other, open): &(&Key, &Open)| (open.since..=other.1).contains(&key.1) && open.planned;
+        let mut of_step = self.open.range((key.0, key.1)..=(key.0, u32::MAX));
+        of_step.find(carries_on).map_or(key, |(key, _)| *key)
     }
 
     /// A step that is summed already is made of what was expected.
@@ -240,6 +276,7 @@ impl NodeExchanges {
         if self.is_over(key) {
             return Ok(());
         }
+        let key = self.current(key);
         if !self.open.contains_key(&key) {
             self.check_ahead(key.0)?;
         }
@@ -260,7 +297,11 @@ impl NodeExchanges {
     /// Whether nothing is taken in for a sum any more: it is here, it is begun again, or its step
     /// is over. One that was made for an earlier coordinator may be made again.
     fn is_over(&self, key: Key) -> bool {
-        let newer = self.open.keys().any(|other| other.0 == key.0 && other.1 > key.1);
+        let replaces =
+            |(other, open): (&Key, &Open)| other.0 == key.0 && open.planned && open.since > key.1;
+        // Only by a plan: a word of a newer one may come before it, and until then this is the
+        // last.
+        let newer = self.open.iter().any(replaces);
         let sums = lock(&self.sums);
         newer || key.0 < self.first || sums.get(key).is_some() && !sums.is_from_before(key)
     }
@@ -315,10 +356,14 @@ impl NodeExchanges {
         out: &mut Vec<Outgoing>,
     ) -> Result<(), String> {
         let key = (Step(header.number), header.attempt);
-        if self.is_over(key) {
+        let current = self.current(key);
+        if self.is_over(key) || current != key && self.is_of_lost_owner(current, header, from) {
             self.context.blocks.give(block);
             return Ok(());
         }
+        let key = current;
+        // Every chunk of every term would be too much to keep for somebody who is not told
+        // anything; an honest plan is never that late.
         let early_max = 2 * chunks(self.context.length) + 64;
         // Whoever takes over a state meanwhile may have been told its part already.
         if !self.open.get(&key).is_some_and(|open| open.planned) {
@@ -347,6 +392,13 @@ impl NodeExchanges {
         }
     }
 
+    /// Whether a chunk that was sent for an exchange which another one carries on is a sum whose
+    /// owner is another now: it has other bits, perhaps.
+    fn is_of_lost_owner(&self, current: Key, header: &Header, from: u32) -> bool {
+        let open = self.open.get(&current);
+        header.kind == Kind::Sum && open.is_some_and(|open| !open.part.is_owner(from, header))
+    }
+
     /// Takes in a chunk of a sum that was read into the place where it belongs.
     pub(super) fn placed(
         &mut self,
@@ -356,7 +408,12 @@ impl NodeExchanges {
         now: Instant,
         out: &mut Vec<Outgoing>,
     ) -> Result<(), String> {
-        if let Some(open) = self.open.get_mut(&(Step(header.number), header.attempt))
+        let key = (Step(header.number), header.attempt);
+        let current = self.current(key);
+        if current != key && self.is_of_lost_owner(current, header, from) {
+            return Ok(());
+        }
+        if let Some(open) = self.open.get_mut(&current)
             && open.part.placed(header, slot)
         {
             open.progressed = now;
@@ -377,9 +434,11 @@ impl NodeExchanges {
     pub(super) fn work(&mut self, out: &mut Vec<Outgoing>) -> bool {
         let Self { open, announced, latest, .. } = self;
         for open in open.values_mut() {
+            // The oldest step first: it is the one that others wait for.
             if let Some(sums) = open.part.sum_next(announced) {
                 out.extend(sums);
                 // There is room for other terms now.
+                // The clock is not asked for every chunk: when something came last is near enough.
                 latest.iter().for_each(|now| open.part.asks(*now, out));
                 return true;
             }
@@ -478,6 +537,7 @@ impl NodeExchanges {
     pub(super) fn reset(&mut self) {
         self.open.clear();
         self.announced.clear();
+        // Not forgotten: what is decided is still to be applied, and only a new coordinator knows.
         lock(&self.sums).connection_lost();
     }
 
@@ -540,6 +600,7 @@ mod tests {
                 terms,
                 owners,
                 stripe: None,
+                predecessor: None,
                 receivers: vec![0, COORDINATOR],
             };
             let wrong =
@@ -579,6 +640,7 @@ mod tests {
             terms: vec![term(&[0, 1]), term(&[2])],
             owners: (0..3).map(owner).collect(),
             stripe: Some(3),
+            predecessor: None,
             receivers: vec![0, 1, 2],
         };
         assert!(node.begin(plan, |_| None, Instant::now(), out).is_empty());

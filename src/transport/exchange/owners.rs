@@ -104,6 +104,7 @@ impl OwnerShares {
             let all = term.holders.iter().copied();
             let in_time: Vec<_> = all.filter(|piece| !self.is_late(piece.worker.0)).collect();
             by_load |= in_time.len() < term.holders.len();
+            // Where all are late, the step waits for one of them anyway.
             let holders = if in_time.is_empty() { term.holders.clone() } else { in_time };
             Summand { holders, weight: term.weight }
         };
@@ -148,6 +149,7 @@ impl OwnerShares {
         if all < workers.len() {
             workers.sort_by_key(holds_none);
         }
+        // A worker that is late only now costs less than wrong shares would in the next step.
         if !workers.iter().any(|worker| holds_none(worker) && self.is_late(*worker)) {
             return share_chunks(&workers, count);
         }
@@ -196,6 +198,7 @@ fn shares(loads: &[Load], terms: usize) -> Vec<f64> {
         }
     };
     let (mut low, mut high) = (0.0, 2.0 + (loads.len() + terms) as f64);
+    // As often as halving changes a double.
     for _ in 0..60 {
         let most = (low + high) / 2.0;
         let sum: f64 = loads.iter().map(|load| share(load, most)).sum();

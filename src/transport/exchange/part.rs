@@ -6,7 +6,8 @@
 //! reduce-scatter and all-gather among them.
 //!
 //! By a plan for results that are there, their holders send them at once ([`ExchangePart::join`]);
-//! of results that are expected, owners ask for what is final ([`ExchangePart::expect`]).
+//! of results that are expected, owners ask for what is final ([`ExchangePart::expect`]). Where a
+//! worker is lost meanwhile, another exchange carries that one on ([`ExchangePart::carry_on`]).
 
 use super::announced::Announcements;
 use super::block::{Block, Blocks};
@@ -37,6 +38,11 @@ pub(super) enum Outgoing {
 /// may.
 const WAITING_PART: usize = 4;
 const WAITING_LEAST: usize = 8;
+
+/// Chunks of a vector of `count` that may wait at an owner for other terms.
+fn budget(count: usize) -> usize {
+    (count / WAITING_PART).max(WAITING_LEAST)
+}
 
 /// One node's part in an exchange.
 #[derive(Debug)]
@@ -79,6 +85,7 @@ impl ExchangePart {
             terms: Vec::new(),
             owners: Vec::new(),
             stripe: None,
+            predecessor: None,
             receivers: vec![me],
         };
         let count = chunks(out.len());
@@ -111,6 +118,8 @@ impl ExchangePart {
     ) -> Vec<Outgoing> {
         let mut sends = Vec::new();
         let longest = plan.owners.iter().map(|owner| owner.end - owner.start).max().unwrap_or(0);
+        // A chunk for every owner in turn, so that all of them have something to sum from the
+        // start.
         for row in 0..longest {
             for (place, owner) in plan
                 .owners
@@ -147,6 +156,7 @@ impl ExchangePart {
             };
             self.local = (0..plan.terms.len()).map(mine).collect();
         }
+        // `ready` is taken from its end, so the first chunks are put there last.
         for (_, owner) in self.own.iter().rev() {
             self.out.close(owner.start..owner.end);
             if self.local.iter().all(Option::is_some) {
@@ -165,10 +175,94 @@ impl ExchangePart {
             owners.iter().copied().enumerate().filter(|(_, owner)| owner.node == self.me).collect();
         self.own.iter().for_each(|(_, owner)| self.out.close(owner.start..owner.end));
         let own = self.own.iter().flat_map(|(_, owner)| owner.start..owner.end);
-        let terms = ExpectedTerm::of(&plan.terms, self.me);
-        let budget = (count / WAITING_PART).max(WAITING_LEAST);
-        self.gathering = Some(Gathering::new(self.me, terms, own, budget));
+        let terms = ExpectedTerm::of(&plan.terms, self.me, plan.predecessor.is_some());
+        self.gathering = Some(Gathering::new(self.me, terms, own, budget(count)));
         (self.plan, self.format) = (Plan { owners, ..plan }, format);
+    }
+
+    /// A part in an exchange that was over for this node, since it had the whole sum.
+    pub(super) fn of_sum(me: u32, sum: Sum, vector: Vec<f32>, blocks: Blocks) -> Self {
+        let out = Arc::new(ReassemblyBuffer::new(vector));
+        let mut part = Self::listening(me, sum.step, sum.attempt, out, blocks);
+        for chunk in 0..part.digests.len() {
+            part.out.close(chunk..chunk + 1);
+            let digest = part.out.read(chunk, |sum| xxh3_64(bytemuck::cast_slice(sum)));
+            part.place(chunk, digest, sum.finite);
+        }
+        part.nonfinite = sum.nonfinite;
+        part
+    }
+
+    /// Goes on by a plan that carries on this part's exchange without a worker that was lost.
+    ///
+    /// What this node has stays, but for the sums of chunks that have another owner now: nobody
+    /// knows who else got them of the one that is lost, and all are to have the same bits. Where
+    /// the new owner of such a chunk has that sum, it is the one that all get.
+    pub(super) fn carry_on(
+        &mut self,
+        plan: Plan,
+        format: NumberFormat,
+        announced: &Announcements,
+        out: &mut Vec<Outgoing>,
+    ) {
+        let count = self.digests.len();
+        let moved = plan.moved(count);
+        let owners = plan.all_owners(count);
+        let all = owners.iter().copied().enumerate();
+        self.own = all.filter(|(_, owner)| owner.node == self.me).collect();
+        let (mine, others): (Vec<usize>, Vec<usize>) =
+            // By the new owners, which are set by now.
+            moved.into_iter().partition(|chunk| self.place_of(*chunk).is_some());
+        for chunk in others {
+            self.out.reopen(chunk);
+            self.left += usize::from(self.digests[chunk].take().is_some());
+        }
+        mine.iter().for_each(|chunk| self.out.close(*chunk..*chunk + 1));
+        let (summed, open): (Vec<usize>, Vec<usize>) =
+            mine.into_iter().partition(|chunk| self.digests[*chunk].is_some());
+        let terms = ExpectedTerm::of(&plan.terms, self.me, true);
+        match &mut self.gathering {
+            Some(gathering) => gathering.carry_on(terms, &open),
+            None => {
+                let open = open.into_iter();
+                self.gathering = Some(Gathering::new(self.me, terms, open, budget(count)));
+            }
+        }
+        (self.plan, self.format) = (Plan { owners, ..plan }, format);
+        for (term, task) in self.own_tasks() {
+            // All owners are told: some may have heard of a part of it only, or of nothing.
+            self.is_final((term, task), (0..0, announced.final_chunks(task)), announced, out);
+        }
+        let others: Vec<u32> =
+            self.plan.receivers.iter().copied().filter(|node| *node != self.me).collect();
+        for frame in summed.into_iter().map(|chunk| self.sum_frame(chunk)) {
+            let send = |to: &u32| Outgoing::Chunk { to: *to, frame: frame.clone() };
+            out.extend(others.iter().map(send));
+        }
+    }
+
+    /// Takes over the chunks of a sum that came for the same exchange before its plan did.
+    pub(super) fn absorb(&mut self, came: &Self) {
+        for chunk in 0..came.digests.len() {
+            let Some(digest) = came.digests[chunk] else { continue };
+            if self.place_of(chunk).is_none() && self.digests[chunk].is_none() {
+                came.out.read(chunk, |sum| self.out.write(chunk, |out| out.copy_from_slice(sum)));
+                self.place(chunk, digest, came.finite);
+            }
+        }
+    }
+
+    /// The vector that the sum's chunks are read into.
+    pub(super) fn buffer(&self) -> &Arc<ReassemblyBuffer> {
+        &self.out
+    }
+
+    /// Whether a node sums a chunk.
+    pub(super) fn is_owner(&self, node: u32, header: &Header) -> bool {
+        header.chunk_of(self.out.len()).is_ok_and(|chunk| {
+            let owns = |owner: &Owner| (owner.start..owner.end).contains(&chunk);
+            self.plan.owners.iter().any(|owner| owner.node == node && owns(owner))
+        })
     }
 
     /// The tasks whose results are expected of this node, with their terms.
@@ -188,7 +282,7 @@ impl ExchangePart {
     ) {
         let Some(gathering) = &mut self.gathering else { return };
         gathering.is_final(term, chunks.clone());
-        if gathering.terms()[term].is_pushed() {
+        if gathering.terms()[term].pushed {
             for owner in &self.plan.owners {
                 let new = (owner.start..owner.end)
                     .filter(|chunk| chunks.contains(chunk) && !known.contains(chunk))
@@ -198,6 +292,7 @@ impl ExchangePart {
                         .map(|frame| Outgoing::Chunk { to: owner.node, frame }),
                 );
             }
+        // A word that says nothing new would cost every owner a message.
         } else if chunks != known {
             let to: BTreeSet<u32> = self.plan.owners.iter().map(|owner| owner.node).collect();
             let to = to.into_iter().filter(|node| *node != self.me).collect();
@@ -259,6 +354,7 @@ impl ExchangePart {
         announced: &Announcements,
     ) -> Result<Option<Frame>, String> {
         let count = self.plan.terms.len();
+        // A node that sums nothing knows some of the terms only, under the numbers of all.
         let term = (0..count).find(|at| self.plan.place(*at) == term).unwrap_or(count);
         let task = self.gathering.as_ref().and_then(|gathering| gathering.terms().get(term)?.mine);
         let owns = |owner: &Owner| owner.node == by && (owner.start..owner.end).contains(&chunk);
@@ -316,7 +412,7 @@ impl ExchangePart {
         let owned: Vec<usize> = owned.flat_map(|owner| owner.start..owner.end).collect();
         for (term, task) in self.own_tasks().into_iter().filter(|_| !owned.is_empty()) {
             let chunks = announced.final_chunks(task);
-            let pushed = self.gathering.as_ref().is_some_and(|all| all.terms()[term].is_pushed());
+            let pushed = self.gathering.as_ref().is_some_and(|all| all.terms()[term].pushed);
             if pushed {
                 let frames = owned
                     .iter()
@@ -359,22 +455,27 @@ impl ExchangePart {
             .iter()
             .filter(|_| self.plan.receivers.contains(&node))
             .flat_map(|(_, owner)| owner.start..owner.end);
-        for chunk in own.filter(|chunk| self.digests[*chunk].is_some()) {
-            let range = self.out.range(chunk);
-            let mut block = self.blocks.take(range.len(), self.format);
-            let finite = self.out.read(chunk, |sum| {
-                block.fill(sum);
-                nonfinite_mask(sum) == 0.0
-            });
-            let header = Header::chunk(Kind::Sum, self.format, range.start, range.len()).of_step(
-                self.plan.step,
-                self.plan.attempt,
-                0,
-            );
-            let header = Header { finite, ..header };
-            owed.push(Frame { header, body: Body::Block(Arc::new(block)) });
-        }
+        owed.extend(
+            own.filter(|chunk| self.digests[*chunk].is_some()).map(|chunk| self.sum_frame(chunk)),
+        );
         owed
+    }
+
+    /// A chunk of the sum that is here, as it is sent.
+    fn sum_frame(&self, chunk: usize) -> Frame {
+        let range = self.out.range(chunk);
+        let mut block = self.blocks.take(range.len(), self.format);
+        let finite = self.out.read(chunk, |sum| {
+            block.fill(sum);
+            nonfinite_mask(sum) == 0.0
+        });
+        let header = Header::chunk(Kind::Sum, self.format, range.start, range.len()).of_step(
+            self.plan.step,
+            self.plan.attempt,
+            0,
+        );
+        let header = Header { finite, ..header };
+        Frame { header, body: Body::Block(Arc::new(block)) }
     }
 
     /// The place among the owners for which this node sums a chunk.
@@ -440,11 +541,13 @@ impl ExchangePart {
                 "{from} sends term {term}, chunk {chunk}, which is summed elsewhere"
             ));
         }
+        // Taken out, since adding up looks at the announcements and blocks of `self`.
         let Some(mut gathering) = self.gathering.take() else { return Ok(()) };
         let came = gathering.came((chunk, term), from, block, now);
         let tasks: Vec<Option<Task>> = gathering.terms().iter().map(|term| term.mine).collect();
         let mine = |term: usize| self.mine(tasks[term]?, chunk, announced);
         let (blocks, count) = (&self.blocks, self.out.range(chunk).len());
+        // The chunk that came may have a neighbour that it can be added to: one block less.
         gathering.condense(chunk, &Adder { mine: &mine, blocks, count });
         self.gathering = Some(gathering);
         came?.into_iter().for_each(|block| self.blocks.give(block));
@@ -479,6 +582,8 @@ impl ExchangePart {
         let (chunk, nodes) = next?;
         let mine = |term: usize| self.mine(tasks[term]?, chunk, announced);
         let (blocks, count) = (&self.blocks, self.out.range(chunk).len());
+        // It is folded into a block and not into its place, since it is sent from there too, while
+        // the place may be read by others.
         let mut block = self.blocks.take(count, NumberFormat::F32);
         let adder = Adder { mine: &mine, blocks, count };
         let folded = adder.fold(nodes, block.floats_mut())?;
@@ -506,6 +611,7 @@ impl ExchangePart {
             .map(|(at, term)| Term { weight: term.weight as f32, source: source(at) })
             .collect();
         let folded = fold_chunk(&terms, block.floats_mut());
+        // Looked for only now: a second pass over every term would cost as much as the sum.
         if !folded.finite {
             let blamed = self.blamed(chunk, &terms);
             self.nonfinite.extend(blamed);
@@ -518,6 +624,7 @@ impl ExchangePart {
     /// Keeps the sum of a chunk; gives what is sent of it.
     fn publish(&mut self, chunk: usize, mut block: Block, mut folded: Folded) -> Vec<Outgoing> {
         let range = self.out.range(chunk);
+        // All must hold the same bits, the owner too: it keeps what the others get.
         let narrow = (self.format == NumberFormat::Bf16).then(|| {
             let mut narrow = self.blocks.take(range.len(), NumberFormat::Bf16);
             narrow.fill(block.floats_mut());
@@ -530,6 +637,7 @@ impl ExchangePart {
         });
         self.out.write(chunk, |out| out.copy_from_slice(block.floats_mut()));
         self.place(chunk, folded.digest, folded.finite);
+        // Of other bytes than those that go out; the connection takes one of these.
         let wire_digest = if narrow.is_none() { folded.digest } else { 0 };
         if let Some(narrow) = narrow {
             self.blocks.give(std::mem::replace(&mut block, narrow));
@@ -632,6 +740,7 @@ impl ExchangePart {
     pub(super) fn waits_for(&self) -> Vec<u32> {
         let mut nodes: Vec<u32> = Vec::new();
         for (place, owner) in self.plan.owners.iter().enumerate() {
+            // One chunk is enough to wait for a node.
             let open = (owner.start..owner.end).filter(|chunk| self.digests[*chunk].is_none());
             if owner.node != self.me {
                 nodes.extend(open.take(1).map(|_| owner.node));

@@ -55,6 +55,12 @@ impl ReassemblyBuffer {
         lock(&self.contents).states[own].fill(ChunkState::Done);
     }
 
+    /// A chunk comes from elsewhere, and is not there. What a connection still reads of it goes
+    /// nowhere.
+    pub(in crate::transport) fn reopen(&self, chunk: usize) {
+        lock(&self.contents).states[chunk] = ChunkState::Missing;
+    }
+
     /// Overwrites a chunk. What a connection still reads of it goes nowhere.
     pub(in crate::transport) fn write(&self, chunk: usize, write: impl FnOnce(&mut [f32])) {
         let contents = &mut *lock(&self.contents);
@@ -129,6 +135,7 @@ impl ReassemblyBuffers {
         buffer: &Arc<ReassemblyBuffer>,
     ) {
         let mut registered = lock(&self.0);
+        // Sums that are whole have let go of theirs: nobody has to take them out.
         registered.retain(|_, buffer| buffer.strong_count() > 0);
         registered.insert((step, attempt), Arc::downgrade(buffer));
     }
@@ -141,9 +148,12 @@ impl ReassemblyBuffers {
         let buffer = lock(&self.0).get(&(Step(header.number), header.attempt))?.upgrade()?;
         let chunk = header.chunk_of(buffer.len()).ok()?;
         let contents = &mut *lock(&buffer.contents);
+        // Another connection reads it, or it is there: this one is read aside and dropped.
         if contents.states[chunk] != ChunkState::Missing {
             return None;
         }
+        // Numbered, so that a slot whose place was freed and taken again is not taken for the new
+        // one.
         contents.slots += 1;
         let number = contents.slots;
         contents.states[chunk] = ChunkState::Reading(number);

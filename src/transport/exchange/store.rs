@@ -106,6 +106,7 @@ impl SumStore {
 
     /// An attempt at a step is made by the exchange of this number.
     pub(super) fn name(&mut self, (step, attempt): Key, number: u32) {
+        // Of a step there is one sum that counts; what else was expected of it is void.
         self.unnamed.retain(|key| key.0 != step);
         self.names.insert((step, attempt), number);
     }
@@ -140,6 +141,7 @@ impl SumStore {
     pub(super) fn insert(&mut self, sum: Sum) -> Vec<Arc<Vec<f32>>> {
         self.sums.push_back(sum);
         let mut spent = Vec::new();
+        // The oldest first; who lacks that one is sent a state instead.
         while self.sums.len() > self.most {
             let Some(oldest) = self.sums.pop_front() else { break };
             self.before.remove(&oldest.key());
@@ -154,11 +156,16 @@ impl SumStore {
         self.get(key).is_some()
     }
 
-    /// Forgets a sum, and gives back its memory.
-    pub(super) fn remove(&mut self, key: Key) -> Option<Arc<Vec<f32>>> {
+    /// Takes out a sum.
+    pub(super) fn take(&mut self, key: Key) -> Option<Sum> {
         self.before.remove(&key);
         let at = self.sums.iter().position(|sum| sum.key() == key)?;
-        self.sums.remove(at)?.vector
+        self.sums.remove(at)
+    }
+
+    /// Forgets a sum, and gives back its memory.
+    pub(super) fn remove(&mut self, key: Key) -> Option<Arc<Vec<f32>>> {
+        self.take(key)?.vector
     }
 
     /// The connection to the coordinator is lost: a restarted one may make these sums again.

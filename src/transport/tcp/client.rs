@@ -119,6 +119,8 @@ impl WorkerNode {
         mut reports: mpsc::UnboundedReceiver<CollectiveEvent>,
     ) {
         let mut tick = tokio::time::interval(TICK);
+        // A process that was stopped and goes on has not been told anything in between: it must not
+        // take all its missed ticks for time in which nobody answered.
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -126,6 +128,7 @@ impl WorkerNode {
                 command = commands.recv() => match command {
                     Some(Command::Notice { connection, order, notice }) => self.notice(connection, order, notice),
                     Some(Command::Announced { order, task, chunks, numbers }) => {
+                        // Over another connection the task is void, and nobody expects its parts.
                         if self.uplink.is_current(order >> ORDER_BITS) {
                             self.sums(WorkerEvent::Announced { task, chunks, numbers });
                         }
@@ -172,6 +175,7 @@ impl WorkerNode {
     /// What the trainer says.
     fn notice(&mut self, from: u64, order: u64, notice: Notice) {
         match &notice {
+            // Noted before anything is sent: the queue goes on while connections are slow.
             Notice::Done { .. } => self.trainer.done(order, false),
             Notice::Idle { .. } => self.trainer.done(order, true),
             _ => {}
@@ -182,9 +186,13 @@ impl WorkerNode {
             Notice::Done { task, finite: true, .. } if !current => {
                 self.sums(WorkerEvent::Discard { task });
             }
+            // Its numbers are not kept, so that there is nothing to throw away.
             Notice::Done { .. } if !current => {}
             Notice::Done { task, aux, finite, spent } => {
+                // Scalars beside a gradient that is not finite are none to be summed.
                 let aux = if finite { aux } else { Vec::new() };
+                // Either the coordinator sums and gets it now, or it stays here until somebody
+                // asks.
                 if finite && self.welcome.eager {
                     self.sums(WorkerEvent::SendEagerly { task, order });
                 } else if finite {
@@ -234,6 +242,7 @@ impl WorkerNode {
     }
 
     async fn incoming(&mut self, from: From, incoming: Incoming) -> bool {
+        // Any word of it shows that it is alive.
         if from == self.uplink.name() {
             self.uplink.heard();
         }
@@ -249,6 +258,7 @@ impl WorkerNode {
                 }
             }
             (From::Coordinator(_), Incoming::Ended(reason)) => {
+                // The run is over, and the coordinator was the first to hang up.
                 if self.trainer.is_stopping() {
                     return false;
                 }
@@ -268,6 +278,7 @@ impl WorkerNode {
                 if header.kind == Kind::State =>
             {
                 if let Some(next) = self.states.chunk(&header, &block).map(|state| state.next) {
+                    // Sums of steps that the state has behind it would never be asked for.
                     self.sums(WorkerEvent::Moved { next });
                 }
                 self.blocks.give(block);
@@ -282,6 +293,7 @@ impl WorkerNode {
                 self.sums(WorkerEvent::Placed { from: from.node(), header, slot });
             }
             (From::Peer(worker, line), Incoming::Ended(reason)) => {
+                // The end of an earlier connection says nothing of the one that took its place.
                 if self.peers.disconnected(worker, line, &reason, &self.dialer) {
                     self.sums(WorkerEvent::Disconnected { worker });
                 }
@@ -370,11 +382,14 @@ impl WorkerNode {
         match message {
             ToWorker::Compute { order, tasks, .. } => {
                 self.uplink.used();
+                // Parts that nobody asks for would be copied for nothing.
                 let in_parts = tasks.iter().all(|order| self.sums.expects(order.task));
                 let tasks = tasks.into_iter().map(|order| (order.task, order.parts)).collect();
                 self.trainer.compute(self.uplink.name_of(order), tasks, in_parts);
             }
             ToWorker::Abandon {} => {
+                // First the trainer, which may be in the middle of a unit; then what it has not
+                // begun.
                 self.trainer.cancel();
                 self.drop_orders();
             }
@@ -384,15 +399,27 @@ impl WorkerNode {
             ToWorker::Discard { task } => self.sums(WorkerEvent::Discard { task }),
             ToWorker::Release { step, end } => self.sums(WorkerEvent::Release { step, end }),
             ToWorker::Exchange { step, attempt, places, terms, owners, receivers, group } => {
-                let plan = Plan { step, attempt, places, terms, owners, stripe: None, receivers };
+                let (stripe, predecessor) = (None, None);
+                let plan =
+                    Plan { step, attempt, places, terms, owners, stripe, predecessor, receivers };
                 self.sums(match group {
                     Some(group) => WorkerEvent::ExchangeInGroup { group, plan },
                     None => WorkerEvent::Exchange(plan),
                 });
             }
-            ToWorker::Expect { step, attempt, places, terms, owners, stripe, receivers } => {
+            ToWorker::Expect {
+                step,
+                attempt,
+                places,
+                terms,
+                owners,
+                stripe,
+                predecessor,
+                receivers,
+            } => {
                 let stripe = Some(stripe);
-                let plan = Plan { step, attempt, places, terms, owners, stripe, receivers };
+                let plan =
+                    Plan { step, attempt, places, terms, owners, stripe, predecessor, receivers };
                 self.sums(WorkerEvent::Exchange(plan));
             }
             ToWorker::Confirm { step, attempt } => {
@@ -439,6 +466,7 @@ impl WorkerNode {
                 self.trainer.take_over(transfer);
             }
             ToWorker::Peers { peers } => {
+                // Who has another address or process may lack what was sent to it before.
                 let again = self.peers.meet(peers, &self.dialer);
                 for worker in again {
                     self.sums(WorkerEvent::ConnectedAgain { worker });
@@ -501,6 +529,7 @@ impl WorkerNode {
         let before = self.trainer.next();
         let Self { trainer, uplink, sums, states, .. } = self;
         trainer.advance(uplink, sums, states);
+        // Sums below it are not taken in any more; told once, since it drops what is under way.
         let next = self.trainer.next();
         if next != before {
             self.sums(WorkerEvent::Applied { next });

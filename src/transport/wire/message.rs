@@ -17,6 +17,18 @@ pub struct TaskOrder {
     pub parts: Vec<Part>,
 }
 
+/// An exchange of the same step that another one carries on: what an owner of both has of its chunks
+/// stays, sums and terms alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Predecessor {
+    /// Which attempt it was.
+    pub attempt: u32,
+    /// Who summed which chunks of every stripe.
+    pub owners: Vec<Owner>,
+    /// Chunks of a stripe.
+    pub stripe: usize,
+}
+
 /// Who sums which chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
@@ -251,6 +263,9 @@ pub enum ToWorker {
         owners: Vec<Owner>,
         /// Chunks of a stripe: the vector is cut into stripes, the last of which may be shorter.
         stripe: usize,
+        /// The exchange that this one carries on; absent: it begins afresh.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        predecessor: Option<Predecessor>,
         /// Who gets the sum, for those who sum.
         receivers: Vec<u32>,
     },

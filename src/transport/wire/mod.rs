@@ -8,7 +8,8 @@
 mod message;
 
 pub use message::{
-    Across, FromWorker, Has, Offer, Owner, Peer, TaskOrder, ToWorker, Welcome, decode, encode,
+    Across, FromWorker, Has, Offer, Owner, Peer, Predecessor, TaskOrder, ToWorker, Welcome, decode,
+    encode,
 };
 
 use crate::ids::{Job, Step, Task};
@@ -220,6 +221,7 @@ impl Header {
     /// Which chunk of a vector of `length` elements follows.
     pub(crate) fn chunk_of(&self, length: usize) -> Result<usize, String> {
         let chunk = usize::try_from(self.offset).unwrap_or(usize::MAX) / CHUNK;
+        // All cut vectors alike, so that a chunk is told by where it begins.
         let is_whole = |chunk: &usize| {
             let range = chunk_range(*chunk, length);
             (self.offset, self.count()) == (range.start as u64, range.len())
@@ -291,6 +293,9 @@ impl Header {
     pub fn decode(bytes: &[u8; HEADER_BYTES], control_max: usize) -> Result<Self, WireError> {
         let mut rest = bytes.as_slice();
         let found: [u8; 4] = take(&mut rest);
+        // In this order: what is no frame at all, a frame of another version, one that is damaged.
+        // Nothing after the version is looked at before the checksum has told that it is what was
+        // sent.
         if found != MAGIC {
             return Err(WireError::Magic { found });
         }
@@ -329,6 +334,7 @@ impl Header {
             1 => NumberFormat::Bf16,
             _ => return Err(WireError::Unknown { kind, format }),
         };
+        // A length of a stranger's becomes memory: no more than what any frame can have.
         let most =
             if header.kind == Kind::Control { control_max } else { CHUNK * header.format.bytes() };
         if header.length as usize > most {

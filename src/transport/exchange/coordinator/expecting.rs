@@ -5,12 +5,19 @@ use super::{CoordinatorSums, Effects, tell};
 use crate::ids::Step;
 use crate::transport::exchange::Key;
 use crate::transport::exchange::events::{CoordinatorEffect, Expectation, SumSettings};
-use crate::transport::exchange::expected::Heard;
+use crate::transport::exchange::expected::{Heard, Told};
 use crate::transport::exchange::monitor::ExchangeMonitor;
-use crate::transport::exchange::plan::Plan;
-use crate::transport::wire::{COORDINATOR, ToWorker};
+use crate::transport::exchange::plan::{Plan, without};
+use crate::transport::wire::{COORDINATOR, Owner, Predecessor, ToWorker};
 use crate::transport::{Summand, lock};
 use std::time::Instant;
+
+/// Who sums which chunks of every stripe.
+struct Shared {
+    stripe: usize,
+    owners: Vec<Owner>,
+    predecessor: Option<Predecessor>,
+}
 
 impl CoordinatorSums {
     /// A step is computed from now on: workers begin to sum it as it comes, if they are to sum it.
@@ -23,37 +30,60 @@ impl CoordinatorSums {
     ) {
         let SumSettings { overlap, by_workers, collective, .. } = self.settings;
         let by_connections = overlap && by_workers && !collective;
+        // Owners ask holders over connections of their own: one that nobody can call must not hold
+        // terms.
         let all_can = self.shares.all_are_reachable(&self.present);
         if !by_connections || !all_can || self.doubts.of(step) || terms.is_empty() {
             return;
         }
         self.expected.begin(step, terms);
-        self.expect_again(now, out);
+        self.tell_expected(now, None, out);
     }
 
-    /// Tells workers what the step is expected to be made of, by those who are there; nothing if
-    /// nobody can have some term.
-    pub(super) fn expect_again(&mut self, now: Instant, out: &mut Effects) {
+    /// An owner is lost while its step is computed: the others sum its chunks too. Nothing is
+    /// expected any more if nobody else can have some term.
+    pub(super) fn expect_without(&mut self, now: Instant, lost: u32, out: &mut Effects) {
+        let told = self.expected.told();
+        // Who came meanwhile knows nothing of what the others go on with.
+        let all_know = |told: &&Told| self.present.iter().all(|node| told.receivers.contains(node));
+        let shared = told.filter(all_know).and_then(|Told { exchange, .. }| {
+            let (stripe, owners) = without(lost, &exchange.owners, exchange.stripe)?;
+            Some(Shared { stripe, owners, predecessor: Some(exchange.clone()) })
+        });
+        self.tell_expected(now, shared, out);
+    }
+
+    /// Tells workers what the step is expected to be made of, by those who are there, and who sums
+    /// it, unless that is known.
+    fn tell_expected(&mut self, now: Instant, shared: Option<Shared>, out: &mut Effects) {
         let Some((step, terms)) = self.expected.of_present(&self.present) else { return };
         let number = self.monitors.number(step, 0);
         let key = (step, number);
         let length = self.context.length;
-        let (stripe, owners) = self.shares.of_stripes(&self.present, &terms, length);
+        let Shared { stripe, owners, predecessor } = shared.unwrap_or_else(|| {
+            let (stripe, owners) = self.shares.of_stripes(&self.present, &terms, length);
+            Shared { stripe, owners, predecessor: None }
+        });
         let coordinator = self.settings.keeps.then_some(COORDINATOR);
         let receivers: Vec<u32> = self.present.iter().copied().chain(coordinator).collect();
+        let exchange = Predecessor { attempt: number, owners: owners.clone(), stripe };
+        self.expected.tell(Told { exchange, receivers: receivers.clone() });
         let sources = owners.iter().map(|owner| owner.node).collect();
         let mut monitor = ExchangeMonitor::new(None, receivers.clone(), sources, now);
         monitor.given.extend(&receivers);
         self.monitors.begin(key, monitor);
+        // Until the step is known to be made of it, nobody may take this sum for the step's.
         lock(&self.node.sums()).expect(key);
-        self.node.supersede(step, number);
         let (places, stripe) = (Vec::new(), Some(stripe));
-        let plan = Plan { step, attempt: number, places, terms, owners, stripe, receivers };
+        let attempt = number;
+        let plan = Plan { step, attempt, places, terms, owners, stripe, predecessor, receivers };
         self.tell_plan(&plan, out);
         out.push(CoordinatorEffect::Expected(Expectation::Told));
         if self.settings.keeps {
             let wrong = self.node.begin(plan, |_| None, now, &mut Vec::new());
             debug_assert!(wrong.is_empty(), "nothing comes before its plan");
+        } else {
+            self.node.supersede(step, number);
         }
     }
 
@@ -70,6 +100,8 @@ impl CoordinatorSums {
             self.expected.release(step);
             return false;
         };
+        // Such as after a straggler's task was given to somebody else: its result is another
+        // vector.
         if self.doubts.of(step) || !self.expected.is_of(step, terms) {
             self.expected.release(step);
             out.push(CoordinatorEffect::Expected(Expectation::Replaced));
@@ -80,6 +112,7 @@ impl CoordinatorSums {
         self.look_at_hosts((step, attempt), &holders);
         if let Some(monitor) = self.monitors.get_mut(key) {
             monitor.attempt = Some(attempt);
+            // Deadlines count from here: while a step is computed, waiting is no fault.
             monitor.begun = now;
             monitor.sources.extend(&holders);
             monitor.term_holders.extend(&holders);
@@ -88,6 +121,7 @@ impl CoordinatorSums {
         let told = ToWorker::Confirm { step, attempt: key.1 };
         tell(self.present.iter().copied().collect(), told, out);
         out.push(CoordinatorEffect::Expected(Expectation::Confirmed));
+        // Some may have been faster than the engine.
         for (worker, heard) in self.expected.release(step) {
             match heard {
                 Heard::Held(digest) => self.held(now, worker, key, digest, out),
