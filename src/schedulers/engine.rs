@@ -42,9 +42,12 @@ use super::open_steps::{Fate, OpenSteps};
 use super::reduce::Reduce;
 use super::roster::{Roster, WorkerState};
 use crate::codes::sequential::{Fold, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
-use crate::ids::{Task, Worker, WorkerSet};
+use crate::ids::{Part, Task, Worker, WorkerSet};
 use crate::run::{ConfigError, RunConfig};
 use std::collections::BTreeMap;
+
+/// A worker and the tasks that it is given, with what each consists of.
+pub(crate) type Given = (Worker, Vec<(Task, Vec<Part>)>);
 
 /// Which task is done, whether its result is finite, and its digest where one was taken.
 type Answer = (Task, bool, Option<u128>);
@@ -196,6 +199,21 @@ impl Engine {
     #[must_use]
     pub fn facts(&self) -> &SchemeFacts {
         self.scheme.facts()
+    }
+
+    /// The tasks of the open round that workers will be given when they have dropped what they are
+    /// at; none where those depend on who answers in between.
+    pub(crate) fn tasks_to_come(&mut self) -> Vec<Given> {
+        let facts = self.scheme.facts();
+        let fixed = facts.delay == 0 && facts.byzantine == 0 && !(facts.partial || facts.pulls);
+        if !fixed || self.phase != Phase::Collecting {
+            return Vec::new();
+        }
+        let comes =
+            |worker: &Worker| !self.round.sits_out(*worker) && !self.roster.is_stale(*worker);
+        let leaving: Vec<Worker> = self.roster.leaving().filter(comes).collect();
+        // To such a scheme it is all the same how often it is asked.
+        leaving.into_iter().map(|worker| (worker, self.scheme.assign(worker))).collect()
     }
 
     /// Whether decoded vectors wait for their holders, and nothing else is waited for.

@@ -14,6 +14,7 @@ pub(crate) mod orders;
 mod reduce;
 pub mod roster;
 
+pub(crate) use engine::Given;
 pub use engine::{Engine, OpenRound, Replan};
 pub use events::{Action, EngineError, Input, Refusal, RoundReport};
 pub use orders::VirtualClock;

@@ -104,6 +104,11 @@ impl Roster {
             .any(|member| !matches!(member.doing, WorkerState::Dead | WorkerState::Nothing))
     }
 
+    /// Workers that were told to drop their tasks and have not been heard of since.
+    pub(super) fn leaving(&self) -> impl Iterator<Item = Worker> {
+        self.those(|member| member.doing == WorkerState::Leaving)
+    }
+
     /// Workers who could be given a task.
     pub(super) fn ready(&self) -> Vec<Worker> {
         self.those(|member| member.doing == WorkerState::Nothing)

@@ -496,12 +496,13 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// The step that is handed out by these actions, and what it will be made of, if that is known.
-    fn expected(&self, actions: &[Action]) -> Option<(Step, Vec<Summand>)> {
+    fn expected(&mut self, actions: &[Action]) -> Option<(Step, Vec<Summand>)> {
         let hands_out = |action: &Action| matches!(action, Action::Compute { .. });
         if self.config().jobs.micro_steps > 1 || !actions.iter().any(hands_out) {
             return None;
         }
-        let (job, terms) = expected_terms(self.engine.facts(), actions)?;
+        let later = self.engine.tasks_to_come();
+        let (job, terms) = expected_terms(self.engine.facts(), actions, &later)?;
         Some((job.step(1), terms))
     }
 

@@ -2,12 +2,12 @@
 
 use crate::codes::sequential::SchemeFacts;
 use crate::ids::{Job, Task, Units, Worker};
-use crate::schedulers::Action;
+use crate::schedulers::{Action, Given};
 use crate::transport::{Piece, Summand, What};
 use std::collections::BTreeMap;
 
 /// The terms of the step for which tasks are handed out, in the order in which they are summed;
-/// none if they depend on who answers.
+/// none if they depend on who answers. Those who are given theirs `later` hold terms too.
 ///
 /// If every task is a plain sum of consecutive units, and the tasks of different units cut the
 /// batch into parts that do not overlap, an exact decode takes one of those that have the same
@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 pub(super) fn expected_terms(
     facts: &SchemeFacts,
     actions: &[Action],
+    later: &[Given],
 ) -> Option<(Job, Vec<Summand>)> {
     let alternatives = facts.delay == 0
         && facts.byzantine == 0
@@ -45,6 +46,14 @@ pub(super) fn expected_terms(
         weight: 1.0,
         holders: holders.into_iter().map(piece).collect(),
     };
+    for (worker, tasks) in later {
+        let [(task, parts)] = &tasks[..] else { continue };
+        let units = parts.first().map(|part| (part.units.start, part.units.end));
+        if let Some(holders) = units.and_then(|units| classes.get_mut(&units)) {
+            holders.push((*worker, *task));
+            holders.sort_unstable();
+        }
+    }
     let terms = classes.into_values().map(term).collect();
     Some((job?, terms)).filter(|_| next == facts.units)
 }
@@ -63,7 +72,7 @@ mod tests {
         let mut engine = Engine::new(scheme, RunConfig::new(shape, 10, 2), 0).unwrap();
         let mut actions = Vec::new();
         engine.handle(0.0, Input::Begin, &mut actions).unwrap();
-        let (job, terms) = expected_terms(engine.facts(), &actions)?;
+        let (job, terms) = expected_terms(engine.facts(), &actions, &[])?;
         assert_eq!(job, Job(0));
         assert!(terms.iter().all(|term| term.weight == 1.0));
         let workers = |term: &Summand| term.holders.iter().map(|piece| piece.worker.0).collect();
@@ -75,6 +84,45 @@ mod tests {
         assert_eq!(holders("uncoded", 3), Some(vec![vec![0], vec![1], vec![2]]));
         assert_eq!(holders("groups:s=1", 4), Some(vec![vec![0, 1], vec![2, 3]]));
         assert_eq!(holders("groups:s=2", 6), Some(vec![vec![0, 1, 2], vec![3, 4, 5]]));
+    }
+
+    /// A worker that is still at its last task holds a term too, of whom it comes sooner or later.
+    #[test]
+    fn who_is_still_busy_is_expected_too() {
+        let scheme = "groups:s=1".parse::<SchemeSpec>().unwrap().scheme(4, 12, 0..9).unwrap();
+        let mut engine = Engine::new(scheme, RunConfig::new(Shape::new(4, 12), 10, 2), 0).unwrap();
+        let (mut actions, mut opened) = (Vec::new(), Vec::new());
+        engine.handle(0.0, Input::Begin, &mut opened).unwrap();
+        let tasks_of = |worker: u32, actions: &[Action]| {
+            actions.iter().find_map(|action| match action {
+                Action::Compute { worker: of, tasks, .. } if of.0 == worker => Some(tasks.clone()),
+                _ => None,
+            })
+        };
+        for worker in [0, 2] {
+            let (task, _) = tasks_of(worker, &opened).unwrap()[0].clone();
+            let worker = Worker(worker);
+            let done = Input::Done { worker, task, finite: true, digest: None };
+            engine.handle(1.0, done, &mut actions).unwrap();
+        }
+        actions.clear();
+        let step = crate::ids::Step(0);
+        for worker in [0, 2].map(Worker) {
+            let held = Input::Held { worker, step, attempt: 0, digest: 7 };
+            engine.handle(1.5, held, &mut actions).unwrap();
+        }
+        assert_eq!(tasks_of(1, &actions), None, "it is told to drop what it is at");
+        let later = engine.tasks_to_come();
+        assert_eq!(later.iter().map(|(worker, _)| worker.0).collect::<Vec<_>>(), [1, 3]);
+        let (job, terms) = expected_terms(engine.facts(), &actions, &later).unwrap();
+        let holders = |term: &Summand| term.holders.iter().map(|piece| piece.worker.0).collect();
+        assert_eq!(job, Job(1));
+        let holders: Vec<Vec<u32>> = terms.iter().map(holders).collect();
+        assert_eq!(holders, [[0, 1], [2, 3]]);
+        // And that is the task that it is given.
+        let idle = Input::Idle { worker: Worker(1) };
+        engine.handle(1.6, idle, &mut actions).unwrap();
+        assert_eq!(tasks_of(1, &actions), Some(later[0].1.clone()));
     }
 
     #[test]

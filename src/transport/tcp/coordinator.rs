@@ -330,7 +330,7 @@ impl CoordinatorNode {
         let down = match order {
             Order::Compute { tasks, .. } => {
                 // A worker that is lost gets no number: the engine hears that it is lost, and
-                // orders anew.
+                // orders again.
                 let Some(order) = self.members.next_order(worker.0) else { return };
                 self.sums(CoordinatorEvent::Ordered {
                     worker: worker.0,
