@@ -158,7 +158,7 @@ impl NodeExchanges {
                     announced.complete(task, count, whole);
                 }
                 let chunks = announced.final_chunks(task);
-                open.part.is_final((term, task), (0..0, chunks), announced, out);
+                open.part.is_final(term, (0..0, chunks), out);
             }
         } else {
             open.confirmed = true;
@@ -252,7 +252,7 @@ impl NodeExchanges {
         for open in open.values_mut() {
             for (term, _) in open.part.own_tasks().into_iter().filter(|(_, own)| *own == task) {
                 let chunks = (known.clone(), all.clone());
-                open.part.is_final((term, task), chunks, announced, out);
+                open.part.is_final(term, chunks, out);
                 open.part.asks(now, out);
             }
         }
@@ -365,7 +365,7 @@ impl NodeExchanges {
         // Every chunk of every term would be too much to keep for somebody who is not told
         // anything; an honest plan is never that late.
         let early_max = 2 * chunks(self.context.length) + 64;
-        // Whoever takes over a state meanwhile may have been told its part already.
+        // A worker that takes over a state meanwhile may have been told its part already.
         if !self.open.get(&key).is_some_and(|open| open.planned) {
             self.check_ahead(key.0)?;
         }

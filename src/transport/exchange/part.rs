@@ -175,7 +175,7 @@ impl ExchangePart {
             owners.iter().copied().enumerate().filter(|(_, owner)| owner.node == self.me).collect();
         self.own.iter().for_each(|(_, owner)| self.out.close(owner.start..owner.end));
         let own = self.own.iter().flat_map(|(_, owner)| owner.start..owner.end);
-        let terms = ExpectedTerm::of(&plan.terms, self.me, plan.predecessor.is_some());
+        let terms = ExpectedTerm::of(&plan.terms, self.me);
         self.gathering = Some(Gathering::new(self.me, terms, own, budget(count)));
         (self.plan, self.format) = (Plan { owners, ..plan }, format);
     }
@@ -220,7 +220,7 @@ impl ExchangePart {
         mine.iter().for_each(|chunk| self.out.close(*chunk..*chunk + 1));
         let (summed, open): (Vec<usize>, Vec<usize>) =
             mine.into_iter().partition(|chunk| self.digests[*chunk].is_some());
-        let terms = ExpectedTerm::of(&plan.terms, self.me, true);
+        let terms = ExpectedTerm::of(&plan.terms, self.me);
         match &mut self.gathering {
             Some(gathering) => gathering.carry_on(terms, &open),
             None => {
@@ -231,7 +231,7 @@ impl ExchangePart {
         (self.plan, self.format) = (Plan { owners, ..plan }, format);
         for (term, task) in self.own_tasks() {
             // All owners are told: some may have heard of a part of it only, or of nothing.
-            self.is_final((term, task), (0..0, announced.final_chunks(task)), announced, out);
+            self.is_final(term, (0..0, announced.final_chunks(task)), out);
         }
         let others: Vec<u32> =
             self.plan.receivers.iter().copied().filter(|node| *node != self.me).collect();
@@ -271,29 +271,18 @@ impl ExchangePart {
         terms.iter().enumerate().filter_map(|(at, term)| Some((at, term.mine?))).collect()
     }
 
-    /// These chunks of an expected term are final here, of which `known` were before: they are sent
-    /// to their owners, or these are told that they can ask for them.
+    /// These chunks of an expected term are final here, of which `known` were before: the owners
+    /// are told that they can ask for them.
     pub(super) fn is_final(
         &mut self,
-        (term, task): (usize, Task),
+        term: usize,
         (known, chunks): (Range<usize>, Range<usize>),
-        announced: &Announcements,
         out: &mut Vec<Outgoing>,
     ) {
         let Some(gathering) = &mut self.gathering else { return };
         gathering.is_final(term, chunks.clone());
-        if gathering.terms()[term].pushed {
-            for owner in &self.plan.owners {
-                let new = (owner.start..owner.end)
-                    .filter(|chunk| chunks.contains(chunk) && !known.contains(chunk))
-                    .filter(|_| owner.node != self.me);
-                out.extend(
-                    new.filter_map(|chunk| self.expected_chunk((term, task), chunk, announced))
-                        .map(|frame| Outgoing::Chunk { to: owner.node, frame }),
-                );
-            }
         // A word that says nothing new would cost every owner a message.
-        } else if chunks != known {
+        if chunks != known {
             let to: BTreeSet<u32> = self.plan.owners.iter().map(|owner| owner.node).collect();
             let to = to.into_iter().filter(|node| *node != self.me).collect();
             out.push(Outgoing::Tell { to, message: self.ready(term, chunks) });
@@ -396,7 +385,7 @@ impl ExchangePart {
         announced: &Announcements,
     ) -> Vec<Outgoing> {
         let mut owed = match &self.gathering {
-            Some(_) => self.expected_of(node, announced),
+            Some(_) => self.announcements_for(node, announced),
             None => self.terms_owed_to(node, held),
         };
         let frame = |frame| Outgoing::Chunk { to: node, frame };
@@ -404,25 +393,16 @@ impl ExchangePart {
         owed
     }
 
-    /// What a node may not have got of expected terms: those that are sent unasked, and word of the
-    /// others.
-    fn expected_of(&self, node: u32, announced: &Announcements) -> Vec<Outgoing> {
-        let mut owed = Vec::new();
-        let owned = self.plan.owners.iter().filter(|owner| owner.node == node);
-        let owned: Vec<usize> = owned.flat_map(|owner| owner.start..owner.end).collect();
-        for (term, task) in self.own_tasks().into_iter().filter(|_| !owned.is_empty()) {
+    /// Word of what a node can ask for, if it sums anything.
+    fn announcements_for(&self, node: u32, announced: &Announcements) -> Vec<Outgoing> {
+        let owns = self.plan.owners.iter().any(|owner| owner.node == node);
+        let mine = self.own_tasks().into_iter().filter(|_| owns);
+        let word = |(term, task)| {
             let chunks = announced.final_chunks(task);
-            let pushed = self.gathering.as_ref().is_some_and(|all| all.terms()[term].pushed);
-            if pushed {
-                let frames = owned
-                    .iter()
-                    .filter_map(|chunk| self.expected_chunk((term, task), *chunk, announced));
-                owed.extend(frames.map(|frame| Outgoing::Chunk { to: node, frame }));
-            } else if chunks.start < chunks.end {
-                owed.push(Outgoing::Tell { to: vec![node], message: self.ready(term, chunks) });
-            }
-        }
-        owed
+            let message = self.ready(term, chunks.clone());
+            (!chunks.is_empty()).then(|| Outgoing::Tell { to: vec![node], message })
+        };
+        mine.filter_map(word).collect()
     }
 
     fn terms_owed_to(
