@@ -100,7 +100,9 @@ fn worker(address: &str, token: &str, me: u32, meeting: &Path, case: &Case) -> O
     let traffic = link.traffic();
     let link: Box<dyn Link> = Box::new(link);
     let mut aggregator = Aggregator::new(link, welcome.length, 1);
-    let (mut answered, mut seconds, mut bytes) = (None, Vec::new(), Vec::new());
+    let mut answered = None;
+    let mut seconds = Vec::new();
+    let mut bytes = Vec::new();
     while let Some(event) = aggregator.next_event()? {
         match event {
             Event::Compute(mut task) => {

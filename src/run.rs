@@ -13,7 +13,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
-/// A run, whatever its scheme is and whatever is trained.
+/// A run, for any scheme and anything that is trained.
 ///
 /// ```
 /// use codedgrad::ids::Step;
@@ -38,8 +38,8 @@ pub struct RunConfig {
     pub length: usize,
     /// Numbers in a worker's result: those of a gradient, unless a judge makes one of it.
     pub result_length: usize,
-    /// Decided steps kept for those who missed some; whoever misses more takes over a peer's state.
-    /// More than the scheme's delay, since so many and one more may be decided at once.
+    /// Decided steps kept for those who missed some; a worker that misses more takes over a peer's
+    /// state. More than the scheme's delay, since so many and one more may be decided at once.
     pub log_steps: u64,
     /// First step, counted over all models.
     pub first: Step,
@@ -173,7 +173,7 @@ impl Jobs {
 /// How long anybody is waited for, and with how few the run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Seconds a round may stay open before the run gives up on whoever never came.
+    /// Seconds a round may stay open before the run gives up on workers that never came.
     pub max_wait_seconds: f64,
     /// Seconds, and at most `max_wait_seconds`, for which lost workers may come back when those
     /// that are left are too few to go on; 0 = the run ends at once.
@@ -186,7 +186,7 @@ pub struct Limits {
     /// times its first answer.
     pub mu: f64,
     /// Where more workers are gone than the scheme can do without, the run is planned again for
-    /// whoever is left, as long as those are so many or more, if at all.
+    /// those who are left, as long as those are so many or more, if at all.
     #[serde(default)]
     pub min_workers: Option<usize>,
 }

@@ -565,7 +565,10 @@ proptest! {
         distinct_of: usize,
     ) {
         let (window, distinct) = (burst + more, distinct_of % (workers + 1));
-        let (n, b, w, l) = (workers as f64, burst as f64, window as f64, distinct as f64);
+        let n = workers as f64;
+        let b = burst as f64;
+        let w = window as f64;
+        let l = distinct as f64;
         let parameters = MSgcParameters { burst, window, distinct, slots: SlotKind::MinLoad };
         let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(1), accept: Accept::Model };
         let load = MSgc::new(parameters, horizon).unwrap().facts().load;

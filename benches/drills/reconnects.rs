@@ -80,7 +80,9 @@ pub(crate) fn reconnects(exchanges: &str, cuts: usize) -> Outcome<()> {
     println!("| exchange | runs | reconnects | equal bits | other |\n|---|---|---|---|---|");
     let exchanges: Vec<&str> = exchanges.split(',').collect();
     for exchange in &exchanges {
-        let (exchange, elements, compute_seconds) = ((*exchange).to_owned(), 3 << 16, 0.01);
+        let exchange = (*exchange).to_owned();
+        let elements = 3 << 16;
+        let compute_seconds = 0.01;
         let calm = Case {
             exchange,
             elements,
@@ -98,7 +100,9 @@ pub(crate) fn reconnects(exchanges: &str, cuts: usize) -> Outcome<()> {
             expected.iter().find(is_other).map(|(step, _)| *step)
         };
         let case = Case { busy_seconds: compute_seconds, ..calm };
-        let (mut runs, mut made, mut others) = (0, 0, Vec::new());
+        let mut runs = 0;
+        let mut made = 0;
+        let mut others = Vec::new();
         while made < cuts.div_ceil(exchanges.len()) {
             runs += 1;
             let (found, count) = once(&case, runs)?;

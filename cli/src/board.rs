@@ -51,7 +51,7 @@ impl Tolerant {
     }
 }
 
-/// The state of a run, for whoever asks.
+/// The state of a run, for those who ask.
 #[derive(Debug)]
 pub(crate) struct Board {
     tolerant: Mutex<Tolerant>,

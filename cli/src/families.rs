@@ -122,7 +122,7 @@ pub(crate) fn summaries(which: impl Fn(&Family) -> bool) -> String {
     those(which).map(line).collect()
 }
 
-/// The help of `--dispatch`, which costs whoever asks for tasks one by one.
+/// The help of `--dispatch`, which costs a worker that asks for tasks one by one.
 pub(crate) fn dispatch_help() -> String {
     let pulling = names(|family| family.traits.pulls);
     format!(

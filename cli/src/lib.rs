@@ -189,7 +189,7 @@ enum Failure {
     /// Another process does this one's work: exit status 4.
     #[cfg_attr(not(feature = "trainer"), expect(dead_code, reason = "only workers are replaced"))]
     Replaced(anyhow::Error),
-    /// Whatever it is was said already: this exit status.
+    /// What it is was said already: this exit status.
     Said(u8),
 }
 
@@ -322,7 +322,7 @@ pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>
     match done {
         Ok(()) => 0,
         Err(Failure::Said(status)) => status,
-        // Nobody listens any more, and whoever has gone does not ask how it ended.
+        // Nobody listens any more, and a reader that has left does not ask how it ended.
         Err(Failure::Work(error)) if is_closed(&error) => 0,
         Err(failure) => {
             let ended = Ended::from(failure);
@@ -485,7 +485,7 @@ impl Tool {
     }
 }
 
-/// Whether whoever read the output has gone.
+/// Whether the reader of the output has left.
 fn is_closed(error: &anyhow::Error) -> bool {
     // Connections break too, but such an error says of which it is.
     let written = error.chain().next().and_then(|error| error.downcast_ref::<std::io::Error>());

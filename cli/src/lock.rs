@@ -45,8 +45,8 @@ impl FolderLock {
             if tried.is_err() {
                 return Ok(Self { held: None, folder: folder.into() });
             }
-            // Whoever had it may have taken the file away just before: then another one is the
-            // lock.
+            // The process that had it may have taken the file away just before: then another one is
+            // the lock.
             if is_at(&file, &path) {
                 write_owner(folder);
                 return Ok(Self { held: Some(file), folder: folder.into() });
@@ -76,7 +76,8 @@ impl Drop for FolderLock {
             return;
         }
         let _ = fs::remove_file(self.folder.join(OWNER));
-        // Still locked: whoever opened it sees, once it can be locked, that it is no longer there.
+        // Still locked: a process that opened it sees, once it can be locked, that it is no longer
+        // there.
         #[cfg(unix)]
         let _ = fs::remove_file(path);
     }
@@ -134,7 +135,8 @@ struct Owner {
     since: u64,
 }
 
-/// Leaves word for whoever is refused. The lock holds without it, so a failure is none of the run.
+/// Leaves word for those who are refused. The lock holds without it, so a failure is none of the
+/// run.
 fn write_owner(folder: &Path) {
     let owner = Owner { host: host(), pid: std::process::id(), since: now().as_secs() };
     let half = folder.join(format!("{OWNER}.part"));

@@ -1,5 +1,5 @@
 //! Where words go: what was asked for to standard output, everything else to standard error, above
-//! the bars of what is under way; or to whatever a caller has instead of the two.
+//! the bars of what is under way; or to what a caller has instead of the two.
 
 use crate::layout::Width;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -126,7 +126,7 @@ impl Write for Stdout {
     }
 }
 
-/// Whether an error says that whoever read standard output has gone.
+/// Whether an error says that the reader of standard output has left.
 pub(crate) fn is_closed(error: &io::Error) -> bool {
     error.kind() == ErrorKind::BrokenPipe
 }

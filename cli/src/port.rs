@@ -1,4 +1,4 @@
-//! A coordinator's port, whoever trains: where it listens, by what it knows its workers, how their
+//! A coordinator's port, for any trainer: where it listens, by what it knows its workers, how their
 //! vectors travel, and what people are told of that.
 
 use crate::folder::RunFolder;

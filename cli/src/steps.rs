@@ -1,4 +1,4 @@
-//! What is told of the steps of a run, whoever trains: who was late, and how long they took.
+//! What is told of the steps of a run, for any trainer: who was late, and how long they took.
 
 use crate::output::say;
 use crate::tools::status::plain;
@@ -70,7 +70,7 @@ pub(crate) fn stragglers(record: &RoundRecord) -> Vec<Worker> {
 }
 
 /// Who answered later than 1.5 times the median, or had not answered by then when a round closed.
-/// Whoever was not needed before that is not late.
+/// A worker that was not needed before that is not late.
 pub(crate) fn late(record: &RoundRecord) -> Vec<Worker> {
     let mut arrived: Vec<f64> = record.arrivals.iter().flatten().copied().collect();
     if arrived.is_empty() {

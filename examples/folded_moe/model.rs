@@ -63,7 +63,9 @@ fn expert(x: &[f64], matrices: &[f64]) -> Vec<f64> {
 fn expert_back(x: &[f64], matrices: &[f64], of_y: &[f64], gradient: &mut [f64]) -> Vec<f64> {
     let (a, rest) = matrices.split_at(WIDTH * HIDDEN);
     let (b, c) = rest.split_at(WIDTH * HIDDEN);
-    let (gate, value, of_gated) = (times(x, a), times(x, b), back(c, of_y));
+    let gate = times(x, a);
+    let value = times(x, b);
+    let of_gated = back(c, of_y);
     let [mut gated, mut of_gate, mut of_value] = [[0.0; HIDDEN]; 3];
     for i in 0..HIDDEN {
         let sigmoid = 1.0 / (1.0 + (-gate[i]).exp());

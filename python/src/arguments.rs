@@ -44,7 +44,7 @@ impl Deadline {
     }
 }
 
-/// What a mutex guards here stays whole whoever panicked.
+/// What a mutex guards here stays whole when a thread panics.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,7 @@
 //! sum over the `m` answers is scaled by `n/m`.
 //!
 //! # Guarantee
-//! None on the gradient: the samples of whoever is slow are missing, every time. A shard on a slow
+//! None on the gradient: the samples of slow workers are missing, every time. A shard on a slow
 //! machine is under-represented for as long as the machine is slow.
 //!
 //! # Cost
@@ -16,7 +16,8 @@
 //!
 //! # Source
 //! Backup workers: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting Distributed Synchronous SGD",
-//! arXiv 1604.00981; what elastic trainers do when they divide by whoever took part.
+//! arXiv 1604.00981; what elastic trainers do when they divide by the number of those who took
+//! part.
 
 use super::family::{ClosedForm, Family, Recipe, Space, Traits, WaitsFor, keyed};
 use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge};

@@ -10,7 +10,7 @@
 //! vertices on its sides, adds `(p-q)^2/(p+q)`. Messages are accepted as soon as the error is at
 //! most the bound given.
 //!
-//! In a regular graph `s` stragglers leave an error of at most `s/n`, whoever they are: in a
+//! In a regular graph `s` stragglers leave an error of at most `s/n`, in any set of them: in a
 //! bipartite component `d |p-q|` is at most the number of edge ends removed there,
 //! `(p-q)^2/(p+q) <= |p-q|`, and there are `2s` removed ends and `v = 2n/d` vertices. So the
 //! tolerance is at least `floor(err n)`; what it is beyond that is found by trying the straggler
@@ -355,7 +355,7 @@ impl Decoder for GraphDecoder {
         Status::Decodable
     }
 
-    /// All arrivals are used whatever the choice: every one of them makes the decode better.
+    /// All arrivals are used in any case: every one of them makes the decode better.
     fn weights(&mut self, _: Choice, out: &mut [f64]) -> Report {
         let Plan { facts, rows, .. } = &*self.plan;
         assert_eq!(out.len(), facts.workers, "one weight per worker");

@@ -148,7 +148,7 @@ impl Dual {
     }
 
     /// The shortest weights that decode without `missing` (strictly ascending); where none do,
-    /// whatever comes closest to leaving the missing out, which the caller has to judge.
+    /// what comes closest to leaving the missing out, which the caller has to judge.
     pub(super) fn weights(&self, missing: &[usize], out: &mut [f64]) {
         out.copy_from_slice(self.shortest.as_slice());
         let free = self.null.ncols();

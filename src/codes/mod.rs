@@ -101,7 +101,7 @@ pub enum Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// As few messages as possible, earliest arrivals first: what a streaming fold uses. Exact
-    /// codes with 0/1 weights then give the same bits whoever straggled.
+    /// codes with 0/1 weights then give the same bits no matter who straggled.
     Fewest,
     /// The weights of smallest Euclidean norm.
     MinimumNorm,
@@ -162,8 +162,8 @@ pub trait GradientCode: Send + Sync {
 pub trait Decoder: Send {
     /// A message has arrived; a second one of the same worker is [`Status::Useless`].
     fn arrive(&mut self, worker: Worker) -> Status;
-    /// Weights for what has arrived, one per worker, 0 for whoever has not; best effort where the
-    /// code's rule is not satisfied.
+    /// Weights for what has arrived, one per worker, 0 for those that have not; best effort where
+    /// the code's rule is not satisfied.
     ///
     /// # Panics
     /// When `out` has not one entry per worker.

@@ -9,8 +9,8 @@
 //! # Guarantee
 //! Exact with any `s` stragglers and any `b` Byzantine workers among the members of every group:
 //! `b+1` equal results are not all wrong. It needs workers that are bitwise deterministic. Digests
-//! are not cryptographic: whoever can make a wrong result with the digest of a right one is not
-//! found.
+//! are not cryptographic: an attacker who can make a wrong result with the digest of a right one is
+//! not found.
 //!
 //! # Cost
 //! Load `1/l`, at least `(s+2b+1)/n`; with honest workers `b+1` answers of each group suffice. A
@@ -109,7 +109,7 @@ struct Answer {
 ///
 /// It stands between the workers and a scheme whose facts name voting groups: the scheme is told of
 /// a result only once it is known to be right, `b+1` members of its group having returned the same.
-/// Whoever drives the scheme tells both of every [`RoundEvent`], passes what the scheme assigns
+/// The driver of the scheme tells both of every [`RoundEvent`], passes what the scheme assigns
 /// through [`Verifier::given`] and what comes back through [`Verifier::heard`], and counts as
 /// missing also whom [`Verifier::lacking`] names. A scheme's restart is none of its affair: the
 /// round that is opened after it is. A simulation in which nobody lies needs of all this only
@@ -240,8 +240,8 @@ impl Verifier {
         }
     }
 
-    /// Whom the scheme must do without if these are missing: besides them whoever has returned what
-    /// is not accepted, and all of a group of which nothing can be accepted any more.
+    /// Whom the scheme must do without if these are missing: besides them those who have returned
+    /// what is not accepted, and all of a group of which nothing can be accepted any more.
     #[must_use]
     pub fn lacking(&self, missing: &WorkerSet) -> WorkerSet {
         let mut lacking = missing.clone();
@@ -354,7 +354,9 @@ mod tests {
     impl Voted {
         /// Whether a worker could be given its task, which it then answers.
         fn answer(&mut self, worker: u32, digest: u128) -> bool {
-            let (worker, mut tasks, mut right) = (Worker(worker), Vec::new(), Vec::new());
+            let worker = Worker(worker);
+            let mut tasks = Vec::new();
+            let mut right = Vec::new();
             self.scheme.assign(worker, &mut tasks);
             self.verifier.given(worker, &mut tasks);
             let Some(task) = tasks.pop() else { return false };
@@ -383,7 +385,9 @@ mod tests {
     /// of a small group.
     #[test]
     fn no_lie_is_ever_accepted_and_no_tolerated_set_blocks() {
-        let (s, b, n) = (1, 1, 4);
+        let s = 1;
+        let b = 1;
+        let n = 4;
         for order in 0..24u32 {
             let mut left: Vec<u32> = (0..n).collect();
             let order: Vec<u32> = (1..=n)

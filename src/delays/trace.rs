@@ -241,7 +241,7 @@ impl<R: BufRead> Iterator for TraceReader<R> {
 /// read back.
 ///
 /// # Errors
-/// Whatever the output refuses with.
+/// What the output refuses with.
 ///
 /// ```
 /// let mut text = Vec::new();

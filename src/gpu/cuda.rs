@@ -254,7 +254,7 @@ impl Cuda {
         &self.stream
     }
 
-    /// Has whatever is asked for from now on wait for all that `other` was asked for so far.
+    /// Has what is asked for from now on wait for all that `other` was asked for so far.
     /// cudarc's events do that where it knows who writes; candle's kernels do not tell it.
     ///
     /// # Errors
@@ -267,8 +267,8 @@ impl Cuda {
     }
 
     /// Overwrites `out` with the weighted sum of vectors on the same device, by the tree of
-    /// [`Combine`](super::Combine); without terms, with zeros. Sixteen terms of one format are one pass over
-    /// memory. Returns before the device is done.
+    /// [`Combine`](super::Combine); without terms, with zeros. Sixteen terms of one format are one
+    /// pass over memory. Returns before the device is done.
     ///
     /// # Errors
     /// [`CombineError::Length`] when a term is not as long as `out`; [`CudaError`] when it is

@@ -56,7 +56,7 @@ pub enum GradientError {
     },
 }
 
-/// A flat gradient in whatever memory it lies. This trait and [`GradientMut`] are the only door
+/// A flat gradient in any memory. This trait and [`GradientMut`] are the only door
 /// between a trainer's numbers and messages.
 ///
 /// ```
@@ -88,7 +88,7 @@ pub trait Gradient {
     fn read(&self, start: usize, scale: f32, wire: WireBuffer<'_>) -> Result<(), GradientError>;
 }
 
-/// A flat gradient to be overwritten, in whatever memory it lies.
+/// A flat gradient to be overwritten, in any memory.
 pub trait GradientMut {
     /// Number of elements.
     fn length(&self) -> usize;

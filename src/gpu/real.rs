@@ -205,9 +205,9 @@ pub fn gram<T: Real>(messages: &[&[T]]) -> Vec<f64> {
 /// y[(j + r_b) mod B] += s_b[j] x[b B + j]
 /// E[ y . y' ] = x . x'        relative standard deviation about sqrt(2/B) for dense messages
 /// ```
-/// where `B` is the number of buckets and `r_b`, `s_b` come from the seed. Whoever knows the seed
-/// can make an error that vanishes in the sketch: draw it after the last message has come. Cost:
-/// one pass over the messages, on all cores.
+/// where `B` is the number of buckets and `r_b`, `s_b` come from the seed. An attacker who knows
+/// the seed can make an error that vanishes in the sketch: draw it after the last message has come.
+/// Cost: one pass over the messages, on all cores.
 ///
 /// # Panics
 /// When there are no buckets.

@@ -1,4 +1,4 @@
-//! Results and sums in whatever memory they lie, and stay.
+//! Results and sums in the memory where they lie, and stay.
 
 use super::{CombineError, Folded, Source, Term, add_into, nonfinite_mask, shared};
 use std::fmt::Debug;

@@ -8,7 +8,7 @@
 //!
 //! # Cells
 //! Ranks of one tensor, context, expert or pipeline group wait for each other inside forward and
-//! backward, so none of them is ever late alone. Whatever is connected by such groups is a *cell*.
+//! backward, so none of them is ever late alone. What is connected by such groups is a *cell*.
 //! Cells wait for nobody but at the end of a step, for gradients: a cell is what every other module
 //! calls a [`Worker`], and the shares of a batch are dealt to cells.
 //!
@@ -32,10 +32,10 @@
 //!
 //! # What an integration must keep to
 //! - Scale the loss before backward: by its coefficient over the tokens of the whole batch. Then
-//!   the gradients of all classes are plain sums with one scale, 1. Whoever keeps Megatron's mean
-//!   scales every class by [`Mesh::mean_scale`], `1 / (dp cp)`, the experts' too: the gradient of
-//!   an expert already holds the tokens of all ranks that sent it some, so that `1 / edp` would be
-//!   wrong.
+//!   the gradients of all classes are plain sums with one scale, 1. A job that keeps Megatron's
+//!   mean scales every class by [`Mesh::mean_scale`], `1 / (dp cp)`, the experts' too: the gradient
+//!   of an expert already holds the tokens of all ranks that sent it some, so that `1 / edp` would
+//!   be wrong.
 //! - Route, and drop beyond a capacity, within each part of a batch on its own
 //!   ([`Part`](crate::ids::Part)), never within several merged: which token is dropped depends on
 //!   which others are there, and two workers that compute the same part must have the same result.

@@ -3,9 +3,9 @@
 //! A driver feeds [`Input`]s with the time at which they happened and carries out the [`Action`]s
 //! that come back, in order. One round goes
 //! `Compute* .. Reduce* .. Abandon* Close Fold* .. Commit Apply*`: the results are collected until
-//! the scheme admits whoever is missing; the steps that are complete then are folded, and applied,
-//! in order, only after the decoded vector is held by a live worker (two where there are two). The
-//! next round opens when all that was decoded is held.
+//! the scheme can do without those who are missing; the steps that are complete then are folded,
+//! and applied, in order, only after the decoded vector is held by a live worker (two where there
+//! are two). The next round opens when all that was decoded is held.
 //!
 //! What it keeps lies with whoever owns it: `steps` how far the run is, `round` the current round,
 //! `holding` the wait for holders, `recovery` the wait for who may come back, `trust` whose results
@@ -388,7 +388,7 @@ impl Engine {
         self.leave_out_barred();
         self.offer(out);
         // Twice, since only the first pass shows the scheme who has no task of its own.
-        // What the dead would have done goes to whoever has nothing of its own.
+        // What the dead would have done goes to a worker that has nothing of its own.
         self.offer(out);
         self.check_outlook(now, out)?;
         // Without a task no answer will come that could close this round.
@@ -526,7 +526,7 @@ impl Engine {
         self.carry_on(now, out)
     }
 
-    /// What somebody will not do any more goes to whoever is idle.
+    /// What somebody will not do any more goes to an idle worker.
     fn carry_on(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         self.offer(out);
         self.check_outlook(now, out)?;
@@ -609,7 +609,7 @@ impl Engine {
         if self.scheme.admits(&missing) || self.scheme.outlook(&missing) == Outlook::Degradable {
             return self.close(now, &missing, out);
         }
-        // Whoever has answered once may be at its next task.
+        // A worker that has answered once may be at its next task.
         missing.unite(&self.roster.out());
         Err(EngineError::MaxWait {
             step: self.steps.next,

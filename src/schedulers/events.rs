@@ -46,7 +46,7 @@ pub enum Input {
         kept: bool,
     },
     /// A worker holds the whole decoded vector of a step. Where vectors live with the workers, it
-    /// can from then on be had of it, whoever else dies.
+    /// can from then on be had of it, no matter who else dies.
     Held {
         /// Who.
         worker: Worker,
@@ -58,7 +58,7 @@ pub enum Input {
         digest: u64,
     },
     /// A result that goes into the sum of a step, or a worker's own sum of its results, is not
-    /// finite, though its worker said so: whoever sums has seen it.
+    /// finite, though its worker said so: the node that sums has seen it.
     ResultNotFinite {
         /// Whose.
         worker: Worker,
@@ -67,7 +67,7 @@ pub enum Input {
         /// Which attempt at folding it.
         attempt: u32,
     },
-    /// The results of a step are finite, as whoever sums has seen; their weighted sum is not.
+    /// The results of a step are finite, as the node that sums has seen; their weighted sum is not.
     SumNotFinite {
         /// Which step.
         step: Step,

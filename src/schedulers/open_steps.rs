@@ -55,7 +55,7 @@ impl Waiting {
         self.holders.iter().map(|holder| holder.1).find(|digest| alike(*digest) >= enough)
     }
 
-    /// Whoever holds other bytes than the first holder, if nobody can come any more who would
+    /// Those who hold other bytes than the first holder, if nobody can come any more who would
     /// settle which are right.
     fn disputed(&self) -> Option<Worker> {
         // While somebody is still to report, it may agree with one of those that differ.
@@ -158,7 +158,7 @@ impl OpenSteps {
         })
     }
 
-    /// A dead worker's sums are gone, and whatever it held.
+    /// A dead worker's sums are gone, and all that it held.
     pub(super) fn forget_worker(&mut self, worker: Worker) {
         for open in self.open.values_mut() {
             open.sums.remove(&worker);

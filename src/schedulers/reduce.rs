@@ -6,7 +6,7 @@ use crate::codes::sequential::SchemeFacts;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Reduce {
     /// All at once when a step is decoded, by one tree over the units of its batch: where every
-    /// task is a micro-batch the sum has the bits of uncoded training, whoever computed what.
+    /// task is a micro-batch the sum has the bits of uncoded training, no matter who computed what.
     /// Workers keep every result until then.
     #[default]
     Tree,

@@ -89,7 +89,7 @@ impl Roster {
         })
     }
 
-    /// Whoever may still send a result in this round.
+    /// Those who may still send a result in this round.
     pub(super) fn out(&self) -> WorkerSet {
         WorkerSet::of(
             self.members.len(),
@@ -139,8 +139,8 @@ impl Roster {
         busy
     }
 
-    /// Who gets a committed step now; whoever would have more than `log_steps` steps on their way
-    /// to it is stale instead, unless that is everybody: then the one that is farthest can hand
+    /// Who gets a committed step now; a worker that would have more than `log_steps` steps on their
+    /// way to it is stale instead, unless that is everybody: then the one that is farthest can hand
     /// over its state.
     pub(super) fn send(&mut self, step: Step, log_steps: u64) -> Vec<Worker> {
         let fit: Vec<Worker> = self.fit().collect();

@@ -26,13 +26,13 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Close {
-    /// At the deadline `(1+mu) x fastest` if whoever is later may be missing, else when everybody
-    /// is in.
+    /// At the deadline `(1+mu) x fastest` if those who are later may be missing, else when
+    /// everybody is in.
     All,
     /// As `All`, but late workers are waited for one by one, fastest first, until the rest may be
     /// missing.
     Incremental,
-    /// At the first arrival after which whoever is still out may be missing.
+    /// At the first arrival after which those who are still out may be missing.
     Decodable,
 }
 

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use work::{Desk, Work};
 
 /// A worker's handle to a run, for gradients in one kind of memory: the host's, or that of a
-/// [`Vector`] of whatever kind.
+/// [`Vector`] of any kind.
 ///
 /// ```
 /// # use codedgrad::train::{Aggregator, Event};
@@ -582,7 +582,7 @@ mod tests {
     use crate::ids::{Job, Units};
     use crate::transport::{Transport, local};
 
-    /// A gradient goes out and a decoded one comes in through the two traits, whatever memory they
+    /// A gradient goes out and a decoded one comes in through the two traits, from any memory they
     /// stand for.
     #[test]
     fn gradients_pass_by_their_door() {

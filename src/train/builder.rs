@@ -184,7 +184,7 @@ impl Builder {
     }
 
     /// Workers with which the run goes on when its scheme cannot do without those that are lost: it
-    /// is planned again for whoever is left, and again when they are back. Without it such a run
+    /// is planned again for those who are left, and again when they are back. Without it such a run
     /// ends.
     ///
     /// ```
@@ -284,7 +284,7 @@ impl Builder {
         self
     }
 
-    /// How long a round may stay open before the run gives up on whoever never came, at most a
+    /// How long a round may stay open before the run gives up on workers that never came, at most a
     /// year; a minute if not told.
     ///
     /// ```
@@ -640,8 +640,9 @@ impl Builder {
         let Time { delays, step_seconds: told_seconds, modelled } = &self.time;
         let step_seconds = told_seconds.unwrap_or(0.0);
         not_negative("step_seconds", step_seconds)?;
-        let (workers, steps, micro_steps) =
-            (run.shape.workers, run.end.0 - run.first.0, run.jobs.micro_steps);
+        let workers = run.shape.workers;
+        let steps = run.end.0 - run.first.0;
+        let micro_steps = run.jobs.micro_steps;
         let each = if micro_steps > 1 { micro_steps + delay } else { 1 };
         let rounds = steps.saturating_mul(each).saturating_add(delay);
         let (mut rounds, mut injected) = (rounds as usize, Delays::None);

@@ -165,7 +165,7 @@ impl<T: Transport> Coordinator<T> {
         outcome
     }
 
-    /// Does whatever can be done without waiting, for those who wait themselves: until notices
+    /// Does all that can be done without waiting, for those who wait themselves: until notices
     /// come, or at most so long. At the end, [`Coordinator::stop`] is to be called.
     ///
     /// # Errors
@@ -208,7 +208,7 @@ impl<T: Transport> Coordinator<T> {
             + self.run_clock.open_entries()
     }
 
-    /// Whoever is already known to be missing or in another state is given no task.
+    /// A worker that is already known to be missing or in another state is given no task.
     fn begin(&mut self, observer: &mut dyn Observer<T::Vector>) -> Result<(), RunError> {
         observer.begins(self.journal.step).map_err(RunError::Observer)?;
         while let Some((worker, notice)) = self.transport.receive(Some(Duration::ZERO)) {

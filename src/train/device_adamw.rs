@@ -117,8 +117,9 @@ mod tests {
                 .map(|i| (i.wrapping_mul(seed) % 1009) as f32 / 504.5 - 1.0)
                 .collect::<Vec<f32>>()
         };
-        let (mut parameters, first, gradient) =
-            (numbers(7919), numbers(104_729), numbers(15_485_863));
+        let mut parameters = numbers(7919);
+        let first = numbers(104_729);
+        let gradient = numbers(15_485_863);
         let second: Vec<f32> = numbers(32_452_843).into_iter().map(f32::abs).collect();
         let config = AdamWConfig { clip_norm: 10.0, ..CONFIG };
         let mut found =

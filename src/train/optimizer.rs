@@ -163,7 +163,9 @@ mod tests {
     fn follows_its_formula() {
         let mut adam = AdamW::new(CONFIG, 2);
         let mut parameters = [1.0f32, -2.0];
-        let (mut p, mut m, mut v) = ([1.0f64, -2.0], [0.0f64; 2], [0.0f64; 2]);
+        let mut p = [1.0f64, -2.0];
+        let mut m = [0.0f64; 2];
+        let mut v = [0.0f64; 2];
         for step in 0..20 {
             let gradient = [3.0 * (step as f32).cos(), 0.3];
             let clip = (1.0 / f64::from(gradient[0]).hypot(f64::from(gradient[1]))).min(1.0);

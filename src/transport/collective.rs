@@ -1,6 +1,6 @@
 //! Sums made between workers by something faster than their connections, where their vectors lie:
 //! NCCL between GPUs (`transport::nccl::NcclCollective`). The coordinator and its connections still
-//! say who sums what, and carry whatever the collective does not: to those who are late, and
+//! say who sums what, and carry what the collective does not: to those who are late, and
 //! everything while there is no group.
 
 use super::ledger::Ledger;
@@ -67,7 +67,7 @@ pub enum CollectiveCommand {
         /// To whom.
         to: u32,
     },
-    /// Give a group up, and older ones, whatever is under way.
+    /// Give a group up, and older ones, with what is under way.
     Leave {
         /// Number of the group.
         group: u64,

@@ -61,7 +61,7 @@ pub struct RunFacts {
 pub struct Start {
     /// The first step that is not applied in it.
     pub step: Step,
-    /// A digest of its parameters, and of whatever else all replicas must have in common.
+    /// A digest of its parameters, and of all else that replicas must have in common.
     pub digest: u64,
 }
 

@@ -159,7 +159,9 @@ pub fn connect_at<V: Vector>(
         .map(|(worker, place)| {
             let (sender, orders) = channel();
             let sender = Arc::new(sender);
-            let (ledgers, pool, staying) = (ledgers.clone(), pool.clone(), staying.clone());
+            let ledgers = ledgers.clone();
+            let pool = pool.clone();
+            let staying = staying.clone();
             let notices = Outbox::new(notice_sender.clone());
             let closer = closer_of(worker, &sender, &notices);
             (

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a mutex guards here stays whole whoever panicked.
+/// What a mutex guards here stays whole when a thread panics.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -76,7 +76,7 @@ pub enum Order {
         /// Whether parts of the results are of use before the whole is: [`Link::announce`].
         in_parts: bool,
     },
-    /// Drop whatever is being computed.
+    /// Drop what is being computed.
     Abandon,
     /// Keep a decoded vector and say so.
     Store {
@@ -179,14 +179,14 @@ pub enum Notice {
         digest: u64,
     },
     /// The result that the worker has in the sum of a step, or its own sum, is not finite, whatever
-    /// it says: whoever summed has seen it.
+    /// it says: the node that summed has seen it.
     ResultNotFinite {
         /// Of which step.
         step: Step,
         /// Which attempt.
         attempt: u32,
     },
-    /// The sum of a step is not finite, and all its terms are: whoever summed has seen it,
+    /// The sum of a step is not finite, and all its terms are: the node that summed has seen it,
     /// whichever worker this is said of.
     SumNotFinite {
         /// Of which step.
@@ -271,7 +271,7 @@ pub struct Piece {
 /// One term of a sum.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summand {
-    /// Its weight, applied in f32 by whoever sums.
+    /// Its weight, applied in f32 by the node that sums.
     pub weight: f64,
     /// Vectors made of the same samples with the same coefficients, any of which will do; at least
     /// one.
@@ -330,8 +330,8 @@ pub struct SumRequest<'a> {
     pub terms: &'a [Summand],
     /// Numbers in the sum.
     pub length: usize,
-    /// Whether any one worker may be lost from now on: then whoever holds up a sum is given up
-    /// sooner.
+    /// Whether any one worker may be lost from now on: then a worker that holds up a sum is given
+    /// up sooner.
     pub spares_one: bool,
     /// What is known of it.
     pub stage: Stage,
@@ -347,14 +347,14 @@ pub enum Unneeded {
         /// Of which task.
         task: Task,
     },
-    /// Whatever workers hold of the jobs below `end`, and of the sums of a step.
+    /// What workers hold of the jobs below `end`, and of the sums of a step.
     Step {
         /// Which step.
         step: Step,
         /// The first job that is still needed.
         end: Job,
     },
-    /// Whatever a worker held that is lost.
+    /// What a worker held that is lost.
     Worker(Worker),
     /// A vector, whose memory may be used again.
     Vector(Vec<f32>),
@@ -367,7 +367,7 @@ pub trait Transport {
     /// Sends an order, at the latest with the next [`Transport::flush`]; to a worker that is lost,
     /// it is dropped.
     fn send(&mut self, worker: Worker, order: Order);
-    /// Sends whatever was to be sent and waits for more of its kind.
+    /// Sends what was to be sent and waits for more of its kind.
     fn flush(&mut self) {}
     /// The next notice, or none when `patience` is over first (none = wait for ever). Flushes
     /// before it waits.
@@ -391,7 +391,7 @@ pub trait Transport {
     /// The sum of a step that [`Transport::fold`] did not give back, if it is here or has come by
     /// here.
     fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Self::Vector>>;
-    /// Has whoever holds it forget what nobody needs any more.
+    /// Has its holders forget what nobody needs any more.
     fn forget(&mut self, what: Unneeded);
 }
 

@@ -306,7 +306,7 @@ impl Clique {
         self.abort().err().unwrap_or(NcclError::Refused { phase, reason })
     }
 
-    /// Gives up whatever is under way. A call may wait for the other members, so each has a thread.
+    /// Gives up what is under way. A call may wait for the other members, so each has a thread.
     #[expect(clippy::disallowed_methods, reason = "peers die in real time")]
     fn abort(&mut self) -> Result<(), NcclError> {
         let given = self.comms.iter().all(|comm| !comm.load(Ordering::Acquire).is_null());
@@ -394,7 +394,7 @@ impl Group {
         Self::join_until(id, size, members, limits, Cancel::default())
     }
 
-    /// The same, until somebody cancels: then whatever is under way ends, this call too, and the
+    /// The same, until somebody cancels: then what is under way ends, this call too, and the
     /// group is aborted.
     ///
     /// # Errors
@@ -464,11 +464,9 @@ impl Group {
             Phase::Launching,
             self.clique.limits.operate,
             |library, member, comm| {
-                let (x, comm, stream) = (
-                    addresses[member],
-                    comm.load(Ordering::Acquire),
-                    streams[member].cu_stream().cast(),
-                );
+                let x = addresses[member];
+                let comm = comm.load(Ordering::Acquire);
+                let stream = streams[member].cu_stream().cast();
                 // SAFETY: `length` numbers on the rank's device, borrowed mutably and locked; its
                 // communicator and stream.
                 unsafe { (library.reduce)(x, x, length, format, SUM, root as c_int, comm, stream) }
@@ -523,7 +521,9 @@ impl Group {
     ) -> Result<(), NcclError> {
         let own = parts.iter().map(|part| part.0).find(|rank| self.ranks.contains(rank));
         let rank = own.ok_or(NcclError::NoRanks)?;
-        let (length, format, bytes) = (vector.len(), format_of(vector), bytes_of(vector));
+        let length = vector.len();
+        let format = format_of(vector);
+        let bytes = bytes_of(vector);
         let member = self.member(rank, rank, vector.context().ordinal())?;
         let (address, lock) = vector.address(&self.streams[member]);
         let mut transfers = Vec::with_capacity(2 * parts.len());
@@ -618,7 +618,7 @@ fn transfer(
     })
 }
 
-/// Where vectors lie, after whatever is written there; what keeps them from being used until they
+/// Where vectors lie, after what is being written there; what keeps them from being used until they
 /// are summed.
 fn addresses_of<'v>(
     vectors: &'v mut [DeviceTarget<'_>],

@@ -651,7 +651,9 @@ fn late_units_that_count_for_the_next_step_are_counted_once() {
         );
         // Every gradient is `p - target` of its sample, so that the sum of all of them is known
         // from the parameters.
-        let (mut replicas, mut found, mut expected) = (Replicas::fresh(1, PARAMETERS), 0.0, 0.0);
+        let mut replicas = Replicas::fresh(1, PARAMETERS);
+        let mut found = 0.0;
+        let mut expected = 0.0;
         for (record, gradient) in log.records.iter().zip(&log.gradients) {
             let gradient = gradient.as_ref().unwrap();
             found += f64::from(gradient[0]) * record.decode.coverage;

@@ -65,7 +65,9 @@ struct Voyage {
 
 /// A run in all weathers.
 fn voyage(exchange: Exchange, scheme: &'static str, seed: u64) -> Voyage {
-    let (steps, calm, length) = (700, 400, 300);
+    let steps = 700;
+    let calm = 400;
+    let length = 300;
     Voyage {
         scheme,
         exchange,

@@ -198,11 +198,9 @@ fn min_load_worst_amplification_table() {
 fn amplification_by_code() {
     let burst = WorkerSet::of(64, (0..7).map(Worker)).complement();
     let of = |code: &dyn GradientCode| shortest(code, &burst).1.amplification;
-    let (groups, least, cyclic) = (
-        Groups::tolerating(64, 7).unwrap(),
-        MinLoad::new(64, 7).unwrap(),
-        Cyclic::new(64, 7, 7).unwrap(),
-    );
+    let groups = Groups::tolerating(64, 7).unwrap();
+    let least = MinLoad::new(64, 7).unwrap();
+    let cyclic = Cyclic::new(64, 7, 7).unwrap();
     assert!(of(&groups) <= 1.0 && of(&least) < 10.0 && of(&cyclic) > 100.0);
 }
 

@@ -654,7 +654,9 @@ impl Chaos<'_> {
             .orders
             .retain(|order| !matches!(order, Order::Apply(_) | Order::Say(_) | Order::Taken(_)));
         assert!(place.orders.is_empty(), "who takes over a state does nothing else");
-        (place.state, place.sent, place.stuck) = (Some(next), next, false);
+        place.state = Some(next);
+        place.sent = next;
+        place.stuck = false;
         place.drift = drift;
         let taken: Vec<Order> = self.last_words(next).into_iter().map(Order::Taken).collect();
         self.place(needy).orders.extend(taken);

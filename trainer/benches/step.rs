@@ -119,7 +119,10 @@ fn plain<V: Memory>(
     let (barrier, begin) = (Barrier::new(workers), OnceLock::new());
     thread::scope(|scope| {
         for worker in 0..workers {
-            let (messages, sum, barrier, begin) = (&messages, &sum, &barrier, &begin);
+            let messages = &messages;
+            let sum = &sum;
+            let barrier = &barrier;
+            let begin = &begin;
             scope.spawn(move || {
                 let mut replica =
                     Replica::on((compute, worker), &model, OPTIMIZER, start).expect("a replica");

@@ -177,7 +177,7 @@ impl GptConfig {
     }
 
     /// Floating point operations of a token's forward and backward pass, as model FLOPs utilisation
-    /// counts them: recomputation, redundancy and whatever is elementwise are left out.
+    /// counts them: recomputation, redundancy and all that is elementwise are left out.
     ///
     /// # Formula
     /// ```text

@@ -539,8 +539,9 @@ fn compute<V: Memory>(
         // Asked for, so that no backtrace of it is of interest to anybody.
         resume_unwind(Box::new(format!("{INJECTED}: {worker} panics at step {}", task.step())));
     }
-    let (model, batch, weight) =
-        (task.step() % run.jobs.models, task.batch() / run.jobs.models, run.loss_weight());
+    let model = task.step() % run.jobs.models;
+    let batch = task.batch() / run.jobs.models;
+    let weight = run.loss_weight();
     let replica = &replicas[model as usize];
     let mut aux = [0.0; 2];
     if let Some(mixed) = mixed {

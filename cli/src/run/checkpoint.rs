@@ -130,7 +130,9 @@ fn file_of<'a>(place: &Place, states: &StatesOf<'a>) -> anyhow::Result<(Vec<u8>,
             .zip(vectors)
             .map(move |(name, vector)| (place.vector_name(name, run, model), vector))
     });
-    let (mut header, mut digest, mut end) = (Map::new(), Xxh3Default::new(), 0);
+    let mut header = Map::new();
+    let mut digest = Xxh3Default::new();
+    let mut end = 0;
     let mut numbers = Vec::new();
     for (name, vector) in vectors {
         let (start, bytes) = (end, bytemuck::cast_slice(vector));

@@ -197,7 +197,7 @@ pub(crate) struct RunObserver<'a> {
     /// Whether the scheme looks for Byzantine workers.
     pub(crate) looks: bool,
     pub(crate) interrupted: &'a AtomicBool,
-    /// Where the run is shown to whoever asks.
+    /// Where the run is shown to those who ask.
     pub(crate) board: Option<Arc<Board>>,
     /// Why the run was given up, if it was.
     pub(crate) diverged: Option<String>,

@@ -38,7 +38,7 @@ pub(crate) struct Line {
     pub(crate) record: StepRecord,
 }
 
-/// The lines of a record up to a place; whatever comes after, or was cut off, is left out.
+/// The lines of a record up to a place; what comes after, or was cut off, is left out.
 pub(crate) fn read(folder: &RunFolder, place: &Place) -> Result<Vec<Line>, Failure> {
     let path = folder.file(RECORD);
     let Ok(file) = std::fs::File::open(&path) else { return Ok(Vec::new()) };

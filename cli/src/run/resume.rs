@@ -28,7 +28,9 @@ impl Changes {
     /// becomes of the steps: those that are made had it already, and a longer run goes on with the
     /// rate it has come down to.
     pub(crate) fn applied(&self, plan: &Plan) -> Plan {
-        let (mut plan, limits, upkeep) = (plan.clone(), plan.limits, plan.upkeep);
+        let mut plan = plan.clone();
+        let limits = plan.limits;
+        let upkeep = plan.upkeep;
         plan.steps = self.steps.unwrap_or(plan.steps);
         plan.limits = Limits {
             max_wait_seconds: self.max_wait_seconds.unwrap_or(limits.max_wait_seconds),

@@ -352,7 +352,7 @@ impl Session {
             return Ok(());
         }
         match output.print(format_args!("{}\n", output.width().prose(&lines.join("\n")))) {
-            // Whoever reads the beginning only does not want the run to end with it.
+            // A reader of the beginning only does not want the run to end with it.
             Err(error) if output::is_closed(&error) => Ok(()),
             printed => printed.or_work(),
         }
@@ -427,7 +427,7 @@ impl Session {
         let turn = turns.current(self.lines.iter().map(Vec::as_slice), all_steps);
         let until = turn.steps.end;
         let behind = |run: &usize| (self.lines[*run].len() as u64) < until;
-        // Whoever was killed before its models were saved has made all steps.
+        // A run that was killed before its models were saved has made all steps.
         let run = runs.clone().find(behind).or_else(|| runs.clone().find(not_done))?;
         Some(Block { run, until, turn: Some(turn) })
     }

@@ -148,7 +148,7 @@ pub(crate) fn compare(runs: &[Vec<Line>]) -> Vec<Option<Compared>> {
 }
 
 /// Whether a run has made the steps of a block of the first run's, and that block was its whole
-/// turn: whoever is in the middle of one has made fewer or more of it.
+/// turn: a model that is in the middle of one has made fewer or more of it.
 fn has_finished(lines: &[Line], first: &[Line], block: &Range<usize>) -> bool {
     let turn = first[block.start].turn;
     let same = lines.get(block.clone()).is_some_and(|lines| lines.iter().all(|l| l.turn == turn));

@@ -463,7 +463,7 @@ fn carry_out(
         }
     });
     let outcome = match &ended {
-        // Whoever has ended it was no signal: a worker, which is as good as the last step.
+        // What has ended it was no signal: a worker, which is as good as the last step.
         Ok(_) if asked.status() == 0 => Outcome::Finished,
         Ok(Some(train::Outcome::Finished)) => Outcome::Finished,
         Ok(_) => Outcome::Stopped,

@@ -180,7 +180,9 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
         !args.load.is_given() && !args.as_trained.as_trained,
         output,
     )?;
-    let (workers, preset, usual) = (delays.workers(), delays.preset, delays.growth());
+    let workers = delays.workers();
+    let preset = delays.preset;
+    let usual = delays.growth();
     suspicious::say(&args.delays, Some(workers), output);
     if args.as_trained.as_trained {
         return predict(args, &spec, delays, output);

@@ -349,7 +349,7 @@ pub(crate) fn run(args: &StatusArgs, output: &mut Output<'_>) -> Result<(), Fail
             .with_context(|| format!("no status from {}", args.address))
             .or_work()?;
         if args.json {
-            // Whoever answers there may be no coordinator.
+            // What answers there may be no coordinator.
             body.lines().try_for_each(|line| writeln!(output.out, "{}", plain(line))).or_work()?;
         } else {
             let shown: Shown = serde_json::from_str(&body)

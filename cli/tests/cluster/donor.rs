@@ -106,7 +106,9 @@ impl Liar {
         for (piece, length) in (0..).zip(lengths) {
             for range in (0..chunks(length)).map(|chunk| chunk_range(chunk, length)) {
                 let chunk = Header::chunk(Kind::State, NumberFormat::F32, range.start, range.len());
-                let (kind, format, offset) = (chunk.kind, chunk.format, chunk.offset);
+                let kind = chunk.kind;
+                let format = chunk.format;
+                let offset = chunk.offset;
                 self.call.try_put(
                     &Header { kind, format, offset, piece, ..own },
                     &vec![0; 4 * range.len()],

@@ -80,7 +80,7 @@ pub struct BerrutReport {
     pub used: Vec<Worker>,
     /// Whose outputs were not finite, or too large to be squared: erased.
     pub not_finite: Vec<Worker>,
-    /// The decoder's matrix `[K x N]`, 0 for whoever was not used.
+    /// The decoder's matrix `[K x N]`, 0 for those that were not used.
     pub weights: Vec<Vec<f64>>,
     /// What was found out about Byzantine workers; none if nobody was looked for.
     pub verdict: Option<Verdict>,
@@ -95,7 +95,7 @@ pub struct DecodedOutputs<T, D: Dimension> {
     pub report: BerrutReport,
 }
 
-/// Gathers outputs as they arrive, in any order, and decodes whatever has come.
+/// Gathers outputs as they arrive, in any order, and decodes what has come.
 ///
 /// ```
 /// use codedgrad::codes::berrut::{

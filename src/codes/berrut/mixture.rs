@@ -3,13 +3,13 @@
 //! # Construction
 //! The batch is cut into `K` blocks. Worker `i` computes the gradient at the mixture
 //! `sum_j E_ij X_j` of their data, rows of [`BerrutCode`]; the sum of the gradients at the blocks
-//! is interpolated from whoever answers.
+//! is interpolated from the answers that come.
 //!
 //! # Guarantee
 //! Approximate: the matrix is decoded as if gradients were linear in the data, which tells the
 //! error of a linear function only. Exact up to rounding where the workers that hold blocks as they
 //! are all answer (`N` an odd multiple of `K` for `sbacc`). Byzantine workers are located by
-//! whoever receives the results (the crate `codedgrad-trainer`).
+//! the receiver of the results (the crate `codedgrad-trainer`).
 //!
 //! # Cost
 //! Every worker computes one block, `1/K` of the batch, so the work is `N/K` batches. A decode
@@ -251,7 +251,9 @@ mod tests {
             )
             .unwrap();
             let gate = Gate::new(NumberFormat::F32, mixture.facts());
-            let (mut sets, mut passed, mut amplified) = (0, 0, 0.0f64);
+            let mut sets = 0;
+            let mut passed = 0;
+            let mut amplified = 0.0f64;
             for bits in 0u32..1 << 12 {
                 if bits.count_ones() as usize != 12 - mixture.facts().tolerance {
                     continue;

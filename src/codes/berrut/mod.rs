@@ -4,7 +4,7 @@
 //! # Construction
 //! `K` data blocks are values at points `alpha_j` of a curve `u` in [-1, 1]; worker `i` gets the
 //! value at its own point, `u(z_i)`, and applies a function `f` to it. The outputs are values of
-//! the smooth `h = f o u`, from which the `h(alpha_j) = f(X_j)` are interpolated, whoever is
+//! the smooth `h = f o u`, from which the `h(alpha_j) = f(X_j)` are interpolated, no matter who is
 //! missing. Encoder and decoder are small `f64` matrices.
 //!
 //! # Guarantee

@@ -85,7 +85,7 @@ fn normal(rng: &mut ChaCha8Rng, rows: usize, columns: usize) -> Array2<f64> {
 
 impl Trial {
     /// Draws `blocks` independent standard normal 8 x 8 blocks, the network's weights (He's
-    /// variance `2/8`, then `1/16`) and whatever attacks need, each from its own stream of the
+    /// variance `2/8`, then `1/16`) and what attacks need, each from its own stream of the
     /// seed.
     ///
     /// ```

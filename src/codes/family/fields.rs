@@ -4,7 +4,7 @@ use super::recipe::within;
 use crate::codes::ParameterError;
 use std::str::FromStr;
 
-/// Seed of whatever is drawn, unless another is given.
+/// Seed of what is drawn, unless another is given.
 const SEED: u64 = 7;
 
 /// What may stand behind a `key=`.
@@ -112,7 +112,7 @@ impl<'a> Fields<'a> {
         self.take(key)?.ok_or_else(|| self.wrong(format!("{key}= is missing")))
     }
 
-    /// The seed of whatever is drawn: `seed=`, or 7.
+    /// The seed of what is drawn: `seed=`, or 7.
     ///
     /// # Errors
     /// [`ParameterError::Malformed`] if it is no whole number.

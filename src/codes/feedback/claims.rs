@@ -97,7 +97,7 @@ impl Claims {
         Outlook::Blocked { jobs: vec![self.job], units }
     }
 
-    /// Ends the job's round: whoever is still at a piece is sent home.
+    /// Ends the job's round: workers that are still at a piece drop it.
     pub(super) fn close(&mut self, decoded: &mut Vec<Job>) {
         if self.complete() {
             decoded.push(self.job);

@@ -233,7 +233,9 @@ impl Defer {
     ///     Horizon { workers: 2, units: None, jobs: Job(0)..Job(2), accept: Accept::Lookahead };
     /// let parameters = DeferParameters { delay: 1, cap: 1, cut: 2, copies: 1 };
     /// let mut defer = Defer::new(parameters, horizon)?.to_next_step();
-    /// let (mut tasks, mut decoded, mut folds) = (Vec::new(), Vec::new(), Vec::new());
+    /// let mut tasks = Vec::new();
+    /// let mut decoded = Vec::new();
+    /// let mut folds = Vec::new();
     /// defer.on(RoundEvent::Opened { dead: &WorkerSet::empty(2) });
     /// for (worker, finished) in [(Worker(0), 2), (Worker(1), 1)] {
     ///     tasks.clear();

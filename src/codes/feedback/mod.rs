@@ -3,7 +3,7 @@
 //! They fix nothing in advance. Every worker must be able to read every sample.
 //!
 //! Such a scheme hands out its tasks one by one. Its outlook says whether a round can still close,
-//! and what an erased or dead worker held is offered to whoever is idle next. A worker's lateness
+//! and what an erased or dead worker held is offered to the next idle worker. A worker's lateness
 //! is charged once per round.
 
 mod claims;

@@ -5,8 +5,8 @@
 //! it duplicates an item that somebody else still computes, at most two holders each.
 //!
 //! # Guarantee
-//! Exact whoever straggles, as long as one worker lives: the round ends when every item has one
-//! finisher.
+//! Exact no matter who straggles, as long as one worker lives: the round ends when every item has
+//! one finisher.
 //!
 //! # Cost
 //! A pull is O(1), a duplicate O(n). In a real run every pull is a message there and back.

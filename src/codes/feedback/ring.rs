@@ -143,7 +143,7 @@ impl Ring {
         self.leave(worker);
         let open = self.claims.reopen(worker, from);
         let workers = self.facts.workers;
-        // Whoever has passed such a share by comes back to it.
+        // A worker that has passed such a share by comes back to it.
         for (other, offset) in self.offset.iter_mut().enumerate() {
             if other == worker.index() {
                 continue;

@@ -97,7 +97,7 @@ impl SchemeFacts {
         f64::from(self.units_of(parts)) / f64::from(self.units)
     }
 
-    /// Whether somebody has to look at results as they were received: whoever votes on them, or
+    /// Whether somebody has to look at results as they were received: by voting on them, or
     /// judges them.
     #[must_use]
     pub fn looks_at_results(&self) -> bool {

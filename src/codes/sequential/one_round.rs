@@ -72,7 +72,7 @@ impl OneRound {
     }
 
     /// The same code for tasks that are mixtures of their parts' data, with `wrong` Byzantine
-    /// workers to be found out by whoever receives the results: all results are then folded, also
+    /// workers to be found out by the receiver of the results: all results are then folded, also
     /// those of weight 0.
     #[must_use]
     pub fn mixing(mut self, wrong: usize) -> Self {

@@ -87,7 +87,7 @@ pub enum Settle {
 
 /// Who computes what, when a round may close, and which weights make the gradients.
 ///
-/// A scheme is a state machine without clock, I/O and randomness. Whoever drives it does this:
+/// A scheme is a state machine without clock, I/O and randomness. Its driver does this:
 ///
 /// 1. It opens a round: [`RoundEvent::Opened`].
 /// 2. It asks for the tasks of every idle worker ([`assign`]), and again whenever a worker has
@@ -120,7 +120,9 @@ pub enum Settle {
 /// use codedgrad::codes::sequential::{RoundEvent, Returned, Settle};
 /// use codedgrad::ids::{Worker, WorkerSet};
 /// let mut scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(4, 4, 0..1)?;
-/// let (mut tasks, mut folds, mut decoded) = (Vec::new(), Vec::new(), Vec::new());
+/// let mut tasks = Vec::new();
+/// let mut folds = Vec::new();
+/// let mut decoded = Vec::new();
 /// scheme.on(RoundEvent::Opened { dead: &WorkerSet::empty(4) });
 /// for worker in [Worker(1), Worker(2)] {
 ///     scheme.assign(worker, &mut tasks);
@@ -179,10 +181,10 @@ pub trait FastForward: Scheme {
     fn returned_run(&mut self, run: Run) {
         self.returned(run.worker, run.first);
     }
-    /// When the round will close if the runs handed out end at these times and nobody stops
-    /// before; every run that has ended by then may be reported at once, in order of workers. None
-    /// if the scheme has to be told of one after the other, as where whoever is done goes on with
-    /// what others have left.
+    /// When the round will close if the runs handed out end at these times and nobody stops before;
+    /// every run that has ended by then may be reported at once, in order of workers. None if the
+    /// scheme has to be told of one after the other, as where workers that are done go on with what
+    /// others have left.
     fn closes_at(&self, _runs: &[Run], _ends: &[f64]) -> Option<f64> {
         None
     }

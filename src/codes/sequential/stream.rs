@@ -15,7 +15,7 @@ pub(in crate::codes) struct JobStream<T> {
     /// The current round, in numbers of the jobs that begin in it.
     pub(in crate::codes) round: Job,
     jobs: Range<Job>,
-    /// Whoever has been given its tasks of this round.
+    /// Those who have been given its tasks of this round.
     assigned: WorkerSet,
     begun: bool,
 }

@@ -73,7 +73,7 @@ impl DeviceSource<'_> {
         for_each_format!(self, DeviceSource, x => x.stream().context())
     }
 
-    /// Its address, after whatever is being written there; what keeps it from being overwritten
+    /// Its address, after what is being written there; what keeps it from being overwritten
     /// until it is read.
     pub(crate) fn address<'s>(&'s self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
         for_each_format!(self, DeviceSource, x => x.device_ptr(stream))
@@ -210,7 +210,7 @@ impl DeviceVector {
         self.cuda.digest(&self.view()?)
     }
 
-    /// A part of its numbers, to be read by whatever takes views.
+    /// A part of its numbers, to be read by what takes views.
     ///
     /// # Errors
     /// [`CudaError`] when there are not so many, or the device has failed.
@@ -263,8 +263,8 @@ impl DeviceVector {
         &self.cuda
     }
 
-    /// Its numbers, to be read by whatever takes views. Of several streams that read one slice,
-    /// cudarc remembers the last; so whoever reads a vector that others read too, as a decoded one,
+    /// Its numbers, to be read by what takes views. Of several streams that read one slice,
+    /// cudarc remembers the last; so a reader of a vector that others read too, as a decoded one,
     /// waits for its own stream before it lets go of the vector.
     ///
     /// # Errors
@@ -273,7 +273,7 @@ impl DeviceVector {
         Ok(self.numbers.as_ref().ok_or(CudaError::Gone)?.as_view())
     }
 
-    /// Its numbers, to be overwritten or to be added to by whatever shares them.
+    /// Its numbers, to be overwritten or to be added to by what shares them.
     ///
     /// # Errors
     /// [`CudaError::Gone`] when the device has failed.
@@ -301,7 +301,7 @@ impl DeviceVector {
         Ok(copy.map_or(Cow::Borrowed(self), owned))
     }
 
-    /// Has whatever changes or frees it later wait for what another stream has been asked to read
+    /// Has what changes or frees it later wait for what another stream has been asked to read
     /// of it: of several streams that read one slice, cudarc remembers the last.
     fn read_by(&self, cuda: &Cuda) -> Result<(), CudaError> {
         if self.cuda.stream.context() == cuda.stream.context() {

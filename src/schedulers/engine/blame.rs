@@ -56,7 +56,7 @@ impl Engine {
         self.go_on(now, out)
     }
 
-    /// Whoever is barred counts as erased in every round that opens.
+    /// A worker that is barred counts as erased in every round that opens.
     pub(super) fn leave_out_barred(&mut self) {
         for worker in self.trust.barred() {
             self.round.erase(worker);

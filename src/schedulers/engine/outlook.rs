@@ -31,8 +31,8 @@ impl Engine {
             return if self.can_close(&hopeless) { Ok(()) } else { self.begin_again(now, out) };
         }
         while !self.can_close(&hopeless) {
-            // What is not finite is so whoever computes it; what was dropped may be computed by one
-            // of the dead.
+            // What is not finite is so for any worker that computes it; what was dropped may be
+            // computed by one of the dead.
             let returns_help = !self.can_close(&dead)
                 || self.round.has_dropped() && self.can_close(self.round.erased());
             if self.may_return() && returns_help {

@@ -56,7 +56,7 @@ impl Engine {
                 for worker in
                     self.holding.died_since_close().iter().filter(|worker| there.contains(*worker))
                 {
-                    // Whoever is there again can do its tasks again.
+                    // A worker that is there again can do its tasks again.
                     if !self.scheme.on(RoundEvent::Back(worker)) {
                         self.round.rest(worker);
                     }

@@ -43,7 +43,7 @@ impl Recovery {
     }
 
     /// A worker cannot go on from a state, its donor's or the driver's. Whether it is at fault
-    /// itself: whoever refuses the driver's own state, or several, finds none.
+    /// itself: a worker that refuses the driver's own state, or several, finds none.
     pub(super) fn refused(&mut self, worker: Worker, from: Option<Worker>) -> bool {
         let count = self.unfit.entry(worker).or_insert(0);
         *count += 1;

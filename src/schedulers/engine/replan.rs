@@ -28,10 +28,10 @@ pub(super) struct Replanning {
 }
 
 impl Engine {
-    /// Says how the run is planned again for whoever is left when the scheme cannot do without the
-    /// dead, as long as [`Limits::min_workers`](crate::run::Limits::min_workers) or more are: all
-    /// that is not decided begins again under a scheme for them. Whoever comes back takes part
-    /// again from the next round on.
+    /// Says how the run is planned again for those who are left when the scheme cannot do without
+    /// the dead, as long as [`Limits::min_workers`](crate::run::Limits::min_workers) or more are:
+    /// all that is not decided begins again under a scheme for them. A worker that comes back takes
+    /// part again from the next round on.
     #[must_use]
     pub fn replanning(mut self, plan: Replan) -> Self {
         self.replanning = Replanning { plan: Some(plan), ..Replanning::default() };

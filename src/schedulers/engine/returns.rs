@@ -85,7 +85,7 @@ impl Engine {
             out.extend(steps.into_iter().map(|step| Action::Apply { worker, step }));
         }
         if self.recovery.returns_by.take().is_some() {
-            // Whoever is there again is given as long as the others were.
+            // A worker that is there again is given as long as the others were.
             self.holding.begin_again(now);
         }
         self.resync_idle(now, out)?;

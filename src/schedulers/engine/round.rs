@@ -187,7 +187,7 @@ impl CurrentRound {
         &self.resting
     }
 
-    /// Whoever has not answered: still computing, erased or dead. Who has nothing to do is not
+    /// Those who have not answered: still computing, erased or dead. Who has nothing to do is not
     /// missing.
     pub(super) fn missing(&self, roster: &Roster) -> WorkerSet {
         let mut owing = self.worked.clone();

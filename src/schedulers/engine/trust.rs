@@ -126,7 +126,7 @@ impl Engine {
             // yet, and begins again.
             counted |= self.trust.unsure.iter().any(of_it);
             self.recall(worker, out);
-            // Whoever is about to take over its state must not.
+            // A worker that is about to take over its state must not.
             for needy in self.roster.waiting_for(worker) {
                 self.resync(now, needy, out)?;
             }

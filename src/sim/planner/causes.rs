@@ -41,7 +41,7 @@ pub enum CauseKind {
     DeadWorkers,
     /// Workers that are slow all the time.
     ConstantlySlowWorkers,
-    /// Shares that take longer than others, whoever computes them.
+    /// Shares that take longer than others, no matter who computes them.
     SlowShares,
     /// Rounds in which everybody is slow.
     SlowRounds,

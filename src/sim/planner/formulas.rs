@@ -29,7 +29,7 @@ pub(super) fn of(
     Some((time, load, coverage))
 }
 
-/// The answer times of a trace, whoever's they were.
+/// The answer times of a trace, of all workers.
 pub(super) struct Pool(Vec<f64>);
 
 impl Pool {

@@ -135,7 +135,7 @@ impl Replay {
         Some(run)
     }
 
-    /// A scheme over rounds within steps: whatever is open at the end of a step is finished before
+    /// A scheme over rounds within steps: what is open at the end of a step is finished before
     /// the next.
     fn steps_of_rounds(&self, spec: &SchemeSpec, steps: usize, run: &mut Run) -> Option<()> {
         let mut seconds = Vec::with_capacity(steps);

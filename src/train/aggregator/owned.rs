@@ -33,9 +33,9 @@ pub enum OwnedEvent {
 }
 
 /// A request for this worker's parameters and optimizer state, as they are now. It may be answered
-/// from any thread, and later: a trainer that copies what it hands over can go on meanwhile.
-/// Whoever needs the state waits until it is answered, and takes over another one if by then more
-/// steps are committed than workers keep (`log_steps`).
+/// from any thread, and later: a trainer that copies what it hands over can go on meanwhile. The
+/// worker that needs the state waits until it is answered, and takes over another one if by then
+/// more steps are committed than workers keep (`log_steps`).
 #[must_use = "another worker waits for the answer"]
 pub struct ProvideRequest {
     needy: Worker,
@@ -48,7 +48,7 @@ impl ProvideRequest {
         Self { needy, next, say }
     }
 
-    /// The first step that is not applied in the state asked for: whatever is applied later must
+    /// The first step that is not applied in the state asked for: what is applied later must
     /// not be in it.
     #[must_use]
     pub fn next_step(&self) -> Step {

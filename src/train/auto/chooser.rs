@@ -347,7 +347,7 @@ impl Chooser {
     fn ask(&mut self, recorded: Recorded) -> Option<SchemeChoice> {
         let mut rows: Vec<Vec<f64>> = self.last.iter().flat_map(|seen| seen.rows.clone()).collect();
         let workers = self.workers as f64;
-        // What the fastest answer takes, on the whole, is computing time; whatever is more does not
+        // What the fastest answer takes, on the whole, is computing time; what is more does not
         // grow with the load. Nobody computes in less.
         let fastest = |row: &Vec<f64>| row.iter().copied().fold(f64::INFINITY, f64::min);
         let fastest = median(rows.iter().map(fastest)).unwrap_or(0.0);

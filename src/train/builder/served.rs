@@ -81,7 +81,7 @@ pub struct Served {
 /// What only a run over TCP needs to know; [`Builder::local`] has no use for it.
 impl Builder {
     /// Who sums. If not told, the workers among themselves. A scheme that looks at results as they
-    /// were received has the coordinator sum what workers send at once, whatever is told.
+    /// were received has the coordinator sum what workers send at once, in any case.
     ///
     /// ```
     /// # use codedgrad::train::Coordinator;
@@ -228,8 +228,8 @@ impl Builder {
         self
     }
 
-    /// How long a sum may stand still before it is made without whoever holds it up, and how long
-    /// at least where the scheme can spare a worker; 5 s and half a second if not told.
+    /// How long a sum may stand still before it is made without the worker that holds it up, and
+    /// how long at least where the scheme can spare a worker; 5 s and half a second if not told.
     ///
     /// ```
     /// # use codedgrad::train::Coordinator;
@@ -300,7 +300,9 @@ impl Builder {
     /// let open = run.open("127.0.0.1:0", security.clone())?;
     /// let address = open.address().to_string();
     /// let worker = thread::spawn(move || {
-    ///     let (length, units, steps) = (Some(3), Some(4), Some(10));
+    ///     let length = Some(3);
+    ///     let units = Some(4);
+    ///     let steps = Some(10);
     ///     let facts = RunFacts { length, units, steps, ..RunFacts::default() };
     ///     Aggregator::join(address).security(security).facts(facts).connect()
     /// });

@@ -33,7 +33,7 @@ pub trait Judge: Send {
     /// The gradient of a job from the results that are there, in order of workers.
     ///
     /// # Errors
-    /// Whatever makes them undecodable.
+    /// What makes them undecodable.
     fn judge(
         &mut self,
         job: Job,

@@ -154,7 +154,7 @@ pub trait Observer<V: Vector = Vec<f32>> {
     /// themselves.
     ///
     /// # Errors
-    /// Whatever makes the run pointless to go on with, such as a full disk.
+    /// What makes the run pointless to go on with, such as a full disk.
     fn step(
         &mut self,
         _record: &StepRecord,

@@ -17,7 +17,7 @@ pub enum Exchange {
 pub enum SendResults {
     /// Once it is known which of them are summed.
     WhenAsked,
-    /// As soon as they are done, before anybody knows their weights: for whatever has to be judged
+    /// As soon as they are done, before anybody knows their weights: for what has to be judged
     /// by what was received.
     WhenDone,
 }

@@ -403,7 +403,7 @@ impl CoordinatorSums {
         }
     }
 
-    /// Tells everybody their part in an exchange: whoever sums, all of it; others, the terms they
+    /// Tells everybody their part in an exchange: those who sum, all of it; others, the terms they
     /// hold.
     fn tell_plan(&self, plan: &Plan, out: &mut Effects) {
         let Plan { step, attempt, .. } = *plan;
@@ -475,7 +475,7 @@ impl CoordinatorSums {
         self.give(key, worker, out);
     }
 
-    /// A worker is to apply a step. Whoever holds other bytes of it gets them again; one that was
+    /// A worker is to apply a step. One that holds other bytes of it gets them again; one that was
     /// at work or away while the others took its sum is sent it.
     fn decided(
         &mut self,
@@ -559,8 +559,8 @@ impl CoordinatorSums {
         }
     }
 
-    /// Gives whoever has come, in a state that is one of the last, the sums that are whole and wait
-    /// for holders.
+    /// Gives a worker that has come, in a state that is one of the last, the sums that are whole
+    /// and wait for holders.
     fn offer_sums(&mut self, worker: u32, next: Option<Step>, out: &mut Effects) {
         let Some(next) = next else { return };
         // What is older it gets with a state, which is shorter than so many sums.
@@ -685,7 +685,7 @@ impl CoordinatorSums {
         self.doubts.are_right(step);
     }
 
-    /// A sum that was made here is finite: whoever said of it that it is not is lost.
+    /// A sum that was made here is finite: those who said of it that it is not are lost.
     fn found_finite(&mut self, key: Key, out: &mut Effects) {
         if !self.sees(key) {
             return;

@@ -37,7 +37,7 @@ impl Doubts {
         }
     }
 
-    /// The sum is not finite: whoever said so was right.
+    /// The sum is not finite: those who said so were right.
     pub(super) fn are_right(&mut self, step: Step) {
         self.0.get_mut(&step).into_iter().for_each(BTreeSet::clear);
     }
@@ -45,7 +45,7 @@ impl Doubts {
     /// The sum is finite: gives those who must have lied.
     ///
     /// Of a sum that others made, one who says so alone is taken at its word; where several do,
-    /// whoever summed or was summed may have told them what is not so.
+    /// those who summed or were summed may have told them what is not so.
     pub(super) fn are_wrong(&mut self, (step, attempt): Key) -> BTreeSet<u32> {
         let accusers = self.0.get_mut(&step).map(std::mem::take).unwrap_or_default();
         let (own, others): (Vec<_>, Vec<_>) =

@@ -27,8 +27,8 @@ pub(in crate::transport) struct SumSettings {
     pub(in crate::transport) collective: bool,
     /// Decoded steps that are kept for those who lack them.
     pub(in crate::transport) log_steps: u64,
-    /// An exchange in which nothing comes to somebody for so long is made again without whoever
-    /// holds it up.
+    /// An exchange in which nothing comes to somebody for so long is made again without the worker
+    /// that holds it up.
     pub(in crate::transport) stall: Duration,
     /// The same, at least, where a worker can be spared.
     pub(in crate::transport) spare: Duration,
@@ -157,7 +157,7 @@ pub(in crate::transport) enum WorkerEvent {
     Equipped(Result<Box<dyn ResultStore>, String>),
     /// The collective says something.
     Collective(CollectiveEvent),
-    /// The connection to the coordinator is lost, and whatever it had asked for.
+    /// The connection to the coordinator is lost, and all that it had asked for.
     CoordinatorLost,
     /// Some time has passed.
     Tick,

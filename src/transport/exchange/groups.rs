@@ -1,6 +1,6 @@
 //! Groups of workers that sum among themselves by a collective, as NCCL between their GPUs.
 //!
-//! A group is whoever is there; when somebody comes or goes, or something goes wrong, it is given
+//! A group is all who are there; when somebody comes or goes, or something goes wrong, it is given
 //! up and another one is made, and sums go by connections meanwhile.
 
 use super::plan::share_out;
@@ -65,7 +65,7 @@ impl Groups {
     }
 
     /// What is to be done now. `epoch` is the greatest of the workers': a coordinator that was
-    /// restarted goes on above its earlier numbers, since whoever comes back has a new epoch.
+    /// restarted goes on above its earlier numbers, since workers that come back have new epochs.
     pub(super) fn look(&mut self, now: Instant, present: &BTreeSet<u32>, epoch: u32) -> GroupStep {
         if let Some(group) = &self.group {
             if group.is_complete() || now.duration_since(group.since) <= MEETING {

@@ -2,7 +2,7 @@
 //! whom.
 //!
 //! A node is the coordinator ([`CoordinatorSums`]) or a worker ([`WorkerSums`]): a state machine
-//! without sockets, clocks and threads. Whoever drives one, over TCP or in a simulation, does this:
+//! without sockets, clocks and threads. The driver of one, over TCP or in a simulation, does this:
 //!
 //! 1. It tells the machine what happened, in the order in which it happened:
 //!    `handle(now, event, &mut effects)`. `now` never goes back.
@@ -15,7 +15,7 @@
 //!
 //! Chunks may come in any order, more than once, and before the plan that they belong to; messages
 //! of one node to another come in the order in which they were sent. A sum is told by its step and
-//! attempt; a newer attempt makes older ones void, and whatever still comes for them is dropped.
+//! attempt; a newer attempt makes older ones void, and what still comes for them is dropped.
 //!
 //! Inside, `events` has what the machines are told and want done; every other file owns its state:
 //! `plan` who sums which chunks, `owners` how much each, `part` one node's part in one exchange,
@@ -23,8 +23,8 @@
 //! `gathering` how an owner comes by it, `node` all exchanges of a node, `store` results and the
 //! sums that are made, `reassembly` vectors that connections read into, `eager` results that are
 //! sent before their weights are known, `monitor` what the coordinator knows of one exchange and
-//! `monitors` of all, `blame` who holds one up, `doubts` who says that a sum is not finite, `groups` workers that sum by a
-//! collective, `states` replicas' states on their way.
+//! `monitors` of all, `blame` who holds one up, `doubts` who says that a sum is not finite,
+//! `groups` workers that sum by a collective, `states` replicas' states on their way.
 
 mod announced;
 mod blame;
@@ -899,7 +899,7 @@ mod tests {
                 for (to_node, packet) in sent {
                     let at = to.len() - 1;
                     let at = if to_node == COORDINATOR { at } else { to_node as usize };
-                    // Whoever has ended needs nothing any more.
+                    // A node that has ended needs nothing any more.
                     let _ = to[at].send((me, packet));
                 }
             };

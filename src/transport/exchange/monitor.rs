@@ -18,7 +18,7 @@ use std::time::Instant;
 #[derive(Debug)]
 struct Waiting {
     since: Instant,
-    /// When it said so last; whoever waits says so again and again.
+    /// When it said so last; a node that waits says so again and again.
     said: Instant,
     /// Whose chunks it lacks.
     on: Vec<u32>,

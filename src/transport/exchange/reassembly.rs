@@ -79,7 +79,7 @@ impl ReassemblyBuffer {
     }
 }
 
-/// A chunk that a connection reads into its place; whoever drops it before it is
+/// A chunk that a connection reads into its place; dropping it before it is
 /// [complete](WriteSlot::complete) frees the place.
 #[derive(Debug)]
 pub(in crate::transport) struct WriteSlot {

@@ -46,7 +46,7 @@ impl fmt::Display for Version {
 
 /// What all ranks of a communicator must have before they connect: 128 bytes that one of them makes
 /// and hands to the others by whatever they have: a file, an environment variable, a message.
-/// Written as 256 hexadecimal digits. Good for one communicator; whoever connects again needs
+/// Written as 256 hexadecimal digits. Good for one communicator; connecting again needs
 /// another.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId(pub [u8; 128]);

@@ -93,7 +93,7 @@ enum Command {
 }
 
 /// Between the trainer, the coordinator and the other workers: what one of them says goes to
-/// whoever owns what it is about.
+/// the part that owns what it is about.
 struct WorkerNode {
     welcome: Welcome,
     dialer: Dialer,
@@ -318,7 +318,7 @@ impl WorkerNode {
         }
     }
 
-    /// Tells whoever makes the sums what happened, and does what follows from it.
+    /// Tells the machine that makes the sums what happened, and does what follows from it.
     fn sums(&mut self, event: WorkerEvent) {
         let mut effects = Vec::new();
         self.sums.handle(now(), event, &mut effects);

@@ -86,8 +86,8 @@ impl Pings {
     }
 }
 
-/// Between the coordinator and its workers: what one of them says goes to whoever owns what it is
-/// about.
+/// Between the coordinator and its workers: what one of them says goes to the part that owns what
+/// it is about.
 pub(super) struct CoordinatorNode {
     listen: Listen,
     /// What is known of what is trained.
@@ -408,7 +408,7 @@ impl CoordinatorNode {
         frame
     }
 
-    /// Tells whoever makes the sums what happened, and does what follows from it.
+    /// Tells the machine that makes the sums what happened, and does what follows from it.
     fn sums(&mut self, event: CoordinatorEvent<'_>) {
         // What is done for an effect may be told as an event again, so the room is taken out.
         let mut effects = std::mem::take(&mut self.spare);

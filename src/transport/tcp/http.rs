@@ -1,4 +1,4 @@
-//! Pages for whoever watches a run: a small HTTP/1.1 responder. GET only, short requests only, in
+//! Pages for those who watch a run: a small HTTP/1.1 responder. GET only, short requests only, in
 //! limited time.
 
 use super::security::HandshakeGate;
@@ -31,7 +31,7 @@ pub struct Page {
 /// Asks for a page of another process's.
 ///
 /// # Errors
-/// Whatever keeps the page from coming within `patience` per step, or what comes instead.
+/// What keeps the page from coming within `patience` per step, or what comes instead.
 pub fn fetch(address: &str, path: &str, patience: Duration) -> io::Result<String> {
     let there =
         address.to_socket_addrs()?.next().ok_or_else(|| io::Error::other("no such host"))?;

@@ -37,8 +37,8 @@ pub struct Listen {
     pub facts: RunFacts,
     /// A worker that has said nothing for so long is given up.
     pub silence: Duration,
-    /// An exchange in which nothing comes to somebody for so long is made again without whoever
-    /// holds it up.
+    /// An exchange in which nothing comes to somebody for so long is made again without the worker
+    /// that holds it up.
     pub stall: Duration,
     /// Where the scheme can spare a worker, 20 times as long as exchanges take is enough, and at
     /// least so long.

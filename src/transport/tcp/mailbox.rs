@@ -6,7 +6,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::watch;
 
-/// Tells when something has been put in a mailbox; ends with whoever puts it in.
+/// Tells when something has been put in a mailbox; ends with its sender.
 #[derive(Clone, Debug)]
 pub struct Waker(watch::Receiver<()>);
 

@@ -34,7 +34,7 @@ pub trait Listener: Debug + Send + Sync {
     /// Where it listens.
     ///
     /// # Errors
-    /// Whatever the operating system says.
+    /// What the operating system says.
     fn address(&self) -> io::Result<SocketAddr>;
 }
 

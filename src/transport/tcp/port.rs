@@ -98,7 +98,7 @@ impl Port {
     }
 }
 
-/// A port, on whatever runtime it was opened.
+/// A port, on the runtime on which it was opened.
 pub(super) struct Opened {
     address: SocketAddr,
     security: Security,

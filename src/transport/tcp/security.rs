@@ -684,7 +684,7 @@ mod tests {
     #[test]
     fn a_gate_has_room_for_everybody_and_for_nobody_for_ever() {
         assert_eq!(lose(4, &[1, 1, 1, 1]), [0; 0]);
-        // Whoever has most loses its oldest: to others, and to itself.
+        // The host that has most loses its oldest: to others, and to itself.
         assert_eq!(lose(4, &[1, 1, 1, 1, 1, 1]), [0, 1]);
         assert_eq!(lose(4, &[1, 1, 1, 1, 2, 3]), [0, 1]);
         assert_eq!(lose(4, &[2, 1, 1, 1, 3]), [1], "who has one keeps it");

@@ -17,8 +17,8 @@ pub struct TaskOrder {
     pub parts: Vec<Part>,
 }
 
-/// An exchange of the same step that another one carries on: what an owner of both has of its chunks
-/// stays, sums and terms alike.
+/// An exchange of the same step that another one carries on: what an owner of both has of its
+/// chunks stays, sums and terms alike.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predecessor {
     /// Which attempt it was.
@@ -291,7 +291,7 @@ pub enum ToWorker {
         /// Who is in it, in order of rank.
         members: Vec<u32>,
     },
-    /// Give a group up, whatever is under way in it.
+    /// Give a group up, and what is under way in it.
     LeaveGroup {
         /// Number of the group.
         group: u64,

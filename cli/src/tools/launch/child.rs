@@ -111,7 +111,7 @@ pub(super) struct Running {
 
 impl Running {
     /// Starts a command. What it says on standard error goes to `words`; the other pipe is left to
-    /// whoever has started it.
+    /// the process that has started it.
     pub(super) fn start(command: &mut Command, words: &Words) -> io::Result<Self> {
         command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;

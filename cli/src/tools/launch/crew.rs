@@ -96,7 +96,7 @@ impl<'a> Crew<'a> {
         Self { trainer, place, members, voice: screen.voice(), quiet, restarts, grace }
     }
 
-    /// Starts whoever is due.
+    /// Starts those that are due.
     pub(super) fn start_due(&mut self, screen: &Screen) {
         for at in 0..self.members.len() {
             let member = &self.members[at];

@@ -23,7 +23,7 @@ pub(super) struct Catch(Handle);
 impl Catch {
     pub(super) fn signals(happened: Sender<Happened>) -> Result<Self, Failure> {
         let mut caught = vec![SIGINT, SIGTERM, SIGCHLD];
-        // Whoever starts it with `nohup` wants it to outlive the terminal.
+        // A user who starts it with `nohup` wants it to outlive the terminal.
         if !is_ignored(SIGHUP) {
             caught.push(SIGHUP);
         }

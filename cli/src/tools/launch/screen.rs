@@ -96,7 +96,7 @@ impl Screen {
     }
 }
 
-/// Writes until the end is said. Whoever cannot be written to misses it.
+/// Writes until the end is said. A reader that cannot be written to misses it.
 fn show(said: &Receiver<Say>) {
     let together = io::stdout().is_terminal();
     let mut bar = Progress::hidden();

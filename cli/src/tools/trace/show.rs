@@ -43,8 +43,9 @@ impl Shown<'_> {
             found.rounds, found.workers
         );
         let _ = writeln!(text, "all answers   mean {:.4}, median {:.4}", found.mean, found.median);
-        let (fastest, median, slowest) =
-            (found.fastest_mean, found.round_median_mean, found.slowest_mean);
+        let fastest = found.fastest_mean;
+        let median = found.round_median_mean;
+        let slowest = found.slowest_mean;
         let _ = writeln!(
             text,
             "a round       fastest {fastest:.4}, median {median:.4}, slowest {slowest:.4}, on \
@@ -61,8 +62,9 @@ impl Shown<'_> {
             100.0 * found.static_share
         );
         for over in &found.over {
-            let (factor, rounds, answers) =
-                (over.factor, 100.0 * over.rounds, 100.0 * over.answers);
+            let factor = over.factor;
+            let rounds = 100.0 * over.rounds;
+            let answers = 100.0 * over.answers;
             let _ = writeln!(
                 text,
                 "over {factor:.1} x    the median: somebody in {rounds:.1} % of rounds, \

@@ -147,7 +147,7 @@ impl Bundles {
         self.all.iter().filter(|bundle| bundle.due && !bundle.finished)
     }
 
-    /// Due bundles that nobody is at or has finished go to whoever is idle next.
+    /// Due bundles that nobody is at or has finished go to the next idle worker.
     pub(super) fn find_orphans(&mut self) {
         let mut held = vec![false; self.all.len()];
         for worker in self.at.iter() {

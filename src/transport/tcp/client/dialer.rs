@@ -57,8 +57,9 @@ impl Dialer {
         tries: u32,
         pause: Duration,
     ) {
-        let (network, security, dialled) =
-            (Arc::clone(&self.network), self.join.security.clone(), self.dialled.clone());
+        let network = Arc::clone(&self.network);
+        let security = self.join.security.clone();
+        let dialled = self.dialled.clone();
         let stamp = &self.context.stamp;
         let hello = Across::Peer { worker: stamp.worker, run: stamp.run, epoch: stamp.epoch };
         tokio::spawn(async move {

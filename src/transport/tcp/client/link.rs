@@ -88,7 +88,8 @@ fn launch(
     let door = Door::new(node.dialer.join.security.clone(), workers, None);
     let calls = tokio::spawn(answer(listener, door, id, node.dialer.dialled.clone()));
     let serving = async move {
-        // What waits on connections is still sent when the node is dropped at whatever it is.
+        // What waits on connections is still sent when the node is dropped in the middle of
+        // something.
         let Outlets { commands, events, dialled, reports, closed } = outlets;
         tokio::select! {
             biased;
@@ -259,9 +260,9 @@ impl TcpLink {
         move || (traffic.sent.load(Relaxed), traffic.received.load(Relaxed))
     }
 
-    /// Tells, whenever it is called, how many bytes the connections and the exchange held at a time,
-    /// at most: terms that waited for others, and what was not written yet. The worker's own results
-    /// and the sums that are kept are not among them.
+    /// Tells, whenever it is called, how many bytes the connections and the exchange held at a
+    /// time, at most: terms that waited for others, and what was not written yet. The worker's own
+    /// results and the sums that are kept are not among them.
     pub fn most_buffered(&self) -> impl Fn() -> usize + use<> {
         let blocks = self.blocks.clone();
         move || blocks.most_in_use()
@@ -301,7 +302,9 @@ impl Link for TcpLink {
     }
 
     fn later(&self) -> Say {
-        let (commands, connection, order) = (self.commands.clone(), self.connection, self.order);
+        let commands = self.commands.clone();
+        let connection = self.connection;
+        let order = self.order;
         Box::new(move |notice| {
             // The link may be gone.
             let _ = commands.send(Command::Notice { connection, order, notice });
@@ -350,7 +353,7 @@ impl Link for TcpLink {
 
 impl Drop for TcpLink {
     fn drop(&mut self) {
-        // Whoever may still say something later must not hold up the end.
+        // A thread that may still say something later must not hold up the end.
         let _ = self.commands.send(Command::Leave);
         if let (Some(runtime), Some(node)) = (self.runtime.take(), self.node.take()) {
             // What was said last is still to be sent.

@@ -144,7 +144,9 @@ impl Peers {
                 });
                 self.lines += 1;
                 let again = remote.line > 0;
-                (remote.line, remote.tries, remote.owing) = (self.lines, 0, None);
+                remote.line = self.lines;
+                remote.tries = 0;
+                remote.owing = None;
                 let name = From::Peer(worker, self.lines);
                 tokio::spawn(dialer.carry(stream, queues, name));
                 again.then_some(worker)
@@ -168,9 +170,9 @@ impl Peers {
         }
     }
 
-    /// A connection can be gone without a word. Whoever is `owing`, since it is waited for in vain,
-    /// if for several sums, is called, whoever of the two has called before; the newest connection
-    /// counts.
+    /// A connection can be gone without a word. A worker that is `owing`, since it is waited for in
+    /// vain, if for several sums, is called, whoever of the two has called before; the newest
+    /// connection counts.
     pub(super) fn renew(&mut self, owing: BTreeSet<u32>, now: Instant, dialer: &Dialer) {
         for worker in owing {
             let Some(remote) =

@@ -56,7 +56,7 @@ pub(super) struct Decision {
 
 /// The trainer, as its node sees it.
 ///
-/// Orders wait in one queue, whatever they wait for; [`Trainer::advance`] hands on those whose turn
+/// Orders wait in one queue; [`Trainer::advance`] hands on those whose turn
 /// it is, whenever a sum or a state has come or an order was queued.
 pub(super) struct Trainer {
     orders: MailboxSender<(u64, Order)>,
@@ -120,7 +120,7 @@ impl Trainer {
         self.queue.push_back(Queued::Apply { decision, since: Instant::now(), asked: false });
     }
 
-    /// A state for it, once that is there; whatever was to be applied before is in the state.
+    /// A state for it, once that is there; what was to be applied before is in the state.
     pub(super) fn take_over(&mut self, transfer: u64) {
         // Only the end of the run holds for any state.
         self.queue.retain(|queued| matches!(queued, Queued::Order(_, Order::Stop)));
@@ -188,7 +188,7 @@ impl Trainer {
         self.orders.send((number, Order::Dismiss(why)));
     }
 
-    /// The connection is lost, and whatever waited.
+    /// The connection is lost, and all that waited.
     pub(super) fn reset(&mut self) {
         self.end();
         self.queue.clear();

@@ -15,8 +15,8 @@ use crate::transport::wire::FromWorker;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// After a connection over which no order came there is a pause, longer every time: whoever is
-/// thrown out as soon as it is let in does not come back at once.
+/// After a connection over which no order came there is a pause, longer every time: a worker that
+/// is thrown out as soon as it is let in does not come back at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 

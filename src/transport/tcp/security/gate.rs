@@ -39,7 +39,7 @@ impl fmt::Display for Host {
 
 /// Bounds how many callers are proving themselves at once, so that strangers cannot use up a
 /// listener's memory, and so that they cannot keep others out either: when all places are taken,
-/// whoever comes gets the place of another. The host with the most places, the newcomer's among
+/// a newcomer gets the place of another. The host with the most places, the newcomer's among
 /// them, loses the one that it has had for longest. So a host that has none always finds one, and
 /// of one host those who get on with it get in before those who sit and wait.
 ///

@@ -92,8 +92,10 @@ impl Refusals {
         if now < ended {
             return None;
         }
-        (self.begun, self.ended, self.lines) = (None, ended, 0);
-        // Whoever had more to be refused than was said begins the next window where it was.
+        self.begun = None;
+        self.ended = ended;
+        self.lines = 0;
+        // A host that had more to be refused than was said begins the next window where it was.
         let hidden = std::mem::take(&mut self.hidden);
         self.said = hidden.keys().map(|host| (*host, FIRST)).collect();
         let others = std::mem::take(&mut self.others);

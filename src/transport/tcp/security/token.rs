@@ -64,7 +64,7 @@ impl Token {
     }
 
     /// The 64 hexadecimal digits that [`Token::parse`] reads, to hand to a process that is to
-    /// join: whoever sees them is one of the job.
+    /// join: those who see them are of the job.
     ///
     /// ```
     /// use codedgrad::transport::tcp::security::Token;
