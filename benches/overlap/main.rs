@@ -6,7 +6,8 @@
 //! ov` worker k runs in the network namespace `ovk` and the coordinator in `ovc`, at 10.77.0.k+1
 //! and 10.77.0.n+1, as `benches/peers/netns.sh` makes them (root): there a link has a rate.
 //! `--buckets 1` says nothing before the whole gradient is there, `--in-series` exchanges only what
-//! is computed. `benches/peers/ddp_overlap.py` measures DDP on the same.
+//! is computed. With `--busy` a worker keeps a core busy instead of sleeping, so that the exchange
+//! has none for itself. `benches/peers/ddp_overlap.py` measures DDP on the same.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
 mod namespaces;
@@ -28,6 +29,7 @@ use namespaces::Namespaces;
 use processes::{Outcome, again, median, token};
 use std::env;
 use std::error::Error;
+use std::hint::black_box;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -36,6 +38,8 @@ use tokio::runtime::{Builder, Runtime};
 
 /// Layers of the model, which are computed one after the other, forward and backward.
 const LAYERS: usize = 16;
+/// By what the workers are told how many loops a core makes in a second.
+const LOOPS: &str = "--loops-per-second";
 
 /// What is measured, from the command line; the workers get it by the same words.
 #[derive(Clone)]
@@ -54,6 +58,8 @@ struct Case {
     factor: f64,
     netns: Option<String>,
     in_series: bool,
+    /// How many loops a core makes in a second, where computing is loops and not sleep.
+    busy: Option<f64>,
     /// The worker that dies in the backward pass of the middle step.
     killed: Option<u32>,
 }
@@ -81,6 +87,7 @@ impl Case {
             factor: number("--factor", 10.0)?,
             netns: value("--netns").cloned(),
             in_series: words.iter().any(|word| word == "--in-series"),
+            busy: value(LOOPS).map(|text| text.parse()).transpose()?,
             killed: value("--kill").map(|text| text.parse()).transpose()?,
         })
     }
@@ -111,6 +118,39 @@ fn sleep_until(moment: Instant, task: &ComputeTask<'_>) -> bool {
     false
 }
 
+/// Additions and multiplications of which each needs the one before.
+fn make_loops(count: u64) {
+    let mut x = 1.0f64;
+    for _ in 0..count {
+        x = black_box(x * 0.999_999 + 1e-6);
+    }
+    black_box(x);
+}
+
+/// How many of them a core makes in a second.
+fn loops_per_second() -> f64 {
+    let mut count = 1 << 20;
+    loop {
+        let begun = Instant::now();
+        make_loops(count);
+        let took = begun.elapsed().as_secs_f64();
+        if took > 0.5 {
+            return count as f64 / took;
+        }
+        count *= 2;
+    }
+}
+
+/// Makes loops, unless nobody wants the task any more.
+fn be_busy(mut loops: u64, task: &ComputeTask<'_>) -> bool {
+    while loops > 0 && !task.cancel().is_cancelled() {
+        let some = loops.min(1 << 18);
+        make_loops(some);
+        loops -= some;
+    }
+    loops == 0
+}
+
 /// Computes one part: the forward pass, then the layers from the last to the first. Whether it is
 /// still wanted.
 fn compute(task: &mut ComputeTask<'_>, case: &Case, seconds: f64, value: f32) -> Outcome<bool> {
@@ -118,12 +158,18 @@ fn compute(task: &mut ComputeTask<'_>, case: &Case, seconds: f64, value: f32) ->
     let length = task.message().len();
     let edge = |layer: usize| length * layer / LAYERS;
     let mut told = length;
+    let mut before = 0.0;
     for layer in (0..LAYERS).rev() {
         let done = 1.0 / 3.0 + 2.0 / 3.0 * (LAYERS - layer) as f64 / LAYERS as f64;
         task.message()[edge(layer)..edge(layer + 1)].fill(value);
-        if !sleep_until(begun + Duration::from_secs_f64(seconds * done), task) {
+        let wanted = match case.busy {
+            Some(rate) => be_busy((rate * seconds * (done - before)) as u64, task),
+            None => sleep_until(begun + Duration::from_secs_f64(seconds * done), task),
+        };
+        if !wanted {
             return Ok(false);
         }
+        before = done;
         let is_bucket = (LAYERS - layer) * case.buckets % LAYERS < case.buckets;
         if case.buckets > 1 && is_bucket {
             task.ready(edge(layer)..told)?;
@@ -140,7 +186,9 @@ fn worker(address: &str, token: &str, me: u32, case: &Case) -> Outcome<()> {
     let join =
         Join { worker: Some(me), identity: me.to_string(), ..Join::new(address.into(), security) };
     let (link, welcome) = runtime.block_on(TcpLink::join_over(network, join))?;
-    let (traffic, buffered, mut waker) = (link.traffic(), link.most_buffered(), link.waker());
+    let traffic = link.traffic();
+    let buffered = link.most_buffered();
+    let mut waker = link.waker();
     let link: Box<dyn Link> = Box::new(link);
     let mut aggregator = Aggregator::new(link, welcome.length, 1);
     let mut sent = Vec::new();
@@ -286,7 +334,7 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
     digests.dedup();
     let summary = serde_json::json!({
         "scheme": case.scheme, "compute": case.compute, "buckets": case.buckets,
-        "in_series": case.in_series, "late_worker": case.late_worker, "factor": case.factor,
+        "in_series": case.in_series, "busy": case.busy.is_some(), "late_worker": case.late_worker, "factor": case.factor,
         "elements": case.elements, "netns": case.netns.is_some(), "steps": between.len(),
         "seconds": { "median": median(between.clone()),
             "min": between.iter().copied().fold(f64::INFINITY, f64::min),
@@ -301,7 +349,11 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
 }
 
 fn main() -> Outcome<()> {
-    let words: Vec<String> = env::args().skip(1).collect();
+    let mut words: Vec<String> = env::args().skip(1).collect();
+    // Once, and before there are others who want the cores.
+    if words.iter().any(|word| word == "--busy") && !words.iter().any(|word| word == LOOPS) {
+        words.extend([LOOPS.to_owned(), loops_per_second().to_string()]);
+    }
     let case = Case::parse(&words)?;
     if let Ok(place) = env::var("OVERLAP_WORKER") {
         let [address, token, me] = place.splitn(3, ' ').collect::<Vec<_>>()[..] else {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import ipaddress
 import json
 import math
 import os
@@ -190,6 +191,18 @@ class Where:
     def alone(self) -> bool:
         """Whether nobody says where a coordinator is."""
         return self.address is None and not os.environ.get("CODEDGRAD_ADDRESS")
+
+    @property
+    def on_this_host(self) -> bool:
+        """Whether the coordinator is called by a loopback address, and so are the others."""
+        host = (self.address or os.environ.get("CODEDGRAD_ADDRESS", "")).rpartition(":")[0]
+        host = host.strip("[]")
+        if host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
 
     def connect(self, settings: Settings) -> "_native.Worker":
         """Joins the run of the arguments or the environment, or begins one of this process."""

@@ -340,6 +340,7 @@ class Run(_run.Run):
         state: Mapping[str, Any],
         where: Where,
         settings: Settings,
+        overlap: Optional[bool],
     ):
         self._modules = modules
         self._optimizers = optimizers
@@ -355,6 +356,11 @@ class Run(_run.Run):
         self._buffers = list(_persistent_buffers(modules))
         self._versions_of_buffers: List[int] = []
         self._views: List[Any] = []
+        if overlap is None:
+            # Summing takes the backward pass its cores, and there is no network to wait for.
+            on_cpu = all(parameter.device.type == "cpu" for parameter in self._parameters)
+            overlap = not (on_cpu and where.on_this_host)
+        self._overlap = overlap
         super().__init__(where, settings)
         for scaler in self._scalers:
             scaler._run = weakref.ref(self)
@@ -401,7 +407,7 @@ class Run(_run.Run):
             self._compared = micro.step
         self._versions_of_buffers = [buffer._version for _, _, _, buffer in self._buffers]
         self._hide()
-        useful = self._native.in_parts()
+        useful = self._overlap and self._native.in_parts()
         self._announcer.begin(micro.coefficient / self._scale() if useful else None)
 
     def _compare_buffers(self, micro: _run.Micro) -> None:
@@ -598,6 +604,7 @@ def join(
     keys: Union[str, "os.PathLike[str]", None] = None,
     worker: Optional[int] = None,
     patience: float = 30.0,
+    overlap: Optional[bool] = None,
 ) -> Run:
     """Joins the run that the environment or `address` names. Without one: a run of this process
     alone, so that `python train.py` works: with the same bits as a run of several under an exact
@@ -620,6 +627,9 @@ def join(
     verify: compare digests of the parameters after every so many steps; 0 = never.
     scheme: refuse a run under another scheme.
     address, token, keys, worker, patience: as for `codedgrad.loop.join`.
+    overlap: hand gradients over while the backward pass goes on, where the scheme allows it; None:
+        unless all parameters are on the CPU and the coordinator is called by a loopback address,
+        where that takes the backward pass its cores and saves no time on the network.
 
     Raises ConnectionError (nobody answers), ValueError (the run trains something else, or a number
     is out of range: it names the field) and TypeError (the model cannot be replicated exactly: it
@@ -675,7 +685,7 @@ def join(
         patience=patience,
         scheme=scheme,
     )
-    run = Run(modules, optimizers, others, where, settings)
+    run = Run(modules, optimizers, others, where, settings, overlap)
     _keep_freed_memory()
     return run
 

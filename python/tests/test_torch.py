@@ -223,13 +223,18 @@ class Deep(nn.Module):
         return x
 
 
-def deep(where: Dict[str, Any], twice_in: int = -1, wait: float = 0.0) -> Tuple[List[bytes], int]:
+def deep(
+    where: Dict[str, Any],
+    twice_in: int = -1,
+    wait: float = 0.0,
+    overlap: Optional[bool] = True,
+) -> Tuple[List[bytes], int]:
     """Trains it; gives the bits, and in how many units all was handed over during the backward
     pass. In one step the last unit's gradients are written twice."""
     model = Deep()
     optim = torch.optim.SGD(model.parameters(), 0.1)
     handed = 0
-    with coded.join(model, optim, units=UNITS, steps=STEPS, **where) as run:
+    with coded.join(model, optim, units=UNITS, steps=STEPS, overlap=overlap, **where) as run:
         for step in run:
             for micro in step:
                 time.sleep(wait)
@@ -260,6 +265,17 @@ def test_gradients_are_handed_over_during_the_backward_pass(
     # Of each task the last unit, after the first one has shown how gradients are written. Whose
     # partner answers first may not come to it.
     assert sum(handed for _, handed in found) >= STEPS - 1
+
+
+def test_nothing_is_handed_over_where_summing_would_take_the_cores(monkeypatch: Any) -> None:
+    monkeypatch.setattr(coded, "_PART", 1)
+    right, _ = deep({})
+
+    def work(_: int, where: Dict[str, Any], __: loop.Coordinator) -> Any:
+        return deep(where, overlap=None)
+
+    found, _ = together("uncoded", work, steps=STEPS, length=coded.length(Deep()))
+    assert found == [(right, 0)] * len(found), "all on the CPU of this host"
 
 
 def test_a_gradient_that_is_written_after_it_was_handed_over_is_found_out() -> None:
