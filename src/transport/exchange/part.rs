@@ -222,8 +222,11 @@ impl ExchangePart {
             mine.into_iter().partition(|chunk| self.digests[*chunk].is_some());
         let terms = ExpectedTerm::of(&plan.terms, self.me);
         match &mut self.gathering {
-            Some(gathering) => gathering.carry_on(terms, &open),
-            None => {
+            Some(gathering) if gathering.terms().len() == terms.len() => {
+                gathering.carry_on(terms, &open);
+            }
+            // It had the whole sum, or was told of other terms.
+            _ => {
                 let open = open.into_iter();
                 self.gathering = Some(Gathering::new(self.me, terms, open, budget(count)));
             }
