@@ -163,6 +163,8 @@ impl fmt::Display for Growth {
         match *self {
             Self::Additive { slope: 0.0, .. } => write!(f, "stay as recorded under any load"),
             Self::Additive { base, slope } => {
+                // A slope that was measured has digits that nobody reads.
+                let slope = (slope * 1e6).round() / 1e6;
                 write!(f, "grow by {slope} s per batch, recorded at load {}", part(base))
             }
             Self::Proportional { base } => {
