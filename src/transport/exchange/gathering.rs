@@ -65,6 +65,13 @@ impl Node {
         Term { weight: 1.0, source }
     }
 
+    /// Whether it is the left half of an aligned block, and the other one its right half.
+    fn is_sibling_of(&self, right: &Self) -> bool {
+        self.size == right.size
+            && self.start.is_multiple_of(2 * self.size)
+            && self.start + self.size == right.start
+    }
+
     fn has_come(&self) -> bool {
         matches!(self.content, Content::Came(_))
     }
@@ -112,11 +119,7 @@ impl Adder<'_> {
     fn add_siblings(&self, nodes: &mut Vec<Node>, least: usize) -> Option<()> {
         let mut at = 0;
         while at + 1 < nodes.len() && nodes.len() > least {
-            let (left, right) = (&nodes[at], &nodes[at + 1]);
-            let siblings = left.size == right.size
-                && left.start.is_multiple_of(2 * left.size)
-                && left.start + left.size == right.start;
-            if siblings {
+            if nodes[at].is_sibling_of(&nodes[at + 1]) {
                 self.add(nodes, at)?;
                 // The sum may be half of the next larger block, together with what is before it.
                 at = at.saturating_sub(1);
@@ -502,6 +505,19 @@ impl Gathering {
         self.waiting = self.waiting + count(nodes) - before;
     }
 
+    /// A chunk of which two blocks that came can be added up, where more waits than may.
+    pub(super) fn to_condense(&self) -> Option<usize> {
+        let tight = self.waiting > self.budget;
+        let has_siblings = |chunk: &usize| {
+            let nodes = self.chunks.get(chunk).map(Vec::as_slice).unwrap_or_default();
+            let both_came = |pair: &[Node]| {
+                pair[0].is_sibling_of(&pair[1]) && pair[0].has_come() && pair[1].has_come()
+            };
+            nodes.windows(2).any(both_came)
+        };
+        self.begun.iter().copied().filter(|_| tight).find(has_siblings)
+    }
+
     /// Whose chunks of terms are missing: of those that have them, or else of all who will.
     pub(super) fn waits_for(&self) -> Vec<u32> {
         let mut nodes: Vec<u32> = self.asked.values().map(|asked| asked.holder).collect();
@@ -644,7 +660,9 @@ mod tests {
                             prop_assert!(back.is_none(), "nothing is asked for twice");
                             let own = |_| Some(Content::Came(block(&blocks, 1.0)));
                             let adder = Adder { mine: &own, blocks: &blocks, count: 1 };
-                            gathering.condense(chunk, &adder);
+                            for chunk in gathering.to_condense().into_iter().chain([chunk]) {
+                                gathering.condense(chunk, &adder);
+                            }
                         }
                     }
                 }
@@ -657,8 +675,8 @@ mod tests {
                     prop_assert!(summed.insert(chunk));
                 }
                 others.take(gathering.asks(now));
-                // Of a begun chunk three terms come; two blocks are reckoned with.
-                let most = 3 * budget.div_ceil(2) + 1;
+                // Two blocks of each begun chunk, after what came last is added up.
+                let most = 2 * budget.div_ceil(2) + 2;
                 prop_assert!(gathering.waiting <= most, "{}", gathering.waiting);
             }
             prop_assert_eq!(gathering.waiting, 0);

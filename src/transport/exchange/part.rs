@@ -528,10 +528,15 @@ impl ExchangePart {
         let Some(mut gathering) = self.gathering.take() else { return Ok(()) };
         let came = gathering.came((chunk, term), from, block, now);
         let tasks: Vec<Option<Task>> = gathering.terms().iter().map(|term| term.mine).collect();
-        let mine = |term: usize| self.mine(tasks[term]?, chunk, announced);
-        let (blocks, count) = (&self.blocks, self.out.range(chunk).len());
-        // The chunk that came may have a neighbour that it can be added to: one block less.
-        gathering.condense(chunk, &Adder { mine: &mine, blocks, count });
+        let blocks = &self.blocks;
+        // What came before it got tight waits as it came: one of those chunks for each that comes.
+        let other = gathering.to_condense().filter(|other| *other != chunk);
+        for chunk in other.into_iter().chain([chunk]) {
+            let mine = |term: usize| self.mine(tasks[term]?, chunk, announced);
+            let count = self.out.range(chunk).len();
+            // The chunk that came may have a neighbour that it can be added to: one block less.
+            gathering.condense(chunk, &Adder { mine: &mine, blocks, count });
+        }
         self.gathering = Some(gathering);
         came?.into_iter().for_each(|block| self.blocks.give(block));
         Ok(())
