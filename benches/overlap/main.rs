@@ -334,7 +334,8 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
     digests.dedup();
     let summary = serde_json::json!({
         "scheme": case.scheme, "compute": case.compute, "buckets": case.buckets,
-        "in_series": case.in_series, "busy": case.busy.is_some(), "late_worker": case.late_worker, "factor": case.factor,
+        "in_series": case.in_series, "busy": case.busy.is_some(),
+        "late_worker": case.late_worker, "factor": case.factor,
         "elements": case.elements, "netns": case.netns.is_some(), "steps": between.len(),
         "seconds": { "median": median(between.clone()),
             "min": between.iter().copied().fold(f64::INFINITY, f64::min),

@@ -204,9 +204,7 @@ impl Engine {
     /// The tasks of the open round that workers will be given when they have dropped what they are
     /// at; none where those depend on who answers in between.
     pub(crate) fn tasks_to_come(&mut self) -> Vec<Given> {
-        let facts = self.scheme.facts();
-        let fixed = facts.delay == 0 && facts.byzantine == 0 && !(facts.partial || facts.pulls);
-        if !fixed || self.phase != Phase::Collecting {
+        if !self.scheme.facts().has_fixed_tasks() || self.phase != Phase::Collecting {
             return Vec::new();
         }
         let comes =

@@ -63,6 +63,11 @@ pub struct SchemeFacts {
 }
 
 impl SchemeFacts {
+    /// Whether each worker has one task in a round, which does not depend on what others do.
+    pub(crate) fn has_fixed_tasks(&self) -> bool {
+        self.delay == 0 && self.byzantine == 0 && !(self.partial || self.pulls)
+    }
+
     /// Those of an exact scheme of one round without feedback, coefficients allowed, that bears no
     /// straggler.
     #[must_use]

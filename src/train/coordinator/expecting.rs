@@ -18,10 +18,7 @@ pub(super) fn expected_terms(
     actions: &[Action],
     later: &[Given],
 ) -> Option<(Job, Vec<Summand>)> {
-    let alternatives = facts.delay == 0
-        && facts.byzantine == 0
-        && facts.error_max == 0.0
-        && !(facts.mixture || facts.partial || facts.pulls);
+    let alternatives = facts.has_fixed_tasks() && facts.error_max == 0.0 && !facts.mixture;
     let mut classes: BTreeMap<(u32, u32), Vec<(Worker, Task)>> = BTreeMap::new();
     let mut job = None;
     for action in actions.iter().filter(|_| alternatives) {

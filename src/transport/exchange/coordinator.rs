@@ -297,8 +297,8 @@ impl CoordinatorSums {
                 Some(eager) => eager.chunk(from, header, block),
                 None => Err("it sends a result, which is not asked for here".to_owned()),
             }
-        // Of a step that was never told or is long over; a worker may not have heard of that yet.
         } else if !self.monitors.has_from((Step(header.number), header.attempt)) {
+            // Of a step that was never told or is long over: a worker may not have heard of that.
             tracing::debug!("{}: a chunk of an exchange that is not under way", Worker(from));
             self.context.blocks.give(block);
             Ok(None)
@@ -407,8 +407,6 @@ impl CoordinatorSums {
     /// hold.
     fn tell_plan(&self, plan: &Plan, out: &mut Effects) {
         let Plan { step, attempt, .. } = *plan;
-        // With many workers most hold few of the terms: the whole plan would be the larger part of
-        // what they are sent.
         let owners: BTreeSet<u32> = plan.owners.iter().map(|owner| owner.node).collect();
         let message = |(places, terms), receivers| {
             let owners = plan.owners.clone();
@@ -432,6 +430,8 @@ impl CoordinatorSums {
                 }
             }
         };
+        // With many workers most hold few of the terms: the whole plan would be the larger part of
+        // what they are sent.
         let mut parts: BTreeMap<u32, Told> = BTreeMap::new();
         for (place, term) in (0..).zip(&plan.terms) {
             for piece in term.holders.iter().filter(|piece| !owners.contains(&piece.worker.0)) {
@@ -608,7 +608,7 @@ impl CoordinatorSums {
         for key in self.monitors.forget(worker, |key| node.is_whole(key)) {
             match self.monitors.get(key).is_some_and(|monitor| monitor.attempt.is_none()) {
                 // Nobody waits for it yet: it is begun again without the workers that are lost.
-                true => self.expect_without(now, worker, out),
+                true => self.expect_without(now, (worker, key), out),
                 false => report(worker, self.failed(key), out),
             }
         }

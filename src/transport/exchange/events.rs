@@ -163,6 +163,18 @@ pub(in crate::transport) enum WorkerEvent {
     Tick,
 }
 
+impl WorkerEvent {
+    /// The exchange that a message tells of, of results that are there or expected; none of another
+    /// message.
+    pub(in crate::transport) fn of_plan(message: ToWorker) -> Option<Self> {
+        let (plan, group) = Plan::of(message)?;
+        Some(match group {
+            Some(group) => Self::ExchangeInGroup { group, plan },
+            None => Self::Exchange(plan),
+        })
+    }
+}
+
 /// What is to be done for it.
 #[derive(Debug)]
 pub(in crate::transport) enum WorkerEffect {

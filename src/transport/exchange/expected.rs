@@ -20,18 +20,9 @@ pub(super) enum Heard {
 pub(super) struct Expected {
     step: Option<Step>,
     terms: Vec<Summand>,
-    /// Who sums it, as workers were told last.
-    told: Option<Told>,
+    /// By which attempt it is summed and by whom, as workers were told last.
+    told: Option<Predecessor>,
     heard: Vec<(u32, Heard)>,
-}
-
-/// How a step that is expected is summed.
-#[derive(Clone, Debug)]
-pub(super) struct Told {
-    /// By which attempt, and who summed which chunks.
-    pub(super) exchange: Predecessor,
-    /// Who gets the sum.
-    pub(super) receivers: Vec<u32>,
 }
 
 impl Expected {
@@ -44,12 +35,12 @@ impl Expected {
     }
 
     /// Workers are told who sums it.
-    pub(super) fn tell(&mut self, told: Told) {
+    pub(super) fn tell(&mut self, told: Predecessor) {
         self.told = Some(told);
     }
 
     /// What workers were told last.
-    pub(super) fn told(&self) -> Option<&Told> {
+    pub(super) fn told(&self) -> Option<&Predecessor> {
         self.told.as_ref()
     }
 

@@ -214,6 +214,12 @@ pub(super) struct Gathering {
     usual: Duration,
 }
 
+/// Adds a chunk to those that are wanted, which are in order.
+fn want(wanted: &mut VecDeque<usize>, chunk: usize) {
+    let at = wanted.partition_point(|other| *other < chunk);
+    wanted.insert(at, chunk);
+}
+
 impl Gathering {
     /// The terms of these chunks; at most so many chunks of others wait here, if all goes well.
     pub(super) fn new(
@@ -262,10 +268,7 @@ impl Gathering {
         }
         for &chunk in more {
             self.chunks.insert(chunk, Vec::new());
-            for wanted in &mut self.wanted {
-                let at = wanted.partition_point(|other| *other < chunk);
-                wanted.insert(at, chunk);
-            }
+            self.wanted.iter_mut().for_each(|wanted| want(wanted, chunk));
         }
     }
 
@@ -478,9 +481,7 @@ impl Gathering {
             return self.place(chunk, Node { start: term, size: 1, content: Content::Mine });
         }
         self.avoided.insert((chunk, term), holder);
-        let wanted = &mut self.wanted[term];
-        let at = wanted.partition_point(|other| *other < chunk);
-        wanted.insert(at, chunk);
+        want(&mut self.wanted[term], chunk);
     }
 
     /// A chunk all of whose terms are here, and what is here of them; it is summed then.
@@ -492,9 +493,26 @@ impl Gathering {
         Some((chunk, nodes))
     }
 
-    /// Adds up what waits of a chunk in subtrees, where more waits than may.
+    /// Of which chunks something is to be added up, where more waits than may: the one of which a
+    /// term has come, and one that came before it got tight.
+    pub(super) fn to_condense(&self, came: usize) -> Vec<usize> {
+        if self.waiting <= self.budget {
+            return Vec::new();
+        }
+        let has_siblings = |chunk: &usize| {
+            let nodes = self.chunks.get(chunk).map(Vec::as_slice).unwrap_or_default();
+            let both_came = |pair: &[Node]| {
+                pair[0].is_sibling_of(&pair[1]) && pair[0].has_come() && pair[1].has_come()
+            };
+            nodes.windows(2).any(both_came)
+        };
+        let others = self.begun.iter().copied().filter(|chunk| *chunk != came);
+        others.filter(has_siblings).take(1).chain([came]).collect()
+    }
+
+    /// Adds up what waits of a chunk in subtrees, unless it is summed next.
     pub(super) fn condense(&mut self, chunk: usize, adder: &Adder<'_>) {
-        if self.waiting <= self.budget || self.complete.contains(&chunk) {
+        if self.complete.contains(&chunk) {
             return;
         }
         let Some(nodes) = self.chunks.get_mut(&chunk) else { return };
@@ -503,19 +521,6 @@ impl Gathering {
         // What cannot be added now is when the chunk is complete.
         let _ = adder.add_siblings(nodes, 1);
         self.waiting = self.waiting + count(nodes) - before;
-    }
-
-    /// A chunk of which two blocks that came can be added up, where more waits than may.
-    pub(super) fn to_condense(&self) -> Option<usize> {
-        let tight = self.waiting > self.budget;
-        let has_siblings = |chunk: &usize| {
-            let nodes = self.chunks.get(chunk).map(Vec::as_slice).unwrap_or_default();
-            let both_came = |pair: &[Node]| {
-                pair[0].is_sibling_of(&pair[1]) && pair[0].has_come() && pair[1].has_come()
-            };
-            nodes.windows(2).any(both_came)
-        };
-        self.begun.iter().copied().filter(|_| tight).find(has_siblings)
     }
 
     /// Whose chunks of terms are missing: of those that have them, or else of all who will.
@@ -660,7 +665,7 @@ mod tests {
                             prop_assert!(back.is_none(), "nothing is asked for twice");
                             let own = |_| Some(Content::Came(block(&blocks, 1.0)));
                             let adder = Adder { mine: &own, blocks: &blocks, count: 1 };
-                            for chunk in gathering.to_condense().into_iter().chain([chunk]) {
+                            for chunk in gathering.to_condense(chunk) {
                                 gathering.condense(chunk, &adder);
                             }
                         }

@@ -59,7 +59,6 @@ pub(super) use events::{
 pub(super) use frame::{Body, Frame};
 pub use monitor::StalledSum;
 pub(super) use node::NodeContext;
-pub(super) use plan::Plan;
 pub(super) use reassembly::{ReassemblyBuffers, WriteSlot};
 pub(super) use states::{Arriving, frames as state_frames};
 pub(super) use store::{HostResults, SharedSums};
@@ -242,51 +241,9 @@ mod tests {
 
         fn takes(&mut self, now: Instant, from: u32, packet: Packet) -> Sent {
             let mut sent = match packet {
-                Packet::ToWorker(ToWorker::Exchange {
-                    step,
-                    attempt,
-                    places,
-                    terms,
-                    owners,
-                    receivers,
-                    ..
-                }) => {
-                    let (stripe, predecessor) = (None, None);
-                    let plan = Plan {
-                        step,
-                        attempt,
-                        places,
-                        terms,
-                        owners,
-                        stripe,
-                        predecessor,
-                        receivers,
-                    };
-                    self.work_on(now, WorkerEvent::Exchange(plan))
-                }
-                Packet::ToWorker(ToWorker::Expect {
-                    step,
-                    attempt,
-                    places,
-                    terms,
-                    owners,
-                    stripe,
-                    predecessor,
-                    receivers,
-                }) => {
-                    let stripe = Some(stripe);
-                    let plan = Plan {
-                        step,
-                        attempt,
-                        places,
-                        terms,
-                        owners,
-                        stripe,
-                        predecessor,
-                        receivers,
-                    };
-                    self.work_on(now, WorkerEvent::Exchange(plan))
-                }
+                Packet::ToWorker(
+                    message @ (ToWorker::Exchange { .. } | ToWorker::Expect { .. }),
+                ) => self.work_on(now, WorkerEvent::of_plan(message).unwrap()),
                 Packet::ToWorker(ToWorker::Confirm { step, attempt }) => {
                     self.work_on(now, WorkerEvent::Confirmed { step, attempt })
                 }

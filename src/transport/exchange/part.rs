@@ -184,8 +184,9 @@ impl ExchangePart {
     pub(super) fn of_sum(me: u32, sum: Sum, vector: Vec<f32>, blocks: Blocks) -> Self {
         let out = Arc::new(ReassemblyBuffer::new(vector));
         let mut part = Self::listening(me, sum.step, sum.attempt, out, blocks);
-        for chunk in 0..part.digests.len() {
-            part.out.close(chunk..chunk + 1);
+        let count = part.digests.len();
+        part.out.close(0..count);
+        for chunk in 0..count {
             let digest = part.out.read(chunk, |sum| xxh3_64(bytemuck::cast_slice(sum)));
             part.place(chunk, digest, sum.finite);
         }
@@ -210,8 +211,8 @@ impl ExchangePart {
         let owners = plan.all_owners(count);
         let all = owners.iter().copied().enumerate();
         self.own = all.filter(|(_, owner)| owner.node == self.me).collect();
+        // By the new owners, which are set by now.
         let (mine, others): (Vec<usize>, Vec<usize>) =
-            // By the new owners, which are set by now.
             moved.into_iter().partition(|chunk| self.place_of(*chunk).is_some());
         for chunk in others {
             self.out.reopen(chunk);
@@ -432,16 +433,14 @@ impl ExchangePart {
     }
 
     fn sums_owed_to(&self, node: u32) -> Vec<Frame> {
-        let mut owed = Vec::new();
         let own = self
             .own
             .iter()
             .filter(|_| self.plan.receivers.contains(&node))
             .flat_map(|(_, owner)| owner.start..owner.end);
-        owed.extend(
-            own.filter(|chunk| self.digests[*chunk].is_some()).map(|chunk| self.sum_frame(chunk)),
-        );
-        owed
+        own.filter(|chunk| self.digests[*chunk].is_some())
+            .map(|chunk| self.sum_frame(chunk))
+            .collect()
     }
 
     /// A chunk of the sum that is here, as it is sent.
@@ -527,14 +526,11 @@ impl ExchangePart {
         // Taken out, since adding up looks at the announcements and blocks of `self`.
         let Some(mut gathering) = self.gathering.take() else { return Ok(()) };
         let came = gathering.came((chunk, term), from, block, now);
-        let tasks: Vec<Option<Task>> = gathering.terms().iter().map(|term| term.mine).collect();
-        let blocks = &self.blocks;
-        // What came before it got tight waits as it came: one of those chunks for each that comes.
-        let other = gathering.to_condense().filter(|other| *other != chunk);
-        for chunk in other.into_iter().chain([chunk]) {
-            let mine = |term: usize| self.mine(tasks[term]?, chunk, announced);
-            let count = self.out.range(chunk).len();
-            // The chunk that came may have a neighbour that it can be added to: one block less.
+        for chunk in gathering.to_condense(chunk) {
+            let mine_of: Vec<Option<Task>> =
+                gathering.terms().iter().map(|term| term.mine).collect();
+            let mine = |term: usize| self.mine(mine_of[term]?, chunk, announced);
+            let (blocks, count) = (&self.blocks, self.out.range(chunk).len());
             gathering.condense(chunk, &Adder { mine: &mine, blocks, count });
         }
         self.gathering = Some(gathering);

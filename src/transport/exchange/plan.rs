@@ -1,7 +1,7 @@
 //! Who sums which chunks of which terms, and who gets the sum.
 
 use crate::ids::{Step, Worker};
-use crate::transport::wire::{Owner, Predecessor, chunks};
+use crate::transport::wire::{Owner, Predecessor, ToWorker, chunks};
 use crate::transport::{Summand, What};
 use std::collections::BTreeSet;
 
@@ -27,6 +27,35 @@ pub(in crate::transport) struct Plan {
 }
 
 impl Plan {
+    /// What a message tells of, and the group that makes the sum, if one does; none of a message
+    /// that tells of no exchange.
+    pub(super) fn of(message: ToWorker) -> Option<(Self, Option<u64>)> {
+        match message {
+            ToWorker::Exchange { step, attempt, places, terms, owners, receivers, group } => {
+                let (stripe, predecessor) = (None, None);
+                let plan =
+                    Self { step, attempt, places, terms, owners, stripe, predecessor, receivers };
+                Some((plan, group))
+            }
+            ToWorker::Expect {
+                step,
+                attempt,
+                places,
+                terms,
+                owners,
+                stripe,
+                predecessor,
+                receivers,
+            } => {
+                let stripe = Some(stripe);
+                let plan =
+                    Self { step, attempt, places, terms, owners, stripe, predecessor, receivers };
+                Some((plan, None))
+            }
+            _ => None,
+        }
+    }
+
     /// Which term of the sum a term of this plan is.
     pub(super) fn place(&self, term: usize) -> u32 {
         self.places.get(term).copied().unwrap_or(term as u32)

@@ -37,7 +37,7 @@ use crate::ids::{Task, Worker};
 use crate::transport::collective::{Collective, CollectiveCommand, CollectiveEvent, ResultStore};
 use crate::transport::exchange::TICK;
 use crate::transport::exchange::{
-    Arriving, Blocks, Frame, Plan, WorkerEffect, WorkerEvent, WorkerSums, name_of, state_frames,
+    Arriving, Blocks, Frame, WorkerEffect, WorkerEvent, WorkerSums, name_of, state_frames,
 };
 use crate::transport::wire::{self, Across, COORDINATOR, FromWorker, Kind, ToWorker};
 use crate::transport::{Dismissal, Notice, Order, RunFacts, TaskSpent};
@@ -398,29 +398,8 @@ impl WorkerNode {
             }
             ToWorker::Discard { task } => self.sums(WorkerEvent::Discard { task }),
             ToWorker::Release { step, end } => self.sums(WorkerEvent::Release { step, end }),
-            ToWorker::Exchange { step, attempt, places, terms, owners, receivers, group } => {
-                let (stripe, predecessor) = (None, None);
-                let plan =
-                    Plan { step, attempt, places, terms, owners, stripe, predecessor, receivers };
-                self.sums(match group {
-                    Some(group) => WorkerEvent::ExchangeInGroup { group, plan },
-                    None => WorkerEvent::Exchange(plan),
-                });
-            }
-            ToWorker::Expect {
-                step,
-                attempt,
-                places,
-                terms,
-                owners,
-                stripe,
-                predecessor,
-                receivers,
-            } => {
-                let stripe = Some(stripe);
-                let plan =
-                    Plan { step, attempt, places, terms, owners, stripe, predecessor, receivers };
-                self.sums(WorkerEvent::Exchange(plan));
+            message @ (ToWorker::Exchange { .. } | ToWorker::Expect { .. }) => {
+                WorkerEvent::of_plan(message).into_iter().for_each(|event| self.sums(event));
             }
             ToWorker::Confirm { step, attempt } => {
                 self.sums(WorkerEvent::Confirmed { step, attempt });

@@ -560,8 +560,9 @@ impl CoordinatorNode {
                 let Some(member) = self.members.member_mut(worker.0) else { return };
                 if member.unapplied.remove(&step) {
                     self.notify(worker, Notice::Applied { step, digest });
-                // It was applied over the last connection, which broke before the digest had come.
                 } else if step < member.offered.0 && member.offered.1 > 0 {
+                    // It was applied over the last connection, which broke before the digest had
+                    // come.
                     member.offered.1 -= 1;
                     self.notify(worker, Notice::AppliedBefore { step, digest });
                 } else {

@@ -5,7 +5,7 @@ use super::{CoordinatorSums, Effects, tell};
 use crate::ids::Step;
 use crate::transport::exchange::Key;
 use crate::transport::exchange::events::{CoordinatorEffect, Expectation, SumSettings};
-use crate::transport::exchange::expected::{Heard, Told};
+use crate::transport::exchange::expected::Heard;
 use crate::transport::exchange::monitor::ExchangeMonitor;
 use crate::transport::exchange::plan::{Plan, without};
 use crate::transport::wire::{COORDINATOR, Owner, Predecessor, ToWorker};
@@ -42,13 +42,18 @@ impl CoordinatorSums {
 
     /// An owner is lost while its step is computed: the others sum its chunks too. Nothing is
     /// expected any more if nobody else can have some term.
-    pub(super) fn expect_without(&mut self, now: Instant, lost: u32, out: &mut Effects) {
-        let told = self.expected.told();
-        // Who came meanwhile knows nothing of what the others go on with.
-        let all_know = |told: &&Told| self.present.iter().all(|node| told.receivers.contains(node));
-        let shared = told.filter(all_know).and_then(|Told { exchange, .. }| {
-            let (stripe, owners) = without(lost, &exchange.owners, exchange.stripe)?;
-            Some(Shared { stripe, owners, predecessor: Some(exchange.clone()) })
+    pub(super) fn expect_without(
+        &mut self,
+        now: Instant,
+        (lost, key): (u32, Key),
+        out: &mut Effects,
+    ) {
+        let receivers = self.monitors.get(key).map_or(&[][..], |monitor| &monitor.receivers);
+        // Who came meanwhile, or again, knows nothing of what the others go on with.
+        let all_know = self.present.iter().all(|node| receivers.contains(node));
+        let shared = self.expected.told().filter(|_| all_know).and_then(|told| {
+            let (stripe, owners) = without(lost, &told.owners, told.stripe)?;
+            Some(Shared { stripe, owners, predecessor: Some(told.clone()) })
         });
         self.tell_expected(now, shared, out);
     }
@@ -66,8 +71,7 @@ impl CoordinatorSums {
         });
         let coordinator = self.settings.keeps.then_some(COORDINATOR);
         let receivers: Vec<u32> = self.present.iter().copied().chain(coordinator).collect();
-        let exchange = Predecessor { attempt: number, owners: owners.clone(), stripe };
-        self.expected.tell(Told { exchange, receivers: receivers.clone() });
+        self.expected.tell(Predecessor { attempt: number, owners: owners.clone(), stripe });
         let sources = owners.iter().map(|owner| owner.node).collect();
         let mut monitor = ExchangeMonitor::new(None, receivers.clone(), sources, now);
         monitor.given.extend(&receivers);
