@@ -10,8 +10,8 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::{Job as JobNumber, Step, Task, Worker};
 use codedgrad::run::{NumberFormat, RunConfig, Shape};
 use codedgrad::train::{
-    Aggregator, AggregatorError, Builder, Coordinator, Event, JoinError, Outcome, OwnedEvent,
-    RunClock, RunError, VirtualClock,
+    Aggregator, AggregatorError, Builder, Coordinator, Event, Happened, JoinError, Observer,
+    Outcome, OwnedEvent, RunClock, RunError, VirtualClock,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{
@@ -644,6 +644,18 @@ fn a_gradient_of_no_part_or_of_another_length_is_refused_and_nothing_panics() {
     assert_eq!(task(|task| while task.next_part().is_some() {}), Ok(()));
 }
 
+/// What is said of the end of a run.
+#[derive(Default)]
+struct Ends(Vec<String>);
+
+impl Observer for Ends {
+    fn event(&mut self, happened: &Happened) {
+        if happened.what.kind() == "ended" {
+            self.0.push(happened.to_string());
+        }
+    }
+}
+
 #[test]
 fn an_owned_step_ends_the_run() {
     let run = Coordinator::builder("uncoded").workers(1).steps(1 << 40).length(1);
@@ -671,9 +683,11 @@ fn an_owned_step_ends_the_run() {
             }
         }
     });
-    assert_eq!(coordinator.run(&mut ()).unwrap(), Outcome::Finished);
+    let mut ends = Ends::default();
+    assert_eq!(coordinator.run(&mut ends).unwrap(), Outcome::Finished);
     let steps = weary.join().unwrap().unwrap();
     assert!((5..9).contains(&steps), "{steps}");
+    assert_eq!(ends.0, [format!("step {}: the last one: worker 0 has ended the run", steps - 1)]);
 }
 
 /// States of bytes: of any length, whatever numbers they would make, handed over by a thread that

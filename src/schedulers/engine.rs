@@ -42,7 +42,7 @@ use super::open_steps::{Fate, OpenSteps};
 use super::reduce::Reduce;
 use super::roster::{Roster, WorkerState};
 use crate::codes::sequential::{Fold, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
-use crate::ids::{Part, Task, Worker, WorkerSet};
+use crate::ids::{Part, Step, Task, Worker, WorkerSet};
 use crate::run::{ConfigError, RunConfig};
 use std::collections::BTreeMap;
 
@@ -230,6 +230,13 @@ impl Engine {
     #[must_use]
     pub fn first_alive(&self) -> Option<Worker> {
         self.roster.first_alive()
+    }
+
+    /// The step after which the run would end by [`Input::Finish`], where that is sooner than it
+    /// ends now.
+    #[must_use]
+    pub fn shortened_to(&self, after: Step) -> Option<Step> {
+        self.steps.shortened_to(after)
     }
 
     /// Whether a worker is known to be gone.

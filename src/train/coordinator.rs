@@ -375,7 +375,9 @@ impl<T: Transport> Coordinator<T> {
             Notice::State { needy, state } => self.handed_over(worker, needy, state, observer),
             Notice::StateLoaded { digests, unfit } => self.taken(worker, &digests, unfit, observer),
             Notice::Finish { after } => {
-                tracing::info!("{worker} ends the run after {after}");
+                if let Some(last) = self.engine.shortened_to(after) {
+                    self.tell_of(last, Happening::Ended { by: worker }, observer);
+                }
                 Input::Finish { after }
             }
             Notice::Joined { next } => {

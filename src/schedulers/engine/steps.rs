@@ -46,9 +46,18 @@ impl Steps {
         self.next = self.next.next();
     }
 
-    /// No step comes after this one, or after what is being decided, which is decided first.
-    pub(super) fn end_after(&mut self, last: Step) {
-        self.end = self.end.min(last.max(self.next).next());
+    /// The last step of a run that is to end after this one: what is being decided comes first.
+    /// None where it ends no sooner by it.
+    pub(super) fn shortened_to(&self, after: Step) -> Option<Step> {
+        let last = after.max(self.next);
+        (last.next() < self.end).then_some(last)
+    }
+
+    /// No step comes after the one that [`Self::shortened_to`] has found.
+    pub(super) fn end_after(&mut self, after: Step) {
+        if let Some(last) = self.shortened_to(after) {
+            self.end = last.next();
+        }
     }
 
     pub(super) fn are_over(&self) -> bool {

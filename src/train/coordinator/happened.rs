@@ -86,6 +86,11 @@ pub enum Happening {
     },
     /// The run is planned for everybody again.
     PlannedForAll,
+    /// A worker has ended the run for everybody: the step that this is about is its last one.
+    Ended {
+        /// Who.
+        by: Worker,
+    },
     /// A round is open for much longer than rounds usually are.
     Stuck {
         /// For whom it waits.
@@ -125,12 +130,13 @@ impl Happening {
             | Self::SentAway { .. } => "missed",
             Self::Diverged { .. } => "diverged",
             Self::LeftOut { .. } | Self::PlannedForAll => "replanned",
+            Self::Ended { .. } => "ended",
             Self::Stuck { .. } => "stuck",
             Self::Unstuck { .. } => "unstuck",
         }
     }
 
-    /// Whom it is about, if it is about one worker.
+    /// Whom it is about, if something is wrong with one worker, or was.
     #[must_use]
     pub fn worker(&self) -> Option<Worker> {
         match self {
@@ -143,7 +149,10 @@ impl Happening {
             | Self::BadState { worker, .. }
             | Self::Diverged { worker }
             | Self::LeftOut { worker } => Some(*worker),
-            Self::PlannedForAll | Self::Stuck { .. } | Self::Unstuck { .. } => None,
+            Self::PlannedForAll
+            | Self::Ended { .. }
+            | Self::Stuck { .. }
+            | Self::Unstuck { .. } => None,
         }
     }
 }
@@ -181,6 +190,7 @@ impl fmt::Display for Happening {
             }
             Self::LeftOut { .. } => f.write_str("is left out: the run is planned for the others"),
             Self::PlannedForAll => f.write_str("the run is planned for everybody again"),
+            Self::Ended { by } => write!(f, "the last one: {by} has ended the run"),
             Self::Stuck { waiting } => waiting.fmt(f),
             Self::Unstuck { seconds } => write!(f, "goes on after {seconds:.1} s"),
         }
