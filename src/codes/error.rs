@@ -265,15 +265,19 @@ pub enum ParameterError {
     },
     /// No scheme of that name.
     #[error(
-        "unknown scheme {name:?}; known: {}{}{}",
-        known,
-        of_policy(name),
-        hint(*nearest)
+        "unknown scheme {name:?}{}",
+        match nearest {
+            Some(_) => hint(*nearest),
+            None => format!(
+                "; known: {known}{}. `codedgrad code --help` shows how they are written",
+                of_policy(name)
+            ),
+        }
     )]
     UnknownScheme {
         /// What was written.
         name: String,
-        /// How schemes are written.
+        /// The names of all schemes.
         known: String,
         /// The known scheme that it is a slip of.
         nearest: Option<&'static str>,

@@ -171,9 +171,12 @@ impl Registry {
         if let Some(family) = self.family(name) {
             return Ok(family);
         }
-        let nearest = near(name, self.families.iter().map(|family| family.name));
+        // Of `groups s=1`, too, the first word says what is meant.
+        let in_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let word = name.trim().split(|c| !in_name(c)).next().unwrap_or(name);
+        let nearest = near(word, self.families.iter().map(|family| family.name));
         let nearest = nearest.and_then(|name| self.family(name)).map(Family::example);
-        let known = self.examples().collect::<Vec<_>>().join(", ");
+        let known = self.families.iter().map(|family| family.name).collect::<Vec<_>>().join(", ");
         Err(ParameterError::UnknownScheme { name: name.into(), known, nearest })
     }
 }

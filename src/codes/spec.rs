@@ -370,6 +370,12 @@ mod tests {
         }
         let message = |text: &str| text.parse::<SchemeSpec>().unwrap_err().to_string();
         assert!(message("grups:s=1").contains("did you mean \"groups:s=1\""));
+        for slip in ["groups s=1", "groups=1", " groups:s=1", "groups(s=1)"] {
+            assert!(message(slip).ends_with("; did you mean \"groups:s=1\"?"), "{slip}");
+        }
+        let unknown = message("mds");
+        assert!(unknown.contains("known: uncoded, groups, min-load,"), "{unknown}");
+        assert!(unknown.len() < 240, "one can read it: {unknown}");
         assert!(message("groups").contains("give either s= (stragglers) or l= (groups)"));
         assert!(message("groups:s=1,l=2").contains("either"));
         assert!(message("groups:s=-1").contains("s=-1 is not a whole number"));
