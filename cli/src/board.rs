@@ -5,7 +5,8 @@ use crate::layout::Width;
 use crate::shared::lock;
 use crate::steps::late;
 use crate::tools::status::{OfWorker, Progress, Shown, Throughput};
-use crate::{Failure, OrWork, families};
+use crate::{Failure, OrInput, families};
+use anyhow::Context;
 use codedgrad::ids::Worker;
 use codedgrad::train::{Happened, Happening, StepRecord, Waiting};
 use codedgrad::transport::tcp;
@@ -214,7 +215,7 @@ impl Board {
             }),
             _ => None,
         };
-        HttpServer::serve(address, pages).or_work()
+        HttpServer::serve(address, pages).with_context(|| format!("--metrics {address}")).or_input()
     }
 }
 
@@ -481,6 +482,29 @@ mod tests {
         let shown = r"evil\n\u{1b}[2Jworker 0\u{9b}31m\r\t\u{202e}\u{7f}";
         assert_eq!(table.matches(shown).count(), 3, "{table}");
     }
+
+    #[test]
+    fn who_has_not_come_yet_is_not_gone() {
+        let worker = |connected, epoch| tcp::WorkerStatus {
+            connected,
+            epoch,
+            ..tcp::WorkerStatus::default()
+        };
+        let workers = vec![worker(true, 1), worker(false, 0), worker(false, 2)];
+        let network = tcp::TcpStatus { workers, ..tcp::TcpStatus::default() };
+        let board = Board::new("auto", 3, (0, 0), Arc::new(Mutex::new(network)));
+        let table = board.table(Width::ENDLESS);
+        assert!(
+            table.contains("auto: the run has not begun: 1 of 3 workers are there\n"),
+            "{table}"
+        );
+        assert!(!table.contains("step 0 of 0"), "{table}");
+        let states: Vec<&str> = table.lines().rev().take(3).collect();
+        for (line, state) in states.iter().rev().zip(["connected", "not come yet", "gone"]) {
+            assert!(line.contains(state), "{state}: {table}");
+        }
+    }
+
     #[test]
     fn the_status_fits_the_terminal() {
         let worker = |identity: &str, connected| tcp::WorkerStatus {

@@ -200,6 +200,11 @@ pub(crate) struct Shown {
     pub(crate) network: tcp::TcpStatus,
 }
 
+/// What is said of a worker that is not connected.
+fn away(status: &tcp::WorkerStatus) -> &'static str {
+    if status.epoch == 0 { "not come yet" } else { "gone" }
+}
+
 /// Text of others as it may be printed: what would move the cursor, or turn the direction of
 /// writing, is escaped.
 pub(crate) fn plain(text: &str) -> String {
@@ -227,7 +232,7 @@ impl Shown {
         let known = |worker: Worker| {
             let status = self.network.workers.get(worker.index())?;
             if !status.connected {
-                return Some("gone".into());
+                return Some(away(status).into());
             }
             if status.silent_seconds >= SILENT {
                 return Some(format!("silent {:.1} s", status.silent_seconds));
@@ -266,17 +271,27 @@ impl Shown {
         let stalled = self.network.stalled.as_ref().map(ToString::to_string);
         let open = [self.open_step(), stalled];
         let mut text: String = open.into_iter().flatten().map(|words| words + "\n").collect();
-        let _ = writeln!(
-            text,
-            "{}: step {} of {}{loss}{tokens}, last step {:.3} s, mean round {mean:.3} s, \
-             decode {:.1} ms, {} wait-outs",
-            plain(&progress.scheme),
-            progress.steps,
-            progress.steps_planned,
-            progress.last_step_seconds,
-            1e3 * progress.last_decode_seconds,
-            progress.wait_outs
-        );
+        let scheme = plain(&progress.scheme);
+        if progress.steps_planned == 0 {
+            // What is trained is learned from the first worker.
+            let there = network.workers.iter().filter(|worker| worker.connected).count();
+            let _ = writeln!(
+                text,
+                "{scheme}: the run has not begun: {there} of {} workers are there",
+                network.workers.len()
+            );
+        } else {
+            let _ = writeln!(
+                text,
+                "{scheme}: step {} of {}{loss}{tokens}, last step {:.3} s, mean round {mean:.3} s, \
+                 decode {:.1} ms, {} wait-outs",
+                progress.steps,
+                progress.steps_planned,
+                progress.last_step_seconds,
+                1e3 * progress.last_decode_seconds,
+                progress.wait_outs
+            );
+        }
         let _ = writeln!(
             text,
             "sent {:.1} MB, received {:.1} MB, last exchange {:.1} ms, {} calls refused, {} faults",
@@ -324,7 +339,7 @@ impl Shown {
             let (there, silent) = if status.connected {
                 ("connected", format!("{:.1} s", status.silent_seconds))
             } else {
-                ("gone", "-".into())
+                (away(status), "-".into())
             };
             table.row([
                 number.to_string(),

@@ -32,7 +32,8 @@ fn a_run_is_learned_from_its_workers_and_can_be_read() {
         Some(said.split_once("metrics are at http://")?.1.split_once("/metrics")?.0.to_owned())
     });
     let before = printed(folder.path(), &format!("status {metrics}"));
-    assert!(before.contains("groups:s=1: step 0 of 0"), "{before}");
+    assert!(before.contains("groups:s=1: the run has not begun: 0 of 2 workers"), "{before}");
+    assert!(before.contains("not come yet") && !before.contains("gone"), "{before}");
     let first = Launched::hand(folder.path(), 0, &RUN);
     wait_for("its facts", || serve.text("run/serve.json").contains("\"facts\": {").then_some(()));
     let mut other = Launched::hand(folder.path(), 1, &[("STEPS", "61")]);
