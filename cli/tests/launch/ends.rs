@@ -26,6 +26,16 @@ fn ctrl_c_sigterm_and_sighup_end_everybody() {
         assert_eq!(launched.ends(), Some(status), "{}", launched.said());
         assert!(launched.said().contains("in 10 s by force"), "{}", launched.said());
         assert!(!launched.said().contains("started again"), "{}", launched.said());
+        let by = match signal {
+            "-INT" => "Ctrl-C",
+            "-TERM" => "SIGTERM",
+            _ => "SIGHUP",
+        };
+        let said = launched.said();
+        let (_, last) = said.split_once(&format!("ended by {by} after step ")).unwrap();
+        for word in [" of 100000: ", "/run has the record", "has saved itself", "first="] {
+            assert!(last.contains(word), "{word}: {said}");
+        }
     }
 }
 

@@ -63,6 +63,8 @@ fn a_port_and_a_folder_have_one_user() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("-n 2 --listen {}", taken.local_addr().unwrap());
     refused(folder.path(), &listen, &["true"], &["in use"]);
+    let metrics = format!("-n 2 --metrics {}", taken.local_addr().unwrap());
+    refused(folder.path(), &metrics, &["true"], &["--metrics 127.0.0.1:", "in use"]);
     let run = [("STEPS", "100000"), ("PAUSE_MS", "20")];
     let launched = Launched::start_in(folder.path(), "first", "-n 2 --out run", &run);
     launched.waits_for_steps(2);
@@ -90,4 +92,9 @@ fn modules_and_scripts_are_pythons() {
     assert_eq!(printed(&["--", "train.py", "-m"]), "[0] python train.py -m\n");
     let module = ["-m", "some.module", "--scheme", "x", "-n", "7"];
     assert_eq!(printed(&module), "[0] python -m some.module --scheme x -n 7\n");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
+    command.args(["run", "-n", "1", "--python", "./python.sh"]).args(module);
+    let said = command.current_dir(folder.path()).output().unwrap().stderr;
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.contains("note: --scheme stands behind some.module"), "{said}");
 }

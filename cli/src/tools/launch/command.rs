@@ -5,6 +5,8 @@ use crate::{Failure, Itself};
 use anyhow::anyhow;
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -20,6 +22,42 @@ pub(super) struct Trainer {
     pub(super) joins_by: &'static str,
 }
 
+/// What a Python program calls to join, by which module of the package it names.
+const DOORS: [(&str, &str); 3] = [
+    ("transformers", "codedgrad.transformers.CodedTrainer.train"),
+    ("torch", "codedgrad.torch.join"),
+    ("loop", "codedgrad.loop.join"),
+];
+/// Where it names none, or is not read.
+const EITHER_DOOR: &str = "codedgrad.torch.join or codedgrad.loop.join";
+/// So much of a script is looked at.
+const SCRIPT_MAX: u64 = 1 << 20;
+
+/// What a script calls to join, as far as its imports tell.
+fn door_of(script: &Path) -> &'static str {
+    let mut text = Vec::new();
+    let read = File::open(script).and_then(|file| file.take(SCRIPT_MAX).read_to_end(&mut text));
+    if read.is_err() {
+        return EITHER_DOOR;
+    }
+    let text = String::from_utf8_lossy(&text);
+    let imports = |module: &str| {
+        text.lines().map(str::trim_start).any(|line| {
+            let of_package = line.strip_prefix("from codedgrad import ").is_some_and(|names| {
+                names.split(|c: char| !c.is_alphanumeric()).any(|name| name == module)
+            });
+            let whole = ["import", "from"].iter().any(|word| {
+                let rest = line.strip_prefix(&format!("{word} codedgrad.{module}"));
+                rest.is_some_and(|rest| {
+                    !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_')
+                })
+            });
+            of_package || whole
+        })
+    };
+    DOORS.iter().find(|(module, _)| imports(module)).map_or(EITHER_DOOR, |(_, door)| door)
+}
+
 impl Trainer {
     /// What the command line asks for, if it is there.
     pub(super) fn of(args: &LaunchArgs, itself: &Itself) -> Result<Self, Failure> {
@@ -28,11 +66,10 @@ impl Trainer {
             None => found(&itself.python, "Python"),
         };
         let named = |name: &OsStr| name.to_string_lossy().into_owned();
-        let joins_by = "codedgrad.torch.join";
         if let [module, rest @ ..] = &args.module[..] {
             let line = [python()?, "-m".into(), module.clone()].into_iter();
             let line = line.chain(rest.iter().cloned()).collect();
-            return Ok(Self { line, name: named(module), joins_by });
+            return Ok(Self { line, name: named(module), joins_by: EITHER_DOOR });
         }
         let [program, rest @ ..] = &args.program[..] else {
             return Err(Failure::Input(anyhow!("which program? for example: train.py")));
@@ -44,10 +81,11 @@ impl Trainer {
             }
             let line = [python()?, program.clone()].into_iter();
             let line = line.chain(rest.iter().cloned()).collect();
+            let joins_by = door_of(Path::new(program));
             return Ok(Self { line, name: named(program), joins_by });
         }
         let line = [found(program, "the program")?].into_iter().chain(rest.iter().cloned());
-        let joins_by = "codedgrad.torch.join, or Aggregator::from_env";
+        let joins_by = "codedgrad.torch.join, codedgrad.loop.join or Aggregator::from_env";
         Ok(Self { line: line.collect(), name: named(program), joins_by })
     }
 
@@ -166,4 +204,31 @@ fn found(program: &OsStr, what: &str) -> Result<OsString, Failure> {
 /// Whether it is a file that somebody may execute.
 fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|of| of.is_file() && of.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_joins_by_the_module_that_it_imports() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("train.py");
+        for (text, door) in [
+            ("import codedgrad.torch as coded\n", "codedgrad.torch.join"),
+            ("import os\nfrom codedgrad import loop\n", "codedgrad.loop.join"),
+            ("from codedgrad import plan, loop as l\n", "codedgrad.loop.join"),
+            ("def main():\n    from codedgrad.loop import join\n", "codedgrad.loop.join"),
+            (
+                "import torch\nfrom codedgrad.transformers import CodedTrainer as Trainer\n",
+                "codedgrad.transformers.CodedTrainer.train",
+            ),
+            ("import codedgrad.torchless\nimport helper\n", EITHER_DOOR),
+            ("# codedgrad.loop is not for us\n", EITHER_DOOR),
+        ] {
+            std::fs::write(&script, text).unwrap();
+            assert_eq!(door_of(&script), door, "{text}");
+        }
+        assert_eq!(door_of(&folder.path().join("nowhere.py")), EITHER_DOOR);
+    }
 }

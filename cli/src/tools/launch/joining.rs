@@ -1,6 +1,5 @@
 //! Who has joined the run, and when it is said who has not.
 
-use super::command::Trainer;
 use crate::clock::now;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -41,16 +40,16 @@ impl Joining {
     }
 
     /// Now and then, who is missing.
-    pub(super) fn told(&mut self, trainer: &Trainer) -> Option<String> {
+    pub(super) fn told(&mut self, name: &str, joins_by: &str) -> Option<String> {
         if self.joined.len() == self.all as usize || self.began + self.told_after > now() {
             return None;
         }
         let seconds = self.told_after.as_secs();
         self.told_after *= 2;
         if self.is_nobody() {
-            let Trainer { name, joins_by, .. } = trainer;
             return Some(format!(
-                "no worker has joined in {seconds} s: {name} has to call {joins_by}"
+                "no worker has joined in {seconds} s: {name} is still busy before it calls \
+                 {joins_by} (imports, data, the model), or does not call it"
             ));
         }
         let missing = (0..self.all).filter(|worker| !self.joined.contains(worker));
@@ -66,4 +65,23 @@ pub(super) fn named(workers: &[u32]) -> String {
     let list: Vec<String> = workers.iter().map(u32::to_string).collect();
     let s = if list.len() == 1 { "" } else { "s" };
     format!("worker{s} {}", list.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_still_import_is_not_blamed() {
+        let mut joining = Joining { told_after: Duration::ZERO, ..Joining::of(2) };
+        let said = joining.told("train.py", "codedgrad.loop.join").unwrap();
+        assert!(said.contains("before it calls codedgrad.loop.join (imports, "), "{said}");
+        assert!(!said.contains("has to"), "{said}");
+        let mut joining = Joining { told_after: Duration::ZERO, ..Joining::of(2) };
+        joining.joined(1);
+        let said = joining.told("train.py", "codedgrad.loop.join").unwrap();
+        assert_eq!(said, "worker 0 has not joined, after 0 s");
+        joining.joined(0);
+        assert_eq!(joining.told("train.py", "codedgrad.loop.join"), None);
+    }
 }

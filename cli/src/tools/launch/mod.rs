@@ -16,7 +16,7 @@ use super::serve::Options;
 use crate::folder::{RunFolder, SERVED};
 use crate::layout::help;
 use crate::limits::WORKERS;
-use crate::output;
+use crate::output::{self, say};
 use crate::port::{TOKEN, patience};
 use crate::units::{count, seconds};
 use crate::{Failure, Itself, OrInput, OrWork};
@@ -274,10 +274,69 @@ impl LaunchArgs {
     }
 }
 
+/// Flags of this command that no program is likely to have too.
+const OURS: [&str; 11] = [
+    "--exchange",
+    "--join-wait",
+    "--kill-after",
+    "--max-wait",
+    "--min-workers",
+    "--probe",
+    "--replan-every",
+    "--restarts",
+    "--return-wait",
+    "--scheme",
+    "--wire",
+];
+
+/// Which of these stand behind the program's name, where they are the program's.
+fn strayed(words: &[OsString]) -> Vec<&'static str> {
+    let mut rest = words.iter().skip(1).filter_map(|word| word.to_str());
+    let before_rest: Vec<&str> = rest.by_ref().take_while(|word| *word != "--").collect();
+    let given = |flag: &&str| {
+        before_rest.iter().any(|word| {
+            word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        })
+    };
+    OURS.into_iter().filter(given).collect()
+}
+
 pub(crate) fn run(args: &LaunchArgs, itself: &Itself) -> Result<(), Failure> {
     let job = args.job(itself)?;
+    let words = if args.module.is_empty() { &args.program } else { &args.module };
+    for flag in strayed(words) {
+        let name = &job.trainer.name;
+        say!(
+            "note: {flag} stands behind {name}, so it is given to {name}: what is for `codedgrad \
+             run` stands before the program"
+        );
+    }
     let screen = Screen::open();
     let made = watch::run(&job, &screen);
     screen.close();
     made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Command;
+
+    #[test]
+    fn flags_behind_the_program_are_noticed() {
+        let found = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            strayed(&words)
+        };
+        assert_eq!(found("ok.py --scheme groups:s=1 --lr 1"), ["--scheme"]);
+        assert_eq!(found("ok.py --wire=bf16 --max-wait 3"), ["--max-wait", "--wire"]);
+        assert_eq!(found("--scheme"), [""; 0], "the program itself");
+        assert_eq!(found("ok.py --out x -n 3 --schemes --keys k"), [""; 0], "programs have these");
+        assert_eq!(found("ok.py -- --scheme x"), [""; 0], "they are its arguments on purpose");
+        let command = LaunchArgs::augment_args(Command::new("run"));
+        let all: Vec<&str> = command.get_arguments().filter_map(|flag| flag.get_long()).collect();
+        for flag in OURS {
+            assert!(all.contains(&&flag[2..]), "{flag} is one of this command's");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The launcher's loop: what happens to the run and its processes, and what is done about it.
 
 use super::Job;
-use super::command::{Place, reached};
+use super::command::{Place, Trainer, reached};
 use super::coordinator::Coordinator;
 use super::crew::{Crew, Fate, Stage};
 use super::happened::{Catch, Happened};
@@ -329,7 +329,8 @@ impl<'a> Watch<'a> {
         if self.decided.is_some() || self.close.is_some() {
             return;
         }
-        if let Some(missing) = self.joining.told(&self.job.trainer) {
+        let Trainer { name, joins_by, .. } = &self.job.trainer;
+        if let Some(missing) = self.joining.told(name, joins_by) {
             self.screen.note(&missing);
         }
     }
@@ -460,6 +461,28 @@ impl<'a> Watch<'a> {
         }
     }
 
+    /// Says what there is of a run that a person has ended, and how it goes on.
+    fn tell_how_to_go_on(&self, signal: i32) {
+        let Some((_, folder)) = self.coordinator.as_ref().and_then(|it| it.place.as_ref()) else {
+            return;
+        };
+        let by = match signal {
+            SIGINT => "Ctrl-C",
+            SIGTERM => "SIGTERM",
+            _ => "SIGHUP",
+        };
+        let (folder, name) = (folder.display(), &self.job.trainer.name);
+        let Some((decided, steps)) = self.decided else {
+            self.screen.note(&format!("ended by {by} before the first step"));
+            return;
+        };
+        self.screen.note(&format!(
+            "ended by {by} after step {decided} of {steps}: {folder} has the record and the logs, \
+             the model is what {name} has saved itself; to go on, start it again, and have it load \
+             that and join with first= the step that comes next"
+        ));
+    }
+
     /// What the launcher's exit status says.
     fn end(&self) -> Result<(), Failure> {
         let status = match &self.close {
@@ -475,7 +498,10 @@ impl<'a> Watch<'a> {
                 }
                 *status
             }
-            Some(Close::Signal(signal)) => 128 + *signal as u8,
+            Some(Close::Signal(signal)) => {
+                self.tell_how_to_go_on(*signal);
+                128 + *signal as u8
+            }
             Some(Close::Because(_)) => 1,
             None if self.crew.as_ref().is_some_and(Crew::any_done) => 0,
             None => {
