@@ -107,8 +107,7 @@ impl Saying {
     fn set_up(&self) -> Result<(), Failure> {
         output::set_quiet(self.quiet);
         let usual = match (self.quiet, self.verbose) {
-            (true, _) => LevelFilter::WARN,
-            (false, 0) => LevelFilter::INFO,
+            (true, _) | (false, 0) => LevelFilter::WARN,
             (false, 1) => LevelFilter::DEBUG,
             (false, _) => LevelFilter::TRACE,
         };

@@ -345,7 +345,7 @@ impl Session {
         ];
         let lines: Vec<String> = lines.into_iter().filter(|line| !line.is_empty()).collect();
         if json {
-            lines.iter().for_each(|line| tracing::info!("{line}"));
+            lines.iter().for_each(|line| say!("{line}"));
             return Ok(());
         }
         if output::is_quiet() {

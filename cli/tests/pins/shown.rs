@@ -46,12 +46,25 @@ pub(crate) fn outcome(output: &Output, record: &str) -> String {
     shown + &steps(record)
 }
 
-/// Whether a line on standard error is no progress, whose losses are the model's, and does not name
-/// a place in the source, as introductions and panics do.
+/// How the lines of a run's introduction begin, which name its folder and the sizes of its model.
+const INTRODUCTION: [&str; 8] = [
+    "folder: ",
+    "model: ",
+    "schemes take turns, ",
+    "step time c: ",
+    "stragglers: ",
+    "text: ",
+    "times are as measured",
+    "2 interleaved models, each: ",
+];
+
+/// Whether a line on standard error is no progress, whose losses are the model's, no introduction,
+/// and does not name a place in the source, as panics do.
 fn is_kept(line: &str) -> bool {
     let step = line.split_once(": step ").and_then(|(_, rest)| rest.split(':').next());
     let progress = step.is_some_and(|step| step.contains('/'));
-    let introduction = line.starts_with(" INFO ");
+    let introduction = INTRODUCTION.iter().any(|start| line.starts_with(start))
+        || line.contains(" workers, ") && line.ends_with(" tokens");
     let panic = ["thread '", "injected fault: ", "note: run with `RUST_BACKTRACE"];
     let panic = panic.iter().any(|start| line.starts_with(start));
     !(line.is_empty() || progress || introduction || panic)
