@@ -247,7 +247,12 @@ class Where:
 
     def _check_alone(self) -> None:
         """Raises if somebody who would train alone was told to join a run."""
-        told = {"token": self.token, "keys": self.keys, "worker": self.worker}
+        told = {
+            "token": self.token,
+            "keys": self.keys,
+            "worker": self.worker,
+            "scheme": self.scheme,
+        }
         names = [f"{name}=" for name, value in told.items() if value is not None]
         variables = ("TOKEN", "TOKEN_FILE", "KEYS", "WORKER")
         names += [
@@ -266,6 +271,39 @@ def _scheme(native: "_native.Worker") -> str:
     except ValueError:
         return ""
     return str(job.get("scheme", "")) if isinstance(job, dict) else ""
+
+
+def _scalar(place: int, value: Any) -> float:
+    """A number that a unit reports: also a tensor of one, whose graph is not needed for it."""
+    try:
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError):
+        shape = getattr(value, "shape", None)
+        found = repr(value) if shape is None else f"of the shape {tuple(shape)}"
+        raise TypeError(
+            f"scalar {place} of report() is {found}: it must be one number, such as loss.item()"
+        ) from None
+
+
+class Totals(Tuple[float, ...]):
+    """What units have reported, summed over the whole batch: a tuple of numbers."""
+
+    __slots__ = ()
+
+    def __getitem__(self, place: Any) -> Any:
+        try:
+            return super().__getitem__(place)
+        except IndexError:
+            raise IndexError(f"totals[{place}]: {self._why()}") from None
+
+    def _why(self) -> str:
+        if len(self) == 0:
+            return (
+                "there are none. Units report them by micro.report(loss.item()) in the inner loop, "
+                "and a step that was not applied (step.applied is false) has none"
+            )
+        count = "one scalar" if len(self) == 1 else f"{len(self)} scalars"
+        return f"units report {count}, micro.report(loss.item(), ..)"
 
 
 class Micro:
@@ -293,7 +331,7 @@ class Micro:
         self._scalars: Optional[Tuple[float, ...]] = None
         self._nothing = False
 
-    def report(self, *scalars: float) -> None:
+    def report(self, *scalars: Any) -> None:
         """Scalars of this unit, such as its loss and its number of tokens.
 
         `Step.totals` is their sum over the whole batch, each unit counted once, whoever computed
@@ -302,7 +340,7 @@ class Micro:
 
         Raises ValueError for one that is not finite.
         """
-        values = tuple(float(scalar) for scalar in scalars)
+        values = tuple(_scalar(place, scalar) for place, scalar in enumerate(scalars))
         for place, value in enumerate(values):
             if not math.isfinite(value):
                 raise ValueError(
@@ -342,7 +380,7 @@ class Step:
     ranges."""
     resynced: bool
     """Whether this replica takes over another one's state after the body: it was too far behind."""
-    totals: Tuple[float, ...]
+    totals: Totals
     """Sums over the whole batch of what `Micro.report` was told."""
 
     def __init__(self, run: "Run", event: Tuple[Any, ...]):
@@ -350,7 +388,7 @@ class Step:
         self.applied = False
         self.skipped = None
         self.resynced = False
-        self.totals = ()
+        self.totals = Totals()
         self._run = run
         self._event = event
         self._begun = False
@@ -417,6 +455,22 @@ class Step:
     def __repr__(self) -> str:
         return f"Step(index={self.index}, applied={self.applied})"
 
+    def _no_number(self, *_: object) -> Any:
+        raise TypeError("a step is no number: write step.index, by which steps are counted")
+
+    # What loops over `range(steps)` do with a step.
+    __index__ = __int__ = __float__ = __neg__ = _no_number
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_number
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = _no_number
+    __lt__ = __le__ = __gt__ = __ge__ = __pow__ = __rpow__ = __divmod__ = _no_number
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (int, float)):
+            self._no_number()
+        return self is other
+
+    __hash__ = object.__hash__
+
 
 class Compute:
     """Micro-batches to compute; iterate over it. What is left of it is given up otherwise."""
@@ -437,7 +491,7 @@ class Compute:
 class Apply:
     """A decided step, whose gradient is there: apply it."""
 
-    def __init__(self, run: "Run", step: int, totals: Tuple[float, ...]):
+    def __init__(self, run: "Run", step: int, totals: Totals):
         self.step = step
         self.totals = totals
         self._run = run
@@ -491,6 +545,10 @@ Event = Union[Compute, Apply, Skip, Resync, Provide]
 
 class Run:
     """A worker's part in a run: iterate over it for its steps, or over `events()`.
+
+    `worker` is this worker's number and `workers` how many there are, `scheme` the scheme's text
+    and `first` the first step that was not applied when it joined; `saver` is true on the one that
+    logs and saves.
 
     Used in a `with` statement it leaves the run at the end, also when an exception is raised.
     """
@@ -612,7 +670,8 @@ class Run:
     def finish(self) -> None:
         """Ends the run for everybody after the step that is open: early stopping.
 
-        This worker goes on iterating until it is told that the run is over.
+        In the body of a step that one is decided, and the next one is open or decided by now: it is
+        applied too. This worker goes on iterating until it is told that the run is over.
         """
         self._finishes = True
         self._native.finish()
@@ -875,7 +934,7 @@ class Run:
         for place, scalar in enumerate(scalars):
             totals[place] += micro.coefficient * scalar
 
-    def _show(self) -> Tuple[float, ...]:
+    def _show(self) -> Totals:
         """Puts the decoded gradient where the user finds it; gives back the totals."""
         began = self._lap()
         tail = self._native.tail()
@@ -886,7 +945,7 @@ class Run:
         self._native.give(targets, self._factor(totals))
         self._counts["applied"] += 1
         self._seconds["give"] += self._lap() - began
-        return tuple(totals)
+        return Totals(totals)
 
     def _factor(self, totals: List[float]) -> float:
         settings = self._settings

@@ -2,6 +2,9 @@
 
 One handler serves all runs that the process has joined. It is there while one of them goes on, and
 only where SIGTERM had its default action: a handler of the user's is left alone.
+
+Ctrl-C reaches all workers of `codedgrad run` at once: a worker that ends by it says so in one line,
+where it would show as many tracebacks as there are workers.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import sys
 import time
 import weakref
 from typing import Any, Dict, List, Optional, Protocol
@@ -44,6 +48,18 @@ def watch(run: Joined) -> None:
     _joined[id(run)] = weakref.ref(run)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         _set(_end)
+    # The launcher sets it. Who has started a worker by hand may want to see where it was.
+    if "CODEDGRAD_LOG" in os.environ and sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _told_shortly
+
+
+def _told_shortly(kind: Any, error: BaseException, trace: Any) -> None:
+    """`sys.excepthook`: one line for Ctrl-C."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    place = "" if trace is None else f", at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    print(f"codedgrad: interrupted (Ctrl-C){place}", file=sys.stderr)
 
 
 def unwatch(run: Joined) -> None:

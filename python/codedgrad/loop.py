@@ -246,7 +246,7 @@ def join(
     parameters: what is trained, as a list. Arrays of float32 are hashed after each step and handed
         over to workers that fall behind, so train them in place (`w -= ...`). Of anything else
         (jax arrays, or tuples of ints as shapes) only the shape is taken: say `save` and `load`.
-    units: micro-batches of a batch of the whole job, at least as many as workers.
+    units: micro-batches of a batch of the whole job, at least as many as the scheme has shares.
     steps: steps of the whole run, those before `first` counted.
     first: the first step that is not applied in the parameters; of a resumed run.
     micro_steps: batches whose gradients make a step.
@@ -462,17 +462,11 @@ def serve(
 
     Raises ValueError for what cannot be a run, and says what would be right.
     """
-    workers, units = whole("workers", workers, 1), whole("units", units, 1)
-    if units < workers:
-        raise ValueError(
-            f"units is {units} and workers is {workers}: each worker needs a unit at least. units= "
-            "is the number of micro-batches of the whole job"
-        )
     return Coordinator(
         {
             "scheme": scheme,
-            "workers": workers,
-            "units": units,
+            "workers": whole("workers", workers, 1),
+            "units": whole("units", units, 1),
             "steps": whole("steps", steps, 1),
             "length": whole("length", length, 1),
             "first": whole("first", first, 0),

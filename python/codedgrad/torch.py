@@ -26,6 +26,7 @@ import math
 import os
 import random
 import threading
+import warnings
 import weakref
 from collections import Counter, OrderedDict, defaultdict
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -113,8 +114,14 @@ def _own_name(name: str) -> str:
 
 
 def _modules(model: Union[nn.Module, Sequence[nn.Module]]) -> List[nn.Module]:
-    modules = [model] if isinstance(model, nn.Module) else list(model)
+    several = not isinstance(model, nn.Module) and hasattr(model, "__iter__")
+    modules = list(model) if several else [model]  # type: ignore[arg-type, list-item]
     for module in modules:
+        if isinstance(module, torch.optim.Optimizer):
+            raise TypeError(
+                f"model is {type(module).__name__}, an optimizer: the model comes first, "
+                "join(model, optimizer, ..)"
+            )
         if not isinstance(module, nn.Module):
             raise TypeError(f"model is {type(module).__name__}: it must be an nn.Module or a list")
     if not modules:
@@ -372,6 +379,8 @@ class Run(_run.Run):
                 run._check_step()
 
         self._hooks = [optimizer.register_step_pre_hook(check) for optimizer in optimizers]
+        # The learning rates at join, until it is settled whether schedulers are in state=.
+        self._rates: Optional[List[Optional[float]]] = [_rate(group) for group in self._groups()]
         self._announcer = _Announcer(self)
         for module in modules:
             for part in module.modules():
@@ -382,6 +391,35 @@ class Run(_run.Run):
         for hook in self._hooks:
             hook.remove()
         self._announcer.close()
+
+    def _groups(self) -> List[Dict[str, Any]]:
+        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
+
+    def _applied(self, step: int) -> None:
+        super()._applied(step)
+        self._look_for_schedulers()
+
+    def _look_for_schedulers(self) -> None:
+        """Warns, once, of a scheduler that whoever takes over this replica's state would lack."""
+        if self._rates is None:
+            return
+        if any(not isinstance(item, GradScaler) for item in self._state.values()):
+            self._rates = None
+            return
+        # PyTorch's schedulers leave the rate that they begin with in what they change.
+        changed = any(
+            "initial_lr" in group and _rate(group) != before
+            for group, before in zip(self._groups(), self._rates)
+        )
+        if changed:
+            self._rates = None
+            warnings.warn(
+                "a scheduler changes the learning rate and is not in state=: a worker that takes "
+                "over another's state would count its steps from 0. Join with "
+                'state={"scheduler": scheduler}',
+                RuntimeWarning,
+                stacklevel=5,
+            )
 
     def _check_step(self) -> None:
         """Before an optimizer's step: the gradient must be the whole batch's."""
@@ -424,7 +462,6 @@ class Run(_run.Run):
 
     def _compare_layout(self) -> None:
         """What takes a gradient must be what was agreed."""
-        _check_optimizers(self._optimizers, self._named)
         found = _trained(self._modules)
         if len(found) == len(self._named) and all(
             new is old for (_, new), old in zip(found, self._parameters)
@@ -435,13 +472,23 @@ class Run(_run.Run):
                         f"parameter {name} was {dtype} at join and is {parameter.dtype} now: "
                         "convert the model before it"
                     )
+            _check_optimizers(self._optimizers, self._named)
             return
+        there = {id(each) for module in self._modules for each in module.parameters()}
+        for name, parameter in self._named:
+            if not parameter.requires_grad and id(parameter) in there:
+                raise RuntimeError(
+                    f"parameter {name} was frozen after join: freeze what is frozen before it, and "
+                    "what is to be frozen later give a learning rate of 0 from then on"
+                )
         before, now = {name for name, _ in self._named}, {name for name, _ in found}
         changed = sorted(before ^ now) or sorted(before)
-        verb = "was added" if changed[0] in now - before else "was taken away or replaced"
+        added = changed[0] in now - before
+        verb = "was added or unfrozen" if added else "was taken away or replaced"
         raise RuntimeError(
             f"parameter {changed[0]} {verb} after join: build the model, and freeze what is frozen, "
-            "before it"
+            "before it. What is to be trained later takes part from the beginning, with a learning "
+            "rate of 0 until then"
         )
 
     def _collect(self, micro: _run.Micro) -> List[Any]:
@@ -522,6 +569,12 @@ class Run(_run.Run):
 
     def _fingerprint(self) -> object:
         return [repr(_without_tensors(item.state_dict())) for item in self._state.values()]
+
+
+def _rate(group: Dict[str, Any]) -> Optional[float]:
+    """A parameter group's learning rate, which may be a tensor that is written in place."""
+    rate = group.get("lr")
+    return None if rate is None else float(rate)
 
 
 def _persistent_buffers(
@@ -651,8 +704,11 @@ def join(
         optimizers = []
     elif isinstance(optimizer, torch.optim.Optimizer):
         optimizers = [optimizer]
-    else:
+    elif hasattr(optimizer, "__iter__"):
         optimizers = list(optimizer)
+    else:
+        # What it is, if it is none, is said when it is looked at.
+        optimizers = [optimizer]  # type: ignore[list-item]
     # Accelerate's wrapper steps the optimizer inside it.
     optimizers = [getattr(each, "optimizer", each) for each in optimizers]
     named = _trained(modules)
@@ -741,6 +797,11 @@ def _check_model(modules: Sequence[nn.Module], named: Sequence[Tuple[str, nn.Par
             raise TypeError(
                 f"parameter {name} is a {type(parameter.data).__name__}: sharded parameters cannot "
                 "be coded here. Join with the whole model on each worker"
+            )
+        if parameter.device.type == "meta":
+            raise TypeError(
+                f"parameter {name} is on the meta device, where it has no numbers: give it some "
+                'before join, by model.to_empty(device="cpu") and then initialising or loading it'
             )
         if parameter.device.type != "cpu":
             raise TypeError(

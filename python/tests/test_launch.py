@@ -149,6 +149,21 @@ def test_sigterm_of_the_launcher_makes_all_workers_leave(tmp_path: Path) -> None
         assert "Traceback" not in log, log
 
 
+def test_ctrl_c_says_what_there_is_and_shows_no_traceback(tmp_path: Path) -> None:
+    told = [script(tmp_path, SCRIPT), "100000", "0", "0"]
+    with Launched(tmp_path, "-n", "2", "--scheme", "groups:s=1", *told) as run:
+        run.wait_for("a step", lambda: len(run.records()) > 5)
+        run.process.send_signal(signal.SIGINT)
+        assert run.ends() == 130, run.said()
+    said = run.said()
+    assert "Traceback" not in said, said
+    assert re.search(r"ended by Ctrl-C after step \d+ of 100000: .*run has the record", said), said
+    for worker in range(2):
+        log = (run.folder / f"worker-{worker}.log").read_text()
+        told = re.search(r"interrupted \(Ctrl-C\), at .*train\.py:\d+", log)
+        assert told or "the run is over" in log, log
+
+
 def test_a_worker_that_is_told_to_end_is_not_started_again(tmp_path: Path) -> None:
     told = [script(tmp_path, SCRIPT), "60", "0", "0"]
     with Launched(tmp_path, "-n", "2", "--scheme", "groups:s=1", *told) as run:

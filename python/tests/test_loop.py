@@ -496,6 +496,7 @@ def run_of_three(**more: Any) -> loop.Run:
         ({"reduction": "median"}, "reduction is 'median'"),
         ({"verify": -1}, "verify is -1"),
         ({"save": lambda: b""}, "save and load go together"),
+        ({"scheme": "groups:s=1"}, "scheme= without an address"),
         ({"address": "127.0.0.1:1", "token": "zz", "patience": 0}, "zz"),
         ({"address": "127.0.0.1:1", "token": "00" * 32, "patience": -1.0}, "patience is -1"),
     ],
@@ -561,6 +562,53 @@ def test_a_report_that_is_not_finite_is_named() -> None:
                 micro.report(1.0, float("nan"))
 
 
+@pytest.mark.parametrize("reports", [(np.zeros(2),), ("0.5 or so",), (None,), ([1.0],)])
+def test_a_report_that_is_no_number_is_named(reports: Any) -> None:
+    run = run_of_three()
+    with pytest.raises(TypeError, match=r"scalar 0 of report\(\) is .*must be one number"):
+        for step in run:
+            for micro in step:
+                micro.report(*reports)
+
+
+def test_totals_that_are_not_there_are_asked_for_by_their_name() -> None:
+    run = run_of_three(steps=1)
+    for step in run:
+        for micro in step:
+            micro.nothing()
+        assert step.totals == ()
+        with pytest.raises(IndexError, match=r"totals\[0\].*micro.report\(loss.item\(\)\)"):
+            step.totals[0]
+    run = run_of_three(steps=1)
+    for step in run:
+        for micro in step:
+            micro.give([np.zeros(3)], micro.unit)
+        assert step.totals == (6.0,) and step.totals[0] == 6.0 and step.totals[-1:] == (6.0,)
+        with pytest.raises(IndexError, match=r"totals\[1\]: units report one scalar"):
+            step.totals[1]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda step: step % 100,
+        lambda step: step == 0,
+        lambda step: step < 10,
+        lambda step: step + 1,
+        lambda step: 1 / step,
+        lambda step: range(step),
+        lambda step: [1, 2][step],
+        lambda step: int(step),
+    ],
+)
+def test_a_step_that_is_taken_for_its_number_says_where_that_is(use: Any) -> None:
+    run = run_of_three()
+    with pytest.raises(TypeError, match="a step is no number: write step.index"):
+        for step in run:
+            use(step)
+    assert step in {step} and step != "it"
+
+
 def test_every_unit_reports_equally_many() -> None:
     run = run_of_three()
     with pytest.raises(ValueError, match="unit 1 of batch 0 reports 2 scalars"):
@@ -619,7 +667,7 @@ def test_workers_that_train_something_else_are_told_what_differs() -> None:
 @pytest.mark.parametrize(
     "more, words",
     [
-        ({"units": 2}, "units is 2 and workers is 4.*units= is the number of micro-batches"),
+        ({"units": 2}, "2 units cannot be cut into 4 shares.*units= is the number of micro-batches"),
         ({"scheme": "queue:m=4"}, "cannot be cut into 16 shares.*multiple of the shares"),
         ({"scheme": "gruops:s=1"}, "did you mean"),
         ({"scheme": "bacc:K=2"}, "bacc:K=2 mixes the data"),
@@ -637,6 +685,19 @@ def test_what_cannot_be_served_is_named(more: Dict[str, Any], words: str) -> Non
     told = {"scheme": "uncoded", "workers": 4, "units": 8, "steps": 5, "length": 3, **more}
     with pytest.raises(ValueError, match=words):
         loop.serve(told.pop("scheme"), **told)
+
+
+def test_a_batch_has_as_many_units_as_shares_and_may_have_fewer_than_workers() -> None:
+    def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
+        weights = np.zeros(3, np.float32)
+        for step in loop.join([weights], units=2, steps=3, **where):
+            for micro in step:
+                micro.give([np.full(3, micro.unit + 1, np.float32)])
+            weights -= step.gradients[0]
+        return weights.tobytes()
+
+    found, _ = together("groups:s=1", work, units=2, steps=3, length=3)
+    assert found == [np.full(3, -4.5, np.float32).tobytes()] * 4
 
 
 def test_a_worker_that_comes_when_all_is_over_does_not_go_on_untrained() -> None:

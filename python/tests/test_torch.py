@@ -540,12 +540,15 @@ def test_frozen_and_tied_parameters_are_not_sent_twice() -> None:
     assert torch.equal(model.hidden.weight, before) and model.hidden.weight.grad is None
 
 
-@pytest.mark.parametrize("change", ["add", "freeze", "replace", "format", "group"])
+@pytest.mark.parametrize("change", ["add", "freeze", "unfreeze", "replace", "format", "group"])
 def test_what_takes_a_gradient_does_not_change_after_join(change: str) -> None:
     model = Model()
+    model.hidden.weight.requires_grad_(change != "unfreeze")
     optim = torch.optim.SGD(model.parameters(), 0.1)
     run = coded.join(model, optim, units=2, steps=3)
     words = {
+        "freeze": "hidden.weight was frozen after join",
+        "unfreeze": "hidden.weight was added or unfrozen after join.*learning rate of 0",
         "format": "embedding.weight was torch.float32 at join and is torch.bfloat16 now",
         "group": "a parameter of the shape \\(3,\\) that is not in the model",
     }
@@ -562,6 +565,8 @@ def test_what_takes_a_gradient_does_not_change_after_join(change: str) -> None:
                 optim.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
             elif change == "freeze":
                 model.hidden.weight.requires_grad_(False)
+            elif change == "unfreeze":
+                model.hidden.weight.requires_grad_(True)
             else:
                 model.hidden.weight = nn.Parameter(torch.zeros(8, 8))
                 model.hidden.extra = nn.Parameter(torch.zeros(1))
@@ -850,7 +855,7 @@ def joined(model: Any, optimizer: Any = None, **more: Any) -> Any:
         (lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "1 is a BatchNorm1d.*GroupNorm"),
         (lambda: nn.InstanceNorm1d(2, affine=True, track_running_stats=True), "InstanceNorm1d"),
         (lambda: nn.Linear(2, 2).double(), "weight is torch.float64.*float()"),
-        (lambda: nn.Linear(2, 2, device="meta"), 'weight is on meta.*to\\("cpu"\\)'),
+        (lambda: nn.Linear(2, 2, device="meta"), "weight is on the meta device.*to_empty"),
         (lambda: nn.LazyLinear(2), "weight has no shape yet"),
         (lambda: nn.ReLU(), "no parameter takes a gradient"),
         (lambda: torch.zeros(2), "is Tensor"),
@@ -890,6 +895,50 @@ def test_optimizers_of_other_parameters_are_named() -> None:
         joined(model, ["adam"])
     with pytest.raises(TypeError, match="state\\['count'\\] is int"):
         joined(model, state={"count": 3})
+
+
+def test_what_is_given_in_the_wrong_place_is_named() -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(TypeError, match=r"model is SGD, an optimizer.*join\(model, optimizer"):
+        joined(torch.optim.SGD(model.parameters(), 0.1), model)
+    with pytest.raises(TypeError, match="model is float"):
+        joined(0.1)
+    with pytest.raises(TypeError, match="optimizer is float"):
+        joined(model, 0.1)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_scheduler_that_is_not_handed_over_is_warned_of(named: bool) -> None:
+    model = nn.Linear(2, 2)
+    optim = torch.optim.SGD(model.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optim, 2, 0.5)
+    run = joined(model, optim, steps=6, state={"scheduler": scheduler} if named else None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in run:
+            for micro in step:
+                model(torch.ones(1, 2)).sum().backward()
+            optim.step()
+            scheduler.step()
+    words = [str(each.message) for each in caught if "scheduler" in str(each.message)]
+    assert len(words) == (0 if named else 1), words
+
+
+def test_rates_that_a_loop_sets_itself_are_its_own_affair() -> None:
+    model = nn.Linear(2, 2)
+    optim = torch.optim.SGD(model.parameters(), 0.1)
+    run = joined(model, optim, steps=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in run:
+            for micro in step:
+                loss = model(torch.ones(1, 2)).sum()
+                loss.backward()
+                # A tensor with a graph is as good as its number.
+                micro.report(loss)
+            for group in optim.param_groups:
+                group["lr"] = 0.1 / (1 + step.index)
+            optim.step()
 
 
 def test_a_model_is_in_one_run() -> None:
