@@ -29,6 +29,13 @@ pub(crate) fn scheme(text: &str) -> Result<SchemeSpec, ParameterError> {
     registry().parse(text)
 }
 
+/// The scheme of a text that a record has, unless that names a file: who has written the record
+/// would say what is opened here.
+pub(crate) fn scheme_of_record(text: &str) -> Option<SchemeSpec> {
+    let family = registry().family_of(text).ok()?;
+    if family.reads_files() { None } else { scheme(text).ok() }
+}
+
 /// Refuses the scheme of a run that another program began, with a family that this one lacks.
 pub(crate) fn check_known(text: &str, plan: &Path, program: Option<&str>) -> Result<(), Failure> {
     let found = registry().family_of(text);

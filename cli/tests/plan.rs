@@ -366,3 +366,14 @@ fn a_scheme_of_ones_own_is_compared() {
         &["b.csv is for 4 workers, but the run has 8"],
     );
 }
+
+#[test]
+fn a_table_of_more_columns_than_there_can_be_workers_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = vec!["1.5"; 16_000].join(",");
+    fs::write(folder.path().join("wide.csv"), format!("{row}\n{row}\n")).unwrap();
+    let plan = ["plan", "--delays", "wide.csv"];
+    refused(folder.path(), &plan, &["wide.csv has 16000 columns", "4096 workers", "transposed"]);
+    let few = [&plan[..], &["--workers", "4", "--json"]].concat();
+    json(&codedgrad(folder.path(), &few));
+}

@@ -150,6 +150,19 @@ impl Family {
     pub fn example(&self) -> &'static str {
         self.examples.first().copied().unwrap_or(self.name)
     }
+
+    /// Whether its texts name files, which are read when a text is parsed.
+    ///
+    /// ```
+    /// use codedgrad::codes::registry::Registry;
+    /// let family = |text: &str| Registry::builtin().family_of(text);
+    /// assert!(family("matrix:b.csv")?.reads_files() && !family("groups:s=1")?.reads_files());
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    #[must_use]
+    pub fn reads_files(&self) -> bool {
+        self.examples.iter().any(|text| text.contains("FILE"))
+    }
 }
 
 /// Names as one says them: `queue, ring and defer`.

@@ -32,7 +32,7 @@ pub use time::{TimeGap, TimeSpent};
 pub use what_if::{REPLAY_ERROR_MAX, SlowRounds, WorstWorkers};
 pub use workers::{Because, ExaminedWorker};
 
-use crate::codes::registry::Registry;
+use crate::codes::registry::{Family, Registry};
 use crate::codes::sequential::SchemeFacts;
 use crate::codes::{ParameterError, SchemeSpec};
 use crate::delays::Growth;
@@ -324,6 +324,11 @@ fn scheme(record: &Record, registry: &Registry) -> Result<(SchemeSpec, SchemeFac
     let text = record.scheme();
     let unknown =
         |error: ParameterError| NoReplay::Scheme { text: text.into(), problem: error.to_string() };
+    // Whoever has written the record would say what is opened here.
+    if registry.family_of(text).is_ok_and(Family::reads_files) {
+        let problem = "its file is not opened because a record names it".to_owned();
+        return Err(NoReplay::Scheme { text: text.into(), problem });
+    }
     let spec = registry.parse(text).map_err(unknown)?;
     let facts = spec.natural(record.workers()).map_err(unknown)?;
     Ok((spec, facts))

@@ -190,7 +190,7 @@ fn planned(found: &Examination, output: &mut Output<'_>) -> Result<Option<Plan>,
         rows.drain(..rows.len() - ROUNDS_PLANNED);
         output.note(format_args!("--plan: of the last {ROUNDS_PLANNED} rounds"));
     }
-    let own: Vec<SchemeSpec> = families::scheme(&found.scheme).into_iter().collect();
+    let own: Vec<SchemeSpec> = families::scheme_of_record(&found.scheme).into_iter().collect();
     let question = Question {
         max_delay: 0,
         families: families::registry().families(),

@@ -219,6 +219,16 @@ fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
     let wanted = args.rounds.map(|rounds| rounds as usize);
     let grown = !args.load.is_given();
     let source = Source::open(&args.delays, workers, args.seed, grown, output)?;
+    // As --workers has it; the time that a plan takes grows with their square.
+    if !WORKERS.contains(&(source.workers() as u64)) {
+        return Err(Failure::Input(anyhow!(
+            "{} has {} columns, and a plan is for {} workers at most: is the table transposed? \
+             --workers N takes its first N columns",
+            args.delays,
+            source.workers(),
+            WORKERS.end()
+        )));
+    }
     let (preset, growth) = (source.preset, source.growth());
     let most = wanted.unwrap_or(if preset.is_some() { ROUNDS.0 } else { ROUNDS.1 });
     let (rows, cut) = source.first(most)?;

@@ -92,8 +92,8 @@ impl Recording {
 
     /// Warns where workers computed something else than an uncoded share.
     fn say_load(&self, output: &mut Output<'_>) {
-        let facts = families::scheme(&self.scheme).and_then(|spec| spec.natural(self.workers));
-        let Ok(facts) = facts else { return };
+        let spec = families::scheme_of_record(&self.scheme);
+        let Some(Ok(facts)) = spec.map(|spec| spec.natural(self.workers)) else { return };
         if self.scheme != "uncoded" {
             output.note(format_args!(
                 "warning: run {} is {}, whose workers compute up to {} of a batch and not 1/{}: \

@@ -9,7 +9,8 @@ use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Microseconds, in which such traces count, in a second.
@@ -20,6 +21,13 @@ const STEP: &str = "ProfilerStep#";
 const COMMUNICATION: [&str; 5] = ["nccl", "gloo:", "mpi:", "c10d::", "ucc:"];
 /// What the names of computation on the host begin with.
 const HOST_COMPUTATION: &str = "aten::";
+
+/// How compressed files begin.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// So much of a file tells whether it can be a trace.
+const BEGINNING: u64 = 4096;
+/// No trace is larger: it is read whole.
+const TRACE_MAX: u64 = 4 << 30;
 
 /// From when to when, in microseconds.
 type Span = (f64, f64);
@@ -174,15 +182,42 @@ struct Distributed {
     rank: Option<u64>,
 }
 
+/// The bytes of a trace, of which there are so many at most. What cannot be one, such as a device
+/// without end, is not read to its end.
+fn contents(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
+    let name = path.display();
+    let cannot = || format!("cannot read the trace {name}");
+    let mut file = File::open(path).with_context(cannot).or_input()?;
+    let mut text = Vec::new();
+    file.by_ref().take(BEGINNING).read_to_end(&mut text).with_context(cannot).or_input()?;
+    let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
+    let compressed = text.starts_with(&GZIP);
+    if !compressed && !matches!(first, Some(b'{' | b'[')) {
+        return Err(Failure::Input(anyhow!(
+            "{name} is no trace of a profiler (traceEvents): it does not begin as JSON does"
+        )));
+    }
+    if compressed {
+        return Ok(text);
+    }
+    file.take(most).read_to_end(&mut text).with_context(cannot).or_input()?;
+    if text.len() as u64 > most {
+        return Err(Failure::Input(anyhow!(
+            "{name} has more than {} MiB: have the profiler record fewer steps",
+            most >> 20
+        )));
+    }
+    Ok(text)
+}
+
 /// The times of the steps of all ranks, in seconds.
 pub(super) fn read(files: &[PathBuf], output: &mut Output<'_>) -> Result<LongTable, Failure> {
     let mut table = LongTable::default();
     let mut ranks: BTreeMap<u64, &Path> = BTreeMap::new();
     for (number, path) in (0..).zip(files) {
         let name = path.display();
-        let text =
-            fs::read(path).with_context(|| format!("cannot read the trace {name}")).or_input()?;
-        if text.starts_with(&[0x1f, 0x8b]) {
+        let text = contents(path, TRACE_MAX)?;
+        if text.starts_with(&GZIP) {
             return Err(Failure::Input(anyhow!("{name} is compressed: gunzip it first")));
         }
         let list = text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
@@ -237,6 +272,26 @@ mod tests {
 
     fn event(name: &str, cat: &str, ts: f64, dur: f64) -> serde_json::Value {
         serde_json::json!({"ph": "X", "name": name, "cat": cat, "ts": ts, "dur": dur, "args": {}})
+    }
+
+    #[test]
+    fn a_file_is_read_with_a_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace.json");
+        let said = |most| match contents(&path, most) {
+            Err(Failure::Input(error)) => error.to_string(),
+            other => panic!("{other:?}"),
+        };
+        let text = format!("{{\"traceEvents\": [{}]}}", " ".repeat(2 << 20));
+        std::fs::write(&path, &text).unwrap();
+        assert_eq!(contents(&path, text.len() as u64).unwrap(), text.as_bytes());
+        assert!(said(1 << 20).contains("has more than 1 MiB"), "{}", said(1 << 20));
+        std::fs::write(&path, vec![0; 8192]).unwrap();
+        assert!(said(u64::MAX).contains("does not begin as JSON does"));
+        if cfg!(unix) {
+            let endless = contents(Path::new("/dev/zero"), TRACE_MAX);
+            assert!(matches!(endless, Err(Failure::Input(_))), "{endless:?}");
+        }
     }
 
     #[test]
