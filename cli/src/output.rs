@@ -3,6 +3,7 @@
 
 use crate::layout::Width;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::borrow::Cow;
 use std::fmt;
 use std::fs;
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -10,6 +11,32 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::fmt::MakeWriter;
+
+/// What a text of others, such as a column's name, may not do to a terminal: characters that move
+/// its cursor, colour it or turn the direction of writing are written as JSON escapes them, so that
+/// JSON stays JSON. Lines and tabulators stay.
+fn harmless(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_harmful) {
+        return Cow::Borrowed(text);
+    }
+    let mut harmless = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_harmful(c) {
+            // All of them are of the first plane.
+            let _ = fmt::Write::write_fmt(&mut harmless, format_args!("\\u{:04x}", u32::from(c)));
+        } else {
+            harmless.push(c);
+        }
+    }
+    Cow::Owned(harmless)
+}
+
+/// Whether a character does more on a terminal than to be seen.
+pub(crate) fn is_harmful(c: char) -> bool {
+    let turns =
+        matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || c.is_control() && !matches!(c, '\n' | '\t')
+}
 
 /// All bars of this process: lines are written above them.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
@@ -56,7 +83,7 @@ impl Notes<'_> {
     /// Writes lines as they are.
     pub(crate) fn write(&mut self, text: &str) {
         match self {
-            Self::Stderr => above_bars(text.as_bytes()),
+            Self::Stderr => above_bars(harmless(text).as_bytes()),
             Self::Kept(notes) => drop(notes.write_all(text.as_bytes())),
         }
     }
@@ -118,7 +145,11 @@ pub(crate) fn of_stdout(error: &io::Error) -> io::Error {
 
 impl Write for Stdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).map_err(|error| of_stdout(&error))
+        let written = match std::str::from_utf8(bytes).map(harmless) {
+            Ok(Cow::Owned(text)) => self.0.write_all(text.as_bytes()).map(|()| bytes.len()),
+            _ => self.0.write(bytes),
+        };
+        written.map_err(|error| of_stdout(&error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -162,7 +193,7 @@ pub(crate) fn say_args(line: fmt::Arguments<'_>) {
 
 /// Says what should be known even by those who want to know little.
 pub(crate) fn alert_args(line: fmt::Arguments<'_>) {
-    let line = Width::of_stderr().prose(&line.to_string());
+    let line = Width::of_stderr().prose(&harmless(&line.to_string()));
     above_bars((line + "\n").as_bytes());
 }
 
@@ -225,4 +256,21 @@ pub(crate) fn spinner(message: &'static str) -> ProgressBar {
     let spinner = BARS.add(ProgressBar::new_spinner().with_message(message));
     spinner.tick();
     spinner
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_others_do_nothing_to_a_terminal() {
+        assert!(matches!(harmless("a\tb\nc \u{e9} \u{4e2d}"), Cow::Borrowed(_)));
+        let evil = "x\u{1b}[2J\u{9b}31m\r\u{7}\u{202e}\u{7f}\n";
+        let shown = harmless(evil);
+        assert_eq!(shown, "x\\u001b[2J\\u009b31m\\u000d\\u0007\\u202e\\u007f\n");
+        // What JSON leaves as it is, it takes in this form too.
+        let json = serde_json::to_string(evil).unwrap();
+        assert!(json.contains('\u{9b}'), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&harmless(&json)).unwrap(), evil);
+    }
 }

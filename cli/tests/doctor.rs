@@ -52,6 +52,38 @@ fn kinds(found: &Value) -> Vec<&str> {
     findings.iter().map(|finding| finding["kind"].as_str().unwrap()).collect()
 }
 
+/// Whoever has written a record says neither what is opened here nor what a terminal does.
+#[test]
+fn a_record_opens_no_file_and_moves_no_cursor() {
+    let home = home();
+    let pipe = home.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fs::create_dir(home.path().join("evil")).unwrap();
+    // Who opens a pipe that nobody writes to waits for ever.
+    for scheme in [format!("matrix:{}", pipe.display()), "x\u{1b}[31m\u{9b}2J\u{202e}".into()] {
+        let lines = record("static_uncoded");
+        let renamed = lines.lines().map(|line| {
+            let mut line: Value = serde_json::from_str(line).unwrap();
+            line["scheme"] = scheme.clone().into();
+            line.to_string() + "\n"
+        });
+        fs::write(home.path().join("evil/run.jsonl"), renamed.collect::<String>()).unwrap();
+        let by_record = &["trace", "record", "evil"][..];
+        let plans = ["plan", "--delays", "evil", "--max-delay", "0"];
+        let looks = [&["doctor", "evil"][..], &["doctor", "evil", "--plan"]];
+        for arguments in looks.into_iter().chain([by_record, &plans, &["doctor", "evil", "--json"]])
+        {
+            let output = codedgrad(home.path(), arguments);
+            let said = text(&output.stdout) + &text(&output.stderr);
+            assert_eq!(output.status.code(), Some(0), "{arguments:?}: {said}");
+            let strange = |c: char| c != '\n' && c.is_control() || c == '\u{202e}';
+            assert!(!said.contains(strange), "{arguments:?}: {said:?}");
+        }
+        let found = examined(home.path(), &["evil"]);
+        assert_eq!(found["scheme"], scheme, "JSON has it as it is");
+    }
+}
+
 /// A run as the program makes it today: its events, its time stamps, what workers report, and what
 /// is said at its end.
 #[test]

@@ -2,7 +2,7 @@
 //! `codedgrad status`.
 
 use crate::layout::{Column, Table, Width, help};
-use crate::output::Output;
+use crate::output::{Output, is_harmful};
 use crate::{Failure, OrWork};
 use anyhow::Context;
 use clap::Args;
@@ -13,7 +13,7 @@ use codedgrad::transport::tcp::http::fetch;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write as _};
 use std::time::Duration;
 
 /// A worker that has said nothing for so many seconds, though it is asked every second, is silent.
@@ -210,8 +210,7 @@ fn away(status: &tcp::WorkerStatus) -> &'static str {
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for c in text.chars() {
-        let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if c.is_control() || turns {
+        if is_harmful(c) || matches!(c, '\n' | '\t') {
             plain.extend(c.escape_default());
         } else {
             plain.push(c);
@@ -371,8 +370,10 @@ pub(crate) fn run(args: &StatusArgs, output: &mut Output<'_>) -> Result<(), Fail
                 .context("this is no status of a coordinator of this version")
                 .or_work()?;
             // What is read by a program is no screen to be cleared.
-            let clear = if args.watch && screen { "\x1b[2J\x1b[H" } else { "" };
-            write!(output.out, "{clear}{}", shown.table(output.width())).or_work()?;
+            if args.watch && screen {
+                io::stdout().write_all(b"\x1b[2J\x1b[H").or_work()?;
+            }
+            write!(output.out, "{}", shown.table(output.width())).or_work()?;
             if args.watch {
                 write!(output.out, "{}", shown.strips()).or_work()?;
             }
