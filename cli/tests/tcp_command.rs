@@ -409,6 +409,38 @@ fn the_run_waits_for_those_without_whom_it_cannot_go_on() {
 
 /// The processes that a process has started. With uncoded nobody can be done without: two of three
 /// die for good, and the last one does the rest alone.
+/// Whoever has told it to end does not wait for a worker's return, and no decided step is lost.
+#[test]
+fn a_coordinator_whose_round_cannot_close_saves_and_ends_at_once() {
+    let flags = [
+        "--workers",
+        "2",
+        "--scheme",
+        "uncoded",
+        "--steps",
+        "5000",
+        "--checkpoint-every",
+        "4000",
+        "--max-wait",
+        "600",
+        "--return-wait",
+        "600",
+    ];
+    let mut run = Run::start_in_real_time(&flags);
+    let mut workers = run.workers(2, &[]);
+    run.wait_for_steps(7);
+    workers[1].signal("-KILL");
+    workers[1].ends();
+    wait_for("the loss", || run.coordinator.said().contains("worker 1: lost").then_some(()));
+    run.coordinator.signal("-TERM");
+    assert_eq!(run.coordinator.ends(), Some(143), "{}", run.coordinator.said());
+    let decided = lines(&run.record()).len();
+    let events = lines(&run.folder.path().join("run/events.jsonl"));
+    let saved = format!("\"step\":{},", decided - 1);
+    let is_last = |line: &&String| line.contains("\"checkpoint\"") && line.contains(&saved);
+    assert!(events.iter().any(|line| is_last(&line)), "{decided} steps: {events:?}");
+}
+
 #[test]
 fn a_run_goes_on_with_whoever_is_left() {
     let arguments = [

@@ -204,6 +204,8 @@ pub(crate) struct RunObserver<'a> {
     /// Digest of the replica's parameters after the last step, if it is of the kind that workers
     /// take.
     pub(crate) digest: Option<u64>,
+    /// How many steps its last checkpoint has.
+    pub(crate) saved: usize,
 }
 
 impl RunObserver<'_> {
@@ -286,13 +288,7 @@ impl RunObserver<'_> {
         self.check_progress()?;
         let interrupted = self.interrupted.load(Ordering::Relaxed);
         let next_step = record.step + 1;
-        let place = match &mut self.in_turn {
-            None => Place::of(self.run, next_step),
-            Some(turn) => {
-                turn.made[self.run] = next_step;
-                Place::in_turn(self.run, turn.made.clone())
-            }
-        };
+        let place = self.place(next_step);
         // All that may be lost is what the record has after the last checkpoint, whoever made it.
         let steps = if place.made.is_empty() { next_step } else { place.made.iter().sum() };
         if interrupted
@@ -326,7 +322,27 @@ impl RunObserver<'_> {
         anyhow::bail!(why)
     }
 
+    fn place(&mut self, next_step: u64) -> Place {
+        match &mut self.in_turn {
+            None => Place::of(self.run, next_step),
+            Some(turn) => {
+                turn.made[self.run] = next_step;
+                Place::in_turn(self.run, turn.made.clone())
+            }
+        }
+    }
+
+    /// Saves the steps since the last checkpoint of a run that somebody has ended.
+    pub(crate) fn save_rest(&mut self) -> anyhow::Result<()> {
+        if self.saved == self.lines.len() {
+            return Ok(());
+        }
+        let place = self.place(self.lines.len() as u64);
+        self.save(&place)
+    }
+
     fn save(&mut self, place: &Place) -> anyhow::Result<()> {
+        self.saved = self.lines.len();
         let run = self.run;
         let replicas = &self.reference;
         let in_turn = &self.in_turn;
@@ -363,10 +379,13 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
         self.faults.extend(FaultLine::of(self.run, happened));
     }
 
-    fn waiting(&mut self, waiting: &Waiting) {
+    fn waiting(&mut self, waiting: &Waiting) -> Flow {
         if let Some(board) = &self.board {
             board.waiting(waiting);
         }
+        // Somebody who asks the run to end does not wait for a worker's return.
+        let ends = self.interrupted.load(Ordering::Relaxed) && waiting.needs_return;
+        if ends { Flow::Stop } else { Flow::Continue }
     }
 
     fn state(&mut self) -> Option<State> {

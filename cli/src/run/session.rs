@@ -1,11 +1,12 @@
 //! Carries out the plan of a training run, its schemes in turns or one after the other, from a
 //! checkpoint if there is one.
 
+use super::carry::{run_clock, train};
 use super::checkpoint::{self, Place, States};
-use super::network::{Leg, Team};
+use super::network::Team;
 use super::observer::{Baseline, Files, InTurn, ReferenceReplicas, RunObserver};
 use super::pictures;
-use super::plan::{ClockKind, Made, Plan, Timing, TransportKind};
+use super::plan::{ClockKind, Made, Plan, Timing};
 use super::record::{self, Line};
 use super::report::{RunSummary, Summary};
 use super::resume::{self, Changes};
@@ -20,10 +21,8 @@ use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
-use codedgrad::train::{AUTO, Outcome, RunClock, VirtualClock};
-use codedgrad_trainer::{
-    Batches, LocalRun, Replica, ReplicaState, RunStart, StepRange, calibrate, run_in_place,
-};
+use codedgrad::train::{AUTO, Outcome};
+use codedgrad_trainer::{Batches, LocalRun, Replica, ReplicaState, calibrate};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -473,17 +472,29 @@ impl Session {
         self.folder.write_json("summary.json", summary)
     }
 
+    /// The states that a run goes on from: fresh ones for one that has made no step, and for no
+    /// other.
+    fn states_of(&mut self, run: usize) -> Result<Vec<ReplicaState>, Failure> {
+        let made = self.lines[run].len();
+        match self.states.remove(&run) {
+            Some(states) => Ok(states),
+            None if made == 0 => self.plan.fresh_states(),
+            None => Err(Failure::Work(anyhow!(
+                "{} has made {made} steps, and the state after them is not kept",
+                self.plan.schemes[run]
+            ))),
+        }
+    }
+
     fn one_block(&mut self, block: &Block, work: &mut Work) -> Result<Outcome, Failure> {
         let run = block.run;
         let local = self.local_of(run)?;
         work.bar.begin(run, self.title(block));
         let step_seconds = self.step_seconds(block, &work.bar)?;
         let team = self.team.take();
-        let states = match self.states.remove(&run) {
-            Some(states) => states,
-            None => self.plan.fresh_states()?,
-        };
+        let states = self.states_of(run)?;
         let lines = std::mem::take(&mut self.lines[run]);
+        let made_before = lines.len();
         let replicas = states.iter().map(|state| {
             Replica::on(
                 (self.plan.training.beside(), 0),
@@ -523,6 +534,7 @@ impl Session {
             board: self.board.clone(),
             diverged: None,
             digest: None,
+            saved: made_before,
         };
         // All runs of a plan in one memory, whose digests can be compared.
         let runs = self
@@ -534,6 +546,8 @@ impl Session {
         let run_clock = run_clock(&self.plan, &work.delays, step_seconds, observer.lines.last());
         let range = (&states[..], block.until, run_clock);
         let outcome = train((&local, stays), range, team, &mut observer)?;
+        let cut_short = outcome.is_ok() && (observer.lines.len() as u64) < block.until;
+        let saved = if cut_short { observer.save_rest() } else { Ok(()) };
         let RunObserver {
             lines,
             faults,
@@ -544,11 +558,12 @@ impl Session {
         work.faults = faults;
         let made = lines.len();
         let ended = made as u64 == self.plan.all_steps();
-        let goes_on = matches!(outcome, Ok(Outcome::Finished)) && !ended;
+        let goes_on = matches!(outcome, Ok(Outcome::Finished)) && !ended && !cut_short;
         // What is said of the last checkpoint must be true.
-        let saved = if goes_on { Ok(()) } else { work.files.finish() };
+        let saved = saved.and_then(|()| if goes_on { Ok(()) } else { work.files.finish() });
         let outcome = outcome.and_then(|outcome| saved.map(|()| outcome));
         let how = match &outcome {
+            Ok(Outcome::Finished) if cut_short => Some("ended by a worker".into()),
             Ok(Outcome::Finished) => ended.then(|| "finished".into()),
             Ok(Outcome::Stopped) => Some("stopped by a signal".into()),
             Err(error) => Some(format!("failed: {error:#}")),
@@ -562,6 +577,10 @@ impl Session {
             return Err(Failure::Work(anyhow!("{} {why}", self.plan.schemes[run])));
         }
         let outcome = outcome?;
+        if cut_short {
+            // A worker has ended it, if nobody else has: it goes on by --resume alone.
+            return Ok(Outcome::Stopped);
+        }
         if outcome == Outcome::Finished && ended {
             work.validation[run] = Some(self.save_models(run, &replicas)?);
         }
@@ -647,35 +666,6 @@ fn prepare(
     folder.write_plan(plan).or_work()
 }
 
-/// Makes a run, or what is left of it, by workers that have joined or by some of its own; how it
-/// went, unless it could not be tried.
-fn train(
-    (local, stays): (&LocalRun, bool),
-    (states, until, run_clock): (&[ReplicaState], u64, RunClock),
-    team: Option<Team>,
-    observer: &mut RunObserver<'_>,
-) -> Result<anyhow::Result<Outcome>, Failure> {
-    let (plan, batches) = (observer.plan, observer.reference.batches);
-    let rounds = observer.lines.iter().rev().find_map(|line| line.record.rounds.last());
-    let start = RunStart {
-        states,
-        step: observer.lines.len() as u64,
-        round: rounds.map_or(0, |round| round.round + 1),
-    };
-    if plan.sums.transport == TransportKind::Local {
-        let done = run_in_place((local, stays), start, until, batches, run_clock, observer);
-        return Ok(done.map_err(anyhow::Error::new));
-    }
-    let leg = Leg { run: local, plan, batches, folder: observer.folder, start };
-    let team = match team {
-        Some(team) => Some(team),
-        None => Team::start(&leg, observer.interrupted)?,
-    };
-    let Some(team) = team else { return Ok(Ok(Outcome::Stopped)) };
-    let range = StepRange { step: start.step, end: until, round: start.round };
-    Ok(team.carry(local, range, batches, run_clock, observer))
-}
-
 fn validation_loss(replica: &Replica, batches: &Batches) -> anyhow::Result<f64> {
     Ok(replica.loss(&batches.validation_rows(VALIDATION_ROWS))?)
 }
@@ -684,25 +674,4 @@ fn model_name(plan: &Plan, run: usize, model: u64) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let name = format!("model-{run}-{}", plan.schemes[run].chars().map(plain).collect::<String>());
     if plan.jobs.models > 1 { format!("{name}-{model}") } else { name }
-}
-
-fn run_clock(
-    plan: &Plan,
-    (delays, rounds): &(Delays, usize),
-    step_seconds: f64,
-    last: Option<&Line>,
-) -> RunClock {
-    match plan.timing.clock {
-        ClockKind::Wall => RunClock::wall(plan.shape.workers, delays, *rounds, step_seconds),
-        ClockKind::Virtual => {
-            let now = last.map_or(0.0, |line| line.record.committed);
-            RunClock::modelled(
-                plan.shape.workers,
-                delays,
-                *rounds,
-                VirtualClock { step_seconds },
-                now,
-            )
-        }
-    }
 }

@@ -120,6 +120,9 @@ impl TrainArgs {
     }
 }
 
+/// Exit status of a run that was to be ended before its last step.
+const ENDED: u8 = 143;
+
 /// Set by the first Ctrl-C or SIGTERM; the second one ends the process at once.
 pub(crate) fn interruption(asked: &Asked) -> Arc<AtomicBool> {
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -137,7 +140,15 @@ pub(crate) fn ended(summary: &Summary, asked: &Asked) -> Result<(), Failure> {
     if let Some(diverged) = summary.diverged() {
         return Err(Failure::Work(anyhow!("{diverged}")));
     }
-    if summary.interrupted { Err(Failure::Said(asked.status())) } else { Ok(()) }
+    if !summary.interrupted {
+        return Ok(());
+    }
+    // Where nobody has asked by a signal a worker has, by a message: as good as SIGTERM.
+    let status = match asked.status() {
+        0 => ENDED,
+        status => status,
+    };
+    Err(Failure::Said(status))
 }
 
 pub(crate) fn run(args: &TrainArgs, output: &mut Output<'_>) -> Result<(), Failure> {

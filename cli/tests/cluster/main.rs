@@ -8,6 +8,7 @@ mod bare;
 mod cuts;
 mod donor;
 mod duplicates;
+mod ending;
 #[path = "../processes/mod.rs"]
 mod processes;
 #[path = "../program/mod.rs"]

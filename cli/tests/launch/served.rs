@@ -85,6 +85,47 @@ fn what_was_interrupted_goes_on() {
 }
 
 #[test]
+fn a_run_that_a_worker_ends_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = "-n 2 --scheme groups:s=1 --out run";
+    let run = [("STEPS", "100000"), ("ENDS_AFTER", "7"), ("PAUSE_MS", "5")];
+    let mut launched = Launched::start_in(folder.path(), "it", flags, &run);
+    assert_eq!(launched.ends(), Some(0), "{}", launched.said());
+    let summary: Value = serde_json::from_str(&launched.text("run/summary.json")).unwrap();
+    let steps = summary["steps"].as_u64().unwrap();
+    assert!((8..100_000).contains(&steps), "{summary}");
+    assert_eq!(steps, launched.steps().len() as u64);
+    assert_eq!((&summary["complete"], &summary["ended_by"]), (&false.into(), &1.into()));
+    let said = launched.said();
+    let last = format!("step {}: the last one: worker 1 has ended the run", steps - 1);
+    assert!(said.contains(&last), "{said}");
+    assert!(
+        said.contains(&format!("{steps} of 100000 steps (worker 1 has ended the run)")),
+        "{said}"
+    );
+    let ends = launched.text("run/events.jsonl");
+    assert!(ends.contains("\"kind\":\"ended\"") && ends.contains("ended by worker 1"), "{ends}");
+}
+
+/// Whoever has told it to end does not wait for a worker's return, which may never be.
+#[test]
+fn one_whose_round_cannot_close_ends_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = "--workers 2 --scheme uncoded --out run --return-wait 600 --max-wait 600";
+    let mut serve = Launched::serve(folder.path(), "serve", flags);
+    let run = [("STEPS", "100000"), ("PAUSE_MS", "5")];
+    let [_first, mut second] = [0, 1].map(|number| Launched::hand(folder.path(), number, &run));
+    serve.waits_for_steps(5);
+    second.is_killed();
+    serve.waits_for_words("worker 1: lost");
+    serve.signal("-TERM");
+    assert_eq!(serve.ends_itself(), Some(143), "{}", serve.said());
+    let summary: Value = serde_json::from_str(&serve.text("run/summary.json")).unwrap();
+    assert_eq!(summary["steps"], serve.steps().len());
+    assert_eq!((&summary["outcome"], &summary["complete"]), (&"stopped".into(), &false.into()));
+}
+
+#[test]
 fn one_that_waits_can_be_ended() {
     let folder = tempfile::tempdir().unwrap();
     let mut serve = Launched::serve(folder.path(), "serve", FLAGS);

@@ -78,7 +78,12 @@ fn worker() {
                 }
                 task.submit(vec![]).unwrap();
             }
-            Event::Apply(step) => apply(&mut parameters, step.gradient()),
+            Event::Apply(mut step) => {
+                apply(&mut parameters, step.gradient());
+                if number("ENDS_AFTER") == Some(step.index) && worker == 1 {
+                    step.end_run();
+                }
+            }
             Event::Skip(_) => {}
             Event::Provide(request) => request.reply(vec![parameters.clone()]),
             Event::Resync(state) => parameters.copy_from_slice(&state.vectors[0]),

@@ -24,6 +24,8 @@ pub struct OpenRound {
     pub needed: WorkerSet,
     /// Those of them whose answer alone would let it close.
     pub enough: WorkerSet,
+    /// Whether it cannot close unless somebody who is lost comes back.
+    pub needs_return: bool,
 }
 
 impl Engine {
@@ -58,6 +60,7 @@ impl Engine {
             missing,
             needed,
             enough,
+            needs_return: !summing && !self.can_close(&self.roster.dead()),
         })
     }
 }
@@ -84,10 +87,33 @@ mod tests {
             }
         }
         let open = engine.waits_for().unwrap();
+        assert!(!open.needs_return, "nobody is lost");
         assert_eq!((open.step, open.round, open.opened_at), (Step(0), Round(0), 0.5));
         assert_eq!(open.summing, answered.len() == 2 && text != "uncoded");
         [open.missing, open.needed, open.enough]
             .map(|workers| workers.iter().map(|worker| worker.0).collect())
+    }
+
+    /// Whether a round needs the return of somebody once so many are lost.
+    fn needs_return(text: &str, lost: &[u32]) -> bool {
+        let scheme = text.parse::<SchemeSpec>().unwrap().scheme(4, 4, 0..2).unwrap();
+        let mut config = RunConfig::new(Shape::new(4, 4), 10, 2);
+        config.limits.return_seconds = 60.0;
+        let mut engine = Engine::new(scheme, config, 0).unwrap();
+        let mut actions = Vec::new();
+        engine.handle(0.5, Input::Begin, &mut actions).unwrap();
+        for worker in lost {
+            engine.handle(1.0, Input::Lost { worker: Worker(*worker) }, &mut actions).unwrap();
+        }
+        engine.waits_for().unwrap().needs_return
+    }
+
+    #[test]
+    fn it_is_told_whether_the_lost_are_needed() {
+        assert!(needs_return("uncoded", &[2]));
+        assert!(!needs_return("groups:s=1", &[2]));
+        assert!(needs_return("groups:s=1", &[2, 3]), "a whole group");
+        assert!(!needs_return("queue:m=1", &[2]));
     }
 
     #[test]

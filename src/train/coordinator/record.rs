@@ -170,7 +170,10 @@ pub trait Observer<V: Vector = Vec<f32>> {
         }
     }
     /// The run waits for answers: told once a second at most, and nothing under a modelled clock.
-    fn waiting(&mut self, _waiting: &Waiting) {}
+    /// [`Flow::Stop`] ends the run at once, with the steps that are decided.
+    fn waiting(&mut self, _waiting: &Waiting) -> Flow {
+        Flow::Continue
+    }
     /// A state in which all steps so far are applied, for a worker that comes when nobody else has
     /// one.
     fn state(&mut self) -> Option<State> {

@@ -1,7 +1,7 @@
 //! What a run waits for: the round that is open, who hangs, and whether it takes too long.
 
 use super::record::median;
-use super::{Coordinator, Happening, Observer, RoundRecord};
+use super::{Coordinator, Flow, Happening, Observer, RoundRecord};
 use crate::ids::{Worker, WorkerSet, named};
 use crate::schedulers::OpenRound;
 use crate::transport::{Dismissal, Notice, Order, Transport};
@@ -50,6 +50,9 @@ pub struct Waiting {
     pub needed: Vec<Worker>,
     /// Those of them whose answer alone would let it close.
     pub enough: Vec<Worker>,
+    /// Whether it cannot close unless somebody who is lost comes back.
+    #[serde(default)]
+    pub needs_return: bool,
 }
 
 impl Waiting {
@@ -168,8 +171,8 @@ impl<T: Transport> Coordinator<T> {
         if self.run_clock.is_virtual() {
             return None;
         }
-        let OpenRound { step, round, opened_at, summing, missing, needed, enough } =
-            self.engine.waits_for()?;
+        let open = self.engine.waits_for()?;
+        let OpenRound { step, round, opened_at, summing, missing, .. } = open;
         let now = self.run_clock.now();
         let list = |workers: &WorkerSet| workers.iter().collect();
         let of_missing = |worker| MissingWorker {
@@ -184,8 +187,9 @@ impl<T: Transport> Coordinator<T> {
             workers: missing.capacity(),
             summing,
             missing: missing.iter().map(of_missing).collect(),
-            needed: list(&needed),
-            enough: list(&enough),
+            needed: list(&open.needed),
+            enough: list(&open.enough),
+            needs_return: open.needs_return,
         })
     }
 
@@ -210,7 +214,9 @@ impl<T: Transport> Coordinator<T> {
         if self.watchdog.gets_stuck(waiting.open_seconds, now) {
             self.tell(Happening::Stuck { waiting: Box::new(waiting.clone()) }, observer);
         }
-        observer.waiting(&waiting);
+        if observer.waiting(&waiting) == Flow::Stop {
+            self.stopper.stop();
+        }
         None
     }
 }
@@ -245,6 +251,7 @@ mod tests {
             missing: missing.iter().map(of_missing).collect(),
             needed: workers(needed),
             enough: workers(enough),
+            needs_return: false,
         }
     }
 

@@ -17,8 +17,8 @@ use crate::tools::doctor;
 use crate::tools::status::Throughput;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::Context;
-use codedgrad::ids::Step;
-use codedgrad::train::{AUTO, Flow, Happened, Observer, StepRecord, Stopper, Waiting};
+use codedgrad::ids::{Step, Worker};
+use codedgrad::train::{AUTO, Flow, Happened, Happening, Observer, StepRecord, Stopper, Waiting};
 use codedgrad::transport::tcp::{TcpStatus, WorkerStatus};
 use codedgrad::transport::{Decoded, RunFacts};
 use serde::de::DeserializeOwned;
@@ -92,6 +92,10 @@ pub(super) fn recorded(folder: &RunFolder) -> Result<Vec<StepRecord>, Failure> {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Summary {
     pub(super) outcome: Outcome,
+    /// Whether all steps that were planned are decided.
+    complete: bool,
+    /// The worker that has ended it before that, if one has.
+    ended_by: Option<Worker>,
     scheme: String,
     workers: usize,
     /// Steps that are decided, those before this start counted.
@@ -234,6 +238,8 @@ pub(super) struct Follower<'a> {
     events: Option<EventFile>,
     bar: Progress,
     faults: Vec<FaultLine>,
+    /// Who has ended the run, if a worker has.
+    ended_by: Option<Worker>,
     /// First step that is not decided.
     next: u64,
 }
@@ -258,6 +264,7 @@ impl<'a> Follower<'a> {
             events: None,
             bar: Progress::hidden(),
             faults: Vec::new(),
+            ended_by: None,
             next: 0,
         }
     }
@@ -335,12 +342,13 @@ impl<'a> Follower<'a> {
     pub(super) fn ends(mut self, outcome: Outcome) -> Result<Summary, Failure> {
         self.bar.finish();
         if let Some(events) = &mut self.events {
-            let how = match outcome {
-                Outcome::Finished => "finished",
-                Outcome::Stopped => "stopped by a signal",
-                Outcome::Failed => "failed",
+            let how = match (outcome, self.ended_by) {
+                (Outcome::Finished, Some(by)) => format!("ended by {by}"),
+                (Outcome::Finished, None) => "finished".into(),
+                (Outcome::Stopped, _) => "stopped by a signal".into(),
+                (Outcome::Failed, _) => "failed".into(),
             };
-            events.ends((0, self.next), how.into());
+            events.ends((0, self.next), how);
         }
         if let Some(record) = &self.record {
             record.sync().or_work()?;
@@ -349,8 +357,11 @@ impl<'a> Follower<'a> {
         let mean = |of: &dyn Fn(&StepRecord) -> f64| {
             lines.iter().map(of).sum::<f64>() / lines.len().max(1) as f64
         };
+        let complete = self.next > 0 && self.next == self.steps();
         let summary = Summary {
             outcome,
+            complete,
+            ended_by: self.ended_by.filter(|_| !complete),
             scheme: self.scheme.clone(),
             workers: self.workers,
             steps: self.next,
@@ -371,11 +382,13 @@ impl<'a> Follower<'a> {
             self.folder.write_json("summary.json", &summary).or_work()?;
             say!("{}", self.board.table(Width::of_stderr()).trim_end());
             let Spread { mean, p50, p95 } = summary.seconds_per_step;
+            let by = summary.ended_by.map(|worker| format!(" ({worker} has ended the run)"));
             say!(
-                "{} of {} steps, {mean:.3} s per step (p50 {p50:.3}, p95 {p95:.3}); {} has \
+                "{} of {} steps{}, {mean:.3} s per step (p50 {p50:.3}, p95 {p95:.3}); {} has \
                  run.jsonl and summary.json",
                 summary.steps,
                 summary.steps_planned,
+                by.unwrap_or_default(),
                 self.folder.path().display()
             );
             say!("{}", doctor::hint(self.folder.path(), 0));
@@ -408,11 +421,17 @@ impl Observer for Follower<'_> {
     fn event(&mut self, happened: &Happened) {
         self.events.iter_mut().for_each(|events| events.happened(0, happened));
         self.board.happened(happened);
+        if let Happening::Ended { by } = happened.what {
+            self.ended_by = Some(by);
+        }
         tell(&self.scheme, happened);
         self.faults.extend(FaultLine::of(0, happened));
     }
 
-    fn waiting(&mut self, waiting: &Waiting) {
+    fn waiting(&mut self, waiting: &Waiting) -> Flow {
         self.board.waiting(waiting);
+        // Somebody who asks the run to end does not wait for a worker's return.
+        let ends = self.asked.status() > 0 && waiting.needs_return;
+        if ends { Flow::Stop } else { Flow::Continue }
     }
 }
