@@ -39,6 +39,8 @@ const PLACE: &str = "place";
 const DIGEST: &str = "digest";
 /// Key of the same of the text of its place.
 const PLACE_DIGEST: &str = "place_digest";
+/// Key of the digest of the plan that it is of.
+const PLAN_DIGEST: &str = "plan_digest";
 const VECTORS: [&str; 3] = ["parameters", "first_moment", "second_moment"];
 
 /// Where a plan's runs stand: which of its schemes is under way, which step of it comes next.
@@ -112,14 +114,18 @@ pub(crate) fn save_as(
     states: &[ReplicaState],
 ) -> anyhow::Result<()> {
     let states = [(0, states)];
-    let (header, numbers) = file_of(&Place::of(0, next_step), &states)?;
+    let (header, numbers) = file_of(&Place::of(0, next_step), None, &states)?;
     folder.write_whole(name, &[&[&header[..]], &numbers[..]].concat().concat())
 }
 
 /// The beginning of the file, and the bytes of the numbers that follow. The library's metadata have
 /// no order, so that two runs alike would differ
 /// in them: the header is made here.
-fn file_of<'a>(place: &Place, states: &StatesOf<'a>) -> anyhow::Result<(Vec<u8>, Vec<&'a [u8]>)> {
+fn file_of<'a>(
+    place: &Place,
+    plan: Option<&str>,
+    states: &StatesOf<'a>,
+) -> anyhow::Result<(Vec<u8>, Vec<&'a [u8]>)> {
     let models = states.iter().flat_map(|(run, states)| {
         (0..).zip(states.iter()).map(move |(model, state)| (*run, model, state))
     });
@@ -146,8 +152,11 @@ fn file_of<'a>(place: &Place, states: &StatesOf<'a>) -> anyhow::Result<(Vec<u8>,
     }
     let place = serde_json::to_string(place)?;
     let place_digest = hexadecimal(xxh3_64(place.as_bytes()));
-    let metadata =
+    let mut metadata =
         json!({DIGEST: hexadecimal(digest.digest()), PLACE_DIGEST: place_digest, PLACE: place});
+    if let Some(plan) = plan {
+        metadata[PLAN_DIGEST] = plan.into();
+    }
     header.insert("__metadata__".into(), metadata);
     let mut header = serde_json::to_vec(&header)?;
     // The format has numbers begin at a multiple of 8 bytes.
@@ -165,6 +174,8 @@ fn hexadecimal(digest: u64) -> String {
 pub(crate) struct Loaded {
     pub(crate) place: Place,
     pub(crate) states: States,
+    /// The digest of the plan that it is of; files of earlier versions have none.
+    pub(crate) plan: Option<String>,
     /// Whether it is the checkpoint before the last, which cannot be read.
     pub(crate) is_before: bool,
 }
@@ -179,9 +190,9 @@ pub(crate) fn load(
     let read = |name| {
         let path = folder.file(name);
         let found = match fs::read(&path) {
-            Ok(bytes) => opened(&bytes).and_then(|(place, tensors)| {
+            Ok(bytes) => opened(&bytes).and_then(|Opened { place, plan, tensors }| {
                 let states = states_of(&place, &tensors, model, models)?;
-                Ok((place, states))
+                Ok(Loaded { place, states, plan, is_before: name == BEFORE })
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return (path, None),
             Err(error) => Err(error.into()),
@@ -190,7 +201,7 @@ pub(crate) fn load(
     };
     let (path, current) = read(CHECKPOINT);
     let why = match current {
-        Some(Ok((place, states))) => return Ok(Some(Loaded { place, states, is_before: false })),
+        Some(Ok(loaded)) => return Ok(Some(loaded)),
         Some(Err(error)) => Some(error),
         None => None,
     };
@@ -198,10 +209,11 @@ pub(crate) fn load(
     let before_path = before_path.display();
     match (why, before) {
         (None, None) => Ok(None),
-        (why, Some(Ok((place, states)))) => {
+        (why, Some(Ok(loaded))) => {
             let why = why.map_or("it is missing".into(), |error| told(&error));
+            let place = &loaded.place;
             alert!("warning: checkpoint {path}: {why}; going on from {place} of {before_path}");
-            Ok(Some(Loaded { place, states, is_before: true }))
+            Ok(Some(loaded))
         }
         (Some(error), None) => Err(Failure::Input(error.context(format!("checkpoint {path}")))),
         (why, Some(Err(error))) => {
@@ -230,7 +242,7 @@ pub(crate) fn put_in_place(folder: &RunFolder) -> anyhow::Result<()> {
 
 /// Where a run would go on that is resumed now.
 pub(crate) fn last(folder: &RunFolder) -> Option<Place> {
-    let place = |name| Some(opened(&fs::read(folder.file(name)).ok()?).ok()?.0);
+    let place = |name| Some(opened(&fs::read(folder.file(name)).ok()?).ok()?.place);
     place(CHECKPOINT).or_else(|| place(BEFORE))
 }
 
@@ -242,14 +254,22 @@ pub(crate) fn load_from(
 ) -> Result<Vec<ReplicaState>, Failure> {
     let read = || -> anyhow::Result<Vec<ReplicaState>> {
         let bytes = fs::read(path)?;
-        let (place, tensors) = opened(&bytes)?;
+        let Opened { place, tensors, .. } = opened(&bytes)?;
         states_of_run((&place, place.run), &tensors, model, models)
     };
     read().with_context(|| format!("checkpoint {}", path.display())).or_input()
 }
 
+/// The parts of a file.
+struct Opened<'a> {
+    place: Place,
+    /// As [`Loaded::plan`].
+    plan: Option<String>,
+    tensors: SafeTensors<'a>,
+}
+
 /// The parts of a file, if they are as they were written.
-fn opened(bytes: &[u8]) -> anyhow::Result<(Place, SafeTensors<'_>)> {
+fn opened(bytes: &[u8]) -> anyhow::Result<Opened<'_>> {
     let (length, header) = SafeTensors::read_metadata(bytes).context("it is cut or altered")?;
     let said = |key| header.metadata().as_ref().and_then(|metadata| metadata.get(key));
     let place = said(PLACE).ok_or_else(|| anyhow!("it does not say which step it is of"))?;
@@ -266,7 +286,11 @@ fn opened(bytes: &[u8]) -> anyhow::Result<(Place, SafeTensors<'_>)> {
             );
         }
     }
-    Ok((serde_json::from_str(place)?, SafeTensors::deserialize(bytes)?))
+    Ok(Opened {
+        place: serde_json::from_str(place)?,
+        plan: said(PLAN_DIGEST).cloned(),
+        tensors: SafeTensors::deserialize(bytes)?,
+    })
 }
 
 /// The states of all runs that a file keeps.

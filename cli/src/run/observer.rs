@@ -131,9 +131,10 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Has the record go on after its first lines, and all else where it was.
+    /// Has the record go on after its first lines, and all else where it was; checkpoints say by
+    /// its digest of which plan they are.
     pub(crate) fn open(
-        folder: &RunFolder,
+        (folder, plan): (&RunFolder, String),
         kept: usize,
         timed: bool,
         board: Option<Arc<Board>>,
@@ -141,7 +142,7 @@ impl Files {
         Ok(Self {
             record: LineFile::open(&folder.file(RECORD), kept)?,
             events: EventFile::open(folder, timed)?,
-            checkpoints: Writer::new(folder),
+            checkpoints: Writer::new(folder, plan),
             board,
         })
     }

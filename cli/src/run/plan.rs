@@ -25,8 +25,11 @@ use codedgrad_trainer::{
     ReplicaState, Tokens,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::env;
 use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Rounds beyond the plan's that have delays of their own, for steps that are begun again.
 const SPARE_ROUNDS: u64 = 64;
@@ -37,6 +40,46 @@ pub(crate) const GIVE_UP_AFTER: u64 = 5;
 /// The same of runs that were planned before it could be told.
 fn give_up_after() -> u64 {
     GIVE_UP_AFTER
+}
+
+/// Where a plan's digest stands in `plan.json`.
+const DIGEST: &str = "digest";
+/// Fields that it leaves out: what a resumed run may be told again, what has made the plan, and
+/// faults on purpose, which are taken out by hand once they have happened.
+const NOT_DIGESTED: [&str; 13] = [
+    "steps",
+    "max_wait_seconds",
+    "return_seconds",
+    "grace_seconds",
+    "min_workers",
+    "checkpoint_every",
+    "audit_every",
+    "give_up_after",
+    "faults",
+    "version",
+    "command",
+    "started",
+    DIGEST,
+];
+
+/// The digest of the fields of a plan, as text, that stay as they are for as long as the run goes
+/// on; in hexadecimal digits.
+fn digest_of(text: &str) -> serde_json::Result<String> {
+    let mut fields: Map<String, Value> = serde_json::from_str(text)?;
+    fields.retain(|name, _| !NOT_DIGESTED.contains(&name.as_str()));
+    // A field that is not there and one that is null are read alike.
+    fields.retain(|_, value| !value.is_null());
+    // Their order in the text is none of their content.
+    let sorted: BTreeMap<String, Value> = fields.into_iter().collect();
+    Ok(format!("{:016x}", xxh3_64(&serde_json::to_vec(&sorted)?)))
+}
+
+/// A plan as it is written down.
+#[derive(Serialize)]
+pub(crate) struct Sealed<'a> {
+    #[serde(flatten)]
+    plan: &'a Plan,
+    digest: String,
 }
 
 /// What time a run goes by.
@@ -271,7 +314,27 @@ impl Plan {
             families::check_known(text, path, program.map(String::as_str))?;
         }
         plan.check().map_err(|failure| failure.asked_by(path))?;
+        // Plans of earlier versions have none.
+        let written = serde_json::from_str::<Value>(&text).or_input()?.get(DIGEST).cloned();
+        let found = digest_of(&text).or_input()?;
+        if written.is_some_and(|digest| digest != found) {
+            return Err(Failure::Input(anyhow!(
+                "{} was altered since the run began: the digest of what --resume does not change \
+                 is {found}, not as when it was written; put it back as it was",
+                path.display()
+            )));
+        }
         Ok(plan)
+    }
+
+    /// The digest of what stays as it is for as long as the run goes on.
+    pub(crate) fn digest(&self) -> anyhow::Result<String> {
+        Ok(digest_of(&serde_json::to_string(self)?)?)
+    }
+
+    /// The plan with that, as it is written down.
+    pub(crate) fn sealed(&self) -> anyhow::Result<Sealed<'_>> {
+        Ok(Sealed { plan: self, digest: self.digest()? })
     }
 
     pub(crate) fn specs(&self) -> Result<Vec<SchemeSpec>, Failure> {

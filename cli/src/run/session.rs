@@ -117,6 +117,16 @@ impl Session {
         let specs = plan.specs()?;
         let batches = plan.batches(plan.tokens()?)?;
         let loaded = checkpoint::load(&folder, &plan.training.model, plan.jobs.models)?;
+        let of_plan = loaded.as_ref().and_then(|loaded| loaded.plan.as_deref());
+        if let Some(of_plan) = of_plan
+            && of_plan != plan.digest().or_work()?
+        {
+            return Err(Failure::Input(anyhow!(
+                "the checkpoint in {} is not of this plan: {} was altered since it was written",
+                folder.path().display(),
+                folder.plan().display()
+            )));
+        }
         let (place, states, is_before) = loaded.map_or_else(
             || (Place::default(), States::new(), false),
             |loaded| (loaded.place, loaded.states, loaded.is_before),
@@ -185,7 +195,7 @@ impl Session {
         if plan.steps > self.plan.steps {
             self.put_models_aside().or_work()?;
         }
-        self.folder.write_plan(&plan).or_work()?;
+        plan.sealed().and_then(|sealed| self.folder.write_plan(&sealed)).or_work()?;
         self.plan = plan;
         Ok(())
     }
@@ -363,7 +373,12 @@ impl Session {
         let kept = made.iter().sum::<u64>() as usize;
         let timed = self.plan.timing.clock == ClockKind::Wall;
         let mut work = Work {
-            files: Files::open(&self.folder, kept, timed, self.board.clone())?,
+            files: Files::open(
+                (&self.folder, self.plan.digest().or_work()?),
+                kept,
+                timed,
+                self.board.clone(),
+            )?,
             begun: BTreeSet::new(),
             faults: Vec::new(),
             bar: Progress::new(self.plan.all_steps(), made),
@@ -663,7 +678,7 @@ fn prepare(
     }
     // What a virtual clock gives is the same wherever and whenever it runs.
     plan.made = (plan.timing.clock == ClockKind::Wall).then(Made::now);
-    folder.write_plan(plan).or_work()
+    plan.sealed().and_then(|sealed| folder.write_plan(&sealed)).or_work()
 }
 
 fn validation_loss(replica: &Replica, batches: &Batches) -> anyhow::Result<f64> {

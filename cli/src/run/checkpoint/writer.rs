@@ -15,6 +15,8 @@ use std::thread::{self, JoinHandle};
 pub(crate) struct Writer {
     path: PathBuf,
     before: PathBuf,
+    /// The digest of the plan that its checkpoints are of.
+    plan: String,
     busy: Option<Busy>,
 }
 
@@ -41,8 +43,8 @@ pub(crate) struct Saved {
 }
 
 impl Writer {
-    pub(crate) fn new(folder: &RunFolder) -> Self {
-        Self { path: folder.file(CHECKPOINT), before: folder.file(BEFORE), busy: None }
+    pub(crate) fn new(folder: &RunFolder, plan: String) -> Self {
+        Self { path: folder.file(CHECKPOINT), before: folder.file(BEFORE), plan, busy: None }
     }
 
     /// Has states written that are copied by a function, once the checkpoint before is on disk,
@@ -59,13 +61,13 @@ impl Writer {
         let record = record.same()?;
         let path = self.path.clone();
         let previous = self.before.clone();
-        let of = place.clone();
+        let (of, plan) = (place.clone(), self.plan.clone());
         let write = move || {
             let began = now();
             // A checkpoint counts the steps of the record.
             record.sync()?;
             let states: Vec<_> = states.iter().map(|(run, states)| (*run, &states[..])).collect();
-            let (header, numbers) = file_of(&of, &states)?;
+            let (header, numbers) = file_of(&of, Some(&plan), &states)?;
             let parts = [&[&header[..]], &numbers[..]].concat();
             write_keeping(&path, &previous, &parts)?;
             let bytes = parts.iter().map(|part| part.len() as u64).sum();
