@@ -2,7 +2,7 @@
 //! one command at a time works in it.
 
 use super::found;
-use super::lock::FolderLock;
+use super::lock::{FolderLock, hold};
 use super::{Failure, OrInput, OrWork};
 use crate::output::say;
 use anyhow::{Context, anyhow, bail};
@@ -188,6 +188,12 @@ impl RunFolder {
         self.found == Found::Run || self.has_steps() || !self.logs().is_empty()
     }
 
+    /// Whether it is there under another name than when this command began.
+    #[cfg(feature = "trainer")]
+    pub(crate) fn is_moved(&self) -> bool {
+        self.lock.is_moved()
+    }
+
     fn has_steps(&self) -> bool {
         fs::metadata(self.file(RECORD)).is_ok_and(|record| record.len() > 0)
     }
@@ -339,8 +345,11 @@ pub(crate) struct LineFile {
 impl LineFile {
     /// Opens a record and cuts it after its first `lines` lines.
     pub(crate) fn open(path: &Path, lines: usize) -> Result<Self, Failure> {
+        let cannot = || format!("cannot open {}", path.display());
+        let file = OpenOptions::new().create(true).append(true).read(true).open(path);
+        let file = file.with_context(cannot).or_work()?;
+        hold(&file, path)?;
         let open = || -> anyhow::Result<Self> {
-            let file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
             let mut reader = BufReader::new(&file);
             let (mut kept, mut line) = (0, Vec::new());
             for _ in 0..lines {
@@ -350,7 +359,7 @@ impl LineFile {
             file.set_len(kept)?;
             Ok(Self { file, path: path.into() })
         };
-        open().with_context(|| format!("cannot open {}", path.display())).or_work()
+        open().with_context(cannot).or_work()
     }
 
     /// Opens a file to which a run adds each time it goes on, and cuts off what a process that was
@@ -380,7 +389,7 @@ impl LineFile {
     pub(crate) fn push(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
         // Where files may be removed while they are open, lines would go on into nothing.
         if !self.path.exists() {
-            bail!("{} was removed while the run went on", self.path.display());
+            bail!("{} was removed or moved while the run went on", self.path.display());
         }
         let mut line = serde_json::to_vec(value)?;
         line.push(b'\n');

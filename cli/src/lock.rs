@@ -56,6 +56,13 @@ impl FolderLock {
 }
 
 impl FolderLock {
+    /// Whether the folder is there still, under another name.
+    #[cfg(feature = "trainer")]
+    pub(crate) fn is_moved(&self) -> bool {
+        let elsewhere = |file| !is_at(file, &self.folder.join(LOCK)) && has_a_name(file);
+        self.held.as_ref().is_some_and(elsewhere)
+    }
+
     /// Removes the folder itself, which must be empty but for the lock.
     pub(crate) fn remove_folder(&self) -> io::Result<()> {
         for name in [OWNER, LOCK] {
@@ -103,6 +110,20 @@ fn may_go_on(folder: &Path, tried: &Result<(), TryLockError>) -> Result<bool, Fa
     }
 }
 
+/// Takes one of a folder's files too, for as long as it is open: where somebody has removed the
+/// folder's lock, another command is kept out all the same.
+pub(crate) fn hold(file: &File, path: &Path) -> Result<(), Failure> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(Failure::Input(anyhow!(
+            "{} is in use by another command, though the folder's lock is gone: wait until that \
+             has ended, or end it first",
+            path.display()
+        ))),
+        // Where there are no locks the folder's own has said so.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+    }
+}
+
 /// Network file systems without a lock service say `ENOLCK`, for which the library has no kind.
 fn has_no_locks(error: &io::Error) -> bool {
     const NO_LOCKS: Option<i32> = if cfg!(target_os = "linux") { Some(37) } else { Some(77) };
@@ -118,6 +139,19 @@ fn is_at(file: &File, path: &Path) -> bool {
         (Ok(mine), Ok(there)) => place(mine) == place(there),
         _ => false,
     }
+}
+
+/// Whether an open file is in some folder.
+#[cfg(all(feature = "trainer", unix))]
+fn has_a_name(file: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
+}
+
+/// Elsewhere a folder with an open file is not moved.
+#[cfg(all(feature = "trainer", not(unix)))]
+fn has_a_name(_: &File) -> bool {
+    false
 }
 
 /// Elsewhere the file is never taken away.

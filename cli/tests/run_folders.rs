@@ -628,7 +628,42 @@ fn a_folder_that_is_removed_ends_its_run() {
     let status = owner.waits("the end", |child| child.try_wait().unwrap());
     let said = fs::read_to_string(home.path().join("said")).unwrap();
     assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains("was removed while the run went on"), "{said}");
+    assert!(said.contains("was removed or moved while the run went on"), "{said}");
+    assert!(said.contains("of which nothing is left"), "{said}");
+}
+
+#[test]
+fn a_folder_that_is_moved_ends_its_run_and_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let begin = [&["train"], &SMALL[..], &ENDLESS[..], &["--out", "run"]].concat();
+    let mut owner = Kept::start(home.path(), &begin);
+    owner.has_steps(&home.path().join("run/run.jsonl"), 7);
+    fs::rename(home.path().join("run"), home.path().join("moved")).unwrap();
+    let status = owner.waits("the end", |child| child.try_wait().unwrap());
+    let said = fs::read_to_string(home.path().join("said")).unwrap();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("since run was moved; `codedgrad train --resume`"), "{said}");
+    assert!(!said.contains("nothing is left"), "{said}");
+    let record = home.path().join("moved/run.jsonl");
+    let mut heir = Kept::start(home.path(), &["train", "--resume", "moved"]);
+    heir.has_steps(&record, steps_there(&record) + 10);
+    assert_eq!(heir.ends_by("-INT"), Some(130));
+}
+
+#[test]
+fn a_folder_whose_lock_is_removed_has_one_user_all_the_same() {
+    let home = tempfile::tempdir().unwrap();
+    let record = home.path().join("run/run.jsonl");
+    let begin = [&["train"], &SMALL[..], &ENDLESS[..], &["--out", "run"]].concat();
+    let mut owner = Kept::start(home.path(), &begin);
+    owner.has_steps(&record, 3);
+    fs::remove_file(home.path().join("run/lock")).unwrap();
+    let who = ["run.jsonl is in use by another command, though the folder's lock is gone"];
+    refused(home.path(), &["train", "--resume", "run"], &who);
+    owner.has_steps(&record, steps_there(&record) + 10);
+    assert_eq!(owner.ends_by("-INT"), Some(130));
+    let found = steps(&record);
+    assert!(found.iter().copied().eq(0..found.len() as u64), "nobody cut it: {found:?}");
 }
 
 #[test]

@@ -609,6 +609,13 @@ impl Session {
     /// Says after how many steps a run broke off, and how it can go on.
     fn broke_off(&self, run: usize, made: usize) -> String {
         let (scheme, path) = (&self.plan.schemes[run], self.folder.path().display());
+        let command = if self.board.is_some() { "coordinator" } else { "train" };
+        if self.folder.is_moved() {
+            return format!(
+                "{scheme} broke off after {made} steps, since {path} was moved; `codedgrad \
+                 {command} --resume` with its new name goes on from its last checkpoint"
+            );
+        }
         if !self.folder.outlives_failure() {
             return match made {
                 0 => format!("{scheme} broke off before its first step"),
@@ -617,7 +624,6 @@ impl Session {
         }
         let kept = checkpoint::last(&self.folder)
             .map_or(0, |place| place.made_by(run, self.plan.all_steps()));
-        let command = if self.board.is_some() { "coordinator" } else { "train" };
         format!(
             "{scheme} broke off after {made} steps (kept up to step {kept}; `codedgrad {command} \
              --resume {path}` goes on from there)"
