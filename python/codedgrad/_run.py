@@ -27,6 +27,8 @@ import numpy
 from . import _native
 from . import _signals
 
+_signals.follow_the_launcher()
+
 REDUCTIONS = ("mean", "sum", "tokens")
 
 # What helps where a worker differs from the run.

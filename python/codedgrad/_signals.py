@@ -10,6 +10,7 @@ where it would show as many tracebacks as there are workers.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import signal
 import sys
@@ -20,6 +21,10 @@ from typing import Any, Dict, List, Optional, Protocol
 # A second SIGTERM within this time belongs to the first: `timeout` sends one to the process and
 # another to its group. Later ones end a process that does not get to its end by itself.
 _SAME_ORDER_SECONDS = 1.0
+
+
+# Of Linux' prctl: the signal that a process gets when its parent dies.
+_PR_SET_PDEATHSIG = 1
 
 
 class Joined(Protocol):
@@ -51,6 +56,20 @@ def watch(run: Joined) -> None:
     # The launcher sets it. Who has started a worker by hand may want to see where it was.
     if "CODEDGRAD_LOG" in os.environ and sys.excepthook is sys.__excepthook__:
         sys.excepthook = _told_shortly
+
+
+def follow_the_launcher() -> None:
+    """In a process of `codedgrad run`: SIGTERM comes when that dies, whatever it dies of.
+
+    What it is killed by, it cannot pass on. Elsewhere than on Linux a worker notices when its
+    coordinator does not answer any more, which ends with the launcher.
+    """
+    if "CODEDGRAD_LOG" not in os.environ or not sys.platform.startswith("linux"):
+        return
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    except (AttributeError, OSError, TypeError):
+        pass
 
 
 def _told_shortly(kind: Any, error: BaseException, trace: Any) -> None:

@@ -164,6 +164,43 @@ def test_ctrl_c_says_what_there_is_and_shows_no_traceback(tmp_path: Path) -> Non
         assert told or "the run is over" in log, log
 
 
+LONG_UNIT = """
+import time
+import numpy as np
+from codedgrad import loop
+
+weights = np.zeros(2, dtype=np.float32)
+for step in loop.join([weights], units=2, steps=100):
+    for micro in step:
+        if step.index == 5:
+            print("long", flush=True)
+            time.sleep(1000)
+        micro.give([weights])
+"""
+
+
+def lives(pid: int) -> bool:
+    try:
+        # Of one that nobody has asked for its end yet it is empty.
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
+
+
+def test_a_launcher_that_is_killed_takes_its_workers_along(tmp_path: Path) -> None:
+    """Also one that is in the middle of a unit, and would not look for its coordinator for long."""
+    told = ["--scheme", "uncoded", script(tmp_path, LONG_UNIT)]
+    with Launched(tmp_path, "-n", "2", *told) as run:
+        run.wait_for("long units", lambda: run.said().count("long") == 2)
+        pids = [run.pid(worker) for worker in range(2)]
+        run.process.kill()
+        run.process.wait()
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while any(lives(pid) for pid in pids):
+            assert time.monotonic() < deadline, "they go on"
+            time.sleep(0.02)
+
+
 def test_a_worker_that_is_told_to_end_is_not_started_again(tmp_path: Path) -> None:
     told = [script(tmp_path, SCRIPT), "60", "0", "0"]
     with Launched(tmp_path, "-n", "2", "--scheme", "groups:s=1", *told) as run:
