@@ -23,22 +23,22 @@ pub(super) struct Trainer {
 }
 
 /// What a Python program calls to join, by which module of the package it names.
-const DOORS: [(&str, &str); 3] = [
+const JOINS: [(&str, &str); 3] = [
     ("transformers", "codedgrad.transformers.CodedTrainer.train"),
     ("torch", "codedgrad.torch.join"),
     ("loop", "codedgrad.loop.join"),
 ];
 /// Where it names none, or is not read.
-const EITHER_DOOR: &str = "codedgrad.torch.join or codedgrad.loop.join";
+const EITHER_JOIN: &str = "codedgrad.torch.join or codedgrad.loop.join";
 /// So much of a script is looked at.
 const SCRIPT_MAX: u64 = 1 << 20;
 
 /// What a script calls to join, as far as its imports tell.
-fn door_of(script: &Path) -> &'static str {
+fn join_of(script: &Path) -> &'static str {
     let mut text = Vec::new();
     let read = File::open(script).and_then(|file| file.take(SCRIPT_MAX).read_to_end(&mut text));
     if read.is_err() {
-        return EITHER_DOOR;
+        return EITHER_JOIN;
     }
     let text = String::from_utf8_lossy(&text);
     let imports = |module: &str| {
@@ -55,7 +55,7 @@ fn door_of(script: &Path) -> &'static str {
             of_package || whole
         })
     };
-    DOORS.iter().find(|(module, _)| imports(module)).map_or(EITHER_DOOR, |(_, door)| door)
+    JOINS.iter().find(|(module, _)| imports(module)).map_or(EITHER_JOIN, |(_, join)| join)
 }
 
 impl Trainer {
@@ -69,7 +69,7 @@ impl Trainer {
         if let [module, rest @ ..] = &args.module[..] {
             let line = [python()?, "-m".into(), module.clone()].into_iter();
             let line = line.chain(rest.iter().cloned()).collect();
-            return Ok(Self { line, name: named(module), joins_by: EITHER_DOOR });
+            return Ok(Self { line, name: named(module), joins_by: EITHER_JOIN });
         }
         let [program, rest @ ..] = &args.program[..] else {
             return Err(Failure::Input(anyhow!("which program? for example: train.py")));
@@ -81,7 +81,7 @@ impl Trainer {
             }
             let line = [python()?, program.clone()].into_iter();
             let line = line.chain(rest.iter().cloned()).collect();
-            let joins_by = door_of(Path::new(program));
+            let joins_by = join_of(Path::new(program));
             return Ok(Self { line, name: named(program), joins_by });
         }
         let line = [found(program, "the program")?].into_iter().chain(rest.iter().cloned());
@@ -214,7 +214,7 @@ mod tests {
     fn a_script_joins_by_the_module_that_it_imports() {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("train.py");
-        for (text, door) in [
+        for (text, join) in [
             ("import codedgrad.torch as coded\n", "codedgrad.torch.join"),
             ("import os\nfrom codedgrad import loop\n", "codedgrad.loop.join"),
             ("from codedgrad import plan, loop as l\n", "codedgrad.loop.join"),
@@ -223,12 +223,12 @@ mod tests {
                 "import torch\nfrom codedgrad.transformers import CodedTrainer as Trainer\n",
                 "codedgrad.transformers.CodedTrainer.train",
             ),
-            ("import codedgrad.torchless\nimport helper\n", EITHER_DOOR),
-            ("# codedgrad.loop is not for us\n", EITHER_DOOR),
+            ("import codedgrad.torchless\nimport helper\n", EITHER_JOIN),
+            ("# codedgrad.loop is not for us\n", EITHER_JOIN),
         ] {
             std::fs::write(&script, text).unwrap();
-            assert_eq!(door_of(&script), door, "{text}");
+            assert_eq!(join_of(&script), join, "{text}");
         }
-        assert_eq!(door_of(&folder.path().join("nowhere.py")), EITHER_DOOR);
+        assert_eq!(join_of(&folder.path().join("nowhere.py")), EITHER_JOIN);
     }
 }
