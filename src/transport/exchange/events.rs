@@ -7,7 +7,7 @@ use super::plan::Plan;
 use super::reassembly::WriteSlot;
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::collective::{CollectiveCommand, CollectiveEvent, ResultStore};
-use crate::transport::wire::{Across, FromWorker, Header, ToWorker};
+use crate::transport::wire::{Across, FromWorker, Header, Owner, ToWorker};
 use crate::transport::{Decoded, Notice, Summand};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -69,6 +69,8 @@ pub(in crate::transport) enum CoordinatorEvent<'a> {
     NotFinite { worker: u32, step: Step, attempt: u32 },
     /// Nothing has come to a worker for a while, and these lack.
     Waiting { worker: u32, step: Step, attempt: u32, on: Vec<u32> },
+    /// A worker says what it has of the chunks of a sum.
+    ChunkDigests { worker: u32, step: Step, attempt: u32, digests: Vec<Option<u64>> },
     /// A chunk has come.
     Chunk { from: u32, header: Header, block: Block },
     /// A chunk has come and was read into its place.
@@ -139,6 +141,10 @@ pub(in crate::transport) enum WorkerEvent {
     Group(CollectiveCommand),
     /// A node lacks a sum that is here.
     Give { step: Step, attempt: u32, to: u32 },
+    /// The chunks of a sum come of these nodes, whoever summed them.
+    TakeSum { step: Step, attempt: u32, owners: Vec<Owner> },
+    /// The coordinator is to be told what is here of a sum.
+    TellDigests { step: Step, attempt: u32 },
     /// A step is decided; `attempt` tells which of its sums is applied, if any.
     Decided { step: Step, attempt: Option<u32> },
     /// The trainer has been given everything below a step.

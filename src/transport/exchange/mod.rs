@@ -20,10 +20,11 @@
 //! Inside, `events` has what the machines are told and want done; every other file owns its state:
 //! `plan` who sums which chunks, `owners` how much each, `part` one node's part in one exchange,
 //! `expected` what a step that is still computed will be made of, `announced` what of it is final,
-//! `gathering` how an owner comes by it, `node` all exchanges of a node, `store` results and the
+//! `gathering` how an owner comes by it, `early` what comes before its plan, `node` all exchanges of a node, `store` results and the
 //! sums that are made, `reassembly` vectors that connections read into, `eager` results that are
 //! sent before their weights are known, `monitor` what the coordinator knows of one exchange and
 //! `monitors` of all, `blame` who holds one up, `doubts` who says that a sum is not finite,
+//! `disputes` sums of which nodes hold different bytes, `suspects` who must have lied then,
 //! `groups` workers that sum by a collective, `states` replicas' states on their way.
 
 mod announced;
@@ -31,8 +32,10 @@ mod blame;
 mod block;
 mod choices;
 mod coordinator;
+mod disputes;
 mod doubts;
 mod eager;
+mod early;
 mod events;
 mod expected;
 mod frame;
@@ -47,6 +50,7 @@ mod plan;
 mod reassembly;
 mod states;
 mod store;
+mod suspects;
 mod worker;
 
 pub(super) use block::{Block, Blocks, Vectors};
@@ -90,8 +94,10 @@ const DATA_WAITING_MAX: usize = 1 << 30;
 /// order, more than once, and workers are lost; and threads with channels.
 #[cfg(test)]
 mod tests {
+    use super::plan::{nodes_of, of_all_stripes};
     use super::*;
     use crate::ids::{Job, Task};
+    use crate::run::NumberFormat;
     use crate::transport::collective::ResultStore;
     use crate::transport::ledger::Ledger;
     use crate::transport::wire::{
@@ -251,6 +257,17 @@ mod tests {
                 Packet::ToWorker(ToWorker::SendSum { step, attempt, to }) => {
                     self.work_on(now, WorkerEvent::Give { step, attempt, to })
                 }
+                Packet::ToWorker(ToWorker::TakeSum { step, attempt, owners }) => {
+                    self.work_on(now, WorkerEvent::TakeSum { step, attempt, owners })
+                }
+                Packet::ToWorker(ToWorker::TellDigests { step, attempt }) => {
+                    self.work_on(now, WorkerEvent::TellDigests { step, attempt })
+                }
+                Packet::FromWorker(FromWorker::ChunkDigests { step, attempt, digests }) => {
+                    let worker = from;
+                    let event = CoordinatorEvent::ChunkDigests { worker, step, attempt, digests };
+                    self.coordinate(now, event)
+                }
                 Packet::FromWorker(FromWorker::Held { step, attempt, digest }) => {
                     let held = CoordinatorEvent::Held { worker: from, step, attempt, digest };
                     self.coordinate(now, held)
@@ -283,16 +300,16 @@ mod tests {
                 }
                 other => unreachable!("{other:?}"),
             };
-            sent.extend(self.works());
+            sent.extend(self.works(now));
             sent
         }
 
-        fn works(&mut self) -> Sent {
+        fn works(&mut self, now: Instant) -> Sent {
             match &mut self.machine {
                 Machine::Coordinator(sums) => {
                     let mut effects = Vec::new();
                     while sums.work(&mut effects) {}
-                    sums.finish(&mut effects);
+                    sums.finish(now, &mut effects);
                     self.carry_out(effects)
                 }
                 Machine::Worker(sums) => {
@@ -309,7 +326,7 @@ mod tests {
                 Machine::Coordinator(_) => self.coordinate(now, CoordinatorEvent::Tick),
                 Machine::Worker(_) => self.work_on(now, WorkerEvent::Tick),
             };
-            sent.extend(self.works());
+            sent.extend(self.works(now));
             sent
         }
 
@@ -388,6 +405,10 @@ mod tests {
         differ: bool,
         /// Chunks of terms that came.
         terms_came: usize,
+        /// A worker of whose own sums nothing comes: it sends others.
+        liar: Option<u32>,
+        /// Why the liar was given up.
+        reasons: Vec<String>,
     }
 
     impl World {
@@ -414,6 +435,8 @@ mod tests {
                 is_calm: false,
                 differ: false,
                 terms_came: 0,
+                liar: None,
+                reasons: Vec::new(),
             }
         }
 
@@ -543,8 +566,14 @@ mod tests {
         }
 
         fn send(&mut self, from: u32, sent: Sent) {
+            let is_lied_about = |packet: &Packet| {
+                let is_sum =
+                    matches!(packet, Packet::Chunk(frame) if frame.header.kind == Kind::Sum);
+                Some(from) == self.liar && is_sum
+            };
             let alive = sent.into_iter().filter(|(to, _)| !self.lost.contains(to));
-            self.under_way.extend(alive.map(|(to, packet)| (from, to, packet)));
+            let sent = alive.filter(|(_, packet)| !is_lied_about(packet));
+            self.under_way.extend(sent.map(|(to, packet)| (from, to, packet)));
         }
 
         fn begin(&mut self) {
@@ -557,7 +586,7 @@ mod tests {
                 spares_one: false,
             };
             let mut sent = self.coordinator.coordinate(self.now, sum);
-            sent.extend(self.coordinator.works());
+            sent.extend(self.coordinator.works(self.now));
             self.send(COORDINATOR, sent);
         }
 
@@ -680,6 +709,76 @@ mod tests {
             }
         }
 
+        /// Who sums each chunk of what is expected.
+        fn expected_owners(&self) -> Vec<Option<u32>> {
+            let count = chunks(self.length());
+            let owners = |(_, _, packet): &(u32, u32, Packet)| match packet {
+                Packet::ToWorker(ToWorker::Expect { owners, stripe, .. }) => {
+                    Some(nodes_of(&of_all_stripes(owners, *stripe, count), count))
+                }
+                _ => None,
+            };
+            self.under_way.iter().find_map(owners).unwrap()
+        }
+
+        /// A worker sends others these numbers as the sum of a chunk.
+        fn lie(&mut self, liar: u32, to: u32, chunk: usize, fill: f32) {
+            let range = chunk_range(chunk, self.length());
+            let header = Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len())
+                .of_step(Step(0), 0, 0);
+            let body = Body::Slice(Arc::new(vec![fill; range.len()]), 0..range.len());
+            self.under_way.push((liar, to, Packet::Chunk(Frame { header, body })));
+        }
+
+        /// Makes one sum of results that are there though a worker lies, who may be lost for it,
+        /// and nobody else; gives why it was.
+        fn run_against(mut self, liar: u32) -> Vec<String> {
+            let begun = self.now;
+            self.begin();
+            for _ in 0..20_000 {
+                let given_up = std::mem::take(&mut self.coordinator.given_up);
+                assert!(given_up.iter().all(|(worker, _)| *worker == liar), "{given_up:?}");
+                if !given_up.is_empty() && !self.lost.contains(&liar) {
+                    self.lose_worker(liar);
+                }
+                self.reasons.extend(given_up.into_iter().map(|(_, reason)| reason));
+                if let Some(digest) = self.agreed()
+                    && self.under_way.is_empty()
+                {
+                    let there = self.workers.iter().filter(|node| !self.lost.contains(&node.me));
+                    let key = (Step(0), self.number());
+                    let right = whole(self.groups, self.length());
+                    assert!(there.map(|node| node.sum(key, digest).unwrap()).all(|x| x == right));
+                    assert!(self.now < begun + Duration::from_secs(2), "it is not waited for");
+                    return self.reasons;
+                }
+                let failed = Notice::SumFailed { step: Step(0), attempt: self.attempt };
+                let failed = format!("{failed:?}");
+                if self.coordinator.reports.iter().any(|(_, said)| format!("{said:?}") == failed) {
+                    self.attempt += 1;
+                    self.begin();
+                }
+                match self.under_way.is_empty() {
+                    true => self.tick(),
+                    false => self.deliver(),
+                }
+            }
+            panic!("the sum is not made: {:?}", self.coordinator.reports);
+        }
+
+        /// Two groups of two, all but the liar with their results, before anything is summed.
+        fn lied_to(seed: u64, liar: u32) -> Self {
+            let draw = ChaCha8Rng::seed_from_u64(seed);
+            let mut world = Self::of(draw, 2, 5 * CHUNK + 7, SETTINGS).at_work();
+            world.is_calm = true;
+            world.liar = Some(liar);
+            world
+        }
+
+        fn compute_but_of(&mut self, liar: u32) {
+            (0..4).for_each(|at| self.compute_in_parts(at, 1, at == liar));
+        }
+
         /// Makes one sum, whatever happens; gives the digest of all that was delivered, and what
         /// became of what was expected.
         fn run(mut self) -> (u64, Vec<Expectation>) {
@@ -793,6 +892,38 @@ mod tests {
                 let (_, expectations) = world.run();
                 assert_eq!(expectations, [Expectation::Told, Expectation::Confirmed]);
             }
+        }
+    }
+
+    /// What a worker sends of the sums of chunks that others sum counts for nothing.
+    #[test]
+    fn a_sum_counts_of_its_owner_alone() {
+        for seed in 0..8 {
+            let mut world = World::lied_to(seed, 3);
+            world.liar = None;
+            let owners = world.expected_owners();
+            for (chunk, owner) in owners.into_iter().enumerate().filter(|(_, of)| *of != Some(3)) {
+                let others = (0..3).filter(|to| Some(*to) != owner);
+                others.for_each(|to| world.lie(3, to, chunk, 0.0));
+            }
+            world.compute_but_of(3);
+            assert_eq!(world.run_against(3), Vec::<String>::new(), "nobody minds");
+        }
+    }
+
+    /// Who sends everybody other sums is found, and the sum is made again at once.
+    #[test]
+    fn who_sends_different_sums_is_given_up() {
+        for seed in 0..8 {
+            let mut world = World::lied_to(seed, 3);
+            let owners = world.expected_owners();
+            assert!(owners.contains(&Some(3)));
+            for (chunk, _) in owners.iter().enumerate().filter(|(_, owner)| **owner == Some(3)) {
+                (0..3).for_each(|to| world.lie(3, to, chunk, to as f32));
+            }
+            world.compute_but_of(3);
+            let reasons = world.run_against(3);
+            assert!(reasons.len() == 1 && reasons[0].contains("different bytes"), "{reasons:?}");
         }
     }
 

@@ -13,14 +13,14 @@ use super::announced::Announcements;
 use super::block::{Block, Blocks};
 use super::frame::{Body, Frame};
 use super::gathering::{Adder, Content, ExpectedTerm, Gathering};
-use super::plan::Plan;
+use super::plan::{Plan, nodes_of};
 use super::reassembly::{ReassemblyBuffer, WriteSlot};
 use super::store::Sum;
 use crate::gpu::{Folded, Source, Term, digest_of_bits, fold_chunk, nonfinite_mask};
 use crate::ids::{Step, Task};
 use crate::run::NumberFormat;
 use crate::transport::What;
-use crate::transport::wire::{Across, Header, Kind, Owner, chunk_range, chunks};
+use crate::transport::wire::{Across, COORDINATOR, Header, Kind, Owner, chunk_range, chunks};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,6 +53,10 @@ pub(super) struct ExchangePart {
     blocks: Blocks,
     /// Which chunks this node sums, and its places among the owners.
     own: Vec<(usize, Owner)>,
+    /// Who sums each chunk.
+    summed_by: Vec<Option<u32>>,
+    /// Who sends each chunk besides, as the coordinator has said.
+    sent_by: Vec<Option<u32>>,
     /// The terms of own chunks, where they are expected.
     gathering: Option<Gathering>,
     /// The terms this node has, for its own chunks.
@@ -95,6 +99,8 @@ impl ExchangePart {
             format: NumberFormat::F32,
             blocks,
             own: Vec::new(),
+            summed_by: vec![None; count],
+            sent_by: vec![None; count],
             gathering: None,
             local: Vec::new(),
             waiting: BTreeMap::new(),
@@ -140,6 +146,7 @@ impl ExchangePart {
                 }
             }
         }
+        self.summed_by = nodes_of(&plan.owners, self.digests.len());
         self.own = plan
             .owners
             .iter()
@@ -171,6 +178,7 @@ impl ExchangePart {
     pub(super) fn expect(&mut self, plan: Plan, format: NumberFormat) {
         let count = self.digests.len();
         let owners = plan.all_owners(count);
+        self.summed_by = nodes_of(&owners, count);
         self.own =
             owners.iter().copied().enumerate().filter(|(_, owner)| owner.node == self.me).collect();
         self.own.iter().for_each(|(_, owner)| self.out.close(owner.start..owner.end));
@@ -209,6 +217,7 @@ impl ExchangePart {
         let count = self.digests.len();
         let moved = plan.moved(count);
         let owners = plan.all_owners(count);
+        self.summed_by = nodes_of(&owners, count);
         let all = owners.iter().copied().enumerate();
         self.own = all.filter(|(_, owner)| owner.node == self.me).collect();
         // By the new owners, which are set by now.
@@ -261,12 +270,25 @@ impl ExchangePart {
         &self.out
     }
 
-    /// Whether a node sums a chunk.
-    pub(super) fn is_owner(&self, node: u32, header: &Header) -> bool {
-        header.chunk_of(self.out.len()).is_ok_and(|chunk| {
-            let owns = |owner: &Owner| (owner.start..owner.end).contains(&chunk);
-            self.plan.owners.iter().any(|owner| owner.node == node && owns(owner))
-        })
+    /// The coordinator says who sends chunks of the sum besides their owners.
+    pub(super) fn come_of(&mut self, senders: &[Owner]) {
+        self.sent_by = nodes_of(senders, self.digests.len());
+    }
+
+    /// Whether a chunk of the sum counts if it comes of this node: of its owner, of one that the
+    /// coordinator has named, or of the coordinator itself.
+    pub(super) fn comes_of(&self, node: u32, header: &Header) -> bool {
+        let is_of = |chunk: usize| {
+            let nodes = [self.summed_by[chunk], self.sent_by[chunk]];
+            nodes.contains(&Some(node))
+        };
+        // What is no chunk at all is refused with its reason.
+        node == COORDINATOR || header.chunk_of(self.out.len()).map_or(true, is_of)
+    }
+
+    /// The digests of the chunks that are here.
+    pub(super) fn digests(&self) -> &[Option<u64>] {
+        &self.digests
     }
 
     /// The tasks whose results are expected of this node, with their terms.
@@ -350,8 +372,8 @@ impl ExchangePart {
         // A node that sums nothing knows some of the terms only, under the numbers of all.
         let term = (0..count).find(|at| self.plan.place(*at) == term).unwrap_or(count);
         let task = self.gathering.as_ref().and_then(|gathering| gathering.terms().get(term)?.mine);
-        let owns = |owner: &Owner| owner.node == by && (owner.start..owner.end).contains(&chunk);
-        let Some(task) = task.filter(|_| self.plan.owners.iter().any(owns)) else {
+        let owner = self.summed_by.get(chunk).copied().flatten();
+        let Some(task) = task.filter(|_| owner == Some(by)) else {
             return Err(format!(
                 "{by} asks for term {term}, chunk {chunk}, which is not its to sum"
             ));

@@ -133,6 +133,15 @@ impl WorkerSums {
             }
             WorkerEvent::Group(told) => self.tell_collective(told, out),
             WorkerEvent::Give { step, attempt, to } => self.give((step, attempt), to, out),
+            WorkerEvent::TakeSum { step, attempt, owners } => {
+                let key = (step, attempt);
+                let wrong = self.sending(out, |node, sent| node.take_sum(key, &owners, now, sent));
+                wrong.iter().for_each(|reason| tracing::warn!("{step}: {reason}"));
+            }
+            WorkerEvent::TellDigests { step, attempt } => {
+                let digests = self.node.digests((step, attempt));
+                out.push(WorkerEffect::Tell(FromWorker::ChunkDigests { step, attempt, digests }));
+            }
             WorkerEvent::Decided { step, attempt } => self.node.decided(step, attempt),
             WorkerEvent::Applied { next } => self.node.applied(next),
             WorkerEvent::Moved { next } => self.node.moved(next),

@@ -436,6 +436,12 @@ impl WorkerNode {
             ToWorker::SendSum { step, attempt, to } => {
                 self.sums(WorkerEvent::Give { step, attempt, to });
             }
+            ToWorker::TakeSum { step, attempt, owners } => {
+                self.sums(WorkerEvent::TakeSum { step, attempt, owners });
+            }
+            ToWorker::TellDigests { step, attempt } => {
+                self.sums(WorkerEvent::TellDigests { step, attempt });
+            }
             ToWorker::SendState { needy, .. } => {
                 self.enqueue(Order::SendState { needy: Worker(needy) });
             }

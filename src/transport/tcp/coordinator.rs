@@ -453,7 +453,7 @@ impl CoordinatorNode {
             self.carry_out(effects);
             effects = std::mem::take(&mut self.spare);
         }
-        self.sums.finish(&mut effects);
+        self.sums.finish(Instant::now().into_std(), &mut effects);
         self.carry_out(effects);
     }
 
@@ -476,8 +476,9 @@ impl CoordinatorNode {
         let was_sent = member.unapplied.contains(&step);
         let mut effects = Vec::new();
         let attempt = self.sums.attempt(step).filter(|_| was_sent);
-        let given =
-            attempt.is_some_and(|attempt| self.sums.give((step, attempt), worker.0, &mut effects));
+        let now = Instant::now().into_std();
+        let given = attempt
+            .is_some_and(|attempt| self.sums.give(now, (step, attempt), worker.0, &mut effects));
         self.carry_out(effects);
         if !given {
             self.members
@@ -549,6 +550,10 @@ impl CoordinatorNode {
             }
             FromWorker::SumNotFinite { step, attempt } => {
                 self.sums(CoordinatorEvent::NotFinite { worker: worker.0, step, attempt });
+            }
+            FromWorker::ChunkDigests { step, attempt, digests } => {
+                let worker = worker.0;
+                self.sums(CoordinatorEvent::ChunkDigests { worker, step, attempt, digests });
             }
             // Said before it had taken over the state that it was sent.
             FromWorker::Applied { .. }
