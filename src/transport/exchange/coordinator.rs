@@ -3,6 +3,7 @@
 
 mod disputing;
 mod expecting;
+mod finiteness;
 mod grouping;
 mod stalling;
 
@@ -18,7 +19,7 @@ use super::node::{NodeContext, NodeExchanges};
 use super::owners::OwnerShares;
 use super::part::Outgoing;
 use super::plan::{Plan, share_out};
-use super::store::{SharedSums, Sum};
+use super::store::{NotFinite, SharedSums, Sum};
 use super::suspects::Suspects;
 use super::{Block, DATA_WAITING_MAX, Key, QUIET};
 use crate::ids::{Step, Worker};
@@ -195,11 +196,11 @@ impl CoordinatorSums {
                     false => self.held(now, worker, key, digest, out),
                 }
             }
-            CoordinatorEvent::NotFinite { worker, step, attempt } => {
+            CoordinatorEvent::NotFinite { worker, step, attempt, of } => {
                 let key = (step, attempt);
                 match self.monitors.expected(step) == Some(key) {
-                    true => self.expected.heard(worker, Heard::NotFinite),
-                    false => self.says_not_finite(worker, key, out),
+                    true => self.expected.heard(worker, Heard::NotFinite(of)),
+                    false => self.says_not_finite(worker, key, of, out),
                 }
             }
             CoordinatorEvent::Waiting { worker, step, attempt, on } => {
@@ -497,7 +498,7 @@ impl CoordinatorSums {
             vector: Some(Arc::clone(&decoded.gradient)),
             digest: decoded.digest,
             finite: true,
-            nonfinite: BTreeSet::new(),
+            nonfinite: NotFinite::default(),
         });
         self.give(now, key, worker, out);
     }
@@ -697,28 +698,6 @@ impl CoordinatorSums {
         }
     }
 
-    /// A worker says that a sum is not finite.
-    fn says_not_finite(&mut self, worker: u32, key: Key, out: &mut Effects) {
-        let sees = self.sees(key);
-        let seen = self.node.sum(key.0, key.1).filter(|_| sees);
-        match seen.map(|sum| sum.finite) {
-            Some(true) => {
-                return out.push(CoordinatorEffect::GiveUp { worker, reason: denies(key.0) });
-            }
-            Some(false) => return,
-            None => {}
-        }
-        let Some(monitor) = self.monitors.get_mut(key).filter(|monitor| !monitor.done) else {
-            // It is decided, or under way here already; who is wrong will be seen then.
-            return self.doubts.accuse_too(key, worker);
-        };
-        monitor.overflowed = true;
-        self.doubts.accuse(key, worker);
-        if !sees {
-            self.doubt(key, out);
-        }
-    }
-
     /// The coordinator is to make a sum by itself that others have made, or begun.
     fn doubt(&mut self, key: Key, out: &mut Effects) {
         self.doubts.raise(key.0);
@@ -727,34 +706,6 @@ impl CoordinatorSums {
         let first = monitor.receivers.first().copied().unwrap_or_default();
         if !std::mem::replace(&mut monitor.void, true) {
             report(first, self.failed(key), out);
-        }
-    }
-
-    /// A sum that is whole here is not finite, or so those say who summed it.
-    fn found_not_finite(&mut self, sum: &Sum, out: &mut Effects) {
-        let key = (sum.step, sum.attempt);
-        let step = sum.step;
-        let attempt = self.attempt_of(key);
-        if !self.sees(key) {
-            return self.doubt(key, out);
-        }
-        if sum.nonfinite.is_empty() {
-            let of = self.monitors.get(key).and_then(|monitor| monitor.receivers.first().copied());
-            report(of.unwrap_or_default(), Some(Notice::SumNotFinite { step, attempt }), out);
-        }
-        for &culprit in &sum.nonfinite {
-            report(culprit, Some(Notice::ResultNotFinite { step, attempt }), out);
-        }
-        self.doubts.are_right(step);
-    }
-
-    /// A sum that was made here is finite: those who said of it that it is not are lost.
-    fn found_finite(&mut self, key: Key, out: &mut Effects) {
-        if !self.sees(key) {
-            return;
-        }
-        for worker in self.doubts.are_wrong(key) {
-            out.push(CoordinatorEffect::GiveUp { worker, reason: denies(key.0) });
         }
     }
 
@@ -812,8 +763,4 @@ fn warn_of_other_bytes(worker: u32, step: Step) {
 
 fn other_bytes(step: Step) -> String {
     format!("it holds other bytes of {step} than were summed")
-}
-
-fn denies(step: Step) -> String {
-    format!("it says that the sum of {step} is not finite, and it is")
 }

@@ -5,6 +5,7 @@ use super::eager::DoneWord;
 use super::frame::Frame;
 use super::plan::Plan;
 use super::reassembly::WriteSlot;
+use super::store::NotFinite;
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::collective::{CollectiveCommand, CollectiveEvent, ResultStore};
 use crate::transport::wire::{Across, FromWorker, Header, Owner, ToWorker};
@@ -65,8 +66,8 @@ pub(in crate::transport) enum CoordinatorEvent<'a> {
     Released { step: Step },
     /// A worker holds a sum.
     Held { worker: u32, step: Step, attempt: u32, digest: Option<u64> },
-    /// A worker says that a sum is not finite.
-    NotFinite { worker: u32, step: Step, attempt: u32 },
+    /// A worker says that numbers of a sum, or of its terms, are not finite.
+    NotFinite { worker: u32, step: Step, attempt: u32, of: NotFinite },
     /// Nothing has come to a worker for a while, and these lack.
     Waiting { worker: u32, step: Step, attempt: u32, on: Vec<u32> },
     /// A worker says what it has of the chunks of a sum.

@@ -65,10 +65,11 @@ pub use monitor::StalledSum;
 pub(super) use node::NodeContext;
 pub(super) use reassembly::{ReassemblyBuffers, WriteSlot};
 pub(super) use states::{Arriving, frames as state_frames};
-pub(super) use store::{HostResults, SharedSums};
+pub(super) use store::{HostResults, NotFinite, SharedSums};
 pub(super) use worker::WorkerSums;
 
 use super::wire::COORDINATOR;
+use crate::gpu::nonfinite_mask;
 use crate::ids::{Step, Worker};
 use std::time::Duration;
 
@@ -78,6 +79,11 @@ type Key = (Step, u32);
 /// What a node is called in words.
 pub(super) fn name_of(node: u32) -> String {
     if node == COORDINATOR { "the coordinator".into() } else { Worker(node).to_string() }
+}
+
+/// Whether all numbers of a chunk of a sum are finite, as they lie in their place.
+pub(super) fn is_finite(place: &[u8]) -> bool {
+    nonfinite_mask(bytemuck::cast_slice(place)) == 0.0
 }
 
 /// How often it is looked whether something does not go on.
@@ -238,6 +244,7 @@ mod tests {
             }
             if let Some(slot) = self.buffers.slot(&header) {
                 slot.with(|place| place.copy_from_slice(bytes)).unwrap();
+                header.finite = slot.with(|place| is_finite(place)).unwrap();
                 return (header, Ok(slot));
             }
             let mut block = self.blocks.take(header.count(), header.format);
@@ -272,8 +279,16 @@ mod tests {
                     let held = CoordinatorEvent::Held { worker: from, step, attempt, digest };
                     self.coordinate(now, held)
                 }
-                Packet::FromWorker(FromWorker::SumNotFinite { step, attempt }) => {
-                    let event = CoordinatorEvent::NotFinite { worker: from, step, attempt };
+                Packet::FromWorker(FromWorker::SumNotFinite {
+                    step,
+                    attempt,
+                    sums_of,
+                    terms_of,
+                }) => {
+                    let (sums_of, terms_of) =
+                        (sums_of.into_iter().collect(), terms_of.into_iter().collect());
+                    let of = NotFinite { sums_of, terms_of };
+                    let event = CoordinatorEvent::NotFinite { worker: from, step, attempt, of };
                     self.coordinate(now, event)
                 }
                 Packet::FromWorker(FromWorker::Waiting { step, attempt, on }) => self
@@ -924,6 +939,22 @@ mod tests {
             world.compute_but_of(3);
             let reasons = world.run_against(3);
             assert!(reasons.len() == 1 && reasons[0].contains("different bytes"), "{reasons:?}");
+        }
+    }
+
+    /// A sum that is not finite is seen by who gets it, whatever its owner says of it, and who sent
+    /// it is found, since all its terms are.
+    #[test]
+    fn who_sends_sums_that_are_not_finite_is_given_up() {
+        for seed in 0..8 {
+            let mut world = World::lied_to(seed, 3);
+            let owners = world.expected_owners();
+            for (chunk, _) in owners.iter().enumerate().filter(|(_, owner)| **owner == Some(3)) {
+                (0..3).for_each(|to| world.lie(3, to, chunk, f32::NAN));
+            }
+            world.compute_but_of(3);
+            let reasons = world.run_against(3);
+            assert!(reasons.len() == 1 && reasons[0].contains("not finite"), "{reasons:?}");
         }
     }
 

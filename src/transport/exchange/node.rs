@@ -453,7 +453,7 @@ impl NodeExchanges {
         let current = self.current(key);
         if let Some(open) = self.open.get_mut(&current)
             && open.part.comes_of(from, header)
-            && open.part.placed(header, slot)
+            && open.part.placed(header, from, slot)
         {
             open.progressed = now;
             return Ok(());
@@ -598,11 +598,11 @@ impl NodeExchanges {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "any moment will do: only differences count")]
 mod tests {
+    use super::super::store::NotFinite;
     use super::*;
     use crate::ids::Worker;
     use crate::transport::wire::{CHUNK, COORDINATOR, Owner, chunk_range};
     use crate::transport::{Piece, Summand};
-    use std::collections::BTreeSet;
 
     /// A worker that takes over a state goes on receiving the sum of the step that comes after it.
     #[test]
@@ -657,7 +657,7 @@ mod tests {
             vector: Some(Arc::new(vec![2.0; 3])),
             digest: 5,
             finite: true,
-            nonfinite: BTreeSet::new(),
+            nonfinite: NotFinite::default(),
         });
         assert_eq!(sends(&mut node), 0, "it is whole");
         node.reset();

@@ -15,7 +15,7 @@ use super::frame::{Body, Frame};
 use super::gathering::{Adder, Content, ExpectedTerm, Gathering};
 use super::plan::{Plan, nodes_of};
 use super::reassembly::{ReassemblyBuffer, WriteSlot};
-use super::store::Sum;
+use super::store::{NotFinite, Sum};
 use crate::gpu::{Folded, Source, Term, digest_of_bits, fold_chunk, nonfinite_mask};
 use crate::ids::{Step, Task};
 use crate::run::NumberFormat;
@@ -69,8 +69,8 @@ pub(super) struct ExchangePart {
     digests: Vec<Option<u64>>,
     left: usize,
     finite: bool,
-    /// Whose terms of own chunks are not.
-    nonfinite: BTreeSet<u32>,
+    /// Whose chunks are not.
+    nonfinite: NotFinite,
 }
 
 impl ExchangePart {
@@ -109,7 +109,7 @@ impl ExchangePart {
             digests: vec![None; count],
             left: count,
             finite: true,
-            nonfinite: BTreeSet::new(),
+            nonfinite: NotFinite::default(),
         }
     }
 
@@ -263,6 +263,7 @@ impl ExchangePart {
                 self.place(chunk, digest, came.finite);
             }
         }
+        self.nonfinite.extend(came.nonfinite.clone());
     }
 
     /// The vector that the sum's chunks are read into.
@@ -620,7 +621,7 @@ impl ExchangePart {
         // Looked for only now: a second pass over every term would cost as much as the sum.
         if !folded.finite {
             let blamed = self.blamed(chunk, &terms);
-            self.nonfinite.extend(blamed);
+            self.nonfinite.terms_of.extend(blamed);
         }
         drop(terms);
         came.into_iter().chain(rounded).flatten().for_each(|block| self.blocks.give(block));
@@ -700,12 +701,13 @@ impl ExchangePart {
         if self.digests[chunk].is_none() {
             let of_wire = Some(header.digest)
                 .filter(|digest| header.format == NumberFormat::F32 && *digest != 0);
-            let mut digest = 0;
+            let mut folded = Folded { digest: 0, finite: true };
             self.out.write(chunk, |out| {
                 block.copy_to(out);
-                digest = of_wire.unwrap_or_else(|| xxh3_64(bytemuck::cast_slice(out)));
+                folded.digest = of_wire.unwrap_or_else(|| xxh3_64(bytemuck::cast_slice(out)));
+                folded.finite = nonfinite_mask(out) == 0.0;
             });
-            self.place(chunk, digest, header.finite);
+            self.came(chunk, folded, from);
         }
         self.blocks.give(block);
         Ok(())
@@ -713,12 +715,20 @@ impl ExchangePart {
 
     /// Notes a chunk of the sum that was read into its place; false if it is not in the place of
     /// this sum.
-    pub(super) fn placed(&mut self, header: &Header, slot: &WriteSlot) -> bool {
+    pub(super) fn placed(&mut self, header: &Header, from: u32, slot: &WriteSlot) -> bool {
         let completed = slot.complete(&self.out);
         if completed && let Ok(chunk) = header.chunk_of(self.out.len()) {
-            self.place(chunk, header.digest, header.finite);
+            // The connection has looked at the numbers.
+            let Header { digest, finite, .. } = *header;
+            self.came(chunk, Folded { digest, finite }, from);
         }
         completed
+    }
+
+    /// A chunk of the sum has come.
+    fn came(&mut self, chunk: usize, folded: Folded, from: u32) {
+        self.place(chunk, folded.digest, folded.finite);
+        self.nonfinite.sums_of.extend((!folded.finite).then_some(from));
     }
 
     fn place(&mut self, chunk: usize, digest: u64, finite: bool) {

@@ -6,7 +6,7 @@ use super::frame::Frame;
 use super::node::{NodeContext, NodeExchanges};
 use super::part::{Outgoing, chunks_of};
 use super::plan::Plan;
-use super::store::Sum;
+use super::store::{NotFinite, Sum};
 use super::{DATA_WAITING_MAX, Key, QUIET, name_of};
 use crate::gpu::{Folded, nonfinite_mask};
 use crate::ids::{Step, Task, Worker};
@@ -214,8 +214,9 @@ impl WorkerSums {
     /// Tells of the sums that have become whole; whether there are any.
     pub(in crate::transport) fn finish(&mut self, out: &mut Effects) -> bool {
         let finished = self.node.finished();
-        for Sum { step, attempt, digest, finite, .. } in &finished {
-            out.push(WorkerEffect::Tell(told_of(*step, *attempt, *digest, *finite)));
+        for Sum { step, attempt, digest, finite, nonfinite, .. } in &finished {
+            let word = told_of((*step, *attempt), *digest, (!finite).then_some(nonfinite));
+            out.push(WorkerEffect::Tell(word));
         }
         !finished.is_empty()
     }
@@ -311,14 +312,17 @@ impl WorkerSums {
                 self.in_group.retain(|key| *key != (step, attempt));
                 if finite {
                     self.node.forget_sum(step, attempt);
-                    let nonfinite = BTreeSet::new();
+                    let nonfinite = NotFinite::default();
                     self.node.keep(Sum { step, attempt, vector: None, digest, finite, nonfinite });
                 }
-                out.push(WorkerEffect::Tell(told_of(step, attempt, digest, finite)));
+                // Of a collective it cannot be told whose numbers were not.
+                let unknown = NotFinite::default();
+                let nonfinite = (!finite).then_some(&unknown);
+                out.push(WorkerEffect::Tell(told_of((step, attempt), digest, nonfinite)));
             }
             CollectiveEvent::Part { step, attempt, start, numbers, to } => {
                 let finite = nonfinite_mask(&numbers) == 0.0;
-                let nonfinite = BTreeSet::new();
+                let nonfinite = NotFinite::default();
                 let part = Sum { step, attempt, finite, vector: None, digest: 0, nonfinite };
                 for frame in chunks_of(&part, &numbers, start, self.length) {
                     // It is in memory anyway, and nobody would ask for what is dropped.
@@ -345,11 +349,15 @@ impl WorkerSums {
 }
 
 /// What the coordinator is told of a sum that is whole.
-fn told_of(step: Step, attempt: u32, digest: u64, finite: bool) -> FromWorker {
-    if finite {
-        FromWorker::Held { step, attempt, digest: Some(digest) }
-    } else {
-        FromWorker::SumNotFinite { step, attempt }
+fn told_of((step, attempt): Key, digest: u64, nonfinite: Option<&NotFinite>) -> FromWorker {
+    match nonfinite {
+        None => FromWorker::Held { step, attempt, digest: Some(digest) },
+        Some(of) => FromWorker::SumNotFinite {
+            step,
+            attempt,
+            sums_of: of.sums_of.iter().copied().collect(),
+            terms_of: of.terms_of.iter().copied().collect(),
+        },
     }
 }
 

@@ -40,8 +40,8 @@ use crate::ids::{Step, Worker};
 use crate::transport::exchange::TICK;
 use crate::transport::exchange::{
     Blocks, CoordinatorEffect, CoordinatorEvent, CoordinatorSums, DoneWord, EagerReceiver,
-    Expectation, Frame, NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors,
-    state_frames,
+    Expectation, Frame, NodeContext, NotFinite, ReassemblyBuffers, SharedSums, SumSettings,
+    Vectors, state_frames,
 };
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, FromWorker, Kind, TaskOrder, ToWorker};
@@ -548,8 +548,11 @@ impl CoordinatorNode {
             FromWorker::Held { step, attempt, digest } => {
                 self.sums(CoordinatorEvent::Held { worker: worker.0, step, attempt, digest });
             }
-            FromWorker::SumNotFinite { step, attempt } => {
-                self.sums(CoordinatorEvent::NotFinite { worker: worker.0, step, attempt });
+            FromWorker::SumNotFinite { step, attempt, sums_of, terms_of } => {
+                let (sums_of, terms_of) =
+                    (sums_of.into_iter().collect(), terms_of.into_iter().collect());
+                let (worker, of) = (worker.0, NotFinite { sums_of, terms_of });
+                self.sums(CoordinatorEvent::NotFinite { worker, step, attempt, of });
             }
             FromWorker::ChunkDigests { step, attempt, digests } => {
                 let worker = worker.0;

@@ -446,12 +446,18 @@ pub enum FromWorker {
         /// Digest of the sum; none if the worker takes none, and has only those of the chunks.
         digest: Option<u64>,
     },
-    /// A sum is not finite.
+    /// Numbers that came of a sum, or of its terms, are not finite.
     SumNotFinite {
         /// Of which step.
         step: Step,
         /// Which attempt.
         attempt: u32,
+        /// Who sent such sums; the worker itself, if those that it makes of finite terms are not.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        sums_of: Vec<u32>,
+        /// Who sent such terms.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        terms_of: Vec<u32>,
     },
     /// What a worker has of the chunks of a sum.
     ChunkDigests {

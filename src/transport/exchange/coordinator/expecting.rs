@@ -132,7 +132,7 @@ impl CoordinatorSums {
         for (worker, heard) in self.expected.release(step) {
             match heard {
                 Heard::Held(digest) => self.held(now, worker, key, digest, out),
-                Heard::NotFinite => self.says_not_finite(worker, key, out),
+                Heard::NotFinite(of) => self.says_not_finite(worker, key, of, out),
             }
         }
         if let Some(sum) = self.node.sum(key.0, key.1) {
