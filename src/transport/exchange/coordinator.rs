@@ -50,6 +50,7 @@ pub(in crate::transport) struct CoordinatorSums {
     doubts: Doubts,
     disputes: Disputes,
     suspects: Suspects,
+    term_suspects: Suspects,
     groups: Groups,
     begun: bool,
     /// What the steps under way are expected to be made of, and what was heard of their sums before
@@ -76,6 +77,7 @@ impl CoordinatorSums {
             doubts: Doubts::default(),
             disputes: Disputes::default(),
             suspects: Suspects::default(),
+            term_suspects: Suspects::default(),
             groups: Groups::default(),
             begun: false,
             expected: Expected::default(),

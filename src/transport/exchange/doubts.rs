@@ -48,6 +48,12 @@ impl Doubts {
         }
     }
 
+    /// Whose terms of a step are said not to be finite.
+    pub(super) fn accused(&self, step: Step) -> BTreeSet<u32> {
+        let words = self.0.get(&step).into_iter().flat_map(BTreeMap::values);
+        words.flat_map(|of| &of.terms_of).copied().collect()
+    }
+
     /// The sum is not finite: those who said so were right.
     pub(super) fn are_right(&mut self, step: Step) {
         self.0.get_mut(&step).into_iter().for_each(BTreeMap::clear);

@@ -747,7 +747,12 @@ mod tests {
 
         /// Makes one sum of results that are there though a worker lies, who may be lost for it,
         /// and nobody else; gives why it was.
-        fn run_against(mut self, liar: u32) -> Vec<String> {
+        fn run_against(self, liar: u32) -> Vec<String> {
+            self.run_to_the_end(liar).1
+        }
+
+        /// The same; gives the coordinator too.
+        fn run_to_the_end(mut self, liar: u32) -> (Node, Vec<String>) {
             let begun = self.now;
             self.begin();
             for _ in 0..20_000 {
@@ -765,11 +770,15 @@ mod tests {
                     let right = whole(self.groups, self.length());
                     assert!(there.map(|node| node.sum(key, digest).unwrap()).all(|x| x == right));
                     assert!(self.now < begun + Duration::from_secs(2), "it is not waited for");
-                    return self.reasons;
+                    return (self.coordinator, self.reasons);
                 }
-                let failed = Notice::SumFailed { step: Step(0), attempt: self.attempt };
-                let failed = format!("{failed:?}");
-                if self.coordinator.reports.iter().any(|(_, said)| format!("{said:?}") == failed) {
+                let again = |(_, said): &(Worker, Notice)| match said {
+                    Notice::SumFailed { attempt, .. } | Notice::ResultNotFinite { attempt, .. } => {
+                        *attempt == self.attempt
+                    }
+                    _ => false,
+                };
+                if self.coordinator.reports.iter().any(again) {
                     self.attempt += 1;
                     self.begin();
                 }
@@ -956,6 +965,36 @@ mod tests {
             let reasons = world.run_against(3);
             assert!(reasons.len() == 1 && reasons[0].contains("not finite"), "{reasons:?}");
         }
+    }
+
+    /// Of whoever announces NaN, nothing counts: terms are asked of the other holder, who has the
+    /// same, and nobody is lost for what others sent. It is named once two have seen it.
+    #[test]
+    fn nan_after_an_announcement_are_their_senders_fault() {
+        let mut named = 0;
+        for seed in 0..16 {
+            let mut world = World::lied_to(seed, 3);
+            world.liar = None;
+            // Announced as finite, at once.
+            let length = world.length();
+            let task = TASK;
+            let (chunks, numbers) = (0..chunks(length), Arc::new(vec![f32::NAN; length]));
+            let event = WorkerEvent::Announced { task, chunks, numbers };
+            let sent = world.workers[3].work_on(world.now, event);
+            world.send(3, sent);
+            (0..6).for_each(|_| world.deliver());
+            (0..3).for_each(|at| world.compute_in_parts(at, 1, false));
+            let (coordinator, reasons) = world.run_to_the_end(3);
+            let blamed = |(worker, notice): &(Worker, Notice)| match notice {
+                Notice::ResultNotFinite { .. } => Some(worker.0),
+                _ => None,
+            };
+            let blamed: BTreeSet<u32> = coordinator.reports.iter().filter_map(blamed).collect();
+            assert!(blamed.is_subset(&BTreeSet::from([3])), "{blamed:?}");
+            assert_eq!(reasons, Vec::<String>::new());
+            named += blamed.len();
+        }
+        assert!(named > 4, "{named}");
     }
 
     /// A vector that is not finite is found out by the coordinator, also if its worker denies it.

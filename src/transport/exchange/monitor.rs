@@ -39,6 +39,8 @@ pub(super) struct ExchangeMonitor {
     pub(super) term_holders: BTreeSet<u32>,
     /// Who sums which chunks, over connections.
     pub(super) owners: Vec<Owner>,
+    /// Who can be asked for each term, where terms are asked for.
+    pub(super) askable: Vec<Vec<u32>>,
     /// One of them went before anybody had the sum: it is made again, once what was lost is there
     /// again.
     pub(super) void: bool,
@@ -75,6 +77,7 @@ impl ExchangeMonitor {
             sources,
             term_holders: BTreeSet::new(),
             owners: Vec::new(),
+            askable: Vec::new(),
             void: false,
             given: BTreeSet::new(),
             holders: BTreeMap::new(),

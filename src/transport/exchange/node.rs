@@ -8,7 +8,7 @@ use super::frame::Frame;
 use super::part::{ExchangePart, Outgoing, chunks_of};
 use super::plan::Plan;
 use super::reassembly::{ReassemblyBuffer, ReassemblyBuffers, WriteSlot};
-use super::store::{SharedSums, Sum, SumStore};
+use super::store::{NotFinite, SharedSums, Sum, SumStore};
 use crate::ids::{Job, Step, Task};
 use crate::run::NumberFormat;
 use crate::transport::wire::{Across, COORDINATOR, Header, Kind, Owner, chunk_range, chunks};
@@ -485,6 +485,12 @@ impl NodeExchanges {
         false
     }
 
+    /// Whose numbers have turned out not to be finite, in which exchanges.
+    pub(super) fn not_finite(&mut self) -> Vec<(Key, NotFinite)> {
+        let of = |(key, open): (&Key, &mut Open)| Some((*key, open.part.not_finite()?));
+        self.open.iter_mut().filter_map(of).collect()
+    }
+
     /// The sums that became whole.
     pub(super) fn finished(&mut self) -> Vec<Sum> {
         let (whole, open): (BTreeMap<_, _>, _) =
@@ -598,7 +604,6 @@ impl NodeExchanges {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "any moment will do: only differences count")]
 mod tests {
-    use super::super::store::NotFinite;
     use super::*;
     use crate::ids::Worker;
     use crate::transport::wire::{CHUNK, COORDINATOR, Owner, chunk_range};

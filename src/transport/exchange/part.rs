@@ -12,7 +12,7 @@
 use super::announced::Announcements;
 use super::block::{Block, Blocks};
 use super::frame::{Body, Frame};
-use super::gathering::{Adder, Content, ExpectedTerm, Gathering};
+use super::gathering::{Adder, Content, ExpectedTerm, Gathering, is_bad};
 use super::plan::{Plan, nodes_of};
 use super::reassembly::{ReassemblyBuffer, WriteSlot};
 use super::store::{NotFinite, Sum};
@@ -71,6 +71,8 @@ pub(super) struct ExchangePart {
     finite: bool,
     /// Whose chunks are not.
     nonfinite: NotFinite,
+    /// Of those, who has not been told of.
+    untold: Option<NotFinite>,
 }
 
 impl ExchangePart {
@@ -110,6 +112,7 @@ impl ExchangePart {
             left: count,
             finite: true,
             nonfinite: NotFinite::default(),
+            untold: None,
         }
     }
 
@@ -574,14 +577,41 @@ impl ExchangePart {
 
     /// Sums one chunk that is ready; gives back what is sent of it, none if no chunk is ready.
     pub(super) fn sum_next(&mut self, announced: &Announcements) -> Option<Vec<Outgoing>> {
-        let (chunk, block, folded) = match &self.gathering {
+        let summed = match &self.gathering {
             Some(_) => self.fold_expected(announced)?,
-            None => self.fold_planned()?,
+            None => Some(self.fold_planned()?),
         };
-        Some(self.publish(chunk, block, folded))
+        let publish = |(chunk, block, folded)| self.publish(chunk, block, folded);
+        Some(summed.map(publish).unwrap_or_default())
     }
 
-    fn fold_expected(&mut self, announced: &Announcements) -> Option<(usize, Block, Folded)> {
+    /// Some numbers of others, or of the sums made here, are not finite, which the coordinator is to
+    /// be told, once of each.
+    pub(super) fn not_finite(&mut self) -> Option<NotFinite> {
+        self.untold.take()
+    }
+
+    /// Numbers that were to be summed here are not finite.
+    fn note(&mut self, of: NotFinite) {
+        let before = self.nonfinite.clone();
+        self.nonfinite.extend(of.clone());
+        if self.nonfinite != before {
+            self.untold.get_or_insert_default().extend(of);
+        }
+    }
+
+    /// Terms that are finite have a sum that is not: nobody gets it.
+    fn overflows(&mut self) {
+        let sums_of = BTreeSet::from([self.me]);
+        self.note(NotFinite { sums_of, ..NotFinite::default() });
+    }
+
+    /// Sums a chunk of terms that were asked for, if it can be: none if some are to be asked of
+    /// others.
+    fn fold_expected(
+        &mut self,
+        announced: &Announcements,
+    ) -> Option<Option<(usize, Block, Folded)>> {
         let mut gathering = self.gathering.take()?;
         let next = gathering.next();
         let tasks: Vec<Option<Task>> = gathering.terms().iter().map(|term| term.mine).collect();
@@ -593,8 +623,24 @@ impl ExchangePart {
         // the place may be read by others.
         let mut block = self.blocks.take(count, NumberFormat::F32);
         let adder = Adder { mine: &mine, blocks, count };
-        let folded = adder.fold(nodes, block.floats_mut())?;
-        Some((chunk, block, folded))
+        let mut nodes = match adder.fold(nodes, block.floats_mut())? {
+            Ok(folded) => return Some(Some((chunk, block, folded))),
+            Err(nodes) => nodes,
+        };
+        // Looked for only now: a second pass over every term would cost as much as the sum.
+        let refused = adder.refuse(&mut nodes, self.format);
+        blocks.give(block);
+        if refused.is_empty() {
+            adder.spend(nodes);
+            self.overflows();
+            return Some(None);
+        }
+        let terms_of = refused.iter().map(|(_, holder)| *holder).collect();
+        self.gathering.iter_mut().for_each(|gathering| {
+            gathering.take_back(chunk, std::mem::take(&mut nodes), &refused);
+        });
+        self.note(NotFinite { terms_of, ..NotFinite::default() });
+        Some(None)
     }
 
     fn fold_planned(&mut self) -> Option<(usize, Block, Folded)> {
@@ -620,10 +666,10 @@ impl ExchangePart {
         let folded = fold_chunk(&terms, block.floats_mut());
         // Looked for only now: a second pass over every term would cost as much as the sum.
         if !folded.finite {
-            let blamed = self.blamed(chunk, &terms);
-            self.nonfinite.terms_of.extend(blamed);
+            let terms_of = self.blamed(chunk, &terms);
+            drop(terms);
+            self.note(NotFinite { terms_of, ..NotFinite::default() });
         }
-        drop(terms);
         came.into_iter().chain(rounded).flatten().for_each(|block| self.blocks.give(block));
         Some((chunk, block, folded))
     }
@@ -642,6 +688,15 @@ impl ExchangePart {
             };
             narrow
         });
+        // The coordinator sees what it is made of, and says so. Of a worker nobody could tell
+        // whether its terms were not finite, or whether it lies.
+        if !folded.finite && self.me != COORDINATOR {
+            if self.nonfinite.terms_of.is_empty() {
+                self.overflows();
+            }
+            narrow.into_iter().chain([block]).for_each(|block| self.blocks.give(block));
+            return Vec::new();
+        }
         self.out.write(chunk, |out| out.copy_from_slice(block.floats_mut()));
         self.place(chunk, folded.digest, folded.finite);
         // Of other bytes than those that go out; the connection takes one of these.
@@ -665,13 +720,11 @@ impl ExchangePart {
     }
 
     /// Whose terms of a chunk are not finite.
-    fn blamed(&self, chunk: usize, terms: &[Term<'_>]) -> Vec<u32> {
+    fn blamed(&self, chunk: usize, terms: &[Term<'_>]) -> BTreeSet<u32> {
         let mut alone = self.blocks.take(self.out.range(chunk).len(), NumberFormat::F32);
         let nonfinite = |(at, term): (usize, &Term<'_>)| {
-            let alone = &mut alone.floats_mut()[..];
-            let one = Term { weight: 1.0, source: term.source };
             let source = self.plan.source(self.place_of(chunk)?, at)?;
-            (!fold_chunk(&[one], alone).finite).then_some(source.0)
+            is_bad(term, self.format, &mut alone).then_some(source.0)
         };
         let blamed = terms.iter().enumerate().filter_map(nonfinite).collect();
         self.blocks.give(alone);

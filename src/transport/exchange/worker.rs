@@ -196,7 +196,11 @@ impl WorkerSums {
 
     /// Sums one chunk, if there is one that can be summed.
     pub(in crate::transport) fn work(&mut self, out: &mut Effects) -> bool {
-        self.sending(out, NodeExchanges::work)
+        let worked = self.sending(out, NodeExchanges::work);
+        for (key, of) in self.node.not_finite() {
+            out.push(WorkerEffect::Tell(told_of(key, 0, Some(&of))));
+        }
+        worked
     }
 
     /// Lets the node do something, and sends what it wants sent.

@@ -123,6 +123,9 @@ impl CoordinatorSums {
             monitor.begun = now;
             monitor.sources.extend(&holders);
             monitor.term_holders.extend(&holders);
+            let askable =
+                |term: &Summand| term.holders.iter().map(|piece| piece.worker.0).collect();
+            monitor.askable = terms.iter().map(askable).collect();
         }
         self.node.confirm(key, now);
         let told = ToWorker::Confirm { step, attempt: key.1 };

@@ -1,12 +1,13 @@
 //! Sums that are not finite: the coordinator makes them itself, and sees whose fault it is.
 
 use super::{CoordinatorSums, Effects, report};
-use crate::ids::Step;
+use crate::ids::{Step, Worker};
 use crate::transport::Notice;
 use crate::transport::exchange::Key;
 use crate::transport::exchange::events::CoordinatorEffect;
 use crate::transport::exchange::store::{NotFinite, Sum};
 use crate::transport::wire::COORDINATOR;
+use std::collections::BTreeSet;
 
 impl CoordinatorSums {
     /// A worker says that numbers of a sum are not finite, and whose.
@@ -32,9 +33,43 @@ impl CoordinatorSums {
         };
         of.sums_of.retain(|node| monitor.owners.iter().any(|owner| owner.node == *node));
         monitor.overflowed = true;
-        self.doubts.accuse(key, worker, of);
-        if !sees {
+        self.doubts.accuse(key, worker, of.clone());
+        if !sees && !self.can_ask_others(key, &of) {
             self.doubt(key, out);
+        }
+        for holder in of.terms_of {
+            self.suspect_term((worker, holder), key, out);
+        }
+    }
+
+    /// Whether the exchange goes on though some terms came as numbers that are not finite: who sums
+    /// them asks other holders.
+    fn can_ask_others(&self, key: Key, of: &NotFinite) -> bool {
+        let Some(monitor) = self.monitors.get(key).filter(|_| of.sums_of.is_empty()) else {
+            return false;
+        };
+        let accused = self.doubts.accused(key.0);
+        let can = |holder: &u32| self.present.contains(holder) && !accused.contains(holder);
+        let asks = !of.terms_of.is_empty() && !monitor.askable.is_empty();
+        asks && monitor.askable.iter().all(|holders| holders.iter().any(can))
+    }
+
+    /// A worker says that a term came of another as numbers that are not finite. Who sends such
+    /// counts for nothing in the step, as if the coordinator had seen it, once it can be told from
+    /// who says so; who says so of others is lost.
+    fn suspect_term(&mut self, (worker, holder): (u32, u32), key: Key, out: &mut Effects) {
+        let (step, attempt) = (key.0, self.attempt_of(key));
+        let found = self.term_suspects.one_of(&BTreeSet::from([worker, holder]));
+        tracing::warn!(
+            "{}: a term of {step} came of {} and is not finite",
+            Worker(worker),
+            Worker(holder)
+        );
+        if found == Some(holder) {
+            report(holder, Some(Notice::ResultNotFinite { step, attempt }), out);
+        } else if let Some(worker) = found {
+            let reason = format!("it says that terms of {step} are not finite, of several workers");
+            out.push(CoordinatorEffect::GiveUp { worker, reason });
         }
     }
 
