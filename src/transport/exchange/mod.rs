@@ -24,7 +24,7 @@
 //! sums that are made, `reassembly` vectors that connections read into, `eager` results that are
 //! sent before their weights are known, `monitor` what the coordinator knows of one exchange and
 //! `monitors` of all, `blame` who holds one up, `doubts` who says that a sum is not finite,
-//! `disputes` sums of which nodes hold different bytes, `suspects` who must have lied then,
+//! `disputes` sums of which nodes hold different bytes, `suspects` who must have lied then, `warnings` what is told of wrong words,
 //! `groups` workers that sum by a collective, `states` replicas' states on their way.
 
 mod announced;
@@ -51,6 +51,7 @@ mod reassembly;
 mod states;
 mod store;
 mod suspects;
+mod warnings;
 mod worker;
 
 pub(super) use block::{Block, Blocks, Vectors};
@@ -66,6 +67,7 @@ pub(super) use node::NodeContext;
 pub(super) use reassembly::{ReassemblyBuffers, WriteSlot};
 pub(super) use states::{Arriving, frames as state_frames};
 pub(super) use store::{HostResults, NotFinite, SharedSums};
+pub(super) use warnings::Warnings;
 pub(super) use worker::WorkerSums;
 
 use super::wire::COORDINATOR;

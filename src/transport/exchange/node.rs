@@ -33,6 +33,10 @@ struct Open {
     progressed: Instant,
 }
 
+/// Attempts at a step beyond the last one that this node was told of, of which something is kept: so
+/// many may be begun in vain before it hears of any.
+const ATTEMPTS_AHEAD: u32 = 16;
+
 /// What the exchanges of a node have in common with its connections.
 #[derive(Clone, Debug)]
 pub(in crate::transport) struct NodeContext {
@@ -326,7 +330,7 @@ impl NodeExchanges {
             self.open.get_mut(&current).into_iter().for_each(|open| open.part.asks(now, out));
             return Ok(());
         }
-        self.check_ahead(key.0)?;
+        self.check_ahead(key)?;
         self.early.put(key, from, Came::Word(message))
     }
 
@@ -357,13 +361,18 @@ impl NodeExchanges {
         newer || key.0 < self.first || sums.get(key).is_some() && !sums.is_from_before(key)
     }
 
-    /// Steps far beyond those under way are none.
-    fn check_ahead(&self, step: Step) -> Result<(), String> {
+    /// Steps far beyond those under way are none, nor are attempts at them.
+    fn check_ahead(&self, (step, attempt): Key) -> Result<(), String> {
         let most = self.first.0 + 2 * self.context.kept_max as u64 + 64;
-        if step.0 <= most {
-            return Ok(());
+        if step.0 > most {
+            return Err(format!("{step} while steps from {} on are under way", self.first));
         }
-        Err(format!("a chunk of {step} while steps from {} on are under way", self.first))
+        let of_step = self.open.range((step, 0)..=(step, u32::MAX));
+        let last = of_step.map(|(key, _)| key.1).last().unwrap_or_default();
+        if attempt > last.saturating_add(ATTEMPTS_AHEAD) {
+            return Err(format!("attempt {attempt} at {step}, of which {last} is the last"));
+        }
+        Ok(())
     }
 
     /// The connection to a node is over.
@@ -428,7 +437,7 @@ impl NodeExchanges {
         };
         let Some(open) = open.get_mut(&current).filter(takes) else {
             // The word of who sends it may still be on its way.
-            self.check_ahead(key.0)?;
+            self.check_ahead(key)?;
             return self.early.put(key, from, Came::Chunk(*header, block));
         };
         open.progressed = now;
@@ -671,6 +680,36 @@ mod tests {
         assert!(!node.has(key.0, key.1, 5) && node.is_open(key.0, key.1));
     }
 
+    /// What is sent of exchanges that nobody began takes no vectors, and no more memory than a few,
+    /// whatever it names.
+    #[test]
+    fn what_nobody_began_takes_little_memory() {
+        let (length, now) = (4 * CHUNK, Instant::now());
+        let mut node = NodeExchanges::new(NodeContext::of_tests(0, length));
+        let blocks = node.context.blocks.clone();
+        let mut taken = 0;
+        for (step, attempt, chunk) in (0..60u64)
+            .flat_map(|step| (0..16).flat_map(move |at| (0..4).map(move |c| (step, at, c))))
+        {
+            let word = Across::Ready { step: Step(step), attempt, term: 0, start: 0, end: 1 };
+            let _ = node.hear(1, word, now, &mut Vec::new());
+            let range = chunk_range(chunk, length);
+            let header = Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len())
+                .of_step(Step(step), attempt, 0);
+            let block = blocks.take(range.len(), NumberFormat::F32);
+            taken += usize::from(node.chunk(&header, 1, block, now, &mut Vec::new()).is_ok());
+        }
+        assert_eq!(node.len(), 0, "no exchange is open");
+        assert!(taken <= 2 * 4 + 64, "{taken} chunks are kept");
+        let of_another = blocks.take(CHUNK, NumberFormat::F32);
+        let header = Header::chunk(Kind::Sum, NumberFormat::F32, 0, CHUNK).of_step(Step(1), 0, 0);
+        assert!(node.chunk(&header, 2, of_another, now, &mut Vec::new()).is_ok(), "each by itself");
+        node.applied(Step(60));
+        let again = blocks.take(CHUNK, NumberFormat::F32);
+        let header = Header::chunk(Kind::Sum, NumberFormat::F32, 0, CHUNK).of_step(Step(61), 0, 0);
+        assert!(node.chunk(&header, 1, again, now, &mut Vec::new()).is_ok(), "there is room again");
+    }
+
     /// Takes part in a step of which this worker (0) and worker 1 hold the one term, and worker 2
     /// alone the other; all three own a chunk of every stripe.
     fn expecting(node: &mut NodeExchanges, out: &mut Vec<Outgoing>) {
@@ -721,6 +760,8 @@ mod tests {
         node.hear(2, ready(1, 0, 0), now, &mut out).unwrap();
         let far = Across::Ready { step: Step(1 << 40), attempt: 0, term: 0, start: 0, end: 1 };
         assert!(node.hear(1, far, now, &mut out).is_err(), "a step that nobody is at");
+        let far = Across::Ready { step: Step(1), attempt: 99, term: 0, start: 0, end: 1 };
+        assert!(node.hear(1, far, now, &mut out).is_err(), "an attempt that nobody is at");
         expecting(&mut node, &mut out);
         // What was announced before the plan counts: its partner has a chunk that this node sums.
         match &out[..] {

@@ -7,6 +7,7 @@ use super::node::{NodeContext, NodeExchanges};
 use super::part::{Outgoing, chunks_of};
 use super::plan::Plan;
 use super::store::{NotFinite, Sum};
+use super::warnings::Warnings;
 use super::{DATA_WAITING_MAX, Key, QUIET, name_of};
 use crate::gpu::{Folded, nonfinite_mask};
 use crate::ids::{Step, Task, Worker};
@@ -43,6 +44,7 @@ pub(in crate::transport) struct WorkerSums {
     collective: Support,
     /// Sums under way in a group.
     in_group: Vec<Key>,
+    warnings: Warnings,
     /// How often the collective has not yet left what another coordinator had asked for: it is not
     /// listened to until then.
     leaving: usize,
@@ -58,6 +60,7 @@ impl WorkerSums {
             results,
             collective: Support::Unknown { asked: Vec::new() },
             in_group: Vec::new(),
+            warnings: Warnings::default(),
             leaving: 0,
         }
     }
@@ -121,7 +124,7 @@ impl WorkerSums {
             }
             WorkerEvent::Peer { from, message } => {
                 let taken = self.sending(out, |node, sent| node.hear(from, message, now, sent));
-                warn_of(from, taken);
+                self.warn_of(from, taken);
             }
             WorkerEvent::Confirmed { step, attempt } => self.node.confirm((step, attempt), now),
             WorkerEvent::Disconnected { worker } => {
@@ -148,12 +151,12 @@ impl WorkerSums {
             WorkerEvent::Chunk { from, header, block } => {
                 let taken =
                     self.sending(out, |node, sent| node.chunk(&header, from, block, now, sent));
-                warn_of(from, taken);
+                self.warn_of(from, taken);
             }
             WorkerEvent::Placed { from, header, slot } => {
                 let taken =
                     self.sending(out, |node, sent| node.placed(&header, from, &slot, now, sent));
-                warn_of(from, taken);
+                self.warn_of(from, taken);
             }
             WorkerEvent::ConnectedAgain { worker } => {
                 let held = |step, what| self.results.read(step, what);
@@ -201,6 +204,14 @@ impl WorkerSums {
             out.push(WorkerEffect::Tell(told_of(key, 0, Some(&of))));
         }
         worked
+    }
+
+    fn warn_of(&mut self, from: u32, taken: Result<(), String>) {
+        if let Err(reason) = taken
+            && self.warnings.is_new(from, &reason)
+        {
+            tracing::warn!("from {}: {reason} (more of the kind is not told)", name_of(from));
+        }
     }
 
     /// Lets the node do something, and sends what it wants sent.
@@ -379,10 +390,4 @@ fn send(to: u32, frame: Frame, out: &mut Effects) {
     let once = matches!(frame.header.kind, Kind::Term | Kind::Result);
     let most = if once { usize::MAX } else { DATA_WAITING_MAX };
     out.push(WorkerEffect::Send { to, frame, most });
-}
-
-fn warn_of(from: u32, taken: Result<(), String>) {
-    if let Err(reason) = taken {
-        tracing::warn!("from {}: {reason}", name_of(from));
-    }
 }
