@@ -846,7 +846,7 @@ mod tests {
                 }
             }
             gathering.asks(now);
-            let mut came = |gathering: &mut Gathering, from: u32, term: usize, value: f32| {
+            let came = |gathering: &mut Gathering, from: u32, term: usize, value: f32| {
                 let back = gathering.came((0, term), from, block(&blocks, value), now).unwrap();
                 if early {
                     gathering.condense(0, &adder);

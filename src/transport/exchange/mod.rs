@@ -424,6 +424,8 @@ mod tests {
         terms_came: usize,
         /// A worker of whose own sums nothing comes: it sends others.
         liar: Option<u32>,
+        /// Whether worker 3 sends no chunks of terms.
+        mute: bool,
         /// Why the liar was given up.
         reasons: Vec<String>,
     }
@@ -453,6 +455,7 @@ mod tests {
                 differ: false,
                 terms_came: 0,
                 liar: None,
+                mute: false,
                 reasons: Vec::new(),
             }
         }
@@ -584,9 +587,9 @@ mod tests {
 
         fn send(&mut self, from: u32, sent: Sent) {
             let is_lied_about = |packet: &Packet| {
-                let is_sum =
-                    matches!(packet, Packet::Chunk(frame) if frame.header.kind == Kind::Sum);
-                Some(from) == self.liar && is_sum
+                let is_of = |of: Kind| matches!(packet, Packet::Chunk(it) if it.header.kind == of);
+                Some(from) == self.liar && is_of(Kind::Sum)
+                    || self.mute && from == 3 && is_of(Kind::Term)
             };
             let alive = sent.into_iter().filter(|(to, _)| !self.lost.contains(to));
             let sent = alive.filter(|(_, packet)| !is_lied_about(packet));
@@ -997,6 +1000,117 @@ mod tests {
             named += blamed.len();
         }
         assert!(named > 4, "{named}");
+    }
+
+    type Lie = fn(&mut World);
+
+    const LIAR: u32 = 3;
+
+    /// Says something of a term that is expected to all others.
+    fn say_ready(world: &mut World, attempt: u32, term: u32, (start, end): (usize, usize)) {
+        let word = Across::Ready { step: Step(0), attempt, term, start, end };
+        (0..3).for_each(|to| world.under_way.push((LIAR, to, Packet::Across(word.clone()))));
+    }
+
+    /// Sends all others chunks of kinds, steps and attempts that are not its to send.
+    fn send_chunks(world: &mut World, kind: Kind, (step, attempt): Key, term: u32) {
+        let length = world.length();
+        for (to, chunk) in (0..3).flat_map(|to| (0..chunks(length)).map(move |at| (to, at))) {
+            let range = chunk_range(chunk, length);
+            let header = Header::chunk(kind, NumberFormat::F32, range.start, range.len())
+                .of_step(step, attempt, term);
+            let body = Body::Slice(Arc::new(vec![5.0; range.len()]), 0..range.len());
+            world.under_way.push((LIAR, to, Packet::Chunk(Frame { header, body })));
+        }
+    }
+
+    fn tell_coordinator(world: &mut World, message: FromWorker) {
+        world.under_way.push((LIAR, COORDINATOR, Packet::FromWorker(message)));
+    }
+
+    /// What a worker that knows the token can say in the exchange behind the backward pass.
+    const LIES: [(&str, Lie); 21] = [
+        ("silent", |_| {}),
+        ("ready, and never sent", |world| {
+            world.mute = true;
+            say_ready(world, 0, 1, (0, 6));
+        }),
+        ("ready backwards", |world| say_ready(world, 0, 1, (3, 1))),
+        ("ready beyond the end", |world| say_ready(world, 0, 1, (0, 7))),
+        ("ready of largest numbers", |world| say_ready(world, u32::MAX, u32::MAX, (0, usize::MAX))),
+        ("ready in overlapping parts", |world| {
+            [(0, 1), (2, 3), (1, 2), (0, 0)].map(|part| say_ready(world, 0, 1, part));
+        }),
+        ("ready of another's term", |world| say_ready(world, 0, 0, (0, 6))),
+        ("ready of other attempts", |world| {
+            (1..2000).for_each(|attempt| say_ready(world, attempt, 1, (0, 6)));
+        }),
+        ("terms that nobody asked for", |world| send_chunks(world, Kind::Term, (Step(0), 0), 1)),
+        ("terms of others", |world| send_chunks(world, Kind::Term, (Step(0), 0), 0)),
+        ("terms of an older attempt", |world| send_chunks(world, Kind::Term, (Step(0), 7), 1)),
+        ("sums of other attempts", |world| {
+            (1..20).for_each(|attempt| send_chunks(world, Kind::Sum, (Step(0), attempt), 0));
+        }),
+        ("sums of other steps", |world| {
+            (1..60).for_each(|step| send_chunks(world, Kind::Sum, (Step(step), 0), 0));
+        }),
+        ("sums of everybody", |world| send_chunks(world, Kind::Sum, (Step(0), 0), 0)),
+        ("asks for what is not its", |world| {
+            for (to, term) in (0..3).flat_map(|to| [0, 1, 9].map(|term| (to, term))) {
+                let ask = |chunk| Across::Ask { step: Step(0), attempt: 0, term, chunk };
+                let asks = [0, 5, usize::MAX].map(|chunk| (LIAR, to, Packet::Across(ask(chunk))));
+                world.under_way.extend(asks);
+            }
+        }),
+        ("holds other bytes", |world| {
+            let (step, attempt, digest) = (Step(0), 0, Some(1));
+            tell_coordinator(world, FromWorker::Held { step, attempt, digest });
+        }),
+        ("holds what it has not got", |world| {
+            let (step, attempt, digest) = (Step(0), 0, None);
+            tell_coordinator(world, FromWorker::Held { step, attempt, digest });
+        }),
+        ("not finite", |world| {
+            let (sums_of, terms_of) = (vec![], vec![]);
+            let (step, attempt) = (Step(0), 0);
+            let word = FromWorker::SumNotFinite { step, attempt, sums_of, terms_of };
+            tell_coordinator(world, word);
+        }),
+        ("an owner's sum is not finite", |world| {
+            let (sums_of, terms_of) = (vec![0], vec![]);
+            let (step, attempt) = (Step(0), 0);
+            let word = FromWorker::SumNotFinite { step, attempt, sums_of, terms_of };
+            tell_coordinator(world, word);
+        }),
+        ("others' terms are not finite", |world| {
+            let (sums_of, terms_of) = (vec![], vec![0, 1, 2]);
+            let (step, attempt) = (Step(0), 0);
+            let word = FromWorker::SumNotFinite { step, attempt, sums_of, terms_of };
+            tell_coordinator(world, word);
+        }),
+        ("others' chunks did not come", |world| {
+            let digests = vec![Some(7); 6];
+            let (step, attempt) = (Step(0), 0);
+            tell_coordinator(world, FromWorker::ChunkDigests { step, attempt, digests });
+        }),
+    ];
+
+    /// Whatever a worker says or sends that is not its to: the sum has the right bits, in time, and
+    /// nobody else is lost or named for it.
+    #[test]
+    fn no_lie_costs_bits_time_or_others() {
+        for ((name, lie), seed) in LIES.into_iter().flat_map(|lie| (0..4).map(move |at| (lie, at)))
+        {
+            let mut world = World::lied_to(seed, LIAR);
+            world.liar = None;
+            lie(&mut world);
+            world.compute_but_of(LIAR);
+            let (coordinator, reasons) = world.run_to_the_end(LIAR);
+            let named = |(worker, notice): &(Worker, Notice)| {
+                matches!(notice, Notice::ResultNotFinite { .. }) && worker.0 != LIAR
+            };
+            assert!(!coordinator.reports.iter().any(named), "{name}: {reasons:?}");
+        }
     }
 
     /// A vector that is not finite is found out by the coordinator, also if its worker denies it.

@@ -781,7 +781,11 @@ impl ExchangePart {
     /// A chunk of the sum has come.
     fn came(&mut self, chunk: usize, folded: Folded, from: u32) {
         self.place(chunk, folded.digest, folded.finite);
-        self.nonfinite.sums_of.extend((!folded.finite).then_some(from));
+        if !folded.finite {
+            // Told at once: another attempt may begin before the sum is whole.
+            let sums_of = BTreeSet::from([from]);
+            self.note(NotFinite { sums_of, ..NotFinite::default() });
+        }
     }
 
     fn place(&mut self, chunk: usize, digest: u64, finite: bool) {

@@ -29,7 +29,10 @@ impl CoordinatorSums {
         }
         let Some(monitor) = self.monitors.get_mut(key).filter(|monitor| !monitor.done) else {
             // It is decided, or under way here already; who is wrong will be seen then.
-            return self.doubts.accuse_too(key, worker, of);
+            self.doubts.accuse_too(key, worker, of.clone());
+            return of.terms_of.iter().for_each(|holder| {
+                self.suspect_term((worker, *holder), key, out);
+            });
         };
         of.sums_of.retain(|node| monitor.owners.iter().any(|owner| owner.node == *node));
         monitor.overflowed = true;
