@@ -1,10 +1,13 @@
 //! The coordinator's end of all sums: who makes and holds them, and what is done about those that
 //! stand still.
 
+mod disputing;
 mod expecting;
+mod finiteness;
 mod grouping;
 mod stalling;
 
+use super::disputes::Disputes;
 use super::doubts::Doubts;
 use super::eager::EagerReceiver;
 use super::events::{CoordinatorEffect, CoordinatorEvent, SumSettings};
@@ -16,10 +19,11 @@ use super::node::{NodeContext, NodeExchanges};
 use super::owners::OwnerShares;
 use super::part::Outgoing;
 use super::plan::{Plan, share_out};
-use super::store::{SharedSums, Sum};
+use super::store::{NotFinite, SharedSums, Sum};
+use super::suspects::Suspects;
 use super::{Block, DATA_WAITING_MAX, Key, QUIET};
 use crate::ids::{Step, Worker};
-use crate::transport::wire::{COORDINATOR, Header, Kind, ToWorker};
+use crate::transport::wire::{COORDINATOR, Header, Kind, Owner, ToWorker, chunks};
 use crate::transport::{Decoded, Notice, Summand, lock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,6 +48,9 @@ pub(in crate::transport) struct CoordinatorSums {
     monitors: Monitors,
     shares: OwnerShares,
     doubts: Doubts,
+    disputes: Disputes,
+    suspects: Suspects,
+    term_suspects: Suspects,
     groups: Groups,
     begun: bool,
     /// What the steps under way are expected to be made of, and what was heard of their sums before
@@ -68,6 +75,9 @@ impl CoordinatorSums {
             monitors: Monitors::new(),
             shares: OwnerShares::default(),
             doubts: Doubts::default(),
+            disputes: Disputes::default(),
+            suspects: Suspects::default(),
+            term_suspects: Suspects::default(),
             groups: Groups::default(),
             begun: false,
             expected: Expected::default(),
@@ -132,9 +142,11 @@ impl CoordinatorSums {
             CoordinatorEvent::MembersChanged => {
                 // A group is made of all who are there, so any change of those needs another one.
                 let given_up = self.groups.regroup(&self.present);
-                self.leave_group(given_up, out);
+                self.leave_group(now, given_up, out);
             }
-            CoordinatorEvent::HasState { worker, next } => self.offer_sums(worker, next, out),
+            CoordinatorEvent::HasState { worker, next } => {
+                self.offer_sums(now, worker, next, out);
+            }
             CoordinatorEvent::Ordered { worker, order, tasks } => {
                 if let Some(eager) = &mut self.eager {
                     eager.ordered(worker, order, tasks.into_iter());
@@ -186,11 +198,11 @@ impl CoordinatorSums {
                     false => self.held(now, worker, key, digest, out),
                 }
             }
-            CoordinatorEvent::NotFinite { worker, step, attempt } => {
+            CoordinatorEvent::NotFinite { worker, step, attempt, of } => {
                 let key = (step, attempt);
                 match self.monitors.expected(step) == Some(key) {
-                    true => self.expected.heard(worker, Heard::NotFinite),
-                    false => self.says_not_finite(worker, key, out),
+                    true => self.expected.heard(worker, Heard::NotFinite(of)),
+                    false => self.says_not_finite(worker, key, of, out),
                 }
             }
             CoordinatorEvent::Waiting { worker, step, attempt, on } => {
@@ -198,8 +210,11 @@ impl CoordinatorSums {
                 let first = monitor.is_some_and(|monitor| monitor.waits(worker, on, now));
                 // Said again at every tick; the sum is sent once, if anybody has it.
                 if first && self.settings.by_workers {
-                    self.give((step, attempt), worker, out);
+                    self.give(now, (step, attempt), worker, out);
                 }
+            }
+            CoordinatorEvent::ChunkDigests { worker, step, attempt, digests } => {
+                self.told_digests(worker, (step, attempt), digests, out);
             }
             CoordinatorEvent::Chunk { from, header, block } => {
                 self.chunk(now, from, &header, block, out);
@@ -248,16 +263,16 @@ impl CoordinatorSums {
     }
 
     /// Looks after the sums that have become whole here.
-    pub(in crate::transport) fn finish(&mut self, out: &mut Effects) {
+    pub(in crate::transport) fn finish(&mut self, now: Instant, out: &mut Effects) {
         for sum in self.node.finished() {
             // Whether that is what the step is made of is not known yet.
             if self.monitors.expected(sum.step) != Some((sum.step, sum.attempt)) {
-                self.is_whole_here(&sum, out);
+                self.is_whole_here(now, &sum, out);
             }
         }
     }
 
-    fn is_whole_here(&mut self, sum: &Sum, out: &mut Effects) {
+    fn is_whole_here(&mut self, now: Instant, sum: &Sum, out: &mut Effects) {
         let key = (sum.step, sum.attempt);
         if !sum.finite {
             return self.found_not_finite(sum, out);
@@ -268,17 +283,22 @@ impl CoordinatorSums {
             monitor.void = false;
             std::mem::take(&mut monitor.unreported)
         });
+        let mut differ = false;
         for (worker, notice) in reports.into_iter().flatten() {
             match notice {
-                Notice::Held { digest, .. } if digest != sum.digest => {
+                Notice::Held { digest, .. } if digest != sum.digest && self.sees(key) => {
                     let reason = other_bytes(sum.step);
                     out.push(CoordinatorEffect::GiveUp { worker: worker.0, reason });
                 }
+                Notice::Held { digest, .. } if digest != sum.digest => differ = true,
                 notice => report(worker.0, Some(notice), out),
             }
         }
+        if differ {
+            return self.dispute(now, key, out);
+        }
         self.found_finite(key, out);
-        self.hand_out(key, out);
+        self.hand_out(now, key, out);
     }
 
     /// Whether sums come by here.
@@ -338,7 +358,8 @@ impl CoordinatorSums {
         // Somebody says that the sum is not finite, and the coordinator has not seen it: it makes
         // the sum itself, and then knows who is wrong.
         let doubted = self.doubts.of(step);
-        let alone = !self.settings.by_workers || holders.is_empty() || doubted;
+        let nobody_can = !self.shares.some_can_own(&holders);
+        let alone = !self.settings.by_workers || nobody_can || doubted;
         let takes_part = alone || self.settings.keeps;
         let coordinator = takes_part.then_some(COORDINATOR);
         let receivers: Vec<u32> = self.present.iter().copied().chain(coordinator).collect();
@@ -366,7 +387,13 @@ impl CoordinatorSums {
         let (stripe, predecessor) = (None, None);
         let plan = Plan { step, attempt, places, terms, owners, stripe, predecessor, receivers };
         match group {
-            Some(group) => tell_group(&plan, group, out),
+            Some(group) => {
+                tell_group(&plan, group, out);
+                let members: Vec<u32> = plan.owners.iter().map(|owner| owner.node).collect();
+                let others: Vec<u32> =
+                    plan.receivers.iter().copied().filter(|node| !members.contains(node)).collect();
+                self.tell_senders(now, key, &others, plan.owners.clone(), out);
+            }
             None => self.tell_plan(&plan, out),
         }
         let summing = plan.owners.iter().map(|owner| owner.node);
@@ -375,6 +402,9 @@ impl CoordinatorSums {
         let mut monitor = ExchangeMonitor::new(named, plan.receivers.clone(), sources, now);
         monitor.group = group;
         monitor.own = group.is_none() && alone;
+        if group.is_none() {
+            monitor.owners.clone_from(&plan.owners);
+        }
         monitor.term_holders.extend(&holders);
         monitor.given.extend(&plan.receivers);
         self.monitors.begin(key, monitor);
@@ -470,9 +500,9 @@ impl CoordinatorSums {
             vector: Some(Arc::clone(&decoded.gradient)),
             digest: decoded.digest,
             finite: true,
-            nonfinite: BTreeSet::new(),
+            nonfinite: NotFinite::default(),
         });
-        self.give(key, worker, out);
+        self.give(now, key, worker, out);
     }
 
     /// A worker is to apply a step. One that holds other bytes of it gets them again; one that was
@@ -494,7 +524,7 @@ impl CoordinatorSums {
         }
         let monitor = self.monitors.get_mut(key);
         if monitor.is_none_or(|monitor| monitor.given.insert(worker)) {
-            self.give(key, worker, out);
+            self.give(now, key, worker, out);
         }
     }
 
@@ -518,13 +548,21 @@ impl CoordinatorSums {
         }
         let own = own.map(|sum| sum.digest);
         if own.zip(digest).is_some_and(|(own, digest)| own != digest) {
-            return out.push(CoordinatorEffect::GiveUp { worker, reason: other_bytes(step) });
+            // What others have summed may be wrong here.
+            return match self.sees(key) {
+                true => out.push(CoordinatorEffect::GiveUp { worker, reason: other_bytes(step) }),
+                false => self.dispute(now, key, out),
+            };
         }
         // Nobody may be told that it is held before it can be checked and handed on from here.
         let waits = self.takes_part() && own.is_none();
         let Some(monitor) = self.monitors.get_mut(key) else { return };
         if !monitor.holds(worker, digest) {
             warn_of_other_bytes(worker, step);
+            return self.dispute(now, key, out);
+        }
+        if monitor.differ() {
+            return self.dispute(now, key, out);
         }
         // Its host answers: it may own chunks of the next sum.
         self.shares.holds(worker);
@@ -549,19 +587,19 @@ impl CoordinatorSums {
     }
 
     /// Gives a sum that is whole to those who came while it was made.
-    fn hand_out(&mut self, key: Key, out: &mut Effects) {
+    fn hand_out(&mut self, now: Instant, key: Key, out: &mut Effects) {
         let monitor = self.monitors.get_mut(key).filter(|monitor| !monitor.done);
         let Some(given) = monitor.map(|monitor| &mut monitor.given) else { return };
         let late: Vec<u32> =
             self.present.iter().copied().filter(|worker| given.insert(*worker)).collect();
         for worker in late {
-            self.give(key, worker, out);
+            self.give(now, key, worker, out);
         }
     }
 
     /// Gives a worker that has come, in a state that is one of the last, the sums that are whole
     /// and wait for holders.
-    fn offer_sums(&mut self, worker: u32, next: Option<Step>, out: &mut Effects) {
+    fn offer_sums(&mut self, now: Instant, worker: u32, next: Option<Step>, out: &mut Effects) {
         let Some(next) = next else { return };
         // What is older it gets with a state, which is shorter than so many sums.
         let recent = |step: Step| step.0.saturating_sub(next.0) <= self.settings.log_steps;
@@ -572,12 +610,18 @@ impl CoordinatorSums {
             if let Some(monitor) = self.monitors.get_mut(key) {
                 monitor.given.insert(worker);
             }
-            self.give(key, worker, out);
+            self.give(now, key, worker, out);
         }
     }
 
     /// Has a sum sent to a node by somebody who has it; false if there is nobody.
-    pub(in crate::transport) fn give(&self, key: Key, to: u32, out: &mut Effects) -> bool {
+    pub(in crate::transport) fn give(
+        &mut self,
+        now: Instant,
+        key: Key,
+        to: u32,
+        out: &mut Effects,
+    ) -> bool {
         let (step, attempt) = key;
         if let Some(frames) = self.node.give(step, attempt) {
             let send = |frame| CoordinatorEffect::Send { to, frame, most: usize::MAX };
@@ -587,10 +631,30 @@ impl CoordinatorSums {
         let monitor = self.monitors.get(key);
         let giver =
             monitor.and_then(|monitor| monitor.giver(to, |holder| self.present.contains(&holder)));
-        if let Some(holder) = giver {
-            tell(vec![holder], ToWorker::SendSum { step, attempt, to }, out);
+        let Some(holder) = giver else { return false };
+        let all = Owner { node: holder, start: 0, end: chunks(self.context.length) };
+        self.tell_senders(now, key, &[to], vec![all], out);
+        tell(vec![holder], ToWorker::SendSum { step, attempt, to }, out);
+        true
+    }
+
+    /// These nodes get the chunks of a sum of others than those of their plan.
+    fn tell_senders(
+        &mut self,
+        now: Instant,
+        key: Key,
+        to: &[u32],
+        owners: Vec<Owner>,
+        out: &mut Effects,
+    ) {
+        if to.contains(&COORDINATOR) {
+            for reason in self.node.take_sum(key, &owners, now, &mut Vec::new()) {
+                tracing::warn!("{}, attempt {}: {reason}", key.0, key.1);
+            }
         }
-        giver.is_some()
+        let workers = to.iter().copied().filter(|node| *node != COORDINATOR).collect();
+        let (step, attempt) = key;
+        tell(workers, ToWorker::TakeSum { step, attempt, owners }, out);
     }
 
     /// Which attempt at a step was decided.
@@ -616,11 +680,13 @@ impl CoordinatorSums {
         let group = self.groups.lost(worker);
         self.dissolve(group, out);
         let open: Vec<Key> = self.monitors.undecided().map(|(key, _)| key).collect();
-        open.into_iter().for_each(|key| self.spread(key, out));
+        open.into_iter().for_each(|key| self.spread(now, key, out));
+        let ended = self.disputes.forget(worker);
+        ended.into_iter().for_each(|(key, verdict)| self.judge(key, verdict, out));
     }
 
     /// A worker that lacks a sum which others have gets it from them.
-    fn spread(&mut self, key: Key, out: &mut Effects) {
+    fn spread(&mut self, now: Instant, key: Key, out: &mut Effects) {
         let holds = |node: &u32| {
             self.monitors.get(key).is_some_and(|monitor| monitor.holders.contains_key(node))
         };
@@ -630,29 +696,7 @@ impl CoordinatorSums {
             lacking.push(COORDINATOR);
         }
         for node in lacking {
-            self.give(key, node, out);
-        }
-    }
-
-    /// A worker says that a sum is not finite.
-    fn says_not_finite(&mut self, worker: u32, key: Key, out: &mut Effects) {
-        let sees = self.sees(key);
-        let seen = self.node.sum(key.0, key.1).filter(|_| sees);
-        match seen.map(|sum| sum.finite) {
-            Some(true) => {
-                return out.push(CoordinatorEffect::GiveUp { worker, reason: denies(key.0) });
-            }
-            Some(false) => return,
-            None => {}
-        }
-        let Some(monitor) = self.monitors.get_mut(key).filter(|monitor| !monitor.done) else {
-            // It is decided, or under way here already; who is wrong will be seen then.
-            return self.doubts.accuse_too(key, worker);
-        };
-        monitor.overflowed = true;
-        self.doubts.accuse(key, worker);
-        if !sees {
-            self.doubt(key, out);
+            self.give(now, key, node, out);
         }
     }
 
@@ -667,40 +711,13 @@ impl CoordinatorSums {
         }
     }
 
-    /// A sum that is whole here is not finite, or so those say who summed it.
-    fn found_not_finite(&mut self, sum: &Sum, out: &mut Effects) {
-        let key = (sum.step, sum.attempt);
-        let step = sum.step;
-        let attempt = self.attempt_of(key);
-        if !self.sees(key) {
-            return self.doubt(key, out);
-        }
-        if sum.nonfinite.is_empty() {
-            let of = self.monitors.get(key).and_then(|monitor| monitor.receivers.first().copied());
-            report(of.unwrap_or_default(), Some(Notice::SumNotFinite { step, attempt }), out);
-        }
-        for &culprit in &sum.nonfinite {
-            report(culprit, Some(Notice::ResultNotFinite { step, attempt }), out);
-        }
-        self.doubts.are_right(step);
-    }
-
-    /// A sum that was made here is finite: those who said of it that it is not are lost.
-    fn found_finite(&mut self, key: Key, out: &mut Effects) {
-        if !self.sees(key) {
-            return;
-        }
-        for worker in self.doubts.are_wrong(key) {
-            out.push(CoordinatorEffect::GiveUp { worker, reason: denies(key.0) });
-        }
-    }
-
     fn tick(&mut self, now: Instant, out: &mut Effects) {
         for (step, attempt, on) in self.node.stalled(now, QUIET) {
             if let Some(monitor) = self.monitors.get_mut((step, attempt)) {
                 monitor.waits(COORDINATOR, on, now);
             }
         }
+        self.end_disputes(now, out);
         let bytes = self.context.length * self.context.format.bytes();
         let deadlines = self.monitors.deadlines(self.settings.stall, self.settings.spare, bytes);
         // As many holders as a decision needs; a worker alone is enough for itself.
@@ -748,8 +765,4 @@ fn warn_of_other_bytes(worker: u32, step: Step) {
 
 fn other_bytes(step: Step) -> String {
     format!("it holds other bytes of {step} than were summed")
-}
-
-fn denies(step: Step) -> String {
-    format!("it says that the sum of {step} is not finite, and it is")
 }

@@ -5,9 +5,10 @@ use super::eager::DoneWord;
 use super::frame::Frame;
 use super::plan::Plan;
 use super::reassembly::WriteSlot;
+use super::store::NotFinite;
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::collective::{CollectiveCommand, CollectiveEvent, ResultStore};
-use crate::transport::wire::{Across, FromWorker, Header, ToWorker};
+use crate::transport::wire::{Across, FromWorker, Header, Owner, ToWorker};
 use crate::transport::{Decoded, Notice, Summand};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -65,10 +66,12 @@ pub(in crate::transport) enum CoordinatorEvent<'a> {
     Released { step: Step },
     /// A worker holds a sum.
     Held { worker: u32, step: Step, attempt: u32, digest: Option<u64> },
-    /// A worker says that a sum is not finite.
-    NotFinite { worker: u32, step: Step, attempt: u32 },
+    /// A worker says that numbers of a sum, or of its terms, are not finite.
+    NotFinite { worker: u32, step: Step, attempt: u32, of: NotFinite },
     /// Nothing has come to a worker for a while, and these lack.
     Waiting { worker: u32, step: Step, attempt: u32, on: Vec<u32> },
+    /// A worker says what it has of the chunks of a sum.
+    ChunkDigests { worker: u32, step: Step, attempt: u32, digests: Vec<Option<u64>> },
     /// A chunk has come.
     Chunk { from: u32, header: Header, block: Block },
     /// A chunk has come and was read into its place.
@@ -139,6 +142,10 @@ pub(in crate::transport) enum WorkerEvent {
     Group(CollectiveCommand),
     /// A node lacks a sum that is here.
     Give { step: Step, attempt: u32, to: u32 },
+    /// The chunks of a sum come of these nodes, whoever summed them.
+    TakeSum { step: Step, attempt: u32, owners: Vec<Owner> },
+    /// The coordinator is to be told what is here of a sum.
+    TellDigests { step: Step, attempt: u32 },
     /// A step is decided; `attempt` tells which of its sums is applied, if any.
     Decided { step: Step, attempt: Option<u32> },
     /// The trainer has been given everything below a step.

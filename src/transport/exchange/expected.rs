@@ -1,15 +1,16 @@
 //! What a step is expected to be made of, while it is computed.
 
+use super::store::NotFinite;
 use crate::ids::Step;
 use crate::transport::Summand;
 use crate::transport::wire::Predecessor;
 use std::collections::BTreeSet;
 
 /// What a worker says of a sum of which it is not known yet whether the step is made of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Heard {
     Held(Option<u64>),
-    NotFinite,
+    NotFinite(NotFinite),
 }
 
 /// The step that is computed, if it is known beforehand what it will be made of.

@@ -52,9 +52,16 @@ pub(super) struct Node {
     start: usize,
     size: usize,
     content: Content,
+    /// Who sent it, of a term of another node.
+    from: Option<u32>,
 }
 
 impl Node {
+    /// A term of the worker's own.
+    fn mine(term: usize) -> Self {
+        Self { start: term, size: 1, content: Content::Mine, from: None }
+    }
+
     /// It as a term, with the weight of all that is expected.
     fn term(&self) -> Term<'_> {
         let source = match &self.content {
@@ -94,19 +101,24 @@ impl Adder<'_> {
         Some(())
     }
 
-    /// Puts the sum of a node and the next one in their place.
-    fn add(&self, nodes: &mut Vec<Node>, at: usize) -> Option<()> {
+    /// Puts the sum of a node and the next one in their place; false if it is not finite, and they
+    /// stay: it can still be told whose fault that is.
+    fn add(&self, nodes: &mut Vec<Node>, at: usize) -> Option<bool> {
         self.look_up(nodes.get_mut(at)?)?;
         self.look_up(nodes.get_mut(at + 1)?)?;
         // Out of place: a term of the worker's own is its gradient, which must not change.
         let mut sum = self.blocks.take(self.count, NumberFormat::F32);
-        fold_chunk(&[nodes[at].term(), nodes[at + 1].term()], sum.floats_mut());
+        if !fold_chunk(&[nodes[at].term(), nodes[at + 1].term()], sum.floats_mut()).finite {
+            self.blocks.give(sum);
+            return Some(false);
+        }
         let right = nodes.remove(at + 1);
         let left = &mut nodes[at];
         left.size += right.size;
+        left.from = None;
         self.give(std::mem::replace(&mut left.content, Content::Came(sum)));
         self.give(right.content);
-        Some(())
+        Some(true)
     }
 
     fn give(&self, content: Content) {
@@ -115,31 +127,42 @@ impl Adder<'_> {
         }
     }
 
-    /// Adds up halves of aligned blocks, until so many nodes are left.
-    fn add_siblings(&self, nodes: &mut Vec<Node>, least: usize) -> Option<()> {
+    /// Adds up halves of aligned blocks, until so many nodes are left; false if some sum of them is
+    /// not finite.
+    fn add_siblings(&self, nodes: &mut Vec<Node>, least: usize) -> Option<bool> {
         let mut at = 0;
         while at + 1 < nodes.len() && nodes.len() > least {
             if nodes[at].is_sibling_of(&nodes[at + 1]) {
-                self.add(nodes, at)?;
+                if !self.add(nodes, at)? {
+                    return Some(false);
+                }
                 // The sum may be half of the next larger block, together with what is before it.
                 at = at.saturating_sub(1);
             } else {
                 at += 1;
             }
         }
-        Some(())
+        Some(true)
     }
 
-    /// Adds up all terms of a chunk into `out`, by the tree of [`crate::gpu::Combine`] over them.
-    /// None if a term of the worker's own is not here any more.
-    pub(super) fn fold(&self, mut nodes: Vec<Node>, out: &mut [f32]) -> Option<Folded> {
+    /// Adds up all terms of a chunk into `out`, by the tree of [`crate::gpu::Combine`] over them;
+    /// gives them back if their sum is not finite. None if a term of the worker's own is not here
+    /// any more.
+    pub(super) fn fold(
+        &self,
+        mut nodes: Vec<Node>,
+        out: &mut [f32],
+    ) -> Option<Result<Folded, Vec<Node>>> {
         // Where nothing was added early, one pass over all terms does it, and makes the same tree.
         if nodes.iter().any(|node| node.size > 1) {
-            self.add_siblings(&mut nodes, 2)?;
+            let mut finite = self.add_siblings(&mut nodes, 2)?;
             // What is left at the end is added from right to left.
-            while nodes.len() > 2 {
+            while finite && nodes.len() > 2 {
                 let last = nodes.len() - 2;
-                self.add(&mut nodes, last)?;
+                finite = self.add(&mut nodes, last)?;
+            }
+            if !finite {
+                return Some(Err(nodes));
             }
         }
         for node in &mut nodes {
@@ -148,9 +171,38 @@ impl Adder<'_> {
         let terms: Vec<Term<'_>> = nodes.iter().map(Node::term).collect();
         let folded = fold_chunk(&terms, out);
         drop(terms);
+        if !folded.finite {
+            return Some(Err(nodes));
+        }
         nodes.into_iter().for_each(|node| self.give(node.content));
-        Some(folded)
+        Some(Ok(folded))
     }
+
+    /// Takes out the terms whose senders are to blame for a sum that is not finite; gives these and
+    /// their terms.
+    pub(super) fn refuse(&self, nodes: &mut Vec<Node>, format: NumberFormat) -> Vec<(usize, u32)> {
+        let mut alone = self.blocks.take(self.count, NumberFormat::F32);
+        let mut is_bad = |node: &Node| node.has_come() && is_bad(&node.term(), format, &mut alone);
+        let is_refused = |node: &mut Node| node.from.is_some() && is_bad(node);
+        let refused: Vec<Node> = nodes.extract_if(.., is_refused).collect();
+        self.blocks.give(alone);
+        let whose = refused.iter().filter_map(|node| Some((node.start, node.from?))).collect();
+        refused.into_iter().for_each(|node| self.give(node.content));
+        whose
+    }
+
+    /// The terms of a chunk are not needed any more.
+    pub(super) fn spend(&self, nodes: Vec<Node>) {
+        nodes.into_iter().for_each(|node| self.give(node.content));
+    }
+}
+
+/// Whether who sends such a term is at fault. Numbers that are finite may not be in a narrow format,
+/// but then they are infinite there: that is nobody's fault.
+pub(super) fn is_bad(term: &Term<'_>, format: NumberFormat, alone: &mut Block) -> bool {
+    let one = Term { weight: 1.0, source: term.source };
+    let finite = fold_chunk(&[one], alone.floats_mut()).finite;
+    !finite && (format == NumberFormat::F32 || alone.floats_mut().iter().any(|x| x.is_nan()))
 }
 
 /// What an owner must know of a term.
@@ -200,6 +252,8 @@ pub(super) struct Gathering {
     asked: BTreeMap<(usize, usize), Asked>,
     /// How many chunks were asked of each holder and have not come.
     outstanding: BTreeMap<u32, usize>,
+    /// Holders of a term whose chunks were not finite: nothing of theirs counts any more.
+    refused: BTreeSet<(usize, u32)>,
     /// Chunks that were refused by time-out, and of whom.
     avoided: BTreeMap<(usize, usize), u32>,
     /// The term that is asked for first next time.
@@ -240,6 +294,7 @@ impl Gathering {
             announced: BTreeMap::new(),
             asked: BTreeMap::new(),
             outstanding: BTreeMap::new(),
+            refused: BTreeSet::new(),
             avoided: BTreeMap::new(),
             turn: 0,
             begun: BTreeSet::new(),
@@ -280,7 +335,7 @@ impl Gathering {
         self.wanted[term] = wanted.into();
         self.terms[term].here = chunks;
         for chunk in here {
-            self.place(chunk, Node { start: term, size: 1, content: Content::Mine });
+            self.place(chunk, Node::mine(term));
         }
     }
 
@@ -296,6 +351,9 @@ impl Gathering {
     ) -> Result<(), String> {
         if self.terms.get(term).is_none_or(|term| !term.holders.contains(&holder)) {
             return Err(format!("{holder} announces term {term}, which it does not hold"));
+        }
+        if self.refused.contains(&(term, holder)) {
+            return Ok(());
         }
         let known = self.announced.entry((term, holder)).or_default();
         // Parts grow from either end, so two of them make one; messages that are late do no harm.
@@ -331,7 +389,8 @@ impl Gathering {
         }
         let nodes = self.chunks.get(&chunk);
         let covers = |node: &Node| (node.start..node.start + node.size).contains(&term);
-        if nodes.is_none_or(|nodes| nodes.iter().any(covers)) {
+        let is_refused = self.refused.contains(&(term, from));
+        if is_refused || nodes.is_none_or(|nodes| nodes.iter().any(covers)) {
             return Ok(Some(block));
         }
         // It may come from somebody else than who was asked last.
@@ -341,7 +400,8 @@ impl Gathering {
         self.wanted[term].retain(|wanted| *wanted != chunk);
         self.waiting += 1;
         self.begun.insert(chunk);
-        self.place(chunk, Node { start: term, size: 1, content: Content::Came(block) });
+        let content = Content::Came(block);
+        self.place(chunk, Node { start: term, size: 1, content, from: Some(from) });
         Ok(None)
     }
 
@@ -478,7 +538,7 @@ impl Gathering {
         self.answered((chunk, term), holder);
         // It may have become final here since it was asked for.
         if self.terms[term].here.contains(&chunk) {
-            return self.place(chunk, Node { start: term, size: 1, content: Content::Mine });
+            return self.place(chunk, Node::mine(term));
         }
         self.avoided.insert((chunk, term), holder);
         want(&mut self.wanted[term], chunk);
@@ -491,6 +551,24 @@ impl Gathering {
         self.begun.remove(&chunk);
         self.waiting -= nodes.iter().filter(|node| node.has_come()).count();
         Some((chunk, nodes))
+    }
+
+    /// A chunk cannot be summed of these terms, others of which its holders have sent as numbers
+    /// that are not finite: those are asked of other holders.
+    pub(super) fn take_back(&mut self, chunk: usize, nodes: Vec<Node>, refused: &[(usize, u32)]) {
+        self.waiting += nodes.iter().filter(|node| node.has_come()).count();
+        self.chunks.insert(chunk, nodes);
+        self.begun.insert(chunk);
+        for &(term, holder) in refused {
+            self.refused.insert((term, holder));
+            self.announced.remove(&(term, holder));
+            let of_holder = |(what, asked): (&(usize, usize), &Asked)| {
+                (what.1 == term && asked.holder == holder).then_some(*what)
+            };
+            let asked: Vec<(usize, usize)> = self.asked.iter().filter_map(of_holder).collect();
+            asked.into_iter().for_each(|what| self.want_again(what, holder));
+            self.want_again((chunk, term), holder);
+        }
     }
 
     /// Of which chunks something is to be added up, where more waits than may: the one of which a
@@ -675,7 +753,7 @@ mod tests {
                     let own = |_| Some(Content::Came(block(&blocks, 1.0)));
                     let adder = Adder { mine: &own, blocks: &blocks, count: 1 };
                     let mut sum = [0.0];
-                    adder.fold(nodes, &mut sum).unwrap();
+                    adder.fold(nodes, &mut sum).unwrap().unwrap();
                     prop_assert_eq!(sum, [1111.0]);
                     prop_assert!(summed.insert(chunk));
                 }
@@ -710,7 +788,7 @@ mod tests {
             }
             let mut sum = [0.0];
             let (_, nodes) = gathering.next().unwrap();
-            adder.fold(nodes, &mut sum).unwrap();
+            adder.fold(nodes, &mut sum).unwrap().unwrap();
             let singles: Vec<[f32; 1]> = values[..count].iter().map(|value| [*value]).collect();
             let terms: Vec<Term<'_>> =
                 singles.iter().map(|x| Term { weight: 1.0, source: Source::F32(x) }).collect();
@@ -749,6 +827,75 @@ mod tests {
         assert_eq!(sent(&mut all), BTreeMap::from([(1, 30), (2, 30), (3, 30)]));
         let sent = sent(&mut few);
         assert!(sent[&1] <= 6 && sent[&2].abs_diff(sent[&3]) <= 1, "{sent:?}");
+    }
+
+    /// A term that is not finite is asked of another holder, also where others were added up already,
+    /// and who sent it is named; a sum beyond what numbers hold is nobody's fault.
+    #[test]
+    fn who_sends_nan_is_named_and_passed_over() {
+        let blocks = Blocks::new(1);
+        let now = Instant::now();
+        let none = |_| None;
+        let adder = Adder { mine: &none, blocks: &blocks, count: 1 };
+        let terms: [&[u32]; 4] = [&[1, 2], &[3], &[4], &[5]];
+        for early in [false, true] {
+            let mut gathering = gathering(&terms, 1, 0);
+            for (term, holders) in terms.iter().enumerate() {
+                for holder in *holders {
+                    gathering.announced(term, *holder, 0..1).unwrap();
+                }
+            }
+            gathering.asks(now);
+            let came = |gathering: &mut Gathering, from: u32, term: usize, value: f32| {
+                let back = gathering.came((0, term), from, block(&blocks, value), now).unwrap();
+                if early {
+                    gathering.condense(0, &adder);
+                }
+                back.is_none()
+            };
+            assert!(came(&mut gathering, 1, 0, f32::NAN));
+            (1..4).for_each(|term| assert!(came(&mut gathering, term as u32 + 2, term, 1.0)));
+            let (chunk, nodes) = gathering.next().unwrap();
+            let mut nodes = adder.fold(nodes, &mut [0.0]).unwrap().unwrap_err();
+            let refused = adder.refuse(&mut nodes, NumberFormat::F32);
+            assert_eq!(refused, [(0, 1)]);
+            gathering.take_back(chunk, nodes, &refused);
+            assert_eq!(gathering.asks(now), [(2, 0, 0)]);
+            gathering.announced(0, 1, 0..1).unwrap();
+            assert!(!came(&mut gathering, 1, 0, 1.0), "nothing of it counts any more");
+            assert!(came(&mut gathering, 2, 0, 4.0));
+            let (_, nodes) = gathering.next().unwrap();
+            let mut sum = [0.0];
+            adder.fold(nodes, &mut sum).unwrap().unwrap();
+            assert_eq!((sum, gathering.waiting), ([7.0], 0));
+        }
+        let mut gathering = gathering(&[&[1], &[2]], 1, 4);
+        for holder in [1, 2] {
+            gathering.announced(holder - 1, holder as u32, 0..1).unwrap();
+            let large = block(&blocks, f32::MAX);
+            gathering.came((0, holder - 1), holder as u32, large, now).unwrap();
+        }
+        let (_, nodes) = gathering.next().unwrap();
+        let mut nodes = adder.fold(nodes, &mut [0.0]).unwrap().unwrap_err();
+        assert_eq!(adder.refuse(&mut nodes, NumberFormat::F32), []);
+    }
+
+    /// What a narrow format makes infinite is nobody's fault, and a NaN is.
+    #[test]
+    fn an_infinity_of_the_wire_is_nobodys_fault() {
+        let blocks = Blocks::new(1);
+        let mut alone = blocks.take(1, NumberFormat::F32);
+        for (format, value, bad) in [
+            (NumberFormat::Bf16, f32::MAX, false),
+            (NumberFormat::Bf16, f32::NAN, true),
+            (NumberFormat::F32, f32::INFINITY, true),
+            (NumberFormat::F32, f32::MAX, false),
+        ] {
+            let mut sent = blocks.take(1, format);
+            sent.fill(&[value]);
+            let term = Term { weight: 1.0, source: sent.source() };
+            assert_eq!(is_bad(&term, format, &mut alone), bad, "{format:?} {value}");
+        }
     }
 
     /// A holder that does not answer is asked no more than the others are waited for.

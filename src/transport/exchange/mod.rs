@@ -20,10 +20,11 @@
 //! Inside, `events` has what the machines are told and want done; every other file owns its state:
 //! `plan` who sums which chunks, `owners` how much each, `part` one node's part in one exchange,
 //! `expected` what a step that is still computed will be made of, `announced` what of it is final,
-//! `gathering` how an owner comes by it, `node` all exchanges of a node, `store` results and the
+//! `gathering` how an owner comes by it, `early` what comes before its plan, `node` all exchanges of a node, `store` results and the
 //! sums that are made, `reassembly` vectors that connections read into, `eager` results that are
 //! sent before their weights are known, `monitor` what the coordinator knows of one exchange and
 //! `monitors` of all, `blame` who holds one up, `doubts` who says that a sum is not finite,
+//! `disputes` sums of which nodes hold different bytes, `suspects` who must have lied then, `warnings` what is told of wrong words,
 //! `groups` workers that sum by a collective, `states` replicas' states on their way.
 
 mod announced;
@@ -31,8 +32,10 @@ mod blame;
 mod block;
 mod choices;
 mod coordinator;
+mod disputes;
 mod doubts;
 mod eager;
+mod early;
 mod events;
 mod expected;
 mod frame;
@@ -47,6 +50,8 @@ mod plan;
 mod reassembly;
 mod states;
 mod store;
+mod suspects;
+mod warnings;
 mod worker;
 
 pub(super) use block::{Block, Blocks, Vectors};
@@ -61,10 +66,12 @@ pub use monitor::StalledSum;
 pub(super) use node::NodeContext;
 pub(super) use reassembly::{ReassemblyBuffers, WriteSlot};
 pub(super) use states::{Arriving, frames as state_frames};
-pub(super) use store::{HostResults, SharedSums};
+pub(super) use store::{HostResults, NotFinite, SharedSums};
+pub(super) use warnings::Warnings;
 pub(super) use worker::WorkerSums;
 
 use super::wire::COORDINATOR;
+use crate::gpu::nonfinite_mask;
 use crate::ids::{Step, Worker};
 use std::time::Duration;
 
@@ -74,6 +81,11 @@ type Key = (Step, u32);
 /// What a node is called in words.
 pub(super) fn name_of(node: u32) -> String {
     if node == COORDINATOR { "the coordinator".into() } else { Worker(node).to_string() }
+}
+
+/// Whether all numbers of a chunk of a sum are finite, as they lie in their place.
+pub(super) fn is_finite(place: &[u8]) -> bool {
+    nonfinite_mask(bytemuck::cast_slice(place)) == 0.0
 }
 
 /// How often it is looked whether something does not go on.
@@ -90,8 +102,10 @@ const DATA_WAITING_MAX: usize = 1 << 30;
 /// order, more than once, and workers are lost; and threads with channels.
 #[cfg(test)]
 mod tests {
+    use super::plan::{nodes_of, of_all_stripes};
     use super::*;
     use crate::ids::{Job, Task};
+    use crate::run::NumberFormat;
     use crate::transport::collective::ResultStore;
     use crate::transport::ledger::Ledger;
     use crate::transport::wire::{
@@ -232,6 +246,7 @@ mod tests {
             }
             if let Some(slot) = self.buffers.slot(&header) {
                 slot.with(|place| place.copy_from_slice(bytes)).unwrap();
+                header.finite = slot.with(|place| is_finite(place)).unwrap();
                 return (header, Ok(slot));
             }
             let mut block = self.blocks.take(header.count(), header.format);
@@ -251,12 +266,31 @@ mod tests {
                 Packet::ToWorker(ToWorker::SendSum { step, attempt, to }) => {
                     self.work_on(now, WorkerEvent::Give { step, attempt, to })
                 }
+                Packet::ToWorker(ToWorker::TakeSum { step, attempt, owners }) => {
+                    self.work_on(now, WorkerEvent::TakeSum { step, attempt, owners })
+                }
+                Packet::ToWorker(ToWorker::TellDigests { step, attempt }) => {
+                    self.work_on(now, WorkerEvent::TellDigests { step, attempt })
+                }
+                Packet::FromWorker(FromWorker::ChunkDigests { step, attempt, digests }) => {
+                    let worker = from;
+                    let event = CoordinatorEvent::ChunkDigests { worker, step, attempt, digests };
+                    self.coordinate(now, event)
+                }
                 Packet::FromWorker(FromWorker::Held { step, attempt, digest }) => {
                     let held = CoordinatorEvent::Held { worker: from, step, attempt, digest };
                     self.coordinate(now, held)
                 }
-                Packet::FromWorker(FromWorker::SumNotFinite { step, attempt }) => {
-                    let event = CoordinatorEvent::NotFinite { worker: from, step, attempt };
+                Packet::FromWorker(FromWorker::SumNotFinite {
+                    step,
+                    attempt,
+                    sums_of,
+                    terms_of,
+                }) => {
+                    let (sums_of, terms_of) =
+                        (sums_of.into_iter().collect(), terms_of.into_iter().collect());
+                    let of = NotFinite { sums_of, terms_of };
+                    let event = CoordinatorEvent::NotFinite { worker: from, step, attempt, of };
                     self.coordinate(now, event)
                 }
                 Packet::FromWorker(FromWorker::Waiting { step, attempt, on }) => self
@@ -283,16 +317,16 @@ mod tests {
                 }
                 other => unreachable!("{other:?}"),
             };
-            sent.extend(self.works());
+            sent.extend(self.works(now));
             sent
         }
 
-        fn works(&mut self) -> Sent {
+        fn works(&mut self, now: Instant) -> Sent {
             match &mut self.machine {
                 Machine::Coordinator(sums) => {
                     let mut effects = Vec::new();
                     while sums.work(&mut effects) {}
-                    sums.finish(&mut effects);
+                    sums.finish(now, &mut effects);
                     self.carry_out(effects)
                 }
                 Machine::Worker(sums) => {
@@ -309,7 +343,7 @@ mod tests {
                 Machine::Coordinator(_) => self.coordinate(now, CoordinatorEvent::Tick),
                 Machine::Worker(_) => self.work_on(now, WorkerEvent::Tick),
             };
-            sent.extend(self.works());
+            sent.extend(self.works(now));
             sent
         }
 
@@ -388,6 +422,12 @@ mod tests {
         differ: bool,
         /// Chunks of terms that came.
         terms_came: usize,
+        /// A worker of whose own sums nothing comes: it sends others.
+        liar: Option<u32>,
+        /// Whether worker 3 sends no chunks of terms.
+        mute: bool,
+        /// Why the liar was given up.
+        reasons: Vec<String>,
     }
 
     impl World {
@@ -414,6 +454,9 @@ mod tests {
                 is_calm: false,
                 differ: false,
                 terms_came: 0,
+                liar: None,
+                mute: false,
+                reasons: Vec::new(),
             }
         }
 
@@ -543,8 +586,14 @@ mod tests {
         }
 
         fn send(&mut self, from: u32, sent: Sent) {
+            let is_lied_about = |packet: &Packet| {
+                let is_of = |of: Kind| matches!(packet, Packet::Chunk(it) if it.header.kind == of);
+                Some(from) == self.liar && is_of(Kind::Sum)
+                    || self.mute && from == 3 && is_of(Kind::Term)
+            };
             let alive = sent.into_iter().filter(|(to, _)| !self.lost.contains(to));
-            self.under_way.extend(alive.map(|(to, packet)| (from, to, packet)));
+            let sent = alive.filter(|(_, packet)| !is_lied_about(packet));
+            self.under_way.extend(sent.map(|(to, packet)| (from, to, packet)));
         }
 
         fn begin(&mut self) {
@@ -557,7 +606,7 @@ mod tests {
                 spares_one: false,
             };
             let mut sent = self.coordinator.coordinate(self.now, sum);
-            sent.extend(self.coordinator.works());
+            sent.extend(self.coordinator.works(self.now));
             self.send(COORDINATOR, sent);
         }
 
@@ -680,6 +729,85 @@ mod tests {
             }
         }
 
+        /// Who sums each chunk of what is expected.
+        fn expected_owners(&self) -> Vec<Option<u32>> {
+            let count = chunks(self.length());
+            let owners = |(_, _, packet): &(u32, u32, Packet)| match packet {
+                Packet::ToWorker(ToWorker::Expect { owners, stripe, .. }) => {
+                    Some(nodes_of(&of_all_stripes(owners, *stripe, count), count))
+                }
+                _ => None,
+            };
+            self.under_way.iter().find_map(owners).unwrap()
+        }
+
+        /// A worker sends others these numbers as the sum of a chunk.
+        fn lie(&mut self, liar: u32, to: u32, chunk: usize, fill: f32) {
+            let range = chunk_range(chunk, self.length());
+            let header = Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len())
+                .of_step(Step(0), 0, 0);
+            let body = Body::Slice(Arc::new(vec![fill; range.len()]), 0..range.len());
+            self.under_way.push((liar, to, Packet::Chunk(Frame { header, body })));
+        }
+
+        /// Makes one sum of results that are there though a worker lies, who may be lost for it,
+        /// and nobody else; gives why it was.
+        fn run_against(self, liar: u32) -> Vec<String> {
+            self.run_to_the_end(liar).1
+        }
+
+        /// The same; gives the coordinator too.
+        fn run_to_the_end(mut self, liar: u32) -> (Node, Vec<String>) {
+            let begun = self.now;
+            self.begin();
+            for _ in 0..20_000 {
+                let given_up = std::mem::take(&mut self.coordinator.given_up);
+                assert!(given_up.iter().all(|(worker, _)| *worker == liar), "{given_up:?}");
+                if !given_up.is_empty() && !self.lost.contains(&liar) {
+                    self.lose_worker(liar);
+                }
+                self.reasons.extend(given_up.into_iter().map(|(_, reason)| reason));
+                if let Some(digest) = self.agreed()
+                    && self.under_way.is_empty()
+                {
+                    let there = self.workers.iter().filter(|node| !self.lost.contains(&node.me));
+                    let key = (Step(0), self.number());
+                    let right = whole(self.groups, self.length());
+                    assert!(there.map(|node| node.sum(key, digest).unwrap()).all(|x| x == right));
+                    assert!(self.now < begun + Duration::from_secs(2), "it is not waited for");
+                    return (self.coordinator, self.reasons);
+                }
+                let again = |(_, said): &(Worker, Notice)| match said {
+                    Notice::SumFailed { attempt, .. } | Notice::ResultNotFinite { attempt, .. } => {
+                        *attempt == self.attempt
+                    }
+                    _ => false,
+                };
+                if self.coordinator.reports.iter().any(again) {
+                    self.attempt += 1;
+                    self.begin();
+                }
+                match self.under_way.is_empty() {
+                    true => self.tick(),
+                    false => self.deliver(),
+                }
+            }
+            panic!("the sum is not made: {:?}", self.coordinator.reports);
+        }
+
+        /// Two groups of two, all but the liar with their results, before anything is summed.
+        fn lied_to(seed: u64, liar: u32) -> Self {
+            let draw = ChaCha8Rng::seed_from_u64(seed);
+            let mut world = Self::of(draw, 2, 5 * CHUNK + 7, SETTINGS).at_work();
+            world.is_calm = true;
+            world.liar = Some(liar);
+            world
+        }
+
+        fn compute_but_of(&mut self, liar: u32) {
+            (0..4).for_each(|at| self.compute_in_parts(at, 1, at == liar));
+        }
+
         /// Makes one sum, whatever happens; gives the digest of all that was delivered, and what
         /// became of what was expected.
         fn run(mut self) -> (u64, Vec<Expectation>) {
@@ -793,6 +921,195 @@ mod tests {
                 let (_, expectations) = world.run();
                 assert_eq!(expectations, [Expectation::Told, Expectation::Confirmed]);
             }
+        }
+    }
+
+    /// What a worker sends of the sums of chunks that others sum counts for nothing.
+    #[test]
+    fn a_sum_counts_of_its_owner_alone() {
+        for seed in 0..8 {
+            let mut world = World::lied_to(seed, 3);
+            world.liar = None;
+            let owners = world.expected_owners();
+            for (chunk, owner) in owners.into_iter().enumerate().filter(|(_, of)| *of != Some(3)) {
+                let others = (0..3).filter(|to| Some(*to) != owner);
+                others.for_each(|to| world.lie(3, to, chunk, 0.0));
+            }
+            world.compute_but_of(3);
+            assert_eq!(world.run_against(3), Vec::<String>::new(), "nobody minds");
+        }
+    }
+
+    /// Who sends everybody other sums is found, and the sum is made again at once.
+    #[test]
+    fn who_sends_different_sums_is_given_up() {
+        for seed in 0..8 {
+            let mut world = World::lied_to(seed, 3);
+            let owners = world.expected_owners();
+            assert!(owners.contains(&Some(3)));
+            for (chunk, _) in owners.iter().enumerate().filter(|(_, owner)| **owner == Some(3)) {
+                (0..3).for_each(|to| world.lie(3, to, chunk, to as f32));
+            }
+            world.compute_but_of(3);
+            let reasons = world.run_against(3);
+            assert!(reasons.len() == 1 && reasons[0].contains("different bytes"), "{reasons:?}");
+        }
+    }
+
+    /// A sum that is not finite is seen by who gets it, whatever its owner says of it, and who sent
+    /// it is found, since all its terms are.
+    #[test]
+    fn who_sends_sums_that_are_not_finite_is_given_up() {
+        for seed in 0..8 {
+            let mut world = World::lied_to(seed, 3);
+            let owners = world.expected_owners();
+            for (chunk, _) in owners.iter().enumerate().filter(|(_, owner)| **owner == Some(3)) {
+                (0..3).for_each(|to| world.lie(3, to, chunk, f32::NAN));
+            }
+            world.compute_but_of(3);
+            let reasons = world.run_against(3);
+            assert!(reasons.len() == 1 && reasons[0].contains("not finite"), "{reasons:?}");
+        }
+    }
+
+    /// Of whoever announces NaN, nothing counts: terms are asked of the other holder, who has the
+    /// same, and nobody is lost for what others sent. It is named once two have seen it.
+    #[test]
+    fn nan_after_an_announcement_are_their_senders_fault() {
+        let mut named = 0;
+        for seed in 0..16 {
+            let mut world = World::lied_to(seed, 3);
+            world.liar = None;
+            // Announced as finite, at once.
+            let length = world.length();
+            let task = TASK;
+            let (chunks, numbers) = (0..chunks(length), Arc::new(vec![f32::NAN; length]));
+            let event = WorkerEvent::Announced { task, chunks, numbers };
+            let sent = world.workers[3].work_on(world.now, event);
+            world.send(3, sent);
+            (0..6).for_each(|_| world.deliver());
+            (0..3).for_each(|at| world.compute_in_parts(at, 1, false));
+            let (coordinator, reasons) = world.run_to_the_end(3);
+            let blamed = |(worker, notice): &(Worker, Notice)| match notice {
+                Notice::ResultNotFinite { .. } => Some(worker.0),
+                _ => None,
+            };
+            let blamed: BTreeSet<u32> = coordinator.reports.iter().filter_map(blamed).collect();
+            assert!(blamed.is_subset(&BTreeSet::from([3])), "{blamed:?}");
+            assert_eq!(reasons, Vec::<String>::new());
+            named += blamed.len();
+        }
+        assert!(named > 4, "{named}");
+    }
+
+    type Lie = fn(&mut World);
+
+    const LIAR: u32 = 3;
+
+    /// Says something of a term that is expected to all others.
+    fn say_ready(world: &mut World, attempt: u32, term: u32, (start, end): (usize, usize)) {
+        let word = Across::Ready { step: Step(0), attempt, term, start, end };
+        (0..3).for_each(|to| world.under_way.push((LIAR, to, Packet::Across(word.clone()))));
+    }
+
+    /// Sends all others chunks of kinds, steps and attempts that are not its to send.
+    fn send_chunks(world: &mut World, kind: Kind, (step, attempt): Key, term: u32) {
+        let length = world.length();
+        for (to, chunk) in (0..3).flat_map(|to| (0..chunks(length)).map(move |at| (to, at))) {
+            let range = chunk_range(chunk, length);
+            let header = Header::chunk(kind, NumberFormat::F32, range.start, range.len())
+                .of_step(step, attempt, term);
+            let body = Body::Slice(Arc::new(vec![5.0; range.len()]), 0..range.len());
+            world.under_way.push((LIAR, to, Packet::Chunk(Frame { header, body })));
+        }
+    }
+
+    fn tell_coordinator(world: &mut World, message: FromWorker) {
+        world.under_way.push((LIAR, COORDINATOR, Packet::FromWorker(message)));
+    }
+
+    /// What a worker that knows the token can say in the exchange behind the backward pass.
+    const LIES: [(&str, Lie); 21] = [
+        ("silent", |_| {}),
+        ("ready, and never sent", |world| {
+            world.mute = true;
+            say_ready(world, 0, 1, (0, 6));
+        }),
+        ("ready backwards", |world| say_ready(world, 0, 1, (3, 1))),
+        ("ready beyond the end", |world| say_ready(world, 0, 1, (0, 7))),
+        ("ready of largest numbers", |world| say_ready(world, u32::MAX, u32::MAX, (0, usize::MAX))),
+        ("ready in overlapping parts", |world| {
+            [(0, 1), (2, 3), (1, 2), (0, 0)].map(|part| say_ready(world, 0, 1, part));
+        }),
+        ("ready of another's term", |world| say_ready(world, 0, 0, (0, 6))),
+        ("ready of other attempts", |world| {
+            (1..2000).for_each(|attempt| say_ready(world, attempt, 1, (0, 6)));
+        }),
+        ("terms that nobody asked for", |world| send_chunks(world, Kind::Term, (Step(0), 0), 1)),
+        ("terms of others", |world| send_chunks(world, Kind::Term, (Step(0), 0), 0)),
+        ("terms of an older attempt", |world| send_chunks(world, Kind::Term, (Step(0), 7), 1)),
+        ("sums of other attempts", |world| {
+            (1..20).for_each(|attempt| send_chunks(world, Kind::Sum, (Step(0), attempt), 0));
+        }),
+        ("sums of other steps", |world| {
+            (1..60).for_each(|step| send_chunks(world, Kind::Sum, (Step(step), 0), 0));
+        }),
+        ("sums of everybody", |world| send_chunks(world, Kind::Sum, (Step(0), 0), 0)),
+        ("asks for what is not its", |world| {
+            for (to, term) in (0..3).flat_map(|to| [0, 1, 9].map(|term| (to, term))) {
+                let ask = |chunk| Across::Ask { step: Step(0), attempt: 0, term, chunk };
+                let asks = [0, 5, usize::MAX].map(|chunk| (LIAR, to, Packet::Across(ask(chunk))));
+                world.under_way.extend(asks);
+            }
+        }),
+        ("holds other bytes", |world| {
+            let (step, attempt, digest) = (Step(0), 0, Some(1));
+            tell_coordinator(world, FromWorker::Held { step, attempt, digest });
+        }),
+        ("holds what it has not got", |world| {
+            let (step, attempt, digest) = (Step(0), 0, None);
+            tell_coordinator(world, FromWorker::Held { step, attempt, digest });
+        }),
+        ("not finite", |world| {
+            let (sums_of, terms_of) = (vec![], vec![]);
+            let (step, attempt) = (Step(0), 0);
+            let word = FromWorker::SumNotFinite { step, attempt, sums_of, terms_of };
+            tell_coordinator(world, word);
+        }),
+        ("an owner's sum is not finite", |world| {
+            let (sums_of, terms_of) = (vec![0], vec![]);
+            let (step, attempt) = (Step(0), 0);
+            let word = FromWorker::SumNotFinite { step, attempt, sums_of, terms_of };
+            tell_coordinator(world, word);
+        }),
+        ("others' terms are not finite", |world| {
+            let (sums_of, terms_of) = (vec![], vec![0, 1, 2]);
+            let (step, attempt) = (Step(0), 0);
+            let word = FromWorker::SumNotFinite { step, attempt, sums_of, terms_of };
+            tell_coordinator(world, word);
+        }),
+        ("others' chunks did not come", |world| {
+            let digests = vec![Some(7); 6];
+            let (step, attempt) = (Step(0), 0);
+            tell_coordinator(world, FromWorker::ChunkDigests { step, attempt, digests });
+        }),
+    ];
+
+    /// Whatever a worker says or sends that is not its to: the sum has the right bits, in time, and
+    /// nobody else is lost or named for it.
+    #[test]
+    fn no_lie_costs_bits_time_or_others() {
+        for ((name, lie), seed) in LIES.into_iter().flat_map(|lie| (0..4).map(move |at| (lie, at)))
+        {
+            let mut world = World::lied_to(seed, LIAR);
+            world.liar = None;
+            lie(&mut world);
+            world.compute_but_of(LIAR);
+            let (coordinator, reasons) = world.run_to_the_end(LIAR);
+            let named = |(worker, notice): &(Worker, Notice)| {
+                matches!(notice, Notice::ResultNotFinite { .. }) && worker.0 != LIAR
+            };
+            assert!(!coordinator.reports.iter().any(named), "{name}: {reasons:?}");
         }
     }
 

@@ -7,7 +7,7 @@ use super::blame::blame;
 use super::{QUIET, WORD};
 use crate::ids::{Step, Worker, named};
 use crate::transport::Notice;
-use crate::transport::wire::COORDINATOR;
+use crate::transport::wire::{COORDINATOR, Owner};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -37,6 +37,10 @@ pub(super) struct ExchangeMonitor {
     pub(super) sources: BTreeSet<u32>,
     /// Who has something that is summed.
     pub(super) term_holders: BTreeSet<u32>,
+    /// Who sums which chunks, over connections.
+    pub(super) owners: Vec<Owner>,
+    /// Who can be asked for each term, where terms are asked for.
+    pub(super) askable: Vec<Vec<u32>>,
     /// One of them went before anybody had the sum: it is made again, once what was lost is there
     /// again.
     pub(super) void: bool,
@@ -72,6 +76,8 @@ impl ExchangeMonitor {
             receivers,
             sources,
             term_holders: BTreeSet::new(),
+            owners: Vec::new(),
+            askable: Vec::new(),
             void: false,
             given: BTreeSet::new(),
             holders: BTreeMap::new(),
@@ -115,6 +121,13 @@ impl ExchangeMonitor {
             self.holders.insert(node, digest);
         }
         right
+    }
+
+    /// Whether nodes hold different bytes.
+    pub(super) fn differ(&self) -> bool {
+        let mut digests = self.holders.values().flatten();
+        let first = digests.next();
+        digests.any(|digest| Some(digest) != first)
     }
 
     /// These bytes are applied; gives back who holds others, and is no holder any more.

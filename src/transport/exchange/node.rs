@@ -3,19 +3,21 @@
 use super::Key;
 use super::announced::Announcements;
 use super::block::{Block, Blocks, Vectors};
+use super::early::{Came, Early};
 use super::frame::Frame;
 use super::part::{ExchangePart, Outgoing, chunks_of};
 use super::plan::Plan;
 use super::reassembly::{ReassemblyBuffer, ReassemblyBuffers, WriteSlot};
-use super::store::{SharedSums, Sum, SumStore};
+use super::store::{NotFinite, SharedSums, Sum, SumStore};
 use crate::ids::{Job, Step, Task};
 use crate::run::NumberFormat;
-use crate::transport::wire::{Across, Header, Kind, chunks};
+use crate::transport::wire::{Across, COORDINATOR, Header, Kind, Owner, chunk_range, chunks};
 use crate::transport::{What, lock};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// An exchange under way.
 #[derive(Debug)]
@@ -29,14 +31,11 @@ struct Open {
     confirmed: bool,
     /// When a chunk came last.
     progressed: Instant,
-    /// Chunks of terms that came before the plan.
-    early: Vec<(Header, u32, Block)>,
-    /// What was announced before the plan.
-    announced: Vec<(u32, Across)>,
 }
 
-/// Announcements of other nodes that are kept until the plan comes.
-const EARLY_ANNOUNCED_MAX: usize = 1 << 12;
+/// Attempts at a step beyond the last one that this node was told of, of which something is kept: so
+/// many may be begun in vain before it hears of any.
+const ATTEMPTS_AHEAD: u32 = 16;
 
 /// What the exchanges of a node have in common with its connections.
 #[derive(Clone, Debug)]
@@ -77,6 +76,8 @@ impl NodeContext {
 pub(super) struct NodeExchanges {
     context: NodeContext,
     open: BTreeMap<Key, Open>,
+    /// What came of exchanges that the coordinator has not told of.
+    early: Early,
     sums: SharedSums,
     /// Steps below this one take no new exchange.
     first: Step,
@@ -90,7 +91,9 @@ impl NodeExchanges {
     pub(super) fn new(context: NodeContext) -> Self {
         let sums = Arc::new(Mutex::new(SumStore::new(context.kept_max)));
         let announced = Announcements::default();
-        Self { context, open: BTreeMap::new(), sums, first: Step(0), announced, latest: None }
+        let early = Early::new(context.length);
+        let open = BTreeMap::new();
+        Self { context, open, early, sums, first: Step(0), announced, latest: None }
     }
 
     /// The sums that are kept, for others to look at.
@@ -109,15 +112,7 @@ impl NodeExchanges {
             let out = Arc::new(ReassemblyBuffer::new(vectors.take(*length)));
             buffers.register(key.0, key.1, &out);
             let part = ExchangePart::listening(*me, key.0, key.1, out, blocks.clone());
-            Open {
-                part,
-                since: key.1,
-                planned: false,
-                confirmed: false,
-                progressed: now,
-                early: Vec::new(),
-                announced: Vec::new(),
-            }
+            Open { part, since: key.1, planned: false, confirmed: false, progressed: now }
         })
     }
 
@@ -130,18 +125,23 @@ impl NodeExchanges {
         out: &mut Vec<Outgoing>,
     ) -> Vec<String> {
         let key = (plan.step, plan.attempt);
+        let counts_from = plan.predecessor.as_ref().map_or(key.1, |before| before.attempt);
         let before =
             plan.predecessor.as_ref().and_then(|before| self.part_of(key.0, before.attempt));
+        let counts_from = before.as_ref().map_or(counts_from, |(since, _)| *since);
+        let came = self.early.take(key.0, counts_from..=key.1);
         self.supersede(key.0, key.1);
         // It came whole from others before the plan did, or is told again over a new connection.
         if self.sum(key.0, key.1).is_some() {
             return Vec::new();
         }
         self.latest = Some(now);
-        self.entry(key, now);
-        let Self { context, open, announced, .. } = self;
         // A plan that is told twice is the same plan.
-        let Some(open) = open.get_mut(&key).filter(|open| !open.planned) else { return Vec::new() };
+        if self.entry(key, now).planned {
+            return Vec::new();
+        }
+        let Self { context, open, announced, .. } = self;
+        let Some(open) = open.get_mut(&key) else { return Vec::new() };
         open.planned = true;
         open.progressed = now;
         if let Some((since, part)) = before {
@@ -164,16 +164,64 @@ impl NodeExchanges {
             open.confirmed = true;
             out.extend(open.part.join(plan, context.format, held));
         }
-        let mut wrong = Vec::new();
+        self.replay(key, came, now, out)
+    }
+
+    /// Takes in what came of an exchange before this node was told of it; gives what was wrong.
+    fn replay(
+        &mut self,
+        key: Key,
+        came: Vec<(u32, Came)>,
+        now: Instant,
+        out: &mut Vec<Outgoing>,
+    ) -> Vec<String> {
         // Announcements first: chunks that came early are then asked for no more.
-        for (from, message) in std::mem::take(&mut open.announced) {
-            wrong.extend(open.part.hear(from, &message, announced, out).err());
+        let (words, chunks): (Vec<_>, Vec<_>) =
+            came.into_iter().partition(|(_, came)| matches!(came, Came::Word(_)));
+        let mut wrong = Vec::new();
+        for (from, came) in words.into_iter().chain(chunks) {
+            let taken = match came {
+                Came::Word(message) => self.word(key, from, message, out),
+                Came::Chunk(header, block) => self.chunk(&header, from, block, now, out),
+            };
+            wrong.extend(taken.err());
         }
-        for (header, from, block) in std::mem::take(&mut open.early) {
-            wrong.extend(open.part.term(&header, from, block, announced, now).err());
+        if let Some(open) = self.open.get_mut(&key) {
+            open.part.asks(now, out);
         }
-        open.part.asks(now, out);
         wrong
+    }
+
+    /// The chunks of a sum come of these nodes too, or of these alone; gives what was wrong with
+    /// those that have come.
+    pub(super) fn take_sum(
+        &mut self,
+        key: Key,
+        senders: &[Owner],
+        now: Instant,
+        out: &mut Vec<Outgoing>,
+    ) -> Vec<String> {
+        let key = self.current(key);
+        if self.is_over(key) {
+            return Vec::new();
+        }
+        self.entry(key, now).part.come_of(senders);
+        let came = self.early.take(key.0, key.1..=key.1);
+        self.replay(key, came, now, out)
+    }
+
+    /// The digests of the chunks of a sum, as far as they are here.
+    pub(super) fn digests(&self, key: Key) -> Vec<Option<u64>> {
+        if let Some(open) = self.open.get(&self.current(key)) {
+            return open.part.digests().to_vec();
+        }
+        let length = self.context.length;
+        let vector = self.sum(key.0, key.1).and_then(|sum| sum.vector);
+        let digest = |vector: &[f32], chunk| {
+            xxh3_64(bytemuck::cast_slice(&vector[chunk_range(chunk, length)]))
+        };
+        let of_chunk = |chunk| vector.as_ref().map(|vector| digest(vector, chunk));
+        (0..chunks(length)).map(of_chunk).collect()
     }
 
     /// What this node has of an exchange that another one carries on, and which attempt that began
@@ -276,22 +324,29 @@ impl NodeExchanges {
         if self.is_over(key) {
             return Ok(());
         }
-        let key = self.current(key);
-        if !self.open.contains_key(&key) {
-            self.check_ahead(key.0)?;
+        let current = self.current(key);
+        if self.open.get(&current).is_some_and(|open| open.planned) {
+            self.word(current, from, message, out)?;
+            self.open.get_mut(&current).into_iter().for_each(|open| open.part.asks(now, out));
+            return Ok(());
         }
-        self.entry(key, now);
+        self.check_ahead(key)?;
+        self.early.put(key, from, Came::Word(message))
+    }
+
+    /// A word on an exchange that is planned.
+    fn word(
+        &mut self,
+        key: Key,
+        from: u32,
+        message: Across,
+        out: &mut Vec<Outgoing>,
+    ) -> Result<(), String> {
         let Self { open, announced, .. } = self;
-        let Some(open) = open.get_mut(&key) else { return Ok(()) };
-        if open.planned {
-            open.part.hear(from, &message, announced, out)?;
-            open.part.asks(now, out);
-        } else if open.announced.len() < EARLY_ANNOUNCED_MAX {
-            open.announced.push((from, message));
-        } else {
-            return Err("too much was announced before its exchange".into());
+        match open.get_mut(&key).filter(|open| open.planned) {
+            Some(open) => open.part.hear(from, &message, announced, out),
+            None => self.early.put(key, from, Came::Word(message)),
         }
-        Ok(())
     }
 
     /// Whether nothing is taken in for a sum any more: it is here, it is begun again, or its step
@@ -306,13 +361,18 @@ impl NodeExchanges {
         newer || key.0 < self.first || sums.get(key).is_some() && !sums.is_from_before(key)
     }
 
-    /// Steps far beyond those under way are none.
-    fn check_ahead(&self, step: Step) -> Result<(), String> {
+    /// Steps far beyond those under way are none, nor are attempts at them.
+    fn check_ahead(&self, (step, attempt): Key) -> Result<(), String> {
         let most = self.first.0 + 2 * self.context.kept_max as u64 + 64;
-        if step.0 <= most {
-            return Ok(());
+        if step.0 > most {
+            return Err(format!("{step} while steps from {} on are under way", self.first));
         }
-        Err(format!("a chunk of {step} while steps from {} on are under way", self.first))
+        let of_step = self.open.range((step, 0)..=(step, u32::MAX));
+        let last = of_step.map(|(key, _)| key.1).last().unwrap_or_default();
+        if attempt > last.saturating_add(ATTEMPTS_AHEAD) {
+            return Err(format!("attempt {attempt} at {step}, of which {last} is the last"));
+        }
+        Ok(())
     }
 
     /// The connection to a node is over.
@@ -340,6 +400,7 @@ impl NodeExchanges {
     /// coordinator.
     pub(super) fn supersede(&mut self, step: Step, attempt: u32) {
         self.open.retain(|other, _| other.0 != step || other.1 >= attempt);
+        self.early.retain(|other| other.0 != step || other.1 >= attempt);
         let mut sums = lock(&self.sums);
         if sums.is_from_before((step, attempt)) {
             sums.remove((step, attempt)).into_iter().for_each(|sum| self.context.vectors.give(sum));
@@ -356,47 +417,36 @@ impl NodeExchanges {
         out: &mut Vec<Outgoing>,
     ) -> Result<(), String> {
         let key = (Step(header.number), header.attempt);
-        let current = self.current(key);
-        if self.is_over(key) || current != key && self.is_of_lost_owner(current, header, from) {
+        if self.is_over(key) {
             self.context.blocks.give(block);
             return Ok(());
         }
-        let key = current;
-        // Every chunk of every term would be too much to keep for somebody who is not told
-        // anything; an honest plan is never that late.
-        let early_max = 2 * chunks(self.context.length) + 64;
-        // A worker that takes over a state meanwhile may have been told its part already.
-        if !self.open.get(&key).is_some_and(|open| open.planned) {
-            self.check_ahead(key.0)?;
+        if matches!(header.kind, Kind::Control | Kind::State | Kind::Result) {
+            return Err(format!("a chunk of kind {:?} belongs to no exchange", header.kind));
         }
         self.latest = Some(now);
-        self.entry(key, now);
-        let Self { open, announced, .. } = self;
-        let Some(open) = open.get_mut(&key) else { return Ok(()) };
-        open.progressed = now;
-        match header.kind {
-            Kind::Sum => open.part.summed(header, from, block),
-            Kind::Control | Kind::State | Kind::Result => {
-                Err(format!("a chunk of kind {:?} belongs to no exchange", header.kind))
-            }
-            _ if open.planned => {
-                open.part.term(header, from, block, announced, now)?;
-                open.part.asks(now, out);
-                Ok(())
-            }
-            _ if open.early.len() < early_max => {
-                open.early.push((*header, from, block));
-                Ok(())
-            }
-            _ => Err("too many chunks came before their exchange was announced".into()),
+        let current = self.current(key);
+        // What the coordinator sends of a sum needs no word of it besides.
+        if header.kind == Kind::Sum && from == COORDINATOR {
+            self.entry(current, now);
         }
-    }
-
-    /// Whether a chunk that was sent for an exchange which another one carries on is a sum whose
-    /// owner is another now: it has other bits, perhaps.
-    fn is_of_lost_owner(&self, current: Key, header: &Header, from: u32) -> bool {
-        let open = self.open.get(&current);
-        header.kind == Kind::Sum && open.is_some_and(|open| !open.part.is_owner(from, header))
+        let Self { open, announced, .. } = self;
+        let takes = |open: &&mut Open| match header.kind {
+            Kind::Sum => open.part.comes_of(from, header),
+            _ => open.planned,
+        };
+        let Some(open) = open.get_mut(&current).filter(takes) else {
+            // The word of who sends it may still be on its way.
+            self.check_ahead(key)?;
+            return self.early.put(key, from, Came::Chunk(*header, block));
+        };
+        open.progressed = now;
+        if header.kind == Kind::Sum {
+            return open.part.summed(header, from, block);
+        }
+        open.part.term(header, from, block, announced, now)?;
+        open.part.asks(now, out);
+        Ok(())
     }
 
     /// Takes in a chunk of a sum that was read into the place where it belongs.
@@ -410,11 +460,9 @@ impl NodeExchanges {
     ) -> Result<(), String> {
         let key = (Step(header.number), header.attempt);
         let current = self.current(key);
-        if current != key && self.is_of_lost_owner(current, header, from) {
-            return Ok(());
-        }
         if let Some(open) = self.open.get_mut(&current)
-            && open.part.placed(header, slot)
+            && open.part.comes_of(from, header)
+            && open.part.placed(header, from, slot)
         {
             open.progressed = now;
             return Ok(());
@@ -444,6 +492,12 @@ impl NodeExchanges {
             }
         }
         false
+    }
+
+    /// Whose numbers have turned out not to be finite, in which exchanges.
+    pub(super) fn not_finite(&mut self) -> Vec<(Key, NotFinite)> {
+        let of = |(key, open): (&Key, &mut Open)| Some((*key, open.part.not_finite()?));
+        self.open.iter_mut().filter_map(of).collect()
     }
 
     /// The sums that became whole.
@@ -504,18 +558,21 @@ impl NodeExchanges {
     /// A step is decided: nothing more is taken in for it but its sum, from those who have it.
     pub(super) fn decided(&mut self, step: Step, attempt: Option<u32>) {
         self.open.retain(|key, _| key.0 != step || Some(key.1) == attempt);
+        self.early.retain(|key| key.0 != step || Some(key.1) == attempt);
     }
 
     /// Steps below this one are over for this node.
     pub(super) fn applied(&mut self, next: Step) {
         self.first = self.first.max(next);
         self.open.retain(|key, _| key.0 >= next);
+        self.early.retain(|key| key.0 >= next);
     }
 
     /// Goes on at another step, whose own exchange may be under way.
     pub(super) fn moved(&mut self, next: Step) {
         self.first = next;
         self.open.retain(|key, _| key.0 >= next);
+        self.early.retain(|key| key.0 >= next);
     }
 
     /// What a node is owed of all exchanges under way.
@@ -536,6 +593,7 @@ impl NodeExchanges {
     /// was restarted may make some of them again.
     pub(super) fn reset(&mut self) {
         self.open.clear();
+        self.early.retain(|_| false);
         self.announced.clear();
         // Not forgotten: what is decided is still to be applied, and only a new coordinator knows.
         lock(&self.sums).connection_lost();
@@ -559,7 +617,6 @@ mod tests {
     use crate::ids::Worker;
     use crate::transport::wire::{CHUNK, COORDINATOR, Owner, chunk_range};
     use crate::transport::{Piece, Summand};
-    use std::collections::BTreeSet;
 
     /// A worker that takes over a state goes on receiving the sum of the step that comes after it.
     #[test]
@@ -572,7 +629,7 @@ mod tests {
             let header = Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len())
                 .of_step(Step(step), 0, 0);
             let block = blocks.take(range.len(), NumberFormat::F32);
-            node.chunk(&header, 0, block, Instant::now(), &mut Vec::new()).unwrap();
+            node.chunk(&header, COORDINATOR, block, Instant::now(), &mut Vec::new()).unwrap();
         };
         come(&mut node, 6, 0);
         come(&mut node, 7, 0);
@@ -614,13 +671,43 @@ mod tests {
             vector: Some(Arc::new(vec![2.0; 3])),
             digest: 5,
             finite: true,
-            nonfinite: BTreeSet::new(),
+            nonfinite: NotFinite::default(),
         });
         assert_eq!(sends(&mut node), 0, "it is whole");
         node.reset();
         assert!(node.has(key.0, key.1, 5), "if it is decided, it is applied");
         assert_eq!(sends(&mut node), 1);
         assert!(!node.has(key.0, key.1, 5) && node.is_open(key.0, key.1));
+    }
+
+    /// What is sent of exchanges that nobody began takes no vectors, and no more memory than a few,
+    /// whatever it names.
+    #[test]
+    fn what_nobody_began_takes_little_memory() {
+        let (length, now) = (4 * CHUNK, Instant::now());
+        let mut node = NodeExchanges::new(NodeContext::of_tests(0, length));
+        let blocks = node.context.blocks.clone();
+        let mut taken = 0;
+        for (step, attempt, chunk) in (0..60u64)
+            .flat_map(|step| (0..16).flat_map(move |at| (0..4).map(move |c| (step, at, c))))
+        {
+            let word = Across::Ready { step: Step(step), attempt, term: 0, start: 0, end: 1 };
+            let _ = node.hear(1, word, now, &mut Vec::new());
+            let range = chunk_range(chunk, length);
+            let header = Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len())
+                .of_step(Step(step), attempt, 0);
+            let block = blocks.take(range.len(), NumberFormat::F32);
+            taken += usize::from(node.chunk(&header, 1, block, now, &mut Vec::new()).is_ok());
+        }
+        assert_eq!(node.len(), 0, "no exchange is open");
+        assert!(taken <= 2 * 4 + 64, "{taken} chunks are kept");
+        let of_another = blocks.take(CHUNK, NumberFormat::F32);
+        let header = Header::chunk(Kind::Sum, NumberFormat::F32, 0, CHUNK).of_step(Step(1), 0, 0);
+        assert!(node.chunk(&header, 2, of_another, now, &mut Vec::new()).is_ok(), "each by itself");
+        node.applied(Step(60));
+        let again = blocks.take(CHUNK, NumberFormat::F32);
+        let header = Header::chunk(Kind::Sum, NumberFormat::F32, 0, CHUNK).of_step(Step(61), 0, 0);
+        assert!(node.chunk(&header, 1, again, now, &mut Vec::new()).is_ok(), "there is room again");
     }
 
     /// Takes part in a step of which this worker (0) and worker 1 hold the one term, and worker 2
@@ -665,13 +752,16 @@ mod tests {
         let now = Instant::now();
         let mut node = NodeExchanges::new(NodeContext::of_tests(0, 6 * CHUNK));
         let mut out = Vec::new();
-        let early: Vec<_> = (0..EARLY_ANNOUNCED_MAX + 1)
-            .map(|_| node.hear(1, ready(0, 0, 1), now, &mut out))
-            .collect();
-        assert!(early[..EARLY_ANNOUNCED_MAX].iter().all(Result::is_ok));
-        assert!(early[EARLY_ANNOUNCED_MAX].is_err(), "too much before the plan");
+        let early = |count: usize, node: &mut NodeExchanges| {
+            (0..count).try_for_each(|_| node.hear(1, ready(0, 0, 1), now, &mut Vec::new()))
+        };
+        assert!(early(1 << 12, &mut node).is_ok());
+        assert!(early(1 << 20, &mut node).is_err(), "too much before the plan");
+        node.hear(2, ready(1, 0, 0), now, &mut out).unwrap();
         let far = Across::Ready { step: Step(1 << 40), attempt: 0, term: 0, start: 0, end: 1 };
         assert!(node.hear(1, far, now, &mut out).is_err(), "a step that nobody is at");
+        let far = Across::Ready { step: Step(1), attempt: 99, term: 0, start: 0, end: 1 };
+        assert!(node.hear(1, far, now, &mut out).is_err(), "an attempt that nobody is at");
         expecting(&mut node, &mut out);
         // What was announced before the plan counts: its partner has a chunk that this node sums.
         match &out[..] {

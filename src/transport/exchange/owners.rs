@@ -35,6 +35,9 @@ pub(super) struct OwnerShares {
     unresponsive: BTreeSet<u32>,
     /// Workers to which no other can connect.
     unreachable: BTreeSet<u32>,
+    /// Workers one of which has lied about sums, and those that have for certain: they sum nothing.
+    suspected: BTreeSet<u32>,
+    liars: BTreeSet<u32>,
 }
 
 impl OwnerShares {
@@ -59,6 +62,22 @@ impl OwnerShares {
         self.unresponsive.remove(&worker);
     }
 
+    /// One of these has lied about a sum, or this one: they own nothing, not after they have come
+    /// again either.
+    pub(super) fn distrust(&mut self, suspected: &BTreeSet<u32>, liar: Option<u32>) {
+        self.suspected.clone_from(suspected);
+        self.liars.extend(liar);
+    }
+
+    fn is_trusted(&self, worker: u32) -> bool {
+        !self.suspected.contains(&worker) && !self.liars.contains(&worker)
+    }
+
+    /// Whether some of these can own something.
+    pub(super) fn some_can_own(&self, holders: &[u32]) -> bool {
+        holders.iter().any(|holder| self.is_trusted(*holder))
+    }
+
     /// A worker is lost, or another process has its number.
     pub(super) fn forget(&mut self, worker: u32) {
         self.late.remove(&worker);
@@ -75,7 +94,7 @@ impl OwnerShares {
     }
 
     /// Who sums which chunks of a vector of `length` numbers. At least one of the holders must be
-    /// present.
+    /// present and [able to](Self::some_can_own).
     pub(super) fn owners(
         &self,
         present: &BTreeSet<u32>,
@@ -142,7 +161,7 @@ impl OwnerShares {
         let holds_none = |worker: &u32| !loads.contains_key(worker);
         let owns = |worker: &&u32| {
             let answers = !self.unresponsive.contains(worker) && !self.unreachable.contains(worker);
-            answers || !holds_none(worker)
+            self.is_trusted(**worker) && (answers || !holds_none(worker))
         };
         let mut workers: Vec<u32> = present.iter().filter(owns).copied().collect();
         // Of a short vector only the first few get a chunk.

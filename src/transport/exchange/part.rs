@@ -12,15 +12,15 @@
 use super::announced::Announcements;
 use super::block::{Block, Blocks};
 use super::frame::{Body, Frame};
-use super::gathering::{Adder, Content, ExpectedTerm, Gathering};
-use super::plan::Plan;
+use super::gathering::{Adder, Content, ExpectedTerm, Gathering, is_bad};
+use super::plan::{Plan, nodes_of};
 use super::reassembly::{ReassemblyBuffer, WriteSlot};
-use super::store::Sum;
+use super::store::{NotFinite, Sum};
 use crate::gpu::{Folded, Source, Term, digest_of_bits, fold_chunk, nonfinite_mask};
 use crate::ids::{Step, Task};
 use crate::run::NumberFormat;
 use crate::transport::What;
-use crate::transport::wire::{Across, Header, Kind, Owner, chunk_range, chunks};
+use crate::transport::wire::{Across, COORDINATOR, Header, Kind, Owner, chunk_range, chunks};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,6 +53,10 @@ pub(super) struct ExchangePart {
     blocks: Blocks,
     /// Which chunks this node sums, and its places among the owners.
     own: Vec<(usize, Owner)>,
+    /// Who sums each chunk.
+    summed_by: Vec<Option<u32>>,
+    /// Who sends each chunk besides, as the coordinator has said.
+    sent_by: Vec<Option<u32>>,
     /// The terms of own chunks, where they are expected.
     gathering: Option<Gathering>,
     /// The terms this node has, for its own chunks.
@@ -65,8 +69,10 @@ pub(super) struct ExchangePart {
     digests: Vec<Option<u64>>,
     left: usize,
     finite: bool,
-    /// Whose terms of own chunks are not.
-    nonfinite: BTreeSet<u32>,
+    /// Whose chunks are not.
+    nonfinite: NotFinite,
+    /// Of those, who has not been told of.
+    untold: Option<NotFinite>,
 }
 
 impl ExchangePart {
@@ -95,6 +101,8 @@ impl ExchangePart {
             format: NumberFormat::F32,
             blocks,
             own: Vec::new(),
+            summed_by: vec![None; count],
+            sent_by: vec![None; count],
             gathering: None,
             local: Vec::new(),
             waiting: BTreeMap::new(),
@@ -103,7 +111,8 @@ impl ExchangePart {
             digests: vec![None; count],
             left: count,
             finite: true,
-            nonfinite: BTreeSet::new(),
+            nonfinite: NotFinite::default(),
+            untold: None,
         }
     }
 
@@ -140,6 +149,7 @@ impl ExchangePart {
                 }
             }
         }
+        self.summed_by = nodes_of(&plan.owners, self.digests.len());
         self.own = plan
             .owners
             .iter()
@@ -171,6 +181,7 @@ impl ExchangePart {
     pub(super) fn expect(&mut self, plan: Plan, format: NumberFormat) {
         let count = self.digests.len();
         let owners = plan.all_owners(count);
+        self.summed_by = nodes_of(&owners, count);
         self.own =
             owners.iter().copied().enumerate().filter(|(_, owner)| owner.node == self.me).collect();
         self.own.iter().for_each(|(_, owner)| self.out.close(owner.start..owner.end));
@@ -209,6 +220,7 @@ impl ExchangePart {
         let count = self.digests.len();
         let moved = plan.moved(count);
         let owners = plan.all_owners(count);
+        self.summed_by = nodes_of(&owners, count);
         let all = owners.iter().copied().enumerate();
         self.own = all.filter(|(_, owner)| owner.node == self.me).collect();
         // By the new owners, which are set by now.
@@ -254,6 +266,7 @@ impl ExchangePart {
                 self.place(chunk, digest, came.finite);
             }
         }
+        self.nonfinite.extend(came.nonfinite.clone());
     }
 
     /// The vector that the sum's chunks are read into.
@@ -261,12 +274,25 @@ impl ExchangePart {
         &self.out
     }
 
-    /// Whether a node sums a chunk.
-    pub(super) fn is_owner(&self, node: u32, header: &Header) -> bool {
-        header.chunk_of(self.out.len()).is_ok_and(|chunk| {
-            let owns = |owner: &Owner| (owner.start..owner.end).contains(&chunk);
-            self.plan.owners.iter().any(|owner| owner.node == node && owns(owner))
-        })
+    /// The coordinator says who sends chunks of the sum besides their owners.
+    pub(super) fn come_of(&mut self, senders: &[Owner]) {
+        self.sent_by = nodes_of(senders, self.digests.len());
+    }
+
+    /// Whether a chunk of the sum counts if it comes of this node: of its owner, of one that the
+    /// coordinator has named, or of the coordinator itself.
+    pub(super) fn comes_of(&self, node: u32, header: &Header) -> bool {
+        let is_of = |chunk: usize| {
+            let nodes = [self.summed_by[chunk], self.sent_by[chunk]];
+            nodes.contains(&Some(node))
+        };
+        // What is no chunk at all is refused with its reason.
+        node == COORDINATOR || header.chunk_of(self.out.len()).map_or(true, is_of)
+    }
+
+    /// The digests of the chunks that are here.
+    pub(super) fn digests(&self) -> &[Option<u64>] {
+        &self.digests
     }
 
     /// The tasks whose results are expected of this node, with their terms.
@@ -350,8 +376,8 @@ impl ExchangePart {
         // A node that sums nothing knows some of the terms only, under the numbers of all.
         let term = (0..count).find(|at| self.plan.place(*at) == term).unwrap_or(count);
         let task = self.gathering.as_ref().and_then(|gathering| gathering.terms().get(term)?.mine);
-        let owns = |owner: &Owner| owner.node == by && (owner.start..owner.end).contains(&chunk);
-        let Some(task) = task.filter(|_| self.plan.owners.iter().any(owns)) else {
+        let owner = self.summed_by.get(chunk).copied().flatten();
+        let Some(task) = task.filter(|_| owner == Some(by)) else {
             return Err(format!(
                 "{by} asks for term {term}, chunk {chunk}, which is not its to sum"
             ));
@@ -551,14 +577,41 @@ impl ExchangePart {
 
     /// Sums one chunk that is ready; gives back what is sent of it, none if no chunk is ready.
     pub(super) fn sum_next(&mut self, announced: &Announcements) -> Option<Vec<Outgoing>> {
-        let (chunk, block, folded) = match &self.gathering {
+        let summed = match &self.gathering {
             Some(_) => self.fold_expected(announced)?,
-            None => self.fold_planned()?,
+            None => Some(self.fold_planned()?),
         };
-        Some(self.publish(chunk, block, folded))
+        let publish = |(chunk, block, folded)| self.publish(chunk, block, folded);
+        Some(summed.map(publish).unwrap_or_default())
     }
 
-    fn fold_expected(&mut self, announced: &Announcements) -> Option<(usize, Block, Folded)> {
+    /// Some numbers of others, or of the sums made here, are not finite, which the coordinator is to
+    /// be told, once of each.
+    pub(super) fn not_finite(&mut self) -> Option<NotFinite> {
+        self.untold.take()
+    }
+
+    /// Numbers that were to be summed here are not finite.
+    fn note(&mut self, of: NotFinite) {
+        let before = self.nonfinite.clone();
+        self.nonfinite.extend(of.clone());
+        if self.nonfinite != before {
+            self.untold.get_or_insert_default().extend(of);
+        }
+    }
+
+    /// Terms that are finite have a sum that is not: nobody gets it.
+    fn overflows(&mut self) {
+        let sums_of = BTreeSet::from([self.me]);
+        self.note(NotFinite { sums_of, ..NotFinite::default() });
+    }
+
+    /// Sums a chunk of terms that were asked for, if it can be: none if some are to be asked of
+    /// others.
+    fn fold_expected(
+        &mut self,
+        announced: &Announcements,
+    ) -> Option<Option<(usize, Block, Folded)>> {
         let mut gathering = self.gathering.take()?;
         let next = gathering.next();
         let tasks: Vec<Option<Task>> = gathering.terms().iter().map(|term| term.mine).collect();
@@ -570,8 +623,24 @@ impl ExchangePart {
         // the place may be read by others.
         let mut block = self.blocks.take(count, NumberFormat::F32);
         let adder = Adder { mine: &mine, blocks, count };
-        let folded = adder.fold(nodes, block.floats_mut())?;
-        Some((chunk, block, folded))
+        let mut nodes = match adder.fold(nodes, block.floats_mut())? {
+            Ok(folded) => return Some(Some((chunk, block, folded))),
+            Err(nodes) => nodes,
+        };
+        // Looked for only now: a second pass over every term would cost as much as the sum.
+        let refused = adder.refuse(&mut nodes, self.format);
+        blocks.give(block);
+        if refused.is_empty() {
+            adder.spend(nodes);
+            self.overflows();
+            return Some(None);
+        }
+        let terms_of = refused.iter().map(|(_, holder)| *holder).collect();
+        self.gathering.iter_mut().for_each(|gathering| {
+            gathering.take_back(chunk, std::mem::take(&mut nodes), &refused);
+        });
+        self.note(NotFinite { terms_of, ..NotFinite::default() });
+        Some(None)
     }
 
     fn fold_planned(&mut self) -> Option<(usize, Block, Folded)> {
@@ -597,10 +666,10 @@ impl ExchangePart {
         let folded = fold_chunk(&terms, block.floats_mut());
         // Looked for only now: a second pass over every term would cost as much as the sum.
         if !folded.finite {
-            let blamed = self.blamed(chunk, &terms);
-            self.nonfinite.extend(blamed);
+            let terms_of = self.blamed(chunk, &terms);
+            drop(terms);
+            self.note(NotFinite { terms_of, ..NotFinite::default() });
         }
-        drop(terms);
         came.into_iter().chain(rounded).flatten().for_each(|block| self.blocks.give(block));
         Some((chunk, block, folded))
     }
@@ -619,6 +688,15 @@ impl ExchangePart {
             };
             narrow
         });
+        // The coordinator sees what it is made of, and says so. Of a worker nobody could tell
+        // whether its terms were not finite, or whether it lies.
+        if !folded.finite && self.me != COORDINATOR {
+            if self.nonfinite.terms_of.is_empty() {
+                self.overflows();
+            }
+            narrow.into_iter().chain([block]).for_each(|block| self.blocks.give(block));
+            return Vec::new();
+        }
         self.out.write(chunk, |out| out.copy_from_slice(block.floats_mut()));
         self.place(chunk, folded.digest, folded.finite);
         // Of other bytes than those that go out; the connection takes one of these.
@@ -642,13 +720,11 @@ impl ExchangePart {
     }
 
     /// Whose terms of a chunk are not finite.
-    fn blamed(&self, chunk: usize, terms: &[Term<'_>]) -> Vec<u32> {
+    fn blamed(&self, chunk: usize, terms: &[Term<'_>]) -> BTreeSet<u32> {
         let mut alone = self.blocks.take(self.out.range(chunk).len(), NumberFormat::F32);
         let nonfinite = |(at, term): (usize, &Term<'_>)| {
-            let alone = &mut alone.floats_mut()[..];
-            let one = Term { weight: 1.0, source: term.source };
             let source = self.plan.source(self.place_of(chunk)?, at)?;
-            (!fold_chunk(&[one], alone).finite).then_some(source.0)
+            is_bad(term, self.format, &mut alone).then_some(source.0)
         };
         let blamed = terms.iter().enumerate().filter_map(nonfinite).collect();
         self.blocks.give(alone);
@@ -678,12 +754,13 @@ impl ExchangePart {
         if self.digests[chunk].is_none() {
             let of_wire = Some(header.digest)
                 .filter(|digest| header.format == NumberFormat::F32 && *digest != 0);
-            let mut digest = 0;
+            let mut folded = Folded { digest: 0, finite: true };
             self.out.write(chunk, |out| {
                 block.copy_to(out);
-                digest = of_wire.unwrap_or_else(|| xxh3_64(bytemuck::cast_slice(out)));
+                folded.digest = of_wire.unwrap_or_else(|| xxh3_64(bytemuck::cast_slice(out)));
+                folded.finite = nonfinite_mask(out) == 0.0;
             });
-            self.place(chunk, digest, header.finite);
+            self.came(chunk, folded, from);
         }
         self.blocks.give(block);
         Ok(())
@@ -691,12 +768,24 @@ impl ExchangePart {
 
     /// Notes a chunk of the sum that was read into its place; false if it is not in the place of
     /// this sum.
-    pub(super) fn placed(&mut self, header: &Header, slot: &WriteSlot) -> bool {
+    pub(super) fn placed(&mut self, header: &Header, from: u32, slot: &WriteSlot) -> bool {
         let completed = slot.complete(&self.out);
         if completed && let Ok(chunk) = header.chunk_of(self.out.len()) {
-            self.place(chunk, header.digest, header.finite);
+            // The connection has looked at the numbers.
+            let Header { digest, finite, .. } = *header;
+            self.came(chunk, Folded { digest, finite }, from);
         }
         completed
+    }
+
+    /// A chunk of the sum has come.
+    fn came(&mut self, chunk: usize, folded: Folded, from: u32) {
+        self.place(chunk, folded.digest, folded.finite);
+        if !folded.finite {
+            // Told at once: another attempt may begin before the sum is whole.
+            let sums_of = BTreeSet::from([from]);
+            self.note(NotFinite { sums_of, ..NotFinite::default() });
+        }
     }
 
     fn place(&mut self, chunk: usize, digest: u64, finite: bool) {

@@ -85,7 +85,7 @@ impl Plan {
 }
 
 /// The owners of every stripe of `count` chunks.
-fn of_all_stripes(owners: &[Owner], stripe: usize, count: usize) -> Vec<Owner> {
+pub(super) fn of_all_stripes(owners: &[Owner], stripe: usize, count: usize) -> Vec<Owner> {
     let stripe = stripe.max(1);
     let mut all = Vec::new();
     for first in (0..count).step_by(stripe) {
@@ -101,7 +101,7 @@ fn of_all_stripes(owners: &[Owner], stripe: usize, count: usize) -> Vec<Owner> {
 }
 
 /// Who sums each of `count` chunks.
-fn nodes_of(owners: &[Owner], count: usize) -> Vec<Option<u32>> {
+pub(super) fn nodes_of(owners: &[Owner], count: usize) -> Vec<Option<u32>> {
     let mut nodes = vec![None; count];
     for owner in owners {
         let end = owner.end.min(count);

@@ -52,6 +52,22 @@ impl ResultStore for HostResults {
     }
 }
 
+/// Whose numbers are not finite, as far as they came by a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::transport) struct NotFinite {
+    /// Owners, of the sums that they sent.
+    pub(in crate::transport) sums_of: BTreeSet<u32>,
+    /// Holders, of the terms that they sent.
+    pub(in crate::transport) terms_of: BTreeSet<u32>,
+}
+
+impl NotFinite {
+    pub(super) fn extend(&mut self, other: Self) {
+        self.sums_of.extend(other.sums_of);
+        self.terms_of.extend(other.terms_of);
+    }
+}
+
 /// A sum that is whole.
 #[derive(Clone, Debug)]
 pub(in crate::transport) struct Sum {
@@ -61,8 +77,8 @@ pub(in crate::transport) struct Sum {
     pub(super) vector: Option<Arc<Vec<f32>>>,
     pub(super) digest: u64,
     pub(super) finite: bool,
-    /// Nodes whose terms are not finite, as far as they were summed here.
-    pub(super) nonfinite: BTreeSet<u32>,
+    /// Whose chunks are not.
+    pub(super) nonfinite: NotFinite,
 }
 
 impl Sum {

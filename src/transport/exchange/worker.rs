@@ -6,7 +6,8 @@ use super::frame::Frame;
 use super::node::{NodeContext, NodeExchanges};
 use super::part::{Outgoing, chunks_of};
 use super::plan::Plan;
-use super::store::Sum;
+use super::store::{NotFinite, Sum};
+use super::warnings::Warnings;
 use super::{DATA_WAITING_MAX, Key, QUIET, name_of};
 use crate::gpu::{Folded, nonfinite_mask};
 use crate::ids::{Step, Task, Worker};
@@ -43,6 +44,7 @@ pub(in crate::transport) struct WorkerSums {
     collective: Support,
     /// Sums under way in a group.
     in_group: Vec<Key>,
+    warnings: Warnings,
     /// How often the collective has not yet left what another coordinator had asked for: it is not
     /// listened to until then.
     leaving: usize,
@@ -58,6 +60,7 @@ impl WorkerSums {
             results,
             collective: Support::Unknown { asked: Vec::new() },
             in_group: Vec::new(),
+            warnings: Warnings::default(),
             leaving: 0,
         }
     }
@@ -121,7 +124,7 @@ impl WorkerSums {
             }
             WorkerEvent::Peer { from, message } => {
                 let taken = self.sending(out, |node, sent| node.hear(from, message, now, sent));
-                warn_of(from, taken);
+                self.warn_of(from, taken);
             }
             WorkerEvent::Confirmed { step, attempt } => self.node.confirm((step, attempt), now),
             WorkerEvent::Disconnected { worker } => {
@@ -133,18 +136,27 @@ impl WorkerSums {
             }
             WorkerEvent::Group(told) => self.tell_collective(told, out),
             WorkerEvent::Give { step, attempt, to } => self.give((step, attempt), to, out),
+            WorkerEvent::TakeSum { step, attempt, owners } => {
+                let key = (step, attempt);
+                let wrong = self.sending(out, |node, sent| node.take_sum(key, &owners, now, sent));
+                wrong.iter().for_each(|reason| tracing::warn!("{step}: {reason}"));
+            }
+            WorkerEvent::TellDigests { step, attempt } => {
+                let digests = self.node.digests((step, attempt));
+                out.push(WorkerEffect::Tell(FromWorker::ChunkDigests { step, attempt, digests }));
+            }
             WorkerEvent::Decided { step, attempt } => self.node.decided(step, attempt),
             WorkerEvent::Applied { next } => self.node.applied(next),
             WorkerEvent::Moved { next } => self.node.moved(next),
             WorkerEvent::Chunk { from, header, block } => {
                 let taken =
                     self.sending(out, |node, sent| node.chunk(&header, from, block, now, sent));
-                warn_of(from, taken);
+                self.warn_of(from, taken);
             }
             WorkerEvent::Placed { from, header, slot } => {
                 let taken =
                     self.sending(out, |node, sent| node.placed(&header, from, &slot, now, sent));
-                warn_of(from, taken);
+                self.warn_of(from, taken);
             }
             WorkerEvent::ConnectedAgain { worker } => {
                 let held = |step, what| self.results.read(step, what);
@@ -187,7 +199,19 @@ impl WorkerSums {
 
     /// Sums one chunk, if there is one that can be summed.
     pub(in crate::transport) fn work(&mut self, out: &mut Effects) -> bool {
-        self.sending(out, NodeExchanges::work)
+        let worked = self.sending(out, NodeExchanges::work);
+        for (key, of) in self.node.not_finite() {
+            out.push(WorkerEffect::Tell(told_of(key, 0, Some(&of))));
+        }
+        worked
+    }
+
+    fn warn_of(&mut self, from: u32, taken: Result<(), String>) {
+        if let Err(reason) = taken
+            && self.warnings.is_new(from, &reason)
+        {
+            tracing::warn!("from {}: {reason} (more of the kind is not told)", name_of(from));
+        }
     }
 
     /// Lets the node do something, and sends what it wants sent.
@@ -205,8 +229,9 @@ impl WorkerSums {
     /// Tells of the sums that have become whole; whether there are any.
     pub(in crate::transport) fn finish(&mut self, out: &mut Effects) -> bool {
         let finished = self.node.finished();
-        for Sum { step, attempt, digest, finite, .. } in &finished {
-            out.push(WorkerEffect::Tell(told_of(*step, *attempt, *digest, *finite)));
+        for Sum { step, attempt, digest, finite, nonfinite, .. } in &finished {
+            let word = told_of((*step, *attempt), *digest, (!finite).then_some(nonfinite));
+            out.push(WorkerEffect::Tell(word));
         }
         !finished.is_empty()
     }
@@ -302,14 +327,17 @@ impl WorkerSums {
                 self.in_group.retain(|key| *key != (step, attempt));
                 if finite {
                     self.node.forget_sum(step, attempt);
-                    let nonfinite = BTreeSet::new();
+                    let nonfinite = NotFinite::default();
                     self.node.keep(Sum { step, attempt, vector: None, digest, finite, nonfinite });
                 }
-                out.push(WorkerEffect::Tell(told_of(step, attempt, digest, finite)));
+                // Of a collective it cannot be told whose numbers were not.
+                let unknown = NotFinite::default();
+                let nonfinite = (!finite).then_some(&unknown);
+                out.push(WorkerEffect::Tell(told_of((step, attempt), digest, nonfinite)));
             }
             CollectiveEvent::Part { step, attempt, start, numbers, to } => {
                 let finite = nonfinite_mask(&numbers) == 0.0;
-                let nonfinite = BTreeSet::new();
+                let nonfinite = NotFinite::default();
                 let part = Sum { step, attempt, finite, vector: None, digest: 0, nonfinite };
                 for frame in chunks_of(&part, &numbers, start, self.length) {
                     // It is in memory anyway, and nobody would ask for what is dropped.
@@ -336,11 +364,15 @@ impl WorkerSums {
 }
 
 /// What the coordinator is told of a sum that is whole.
-fn told_of(step: Step, attempt: u32, digest: u64, finite: bool) -> FromWorker {
-    if finite {
-        FromWorker::Held { step, attempt, digest: Some(digest) }
-    } else {
-        FromWorker::SumNotFinite { step, attempt }
+fn told_of((step, attempt): Key, digest: u64, nonfinite: Option<&NotFinite>) -> FromWorker {
+    match nonfinite {
+        None => FromWorker::Held { step, attempt, digest: Some(digest) },
+        Some(of) => FromWorker::SumNotFinite {
+            step,
+            attempt,
+            sums_of: of.sums_of.iter().copied().collect(),
+            terms_of: of.terms_of.iter().copied().collect(),
+        },
     }
 }
 
@@ -358,10 +390,4 @@ fn send(to: u32, frame: Frame, out: &mut Effects) {
     let once = matches!(frame.header.kind, Kind::Term | Kind::Result);
     let most = if once { usize::MAX } else { DATA_WAITING_MAX };
     out.push(WorkerEffect::Send { to, frame, most });
-}
-
-fn warn_of(from: u32, taken: Result<(), String>) {
-    if let Err(reason) = taken {
-        tracing::warn!("from {}: {reason}", name_of(from));
-    }
 }

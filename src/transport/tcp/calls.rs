@@ -136,7 +136,7 @@ async fn hello(
 pub(super) async fn answer(
     listener: Box<dyn Listener>,
     door: Arc<Door>,
-    run: u64,
+    (run, workers): (u64, usize),
     streams: mpsc::UnboundedSender<(u32, u32, Option<Stream>)>,
 ) {
     loop {
@@ -150,6 +150,7 @@ pub(super) async fn answer(
             match met {
                 Ok((_, peer, Across::Peer { worker, run: theirs, .. }))
                     if theirs != run
+                        || worker as usize >= workers
                         || peer.role.is_some_and(|role| role != Role::Worker(Worker(worker))) =>
                 {
                     door.refuse(

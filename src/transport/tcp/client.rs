@@ -37,7 +37,7 @@ use crate::ids::{Task, Worker};
 use crate::transport::collective::{Collective, CollectiveCommand, CollectiveEvent, ResultStore};
 use crate::transport::exchange::TICK;
 use crate::transport::exchange::{
-    Arriving, Blocks, Frame, WorkerEffect, WorkerEvent, WorkerSums, name_of, state_frames,
+    Arriving, Blocks, Frame, Warnings, WorkerEffect, WorkerEvent, WorkerSums, name_of, state_frames,
 };
 use crate::transport::wire::{self, Across, COORDINATOR, FromWorker, Kind, ToWorker};
 use crate::transport::{Dismissal, Notice, Order, RunFacts, TaskSpent};
@@ -108,6 +108,7 @@ struct WorkerNode {
     /// States that were sent.
     transfers: u64,
     blocks: Blocks,
+    warnings: Warnings,
 }
 
 impl WorkerNode {
@@ -268,11 +269,8 @@ impl WorkerNode {
             (from, Incoming::Chunk(header, _) | Incoming::Placed(header, _))
                 if header.worker != from.node() =>
             {
-                tracing::warn!(
-                    "{} sends a chunk of {}",
-                    name_of(from.node()),
-                    name_of(header.worker)
-                );
+                let reason = format!("it sends a chunk of {}", name_of(header.worker));
+                self.warn_of(from, &reason);
             }
             (From::Coordinator(_), Incoming::Chunk(header, block))
                 if header.kind == Kind::State =>
@@ -304,11 +302,20 @@ impl WorkerNode {
                         self.peers.heard_of(worker, line);
                         self.sums(WorkerEvent::Peer { from: worker, message });
                     }
-                    Err(reason) => tracing::warn!("from worker {worker}: {reason}"),
+                    Err(reason) => self.warn_of(from, &reason),
                 }
             }
         }
         true
+    }
+
+    fn warn_of(&mut self, from: From, reason: &str) {
+        if self.warnings.is_new(from.node(), reason) {
+            tracing::warn!(
+                "from {}: {reason} (more of the kind is not told)",
+                name_of(from.node())
+            );
+        }
     }
 
     /// A chunk of a term or a sum has come from somebody.
@@ -435,6 +442,12 @@ impl WorkerNode {
             }
             ToWorker::SendSum { step, attempt, to } => {
                 self.sums(WorkerEvent::Give { step, attempt, to });
+            }
+            ToWorker::TakeSum { step, attempt, owners } => {
+                self.sums(WorkerEvent::TakeSum { step, attempt, owners });
+            }
+            ToWorker::TellDigests { step, attempt } => {
+                self.sums(WorkerEvent::TellDigests { step, attempt });
             }
             ToWorker::SendState { needy, .. } => {
                 self.enqueue(Order::SendState { needy: Worker(needy) });

@@ -40,8 +40,8 @@ use crate::ids::{Step, Worker};
 use crate::transport::exchange::TICK;
 use crate::transport::exchange::{
     Blocks, CoordinatorEffect, CoordinatorEvent, CoordinatorSums, DoneWord, EagerReceiver,
-    Expectation, Frame, NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors,
-    state_frames,
+    Expectation, Frame, NodeContext, NotFinite, ReassemblyBuffers, SharedSums, SumSettings,
+    Vectors, state_frames,
 };
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, FromWorker, Kind, TaskOrder, ToWorker};
@@ -453,7 +453,7 @@ impl CoordinatorNode {
             self.carry_out(effects);
             effects = std::mem::take(&mut self.spare);
         }
-        self.sums.finish(&mut effects);
+        self.sums.finish(Instant::now().into_std(), &mut effects);
         self.carry_out(effects);
     }
 
@@ -476,8 +476,9 @@ impl CoordinatorNode {
         let was_sent = member.unapplied.contains(&step);
         let mut effects = Vec::new();
         let attempt = self.sums.attempt(step).filter(|_| was_sent);
-        let given =
-            attempt.is_some_and(|attempt| self.sums.give((step, attempt), worker.0, &mut effects));
+        let now = Instant::now().into_std();
+        let given = attempt
+            .is_some_and(|attempt| self.sums.give(now, (step, attempt), worker.0, &mut effects));
         self.carry_out(effects);
         if !given {
             self.members
@@ -547,8 +548,15 @@ impl CoordinatorNode {
             FromWorker::Held { step, attempt, digest } => {
                 self.sums(CoordinatorEvent::Held { worker: worker.0, step, attempt, digest });
             }
-            FromWorker::SumNotFinite { step, attempt } => {
-                self.sums(CoordinatorEvent::NotFinite { worker: worker.0, step, attempt });
+            FromWorker::SumNotFinite { step, attempt, sums_of, terms_of } => {
+                let (sums_of, terms_of) =
+                    (sums_of.into_iter().collect(), terms_of.into_iter().collect());
+                let (worker, of) = (worker.0, NotFinite { sums_of, terms_of });
+                self.sums(CoordinatorEvent::NotFinite { worker, step, attempt, of });
+            }
+            FromWorker::ChunkDigests { step, attempt, digests } => {
+                let worker = worker.0;
+                self.sums(CoordinatorEvent::ChunkDigests { worker, step, attempt, digests });
             }
             // Said before it had taken over the state that it was sent.
             FromWorker::Applied { .. }

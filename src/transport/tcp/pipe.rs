@@ -10,7 +10,9 @@
 use super::lock;
 use super::security::Stream;
 use crate::run::NumberFormat;
-use crate::transport::exchange::{Block, Blocks, Body, Frame, ReassemblyBuffers, WriteSlot};
+use crate::transport::exchange::{
+    Block, Blocks, Body, Frame, ReassemblyBuffers, WriteSlot, is_finite,
+};
 use crate::transport::wire::{self, CONTROL_BYTES_MAX, HEADER_BYTES, Header, Kind, WireError};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -404,8 +406,9 @@ async fn next(
         }
         // Most chunks are those of sums, whose place is known: no copy, and no block.
         if let Some(slot) = context.buffers.slot(&header) {
-            if place(stream, context, &header, &slot).await? {
-                return Ok(Incoming::Placed(header, slot));
+            if let Some(finite) = place(stream, context, &header, &slot).await? {
+                // What is here counts, not what is said of it.
+                return Ok(Incoming::Placed(Header { finite, ..header }, slot));
             }
             continue;
         }
@@ -428,13 +431,14 @@ fn check(header: &Header, body: &[u8]) -> Result<(), WireError> {
     }
 }
 
-/// Reads a chunk of a sum into its place; false if that was filled from elsewhere meanwhile.
+/// Reads a chunk of a sum into its place; whether its numbers are finite, none if that was filled
+/// from elsewhere meanwhile.
 async fn place(
     stream: &mut BufReader<ReadHalf<Stream>>,
     context: &ConnectionContext,
     header: &Header,
     slot: &WriteSlot,
-) -> Result<bool, PipeError> {
+) -> Result<Option<bool>, PipeError> {
     let mut filled = 0;
     while filled < header.length as usize {
         // The place is locked only while bytes are there, never while they are waited for:
@@ -456,12 +460,12 @@ async fn place(
                 let mut rest = context.blocks.take(header.count(), header.format);
                 stream.read_exact(&mut rest.bytes_mut()[filled..]).await?;
                 context.blocks.give(rest);
-                return Ok(false);
+                return Ok(None);
             }
         }
     }
-    slot.with(|place| check(header, place))
+    // Both at once, while the chunk is near.
+    slot.with(|place| check(header, place).map(|()| is_finite(place)))
         .transpose()
-        .map(|checked| checked.is_some())
         .map_err(PipeError::from)
 }

@@ -333,6 +333,22 @@ pub enum ToWorker {
         /// To whom.
         to: u32,
     },
+    /// The chunks of a sum come of these nodes, though they may not have summed them.
+    TakeSum {
+        /// Which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// Who sends which chunks.
+        owners: Vec<Owner>,
+    },
+    /// Say what came of a sum, chunk by chunk; answered with [`FromWorker::ChunkDigests`].
+    TellDigests {
+        /// Which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+    },
     /// Send the state of the replica.
     SendState {
         /// For which connection of the worker; on any other it is void.
@@ -430,12 +446,27 @@ pub enum FromWorker {
         /// Digest of the sum; none if the worker takes none, and has only those of the chunks.
         digest: Option<u64>,
     },
-    /// A sum is not finite.
+    /// Numbers that came of a sum, or of its terms, are not finite.
     SumNotFinite {
         /// Of which step.
         step: Step,
         /// Which attempt.
         attempt: u32,
+        /// Who sent such sums; the worker itself, if those that it makes of finite terms are not.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        sums_of: Vec<u32>,
+        /// Who sent such terms.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        terms_of: Vec<u32>,
+    },
+    /// What a worker has of the chunks of a sum.
+    ChunkDigests {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// The digest of every chunk, as f32; none of one that is not there.
+        digests: Vec<Option<u64>>,
     },
     /// A step is applied.
     Applied {

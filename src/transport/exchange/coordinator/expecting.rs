@@ -7,8 +7,8 @@ use crate::transport::exchange::Key;
 use crate::transport::exchange::events::{CoordinatorEffect, Expectation, SumSettings};
 use crate::transport::exchange::expected::Heard;
 use crate::transport::exchange::monitor::ExchangeMonitor;
-use crate::transport::exchange::plan::{Plan, without};
-use crate::transport::wire::{COORDINATOR, Owner, Predecessor, ToWorker};
+use crate::transport::exchange::plan::{Plan, of_all_stripes, without};
+use crate::transport::wire::{COORDINATOR, Owner, Predecessor, ToWorker, chunks};
 use crate::transport::{Summand, lock};
 use std::time::Instant;
 
@@ -32,7 +32,9 @@ impl CoordinatorSums {
         let by_connections = overlap && by_workers && !collective;
         // Owners ask holders over connections of their own: one that nobody can call must not hold
         // terms.
-        let all_can = self.shares.all_are_reachable(&self.present);
+        let present: Vec<u32> = self.present.iter().copied().collect();
+        let all_can =
+            self.shares.all_are_reachable(&self.present) && self.shares.some_can_own(&present);
         if !by_connections || !all_can || self.doubts.of(step) || terms.is_empty() {
             return;
         }
@@ -75,6 +77,7 @@ impl CoordinatorSums {
         let sources = owners.iter().map(|owner| owner.node).collect();
         let mut monitor = ExchangeMonitor::new(None, receivers.clone(), sources, now);
         monitor.given.extend(&receivers);
+        monitor.owners = of_all_stripes(&owners, stripe, chunks(length));
         self.monitors.begin(key, monitor);
         // Until the step is known to be made of it, nobody may take this sum for the step's.
         lock(&self.node.sums()).expect(key);
@@ -120,6 +123,9 @@ impl CoordinatorSums {
             monitor.begun = now;
             monitor.sources.extend(&holders);
             monitor.term_holders.extend(&holders);
+            let askable =
+                |term: &Summand| term.holders.iter().map(|piece| piece.worker.0).collect();
+            monitor.askable = terms.iter().map(askable).collect();
         }
         self.node.confirm(key, now);
         let told = ToWorker::Confirm { step, attempt: key.1 };
@@ -129,11 +135,11 @@ impl CoordinatorSums {
         for (worker, heard) in self.expected.release(step) {
             match heard {
                 Heard::Held(digest) => self.held(now, worker, key, digest, out),
-                Heard::NotFinite => self.says_not_finite(worker, key, out),
+                Heard::NotFinite(of) => self.says_not_finite(worker, key, of, out),
             }
         }
         if let Some(sum) = self.node.sum(key.0, key.1) {
-            self.is_whole_here(&sum, out);
+            self.is_whole_here(now, &sum, out);
         }
         true
     }

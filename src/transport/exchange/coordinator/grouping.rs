@@ -37,14 +37,14 @@ impl CoordinatorSums {
     /// Something went wrong in the group.
     pub(super) fn group_failed(&mut self, reason: &str, now: Instant, out: &mut Effects) {
         let given_up = self.groups.fail(reason, now);
-        self.leave_group(given_up, out);
+        self.leave_group(now, given_up, out);
     }
 
     /// A group is given up. What was under way in it is sent around by the workers that have it, or
     /// made again.
-    pub(super) fn leave_group(&mut self, group: Option<Group>, out: &mut Effects) {
+    pub(super) fn leave_group(&mut self, now: Instant, group: Option<Group>, out: &mut Effects) {
         let begun = self.dissolve(group, out);
-        begun.into_iter().for_each(|key| self.spread(key, out));
+        begun.into_iter().for_each(|key| self.spread(now, key, out));
     }
 
     /// Has the members of a group leave it; gives those of its sums under way that somebody has.

@@ -86,7 +86,7 @@ fn launch(
     tokio::spawn(node.dialer.carry(stream, queues, node.uplink.name()).instrument(span.clone()));
     // Workers call each other by the same rules as they call the coordinator.
     let door = Door::new(node.dialer.join.security.clone(), workers, None);
-    let calls = tokio::spawn(answer(listener, door, id, node.dialer.dialled.clone()));
+    let calls = tokio::spawn(answer(listener, door, (id, workers), node.dialer.dialled.clone()));
     let serving = async move {
         // What waits on connections is still sent when the node is dropped in the middle of
         // something.
@@ -166,6 +166,7 @@ impl TcpLink {
             states: Arriving::default(),
             transfers: 0,
             blocks: context.blocks.clone(),
+            warnings: Default::default(),
             dialer: Dialer {
                 network,
                 facts: join.facts.clone(),

@@ -49,9 +49,12 @@ pub(super) struct Peers {
     remotes: BTreeMap<u32, Remote>,
     /// Connections to other workers that there were.
     lines: u64,
-    /// Calls of workers that are not known yet.
-    early: Vec<(u32, u32, Stream)>,
+    /// Calls of workers that are not known yet, one of each, and since when they wait.
+    early: Vec<(u32, u32, Stream, Instant)>,
 }
+
+/// How long a worker that is not known may have called before the coordinator tells of it.
+const EARLY: Duration = Duration::from_secs(5);
 
 impl Peers {
     /// What is sent to a worker goes in here.
@@ -105,7 +108,7 @@ impl Peers {
         // Those that are still not known are put there again.
         let early = std::mem::take(&mut self.early).into_iter();
         early
-            .filter_map(|(worker, epoch, stream)| {
+            .filter_map(|(worker, epoch, stream, _)| {
                 self.connected((worker, epoch, Some(stream)), dialer)
             })
             .collect()
@@ -130,7 +133,8 @@ impl Peers {
         else {
             // It may have heard of this worker before this worker has heard of it.
             self.early.retain(|early| early.0 != worker);
-            self.early.extend(stream.map(|stream| (worker, epoch, stream)));
+            let now = Instant::now();
+            self.early.extend(stream.map(|stream| (worker, epoch, stream, now)));
             return None;
         };
         match stream {
@@ -174,6 +178,7 @@ impl Peers {
     /// vain, if for several sums, is called, whoever of the two has called before; the newest
     /// connection counts.
     pub(super) fn renew(&mut self, owing: BTreeSet<u32>, now: Instant, dialer: &Dialer) {
+        self.early.retain(|(.., since)| now.duration_since(*since) < EARLY);
         for worker in owing {
             let Some(remote) =
                 self.remotes.get_mut(&worker).filter(|remote| remote.queues.is_none())
