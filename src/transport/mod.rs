@@ -40,7 +40,7 @@ pub struct Decoded<V = Vec<f32>> {
     /// themselves.
     pub gradient: Arc<V>,
     /// Auxiliary scalars: what workers submitted beside their messages (loss sum, token count,
-    /// ...).
+    /// ...); NaN where some worker's was not finite.
     pub aux: Vec<f64>,
     /// Digest of the gradient's bytes.
     pub digest: u64,
@@ -157,9 +157,9 @@ pub enum Notice {
     Done {
         /// Which.
         task: Task,
-        /// Scalars to decode with the same weights.
+        /// Scalars to decode with the same weights; NaN for one that is not finite.
         aux: Vec<f64>,
-        /// Whether all entries of the result and the auxiliary scalars are finite.
+        /// Whether all entries of the result are finite.
         finite: bool,
         /// What it took, if the worker says so.
         spent: Option<TaskSpent>,
