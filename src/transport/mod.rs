@@ -2,6 +2,7 @@
 
 mod closer;
 pub mod collective;
+mod differences;
 #[cfg(feature = "tcp")]
 mod exchange;
 mod facts;
@@ -17,6 +18,7 @@ pub mod tcp;
 pub mod wire;
 
 pub use closer::Closer;
+pub use differences::Differences;
 pub use facts::{Disagreement, RunFacts, Start};
 pub use staged::Staged;
 pub use state::{NotBytes, State};

@@ -11,7 +11,7 @@ use crate::ids::{Round, Step, Units, Worker, WorkerSet};
 use crate::schedulers::{EngineError, Refusal, RoundReport};
 use crate::train::BuildError;
 use crate::train::policy::Using;
-use crate::transport::{Decoded, State, Transport};
+use crate::transport::{Decoded, Differences, State, Transport};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use thiserror::Error;
@@ -252,6 +252,9 @@ pub enum RunError {
         /// How long it was waited.
         waited_seconds: f64,
     },
+    /// Workers that came for the run to begin with train different things.
+    #[error("nothing is trained: {0}")]
+    Differ(Differences),
     /// Under a modelled clock, which stands still meanwhile: nobody says that it has done what is
     /// to be done before it goes on.
     #[error(
