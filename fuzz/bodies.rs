@@ -9,7 +9,6 @@ use codedgrad::transport::wire::{
 use codedgrad::transport::wire::{decode, encode, frame};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fmt::Debug;
 
 /// A header that is read is written with the same bytes, and announces no body beyond the limits.
 pub(crate) fn header(bytes: &[u8]) {
@@ -32,9 +31,12 @@ pub(crate) fn header(bytes: &[u8]) {
 
 /// A message that is read is written so that it is read again.
 pub(crate) fn control(bytes: &[u8]) {
-    fn there_and_back<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) {
+    fn there_and_back<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
         if let Ok(message) = decode::<T>(bytes) {
-            assert_eq!(decode::<T>(&encode(&message)), Ok(message));
+            // Messages themselves cannot be compared: a scalar in them may be NaN.
+            let written = encode(&message);
+            let again = decode::<T>(&written).map(|message| encode(&message));
+            assert_eq!(again, Ok(written));
         }
     }
     there_and_back::<ToWorker>(bytes);

@@ -92,6 +92,7 @@ pub mod gpu;
 pub mod ids;
 pub mod mesh;
 pub mod run;
+mod scalars;
 pub mod schedulers;
 pub mod sim;
 mod spelling;

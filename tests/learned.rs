@@ -2,11 +2,11 @@
 
 use codedgrad::ids::Step;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, JoinError, Observer, Open, Outcome, RunError,
+    Aggregator, Coordinator, Event, Flow, JoinError, Observer, Open, Outcome, RunError, StepRecord,
 };
-use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::wire::Has;
+use codedgrad::transport::{Decoded, RunFacts};
 use std::error::Error;
 use std::thread;
 use std::time::Duration;
@@ -87,11 +87,111 @@ fn a_run_is_what_its_first_worker_says() {
     let served = open.learn(LONG).unwrap().unwrap();
     assert_eq!((served.facts().units, served.facts().steps), (Some(8), Some(STEPS)));
     let run = thread::spawn(move || served.run(&mut ()));
-    let other = work(&address, security.clone(), 1, (facts(4), 0)).unwrap_err().to_string();
-    assert!(other.contains("units of a batch: 4 here, 8 in the run"), "{other}");
     assert_eq!(work(&address, security, 1, (facts(8), 0)).unwrap(), STEPS);
     assert_eq!(first.join().unwrap().unwrap(), STEPS);
     assert_eq!(run.join().unwrap().unwrap(), Outcome::Finished);
+}
+
+/// What each worker is told, and the coordinator, of a run whose workers say that they have so many
+/// units; the first of them comes first.
+fn compared(units: &[(u32, u32)]) -> (RunError, Vec<String>) {
+    let (open, address, security) = open(units.len());
+    let begin = |&(number, units): &(u32, u32)| {
+        let (address, security) = (address.clone(), security.clone());
+        thread::spawn(move || {
+            let joining = Aggregator::join(address).security(security).worker(number);
+            let joined = joining.facts(facts(units)).connect();
+            // Who was let in is told instead of its first task.
+            match joined {
+                Ok(mut worker) => worker.next_event().map(drop).unwrap_err().to_string(),
+                Err(error) => error.to_string(),
+            }
+        })
+    };
+    let first = begin(&units[0]);
+    let served = open.learn(LONG).unwrap().unwrap();
+    let others: Vec<_> = units[1..].iter().map(begin).collect();
+    let error = served.run(&mut ()).unwrap_err();
+    let told = std::iter::once(first).chain(others);
+    (error, told.map(|worker| worker.join().unwrap()).collect())
+}
+
+#[test]
+fn who_comes_first_need_not_be_right() {
+    for order in [[(2, 8), (0, 4), (1, 4), (3, 4)], [(0, 4), (2, 8), (1, 4), (3, 4)]] {
+        let (error, told) = compared(&order);
+        assert!(matches!(error, RunError::Differ(_)), "{error}");
+        let words = "nothing is trained: worker 2 differs in units of a batch (8, not 4); workers \
+                     0, 1, 3 agree";
+        assert_eq!(error.to_string(), words);
+        assert!(told.iter().all(|told| told.contains(words)), "{told:?}");
+    }
+}
+
+#[test]
+fn where_no_group_is_the_larger_one_all_are_named() {
+    let (error, _) = compared(&[(0, 4), (1, 8)]);
+    let words = "nothing is trained: worker 0 and worker 1 differ in units of a batch (4 and 8)";
+    assert_eq!(error.to_string(), words);
+}
+
+/// Who comes when the run has begun is refused, and nobody else is disturbed.
+#[test]
+fn who_comes_later_has_to_agree() {
+    let security = Security::Plain { token: Token::fresh().unwrap() };
+    let run = Coordinator::builder("groups:s=1").workers(2).gather_within(Duration::ZERO);
+    let open = run.open("127.0.0.1:0", security.clone()).unwrap();
+    let (address, status) = (open.address().to_string(), open.status());
+    let first = {
+        let (address, security) = (address.clone(), security.clone());
+        let facts = RunFacts { steps: Some(1_000_000), ..facts(8) };
+        thread::spawn(move || {
+            let joining = Aggregator::join(address).security(security).worker(0);
+            let mut worker = joining.facts(facts).connect().unwrap();
+            let mut steps = 0;
+            while let Some(event) = worker.next_event().unwrap() {
+                match event {
+                    Event::Compute(mut task) => {
+                        while task.next_part().is_some() {
+                            task.message().fill(1.0);
+                        }
+                        task.submit(vec![]).unwrap();
+                    }
+                    Event::Apply(_) => steps += 1,
+                    _ => {}
+                }
+            }
+            steps
+        })
+    };
+    let served = open.learn(LONG).unwrap().unwrap();
+    let (began, waits) = std::sync::mpsc::channel();
+    let stopper = served.stopper();
+    let run = thread::spawn(move || served.run(&mut Tells(Some(began))));
+    waits.recv().unwrap();
+    let other = work(&address, security, 1, (facts(8), 0)).unwrap_err().to_string();
+    let words = "steps: 6 here, 1000000 in the run";
+    assert!(other.ends_with(words), "{other}");
+    assert_eq!(status.lock().unwrap().workers[1].refused.as_deref(), Some(words));
+    stopper.stop();
+    assert_eq!(run.join().unwrap().unwrap(), Outcome::Stopped);
+    assert!(first.join().unwrap() > 0);
+}
+
+/// Tells that a step is decided, once.
+struct Tells(Option<std::sync::mpsc::Sender<()>>);
+
+impl Observer for Tells {
+    fn step(
+        &mut self,
+        _: &StepRecord,
+        _: Option<&Decoded>,
+    ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+        if let Some(told) = self.0.take() {
+            told.send(()).unwrap();
+        }
+        Ok(Flow::Continue)
+    }
 }
 
 #[test]

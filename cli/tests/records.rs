@@ -120,7 +120,8 @@ fn serve(home: &Path) {
                     let _ = part.unit;
                     task.message().fill(1.0);
                 }
-                task.submit(vec![]).unwrap();
+                // A loss that is no number.
+                task.submit(vec![f64::NAN]).unwrap();
             }
             Event::Provide(request) => request.reply(vec![vec![0.0; 2]]),
             Event::Apply(_) | Event::Skip(_) | Event::Resync(_) => {}

@@ -1,7 +1,17 @@
 from os import PathLike
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union, final
 
-__all__ = ["Coordinator", "Replaced", "Worker", "__version__", "answer", "digest", "execute"]
+__all__ = [
+    "Coordinator",
+    "NotNow",
+    "Refused",
+    "Replaced",
+    "Worker",
+    "__version__",
+    "answer",
+    "digest",
+    "execute",
+]
 
 __version__: str
 
@@ -9,6 +19,8 @@ def execute(python: str, arguments: Sequence[str]) -> int: ...
 def answer(arguments: Sequence[str]) -> Tuple[str, str]: ...
 
 class Replaced(RuntimeError): ...
+class Refused(ValueError): ...
+class NotNow(ValueError): ...
 
 def digest(arrays: Sequence[Any]) -> int: ...
 @final

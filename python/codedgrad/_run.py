@@ -47,6 +47,47 @@ _VERSIONS = 1
 _BEFORE = 2
 
 
+# A file, named by the environment, in which a worker says that starting it again would not help: in
+# its first line how it came to that, then why.
+_FINAL = "CODEDGRAD_FINAL"
+
+
+def _say_final(how: str, why: object) -> None:
+    """Tells who has started this process that its error is final; the first one is told."""
+    path = os.environ.get(_FINAL)
+    if path:
+        # It is no part of the error that it cannot be told.
+        with contextlib.suppress(OSError), open(path, "x", encoding="utf-8") as file:
+            file.write(f"{how}\n{why}\n")
+
+
+def _take_back_final() -> None:
+    """What was said is not so: the run was joined after all."""
+    path = os.environ.get(_FINAL)
+    if path:
+        with contextlib.suppress(OSError):
+            os.remove(path)
+
+
+@contextlib.contextmanager
+def final_errors() -> Iterator[None]:
+    """What is wrong with the arguments of `join` is wrong in every life of a process."""
+    try:
+        yield
+    except _native.NotNow:
+        raise
+    except (TypeError, ValueError) as error:
+        _say_final("failed", error)
+        raise
+
+
+def _refusal(error: BaseException) -> ValueError:
+    """The run refuses this worker, which it does for good: the error that says what helps."""
+    hints = [f". {hint}" for word, hint in _HINTS.items() if word in str(error)]
+    _say_final("refused", error)
+    return ValueError(f"{error}{''.join(hints)}")
+
+
 class RunOver(SystemExit):
     """The run was over before this worker had any part in it: its model is not trained.
 
@@ -238,13 +279,13 @@ class Where:
             )
         except _native.Replaced as error:
             raise Replaced(str(error)) from None
-        except ValueError as error:
-            hints = [f". {hint}" for word, hint in _HINTS.items() if word in str(error)]
-            raise ValueError(f"{error}{''.join(hints)}") from None
+        except _native.Refused as error:
+            raise _refusal(error) from None
         found = _scheme(native)
         if self.scheme is not None and found not in ("", self.scheme):
             native.close()
             raise ValueError(f"scheme: {self.scheme} here, {found} in the run")
+        _take_back_final()
         return native
 
     def _check_alone(self) -> None:
@@ -302,7 +343,7 @@ class Totals(Tuple[float, ...]):
         if len(self) == 0:
             return (
                 "there are none. Units report them by micro.report(loss.item()) in the inner loop, "
-                "and a step that was not applied (step.applied is false) has none"
+                "and a step that was left out (step.applied is false) has none"
             )
         count = "one scalar" if len(self) == 1 else f"{len(self)} scalars"
         return f"units report {count}, micro.report(loss.item(), ..)"
@@ -340,15 +381,17 @@ class Micro:
         it. Every unit of a run reports equally many. With `reduction="tokens"` the second one is
         the number of tokens.
 
-        Raises ValueError for one that is not finite.
+        One that is not finite makes its sum NaN for this step, on all replicas alike, and nothing
+        else: whether the step is applied is decided by the gradient. Raises ValueError for a
+        number of tokens that is not finite, by which gradients would be divided.
         """
         values = tuple(_scalar(place, scalar) for place, scalar in enumerate(scalars))
-        for place, value in enumerate(values):
-            if not math.isfinite(value):
+        if self._run._settings.reduction == "tokens" and len(values) > 1:
+            if not math.isfinite(values[1]):
                 raise ValueError(
-                    f"scalar {place} that unit {self.unit} of batch {self.batch} reports is "
-                    f"{value}: a sum over the batch would be lost with it. Leave it at 0 and count "
-                    "such units with another scalar"
+                    f"unit {self.unit} of batch {self.batch} reports {values[1]} tokens: a number "
+                    'of tokens is finite, since with reduction="tokens" the gradient is divided '
+                    "by it"
                 )
         self._scalars = values
 
@@ -383,7 +426,8 @@ class Step:
     resynced: bool
     """Whether this replica takes over another one's state after the body: it was too far behind."""
     totals: Totals
-    """Sums over the whole batch of what `Micro.report` was told."""
+    """Sums over the whole batch of what `Micro.report` was told: NaN where it was not finite for
+    some unit, and for a refused step."""
 
     def __init__(self, run: "Run", event: Tuple[Any, ...]):
         self.index = event[1]
@@ -432,12 +476,12 @@ class Step:
                 run._provide()
             elif kind == "apply":
                 self.index = event[1]
-                self.totals = run._show()
+                self.totals = run._show(self.index)
                 self.applied = True
                 break
             elif kind == "skip":
                 self.index, self.skipped = event[1], list(event[2])
-                run._refused(self.index, self.skipped)
+                self.totals = run._refused(self.index, self.skipped)
                 break
             elif kind == "resync":
                 self.index, self._state = event[1] - 1, event[2]
@@ -586,6 +630,7 @@ class Run:
         self._took_part = False
         self._finishes = False
         self._warned = False
+        self._warned_of_scalars = False
         self._counts = {"units": 0, "abandoned": 0, "applied": 0, "skipped": 0, "resyncs": 0}
         self._seconds = {"compute": 0.0, "wait": 0.0, "take": 0.0, "give": 0.0, "apply": 0.0}
         # Nobody goes on without a worker that is alone: SIGTERM just ends its process.
@@ -847,6 +892,9 @@ class Run:
         except _native.Replaced as error:
             self._left = True
             raise Replaced(str(error)) from None
+        except _native.Refused as error:
+            self._left = True
+            raise _refusal(error) from None
         except ConnectionError:
             self._check_left()
             raise
@@ -936,7 +984,7 @@ class Run:
         for place, scalar in enumerate(scalars):
             totals[place] += micro.coefficient * scalar
 
-    def _show(self) -> Totals:
+    def _show(self, step: int) -> Totals:
         """Puts the decoded gradient where the user finds it; gives back the totals."""
         began = self._lap()
         tail = self._native.tail()
@@ -947,7 +995,24 @@ class Run:
         self._native.give(targets, self._factor(totals))
         self._counts["applied"] += 1
         self._seconds["give"] += self._lap() - began
+        if self._scalars is None:
+            self._scalars = len(totals)
+        self._warn_of_scalars(step, totals)
         return Totals(totals)
+
+    def _warn_of_scalars(self, step: int, totals: List[float]) -> None:
+        """Says so once if a sum of scalars is not finite."""
+        places = [place for place, total in enumerate(totals) if not math.isfinite(total)]
+        if not places or self._warned_of_scalars:
+            return
+        self._warned_of_scalars = True
+        warnings.warn(
+            f"scalar {places[0]} that some unit of step {step} reports is not finite, so that "
+            f"totals[{places[0]}] is nan; the gradient is finite, and is applied. Further ones are "
+            "not told",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
     def _factor(self, totals: List[float]) -> float:
         settings = self._settings
@@ -987,8 +1052,8 @@ class Run:
     def _provide(self) -> None:
         self._native.provide(self._save())
 
-    def _refused(self, step: int, units: List[Tuple[int, int]]) -> None:
-        """A step that no worker applies."""
+    def _refused(self, step: int, units: List[Tuple[int, int]]) -> Totals:
+        """A step that no worker applies; gives back totals that say so."""
         self._hide()
         self._counts["skipped"] += 1
         if self._counts["skipped"] == 1:
@@ -999,6 +1064,7 @@ class Run:
                 RuntimeWarning,
                 stacklevel=4,
             )
+        return Totals((math.nan,) * (self._scalars or 0))
 
     def _load_state(self, state: Sequence[bytes], next_step: int) -> None:
         self._event = None

@@ -48,6 +48,7 @@ from ._run import (
     Skip,
     Step,
     Where,
+    final_errors,
     layout_hash,
     unit_seed,
     whole,
@@ -218,6 +219,7 @@ def _digest(arrays: Sequence[np.ndarray]) -> int:
     return _native.digest([np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in arrays])
 
 
+@final_errors()
 def join(
     parameters: Sequence[Any],
     *,

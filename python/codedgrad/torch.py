@@ -65,6 +65,7 @@ from ._run import (
     Skip,
     Step,
     Where,
+    final_errors,
     layout_hash,
     seed_python,
     unit_seed,
@@ -637,6 +638,7 @@ def _numbers(tensor: torch.Tensor) -> Any:
     return tensor.view(torch.int16).numpy()
 
 
+@final_errors()
 def join(
     model: Union[nn.Module, Sequence[nn.Module]],
     optimizer: Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer], None] = None,

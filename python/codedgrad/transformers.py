@@ -302,8 +302,7 @@ class CodedTrainer(Trainer):
             loss: Any = self.compute_loss(self.model_wrapped, inputs, num_items_in_batch=count)
             loss = loss * tokens
         self.accelerator.backward(loss)
-        value = float(loss.detach())
-        micro.report(value if math.isfinite(value) else 0.0, tokens, flos)
+        micro.report(float(loss.detach()), tokens, flos)
 
     def count_tokens(self, inputs: Mapping[str, Any]) -> Optional[int]:
         """How many tokens `compute_loss` gives the mean of, None to count samples.

@@ -31,6 +31,8 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("Replaced", module.py().get_type::<worker::Replaced>())?;
+        module.add("Refused", module.py().get_type::<worker::Refused>())?;
+        module.add("NotNow", module.py().get_type::<worker::NotNow>())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -30,6 +30,20 @@ pyo3::create_exception!(
     "Another process has this worker's number."
 );
 
+pyo3::create_exception!(
+    codedgrad._native,
+    Refused,
+    PyValueError,
+    "The run refuses this worker for good: it trains something else."
+);
+
+pyo3::create_exception!(
+    codedgrad._native,
+    NotNow,
+    PyValueError,
+    "The run cannot be joined now, and may be later."
+);
+
 /// A worker's part in a run.
 #[pyclass(frozen, module = "codedgrad._native")]
 pub(crate) struct Worker {
@@ -115,6 +129,12 @@ fn join_error(error: JoinError) -> PyErr {
             PyConnectionError::new_err(error.to_string())
         }
         JoinError::Tcp(TcpError::Replaced) => Replaced::new_err(error.to_string()),
+        JoinError::Tcp(TcpError::Refused { again: false, .. }) => {
+            Refused::new_err(error.to_string())
+        }
+        JoinError::Tcp(
+            TcpError::Refused { .. } | TcpError::Listen { .. } | TcpError::Threads(_),
+        ) => NotNow::new_err(error.to_string()),
         error => value_error(error),
     }
 }
@@ -163,7 +183,7 @@ impl Inner {
                 PyConnectionError::new_err("this worker has left the run: close() was called")
             }
             AggregatorError::Replaced => Replaced::new_err(error.to_string()),
-            AggregatorError::Refused { .. } => value_error(error),
+            AggregatorError::Refused { .. } => Refused::new_err(error.to_string()),
             error => PyRuntimeError::new_err(error.to_string()),
         }
     }

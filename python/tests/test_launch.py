@@ -262,3 +262,86 @@ def test_the_example_has_the_bits_of_one_process(tmp_path: Path) -> None:
     assert {worker for worker, _ in digests} >= {"0", "1", "3"}, run.said()
     assert {digest for _, digest in digests} == {expected}, run.said()
     assert "worker 2 was killed (SIGKILL)" in run.said(), run.said()
+
+
+# What is wrong in worker 2 alone, or with one unit of step 10.
+FAULTY = """
+import os, sys
+import numpy as np
+from codedgrad import loop
+
+mode, me = sys.argv[1], int(os.environ["CODEDGRAD_WORKER"])
+weights = np.zeros(3, dtype=np.float32)
+if mode == "init" and me == 2:
+    weights += 1
+if mode == "seeds":
+    weights += np.float32(me)
+units, steps = 8 if mode == "units" and me == 2 else 4, 20
+if mode == "argument" and me == 2:
+    steps = 0
+run = loop.join([weights], units=units, steps=steps)
+for step in run:
+    for micro in step:
+        gradient, loss = weights - micro.unit, 1.0
+        if micro.step == 10 and micro.unit == 1:
+            loss = float("nan")
+            if mode != "loss":
+                gradient = gradient * np.float32("nan")
+        if mode == "gradient":
+            micro.give([gradient])
+        else:
+            micro.give([gradient], loss)
+    if step.applied:
+        weights -= 0.1 * step.gradients[0]
+    if step.index == 10 and mode != "gradient":
+        print("totals", *step.totals, flush=True)
+print("digest", hex(run.digest()), flush=True)
+"""
+
+
+@pytest.mark.parametrize("scheme", ["uncoded", "groups:s=1"])
+@pytest.mark.parametrize(
+    "mode, words",
+    [
+        ("init", "worker 2 differs in parameters to begin with (.*); workers 0, 1, 3 agree"),
+        ("units", "worker 2 differs in units of a batch .8, not 4.; workers 0, 1, 3 agree"),
+        ("seeds", "worker 0 and worker 3 differ in parameters to begin with"),
+        ("argument", "worker 2 cannot join: steps is 0 and first is 0: nothing is left to do"),
+    ],
+)
+def test_a_run_whose_workers_differ_ends_at_once(
+    tmp_path: Path, scheme: str, mode: str, words: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FAULTY)
+    with Launched(tmp_path, "-n", "4", "--scheme", scheme, str(script), mode) as launched:
+        assert launched.ends() == 1, launched.said()
+        said = launched.said()
+    assert re.search(f"error: nothing is trained: {words}", said), said
+    assert "started again in" not in said, said
+    for log in launched.folder.glob("worker-*.log"):
+        assert log.read_text().count("Traceback") <= 1, log.read_text()
+    last = (launched.folder / "worker-2.log").read_text().splitlines()[-1]
+    assert last.startswith("ValueError: "), last
+    assert not list(launched.folder.glob("*.final"))
+
+
+@pytest.mark.parametrize("scheme", ["uncoded", "groups:s=1"])
+@pytest.mark.parametrize("mode", ["loss", "both", "gradient"])
+def test_a_loss_that_is_not_finite_ends_no_worker(tmp_path: Path, scheme: str, mode: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FAULTY)
+    with Launched(tmp_path, "-n", "4", "--scheme", scheme, str(script), mode) as launched:
+        assert launched.ends() == 0, launched.said()
+        said = launched.said()
+    record = launched.records()[10]
+    assert record["loss"] is None and len(launched.records()) == 20
+    assert bool(record["refused"]) == (mode != "loss")
+    assert record.get("nonfinite_scalars") == (1 if mode == "loss" else None)
+    refused = "1 of 20 steps was refused (first: step 10)"
+    assert (refused in said) == (mode != "loss"), said
+    logs = [log.read_text() for log in launched.folder.glob("worker-*.log")]
+    digests = {line for log in logs for line in log.splitlines() if line.startswith("digest")}
+    assert len(logs) == 4 and len(digests) == 1, logs
+    if mode != "gradient":
+        assert all("totals nan\n" in log for log in logs), logs

@@ -554,9 +554,37 @@ def test_a_unit_without_a_gradient_is_an_error_unless_it_is_meant() -> None:
         assert step.applied and step.gradients == [None]
 
 
-def test_a_report_that_is_not_finite_is_named() -> None:
-    run = run_of_three()
-    with pytest.raises(ValueError, match="scalar 1 that unit 0 of batch 0 reports is nan"):
+def test_a_scalar_that_is_not_finite_is_nan_in_the_totals_of_all_workers() -> None:
+    wild = {2: float("nan"), 3: float("inf")}
+
+    def work(worker: int, where: Dict[str, Any], _: loop.Coordinator) -> List[Any]:
+        weights = np.zeros(3, dtype=np.float32)
+        run, seen = loop.join([weights], units=4, steps=6, **where), []
+        for step in run:
+            for micro in step:
+                scalar = wild.get(micro.step, 1.0) if micro.unit == 1 else -1.0
+                gradient = np.ones(3, dtype=np.float32)
+                if micro.step == 4 and micro.unit == 2:
+                    gradient[1] = np.nan
+                micro.give([gradient], scalar, 2.0)
+            seen.append((step.applied, [repr(total) for total in step.totals]))
+        return seen
+
+    for scheme in ("uncoded", "groups:s=1"):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            results, _ = together(scheme, work, workers=2, units=4, steps=6, length=3)
+        words = [str(each.message) for each in told if "scalar 0" in str(each.message)]
+        assert len(words) == 2, words
+        assert all("some unit of step 2 reports is not finite" in each for each in words)
+        calm, lost, refused = ["-2.0", "8.0"], ["nan", "8.0"], ["nan", "nan"]
+        each = [(True, calm)] * 2 + [(True, lost)] * 2 + [(False, refused), (True, calm)]
+        assert results == [each, each]
+
+
+def test_a_number_of_tokens_is_finite() -> None:
+    run = run_of_three(reduction="tokens")
+    with pytest.raises(ValueError, match="unit 0 of batch 0 reports nan tokens.*is finite"):
         for step in run:
             for micro in step:
                 micro.report(1.0, float("nan"))

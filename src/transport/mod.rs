@@ -2,6 +2,7 @@
 
 mod closer;
 pub mod collective;
+mod differences;
 #[cfg(feature = "tcp")]
 mod exchange;
 mod facts;
@@ -17,6 +18,7 @@ pub mod tcp;
 pub mod wire;
 
 pub use closer::Closer;
+pub use differences::Differences;
 pub use facts::{Disagreement, RunFacts, Start};
 pub use staged::Staged;
 pub use state::{NotBytes, State};
@@ -40,7 +42,7 @@ pub struct Decoded<V = Vec<f32>> {
     /// themselves.
     pub gradient: Arc<V>,
     /// Auxiliary scalars: what workers submitted beside their messages (loss sum, token count,
-    /// ...).
+    /// ...); NaN where some worker's was not finite.
     pub aux: Vec<f64>,
     /// Digest of the gradient's bytes.
     pub digest: u64,
@@ -157,9 +159,9 @@ pub enum Notice {
     Done {
         /// Which.
         task: Task,
-        /// Scalars to decode with the same weights.
+        /// Scalars to decode with the same weights; NaN for one that is not finite.
         aux: Vec<f64>,
-        /// Whether all entries of the result and the auxiliary scalars are finite.
+        /// Whether all entries of the result are finite.
         finite: bool,
         /// What it took, if the worker says so.
         spent: Option<TaskSpent>,

@@ -53,6 +53,9 @@ enum Prank {
     None,
     Panic,
     Nan,
+    /// Its gradient is finite, and its scalar is not: infinite in one worker, and in another with
+    /// the other sign.
+    WildScalar,
     /// Sends numbers that are finite, but whose sum is not.
     Huge,
     Drop,
@@ -263,6 +266,9 @@ fn work<V: Numbers>(
                         message[6] = f32::MAX / 3.0;
                     }
                     loss += part.coefficient * part.samples.len() as f64;
+                }
+                if prank == Prank::WildScalar {
+                    loss = if worker.0 % 2 == 0 { f64::INFINITY } else { f64::NEG_INFINITY };
                 }
                 task.submit(vec![loss]).unwrap();
             }
@@ -1115,6 +1121,42 @@ fn values_that_are_not_finite_are_erased_or_refuse_the_step() {
     );
     assert_eq!(refused.records[3].refused_because, Some(Refusal::NotFinite));
     assert!(parameters.iter().all(|other| other == &parameters[0]), "refused everywhere alike");
+}
+
+/// Whether a step is applied is decided by its gradient alone.
+#[test]
+fn a_scalar_that_is_not_finite_is_nan_for_its_step_and_nothing_else() {
+    let wild = |_, step: u64| if step == 3 { Prank::WildScalar } else { Prank::None };
+    let clocks = || RunClock::wall(4, &Delays::None, 6, 0.0);
+    let overs = [
+        Over::Local,
+        #[cfg(feature = "tcp")]
+        Over::Tcp(tcp::settings(codedgrad::transport::tcp::Exchange::SHARDED)),
+        #[cfg(feature = "tcp")]
+        Over::Tcp(tcp::settings(codedgrad::transport::tcp::Exchange::HOLD)),
+    ];
+    for over in overs {
+        for scheme in ["uncoded", "groups:s=1"] {
+            let plain = train(Setup { over: over.clone(), ..setup(scheme, 4, 6, clocks()) });
+            let setup =
+                Setup { mischief: &wild, over: over.clone(), ..setup(scheme, 4, 6, clocks()) };
+            let (outcome, parameters, log) = train(setup);
+            assert_eq!(outcome.unwrap(), Outcome::Finished);
+            assert_eq!(parameters, plain.1, "all steps are applied");
+            for record in &log.records {
+                let is_wild = record.step == 3;
+                assert!(record.refused.is_empty() && record.rounds.iter().all(|r| r.erased == []));
+                assert_eq!(record.doubts.nonfinite_scalars, usize::from(is_wild));
+                let bits = if is_wild { f64::NAN } else { 12.0 }.to_bits();
+                assert_eq!(record.aux[0].to_bits(), bits, "{scheme}: step {}", record.step);
+                let line = serde_json::to_string(record).unwrap();
+                assert_eq!(line.contains(r#""nonfinite_scalars":1"#), is_wild, "{line}");
+                assert_eq!(line.contains(r#""tail":[null]"#), is_wild, "{line}");
+                let read: StepRecord = serde_json::from_str(&line).unwrap();
+                assert_eq!(read.aux[0].to_bits(), bits);
+            }
+        }
+    }
 }
 
 #[test]

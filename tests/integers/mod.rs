@@ -198,6 +198,7 @@ pub(crate) fn listen(job: Job, secret: &Secret) -> TcpTransport {
         first: Some(Step(0)),
         job: format!("{{\"unit_samples\":{UNIT_SAMPLES}}}"),
         facts: RunFacts::default(),
+        sure: None,
         silence: Duration::from_secs(10),
         stall: Duration::from_secs(10),
         spare: Duration::from_secs(2),

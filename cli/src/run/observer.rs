@@ -253,7 +253,8 @@ impl RunObserver<'_> {
             anyhow::bail!("the sum of step {} has not come by here", record.step);
         }
         let loss = match record.aux[..] {
-            [sum, tokens] if tokens > 0.0 => Some(sum / tokens),
+            // Neither is sure to be a number.
+            [sum, tokens] if tokens > 0.0 => Some(sum / tokens).filter(|loss| loss.is_finite()),
             _ => None,
         };
         let line = Line {
@@ -356,7 +357,11 @@ impl RunObserver<'_> {
     }
 
     fn show(&mut self, line: &Line) {
-        let loss = line.loss.map_or("refused".into(), |loss| format!("loss {loss:.3}"));
+        let loss = match line.loss {
+            Some(loss) => format!("loss {loss:.3}"),
+            None if line.record.refused.is_empty() => "loss nan".into(),
+            None => "refused".into(),
+        };
         let step = (&line.record, self.plan.all_steps());
         self.bar.show(&Decided::of(&line.scheme, step, self.plan.timing.late(), loss));
     }

@@ -15,7 +15,8 @@ pub(crate) struct Line {
     /// Which of the plan's schemes, from 0.
     pub(crate) run: usize,
     pub(crate) scheme: String,
-    /// Mean loss per token of the decoded batch; null for a refused step.
+    /// Mean loss per token of the decoded batch; null for a refused step, and where it is not
+    /// finite.
     pub(crate) loss: Option<f64>,
     /// Largest difference from the gradient of the whole batch at the same parameters, relative to
     /// that gradient's largest entry; null where it was not checked.

@@ -34,12 +34,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 12] = [
+const PLANNED: [&str; 13] = [
     "workers",
     "scheme",
     "join_wait",
     "return_wait",
     "max_wait",
+    "give_up_after",
     "min_workers",
     "exchange",
     "wire",
@@ -78,6 +79,16 @@ pub(crate) struct Options {
         help_heading = "Time and limits", hide_short_help = true
     )]
     max_wait: f64,
+    /// Refused steps in a row after which the run ends with exit status 1; 0 for never, since those
+    /// whose gradients are scaled begin with some
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        help_heading = "Time and limits",
+        hide_short_help = true
+    )]
+    give_up_after: u64,
     /// When more workers are lost than the scheme tolerates, continue under a scheme for those that
     /// are left, as long as they are at least this many
     /// [default: wait for their return, then end]
@@ -138,6 +149,7 @@ impl Options {
         flag("--join-wait", self.join_wait.to_string().into());
         flag("--return-wait", self.return_wait.to_string().into());
         flag("--max-wait", self.max_wait.to_string().into());
+        flag("--give-up-after", self.give_up_after.to_string().into());
         flag("--probe", self.probe.to_string().into());
         flag("--replan-every", self.replan_every.to_string().into());
         if let Some(fewest) = self.min_workers {
@@ -175,9 +187,10 @@ impl Options {
 #[derive(Debug, Args)]
 #[command(
     after_help = help("\
-What is trained - how many numbers, units of a batch and steps - comes from the first worker
-that joins; others that train something else are refused, and told what differs. `codedgrad run`
-starts this command and the workers.
+What is trained - how many numbers, units of a batch and steps - comes from the workers. Those
+that come before the first step are compared: where one differs, nothing is trained, and it is
+named. Later ones that train something else are refused. `codedgrad run` starts this command and
+the workers.
 
 On one host, plain connections and a token will do: the token is made afresh, and what a worker
 has to find in its environment is printed. Between hosts connections are encrypted: make
@@ -244,6 +257,8 @@ struct Plan {
     join_wait_seconds: f64,
     return_wait_seconds: f64,
     max_wait_seconds: f64,
+    #[serde(default)]
+    give_up_after: u64,
     min_workers: Option<usize>,
     exchange: Option<ExchangeKind>,
     #[serde(deserialize_with = "framed_format")]
@@ -273,6 +288,7 @@ impl Plan {
             join_wait_seconds: options.join_wait,
             return_wait_seconds: options.return_wait,
             max_wait_seconds: max_wait,
+            give_up_after: options.give_up_after,
             min_workers: options.min_workers.map(|workers| workers as usize),
             exchange: options.exchange,
             wire: options.wire.unwrap_or_default(),
@@ -363,11 +379,15 @@ impl ServeArgs {
             return Ok((plan, folder, address));
         };
         let folder = RunFolder::open(SERVED, path)?;
-        let plan: Plan = follow::read(&folder.plan())?;
+        let mut plan: Plan = follow::read(&folder.plan())?;
         families::check_known(&plan.scheme, &folder.plan(), None)?;
         plan.check().map_err(|failure| failure.asked_by(&folder.plan()))?;
         if plan.over {
             return Err(Failure::Input(anyhow!("the run in {} is over", path.display())));
+        }
+        // Before the first step it is only what one worker said, who need not have been right.
+        if follow::recorded(&folder)?.is_empty() {
+            plan.facts = None;
         }
         let address = self.port().address(Some(&folder))?;
         self.port().check(address)?;
@@ -520,7 +540,8 @@ mod tests {
     fn a_command_passes_all_its_options_on() {
         let command = Options::augment_args(Command::new("run").no_binary_name(true));
         let told = "--scheme groups:s=1 --join-wait 1.5 --return-wait 2 --max-wait 3 --probe 4 \
-                    --replan-every 50 --min-workers 6 --exchange star --wire bf16 --out here --force";
+                    --give-up-after 7 --replan-every 50 --min-workers 6 --exchange star \
+                    --wire bf16 --out here --force";
         let read = |words: Vec<OsString>| {
             let matches = command.clone().try_get_matches_from(words).unwrap();
             Options::from_arg_matches(&matches).unwrap()

@@ -4,6 +4,7 @@
 
 mod ends;
 mod faults;
+mod final_ends;
 mod hosts;
 mod launched;
 mod refused;

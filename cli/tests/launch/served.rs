@@ -36,10 +36,6 @@ fn a_run_is_learned_from_its_workers_and_can_be_read() {
     assert!(before.contains("not come yet") && !before.contains("gone"), "{before}");
     let first = Launched::hand(folder.path(), 0, &RUN);
     wait_for("its facts", || serve.text("run/serve.json").contains("\"facts\": {").then_some(()));
-    let mut other = Launched::hand(folder.path(), 1, &[("STEPS", "61")]);
-    assert_eq!(other.ends_itself(), Some(101), "it is refused");
-    let why = "61 here, 60 in the run";
-    assert!(other.said().contains(why) || other.printed().contains(why), "{}", other.said());
     let second = Launched::hand(folder.path(), 1, &RUN);
     serve.waits_for_steps(3);
     let shown = printed(folder.path(), &format!("status {metrics}"));
@@ -57,6 +53,56 @@ fn a_run_is_learned_from_its_workers_and_can_be_read() {
     let mut again = Launched::serve(folder.path(), "again", "--resume run");
     assert_eq!(again.ends_itself(), Some(2));
     assert!(again.said().contains("the run in run is over"), "{}", again.said());
+}
+
+/// Nobody knows which of two is right.
+#[test]
+fn workers_that_differ_make_no_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut serve = Launched::serve(folder.path(), "serve", FLAGS);
+    let wrong = Launched::hand(folder.path(), 0, &[("STEPS", "61")]);
+    wait_for("its facts", || serve.text("run/serve.json").contains("\"facts\": {").then_some(()));
+    let right = Launched::hand(folder.path(), 1, &RUN);
+    assert_eq!(serve.ends_itself(), Some(1), "{}", serve.said());
+    let why = "nothing is trained: worker 0 and worker 1 differ in steps (61 and 60)";
+    assert!(serve.said().contains(why), "{}", serve.said());
+    for mut worker in [wrong, right] {
+        assert_eq!(worker.ends_itself(), Some(101), "{}", worker.said());
+        assert!(worker.said().contains(why) || worker.printed().contains(why), "it is told, too");
+    }
+    assert!(!folder.path().join("run").exists(), "nothing is left of it");
+}
+
+/// What the first worker said of a run without a step binds nobody.
+#[test]
+fn before_the_first_step_a_resumed_run_is_learned_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut serve = Launched::serve(folder.path(), "serve", FLAGS);
+    let mut wrong = Launched::hand(folder.path(), 0, &[("STEPS", "61")]);
+    wait_for("its facts", || serve.text("run/serve.json").contains("\"facts\": {").then_some(()));
+    serve.is_killed();
+    wrong.is_killed();
+    let mut resumed = Launched::serve(folder.path(), "resumed", "--resume run");
+    resumed.waits_for_words("0 of 2 workers are there");
+    let hands = workers(folder.path());
+    assert_eq!(resumed.ends_itself(), Some(0), "{}", resumed.said());
+    assert!(hands.into_iter().all(|mut worker| worker.ends_itself() == Some(0)));
+    assert_eq!(resumed.steps(), (0..60).collect::<Vec<u64>>());
+}
+
+/// Who comes later has to train what is trained already.
+#[test]
+fn who_comes_later_and_differs_is_refused_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut serve = Launched::serve(folder.path(), "serve", &format!("{FLAGS} --join-wait 1"));
+    let mut first = Launched::hand(folder.path(), 0, &[("STEPS", "300"), ("PAUSE_MS", "20")]);
+    serve.waits_for_steps(1);
+    let mut other = Launched::hand(folder.path(), 1, &RUN);
+    assert_eq!(other.ends_itself(), Some(101), "it is refused");
+    let why = "60 here, 300 in the run";
+    assert!(other.said().contains(why) || other.printed().contains(why), "{}", other.said());
+    assert_eq!(serve.ends_itself(), Some(0), "{}", serve.said());
+    assert_eq!(first.ends_itself(), Some(0), "{}", first.said());
 }
 
 #[test]

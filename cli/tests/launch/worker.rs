@@ -57,6 +57,8 @@ fn worker() {
         sleep(Duration::from_secs(600));
     }
     let (steps, pause) = (number("STEPS").unwrap(), number("PAUSE_MS").unwrap_or(0));
+    let differs = number("DIFFERS") == Some(worker);
+    let steps = if differs { steps + 1 } else { steps };
     let facts = RunFacts {
         length: Some(LENGTH),
         units: Some(UNITS),
@@ -74,6 +76,9 @@ fn worker() {
                 while let Some(part) = task.next_part() {
                     let mut sum = [0.0; LENGTH];
                     add_gradient(&parameters, (task.batch(), part.unit), &mut sum);
+                    if number("NAN_FROM").is_some_and(|from| task.step() >= from) {
+                        sum[0] = f32::NAN;
+                    }
                     task.message().copy_from_slice(&sum);
                 }
                 task.submit(vec![]).unwrap();

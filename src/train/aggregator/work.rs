@@ -3,6 +3,7 @@
 use super::{AggregatorError, Samples};
 use crate::gpu::{Vector, nonfinite_mask};
 use crate::ids::{Part, Task};
+use crate::scalars;
 use crate::train::sum_tree::SumTree;
 use crate::transport::{Link, Notice, TaskSpent};
 use std::ops::Range;
@@ -216,7 +217,8 @@ impl<V: Vector> Work<V> {
             nothing
         });
         alter(&mut message);
-        let finite = message.finite() && aux.iter().all(|x| x.is_finite());
+        let finite = message.finite();
+        let aux = scalars::handed_in(aux);
         if finite {
             desk.link.keep(self.task, message);
         } else {

@@ -6,8 +6,8 @@ use crate::run::{Limits, NumberFormat};
 use crate::train::coordinator::LOOK;
 use crate::train::{Coordinator, Judge, Observer, Outcome, RunError, Stopper};
 use crate::transport::tcp::security::Security;
-use crate::transport::tcp::{self, Exchange, Listen, TcpError, TcpStatus, TcpTransport};
-use crate::transport::{Order, RunFacts, Transport};
+use crate::transport::tcp::{self, Exchange, Gathered, Listen, TcpError, TcpStatus, TcpTransport};
+use crate::transport::{Differences, Order, RunFacts, Transport};
 use std::fmt::Display;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
@@ -15,6 +15,9 @@ use std::time::Duration;
 
 /// How long the workers may take to join, unless told.
 const GATHER: Duration = Duration::from_secs(600);
+/// Where some workers differ, the others are waited for as long as one comes within this time: the
+/// more come, the better it is known who is right.
+const COMING: Duration = Duration::from_secs(10);
 
 /// What only a run over TCP needs to know.
 #[derive(Clone, Debug, Default)]
@@ -280,14 +283,17 @@ impl Builder {
     /// ```
     pub fn serve(self, address: impl Display, security: Security) -> Result<Served, BuildError> {
         let listen = self.listen(at(&address.to_string())?, security)?;
+        let sure = Some(listen.all_facts());
+        let listen = Listen { sure, ..listen };
         let workers = listen.config.shape.workers;
         let port = tcp::Port::open(listen.address, listen.security.clone(), workers)?;
         Ok(self.served(port, listen, Stopper::default())?)
     }
 
     /// Opens a port like [`Builder::serve`], for a run of which not everything is told: the length
-    /// of a gradient, units and steps are learned from the first worker, and later ones are
-    /// compared with it. The run begins where its workers have come to ([`Builder::goes_on`]).
+    /// of a gradient, units and steps are learned from the first worker, and all that come before
+    /// the first step are compared. The run begins where its workers have come to
+    /// ([`Builder::goes_on`]).
     ///
     /// ```
     /// use codedgrad::train::{Aggregator, Coordinator};
@@ -429,9 +435,14 @@ impl Open {
                 None => left -= look,
             }
         };
+        let sure = told.facts.clone();
         let told = told.facts(&facts);
         match told.listen(port.address(), security) {
-            Ok(listen) => Ok(Some(told.served(port, listen, stopper).map_err(BuildError::Tcp)?)),
+            Ok(listen) => {
+                // Others may say otherwise than the first.
+                let listen = Listen { sure: Some(sure), ..listen };
+                Ok(Some(told.served(port, listen, stopper).map_err(BuildError::Tcp)?))
+            }
             Err(error) => {
                 port.refuse(&error.to_string());
                 Err(error.into())
@@ -496,17 +507,11 @@ impl Served {
     /// applied by everybody who is there, or the observer or a worker ends it.
     ///
     /// # Errors
-    /// [`RunError::NobodyCame`] when there is nobody to begin with, and others when the run cannot
-    /// go on.
+    /// [`RunError::NobodyCame`] when there is nobody to begin with, [`RunError::Differ`] when those
+    /// that came train different things, and others when the run cannot go on.
     pub fn run(self, observer: &mut dyn Observer) -> Result<Outcome, RunError> {
         let Self { mut transport, mut told, gather, judge, stopper, .. } = self;
-        let mut left = gather;
-        let mut gathered = transport.gather(Duration::ZERO);
-        while !gathered.absent.is_empty() && !left.is_zero() && !stopper.is_stopped() {
-            let look = left.min(LOOK);
-            gathered = transport.gather(look);
-            left -= look;
-        }
+        let gathered = gathered(&mut transport, gather, &stopper)?;
         // The coordinator of a run that is stopped tells those who have come.
         if gathered.present.is_empty() && !stopper.is_stopped() {
             return Err(RunError::NobodyCame { waited_seconds: gather.as_secs_f64() });
@@ -532,5 +537,39 @@ impl Served {
             coordinator = coordinator.judged_by(judge);
         }
         coordinator.run(observer)
+    }
+}
+
+/// Waits for the workers, at most so long. Where what they train differs, nothing is trained, and
+/// all of them are told why.
+fn gathered(
+    transport: &mut TcpTransport,
+    patience: Duration,
+    stopper: &Stopper,
+) -> Result<Gathered, RunError> {
+    let (mut left, mut coming, mut came) = (patience, COMING, 0);
+    let mut gathered = transport.gather(Duration::ZERO);
+    loop {
+        let workers = gathered.present.len() + gathered.absent.len();
+        if gathered.told.len() > came {
+            (came, coming) = (gathered.told.len(), COMING);
+        }
+        if stopper.is_stopped() {
+            return Ok(gathered);
+        }
+        if (left.is_zero() || came == workers || coming.is_zero())
+            && let Some(differences) = Differences::between(&gathered.told)
+        {
+            let error = RunError::Differ(differences);
+            transport.refuse(&error.to_string());
+            return Err(error);
+        }
+        if left.is_zero() || gathered.absent.is_empty() {
+            return Ok(gathered);
+        }
+        let look = left.min(LOOK);
+        gathered = transport.gather(look);
+        left -= look;
+        coming = coming.saturating_sub(look);
     }
 }

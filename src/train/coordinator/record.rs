@@ -11,7 +11,7 @@ use crate::ids::{Round, Step, Units, Worker, WorkerSet};
 use crate::schedulers::{EngineError, Refusal, RoundReport};
 use crate::train::BuildError;
 use crate::train::policy::Using;
-use crate::transport::{Decoded, State, Transport};
+use crate::transport::{Decoded, Differences, State, Transport};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use thiserror::Error;
@@ -86,6 +86,14 @@ pub struct DoubtRecord {
     /// Workers whose results were found to be wrong.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wrong: Vec<Worker>,
+    /// How many of the decoded scalars are not finite. The gradient beside them is.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub nonfinite_scalars: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// The record of one step; times in seconds.
@@ -120,8 +128,9 @@ pub struct StepRecord {
     /// What it was computed under, where a policy decides that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub using: Option<Using>,
-    /// The decoded auxiliary scalars; `tail` in `run.jsonl`.
-    #[serde(rename = "tail")]
+    /// The decoded auxiliary scalars, `tail` in `run.jsonl`; NaN for one that is not finite, null
+    /// there.
+    #[serde(rename = "tail", with = "crate::scalars")]
     pub aux: Vec<f64>,
     /// Digest of the decoded gradient, in hexadecimal.
     pub digest: String,
@@ -246,6 +255,9 @@ pub enum RunError {
         /// How long it was waited.
         waited_seconds: f64,
     },
+    /// Workers that came for the run to begin with train different things.
+    #[error("nothing is trained: {0}")]
+    Differ(Differences),
     /// Under a modelled clock, which stands still meanwhile: nobody says that it has done what is
     /// to be done before it goes on.
     #[error(
@@ -335,6 +347,7 @@ impl<T: Transport> Coordinator<T> {
         let results = parts.iter().map(|part| (part.worker, part.weight));
         let (survivors, weights) = by_worker(self.config().shape.workers, results);
         let decode = folding.map(|(folding, _)| folding.decode.into());
+        let aux = folding.map(|(folding, _)| folding.aux.clone()).unwrap_or_default();
         StepRecord {
             step: step.0,
             committed,
@@ -347,9 +360,13 @@ impl<T: Transport> Coordinator<T> {
             decode: decode.unwrap_or(DecodeRecord::NOTHING),
             refused,
             refused_because: None,
-            doubts: DoubtRecord { unverified: false, wrong: self.judging.take_wrong() },
+            doubts: DoubtRecord {
+                unverified: false,
+                wrong: self.judging.take_wrong(),
+                nonfinite_scalars: aux.iter().filter(|scalar| !scalar.is_finite()).count(),
+            },
             using: self.choosing.as_mut().map(|choosing| choosing.note(step)),
-            aux: folding.map(|(folding, _)| folding.aux.clone()).unwrap_or_default(),
+            aux,
             digest: folding.map(|(_, digest)| format!("{digest:016x}")).unwrap_or_default(),
             spent: self.spending.take(),
         }

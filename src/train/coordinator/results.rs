@@ -1,6 +1,7 @@
 //! What came with results, and of what they were made.
 
 use crate::ids::{Job, Part, Step, Task, Worker};
+use crate::scalars;
 use crate::transport::{Piece, Weighted, What};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -54,7 +55,7 @@ impl Results {
         let Weighted { worker, task, weight } = result;
         let aux = self.take_aux(worker, task).unwrap_or_default();
         let sum = self.sums.entry(step).or_default().entry(worker).or_default();
-        add_tail(&mut sum.aux, weight, &aux);
+        scalars::add(&mut sum.aux, weight, &aux);
         sum.parts.push(result);
     }
 
@@ -93,12 +94,12 @@ impl Results {
         let (mut aux, mut parts) = (Vec::new(), Vec::new());
         let held = self.sums.get(&step);
         for sum in sums.iter().filter_map(|worker| held?.get(worker)) {
-            add_tail(&mut aux, 1.0, &sum.aux);
+            scalars::add(&mut aux, 1.0, &sum.aux);
             parts.extend(&sum.parts);
         }
         for result in &results {
             let last = self.aux.get(&(result.worker, result.task)).and_then(|aux| aux.last());
-            add_tail(&mut aux, result.weight, last.map_or(&[], Vec::as_slice));
+            scalars::add(&mut aux, result.weight, last.map_or(&[], Vec::as_slice));
         }
         parts.extend(results);
         (aux, parts)
@@ -148,9 +149,4 @@ fn hash_of(parts: &[Part]) -> u64 {
         [u64::from(part.units.start), u64::from(part.units.end), part.coefficient.to_bits()]
     });
     xxh3_64(bytemuck::cast_slice(&numbers.collect::<Vec<u64>>()))
-}
-
-fn add_tail(sum: &mut Vec<f64>, weight: f64, aux: &[f64]) {
-    sum.resize(sum.len().max(aux.len()), 0.0);
-    sum.iter_mut().zip(aux).for_each(|(sum, x)| *sum += weight * x);
 }

@@ -1,7 +1,7 @@
 //! What a transport and its node tell each other.
 
 use crate::ids::{Job, Step, Task, Worker};
-use crate::transport::{Notice, Order, Summand, Weighted};
+use crate::transport::{Notice, Order, RunFacts, Summand, Weighted};
 
 #[derive(Debug)]
 pub(super) enum Command {
@@ -25,6 +25,8 @@ pub(super) enum Command {
     },
     Release(Step, Job),
     Begin(Step, std::sync::mpsc::Sender<()>),
+    /// There is no run: all workers are refused.
+    Refuse(String),
 }
 
 /// What the node tells its transport.
@@ -36,5 +38,11 @@ pub(super) enum Heard {
     Notice(Worker, u32, Notice),
 }
 
-/// For every number, what its worker came with, if it is there.
-pub(super) type Offers = Vec<Option<Option<Step>>>;
+/// What workers came with.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Offers {
+    /// For every number, the first step that is not applied, if its worker is there.
+    pub(super) places: Vec<Option<Option<Step>>>,
+    /// What all say that they train, if some of them differ before the run begins.
+    pub(super) told: Vec<(Worker, RunFacts)>,
+}

@@ -23,6 +23,7 @@
 //! When the commands end, sums that were decided may still be handed on among the workers for
 //! [`LAST_SUMS`]; then all are told to stop, and the node waits for their connections to end.
 
+mod comparing;
 mod handovers;
 mod joining;
 mod watched;
@@ -31,7 +32,7 @@ pub(super) use watched::Watched;
 
 use super::Exchange;
 use super::callers::Caller;
-use super::commands::{Command, Heard};
+use super::commands::{Command, Heard, Offers};
 use super::listen::Listen;
 use super::members::Members;
 use super::misses::Miss;
@@ -46,6 +47,7 @@ use crate::transport::exchange::{
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, FromWorker, Kind, TaskOrder, ToWorker};
 use crate::transport::{Decoded, Notice, Order, RunFacts, TaskSpent, Weighted};
+use comparing::Comparison;
 use handovers::Handovers;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -92,6 +94,7 @@ pub(super) struct CoordinatorNode {
     listen: Listen,
     /// What is known of what is trained.
     facts: RunFacts,
+    comparison: Comparison,
     context: ConnectionContext,
     members: Members,
     sums: CoordinatorSums,
@@ -169,6 +172,7 @@ impl CoordinatorNode {
         };
         Self {
             facts: listen.all_facts(),
+            comparison: Comparison::with(listen.sure.clone()),
             members: Members::new(listen.config.shape.workers),
             sums: CoordinatorSums::new(settings, of_node, eager),
             spare: Vec::new(),
@@ -244,8 +248,9 @@ impl CoordinatorNode {
             let _ = tokio::time::timeout(LAST_WORDS, until_ended(&mut left, &mut events)).await;
         }
         // The writers send what waits before they end.
-        let Self { members, events: own, .. } = self;
+        let Self { members, events: own, comparison, .. } = self;
         drop((members, own));
+        comparison.end().await;
         until_ended(&mut left, &mut events).await;
     }
 
@@ -292,6 +297,7 @@ impl CoordinatorNode {
                 self.watched.hand_on();
                 drop(done);
             }
+            Command::Refuse(reason) => self.refuse_all(&reason),
         }
     }
 
@@ -299,6 +305,7 @@ impl CoordinatorNode {
     /// back. All losses come first, so that nobody takes over the state of one who is just as
     /// wrong.
     fn begin(&mut self, start: Step) {
+        self.refuse_who_differs();
         self.begun = true;
         let offers: Vec<_> =
             Worker::all(self.listen.config.shape.workers).zip(self.members.offers()).collect();
@@ -675,7 +682,8 @@ impl CoordinatorNode {
     }
 
     fn announce(&mut self) {
-        self.watched.offer(self.members.offers());
+        let (places, told) = (self.members.offers(), self.comparison.told());
+        self.watched.offer(Offers { places, told });
     }
 
     /// Tells workers that sum among themselves who is there, once the run has begun.

@@ -35,6 +35,10 @@ pub struct Listen {
     /// `config`; [`RunFacts::of`] is all of that. Each worker's own word is compared with it, and
     /// what only a worker knows holds for those that come after it.
     pub facts: RunFacts,
+    /// What of that is sure, where workers that come before the run begins are to be compared with
+    /// each other ([`Gathered::told`](super::Gathered::told)): the first of them need not be right.
+    /// None: it is, and who differs from it is refused.
+    pub sure: Option<RunFacts>,
     /// A worker that has said nothing for so long is given up.
     pub silence: Duration,
     /// An exchange in which nothing comes to somebody for so long is made again without the worker
@@ -60,6 +64,7 @@ impl Listen {
             first: Some(Step(0)),
             job: String::new(),
             facts: RunFacts::default(),
+            sure: None,
             silence: Duration::from_secs(15),
             stall: Duration::from_secs(5),
             spare: Duration::from_millis(500),

@@ -14,7 +14,8 @@ use crate::transport::exchange::{SharedSums, Vectors};
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::COORDINATOR;
 use crate::transport::{
-    Notice, Order, Piece, Stage, State, SumRequest, Summed, Transport, Unneeded, Weighted, What,
+    Notice, Order, Piece, RunFacts, Stage, State, SumRequest, Summed, Transport, Unneeded,
+    Weighted, What,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -33,6 +34,9 @@ pub struct Gathered {
     pub present: Vec<(Worker, Option<Step>)>,
     /// Workers that have not; they may come later.
     pub absent: Vec<Worker>,
+    /// What all workers that came say that they train, if some of them differ from those before
+    /// them, by which they are not let in.
+    pub told: Vec<(Worker, RunFacts)>,
 }
 
 /// The coordinator's side of a run over TCP.
@@ -80,7 +84,7 @@ impl TcpTransport {
         }
         let (commands, commands_out) = mpsc::unbounded_channel();
         let (notices_in, notices, waker) = mailbox();
-        let (offers_in, offers) = watch::channel(Offers::new());
+        let (offers_in, offers) = watch::channel(Offers::default());
         // Bounded, so that workers that send too fast are held up by TCP and not by memory.
         let (events, events_out) = mpsc::channel(256);
         let (address, format) = (listen.address, listen.config.format);
@@ -134,19 +138,20 @@ impl TcpTransport {
     /// Waits until all workers have joined, at most so long.
     pub fn gather(&mut self, patience: Duration) -> Gathered {
         if let Some(runtime) = &self.runtime {
-            let all = self
-                .offers
-                .wait_for(|offers| !offers.is_empty() && offers.iter().all(Option::is_some));
+            let all = self.offers.wait_for(|Offers { places, .. }| {
+                !places.is_empty() && places.iter().all(Option::is_some)
+            });
             let _ = wait(runtime, async { tokio::time::timeout(patience, all).await.map(|_| ()) });
         }
         let offers = self.offers.borrow().clone();
         let workers = lock(&self.status).workers.len();
-        let of = |worker: Worker| offers.get(worker.index()).copied().flatten();
+        let of = |worker: Worker| offers.places.get(worker.index()).copied().flatten();
         let present =
             Worker::all(workers).filter_map(|worker| Some((worker, of(worker)?))).collect();
         Gathered {
             present,
             absent: Worker::all(workers).filter(|worker| of(*worker).is_none()).collect(),
+            told: offers.told,
         }
     }
 
@@ -160,6 +165,13 @@ impl TcpTransport {
         if self.runtime.is_some() {
             let _ = begun.recv();
         }
+    }
+
+    /// Instead of [`TcpTransport::begin`]: there is no run, and all workers that have come are told
+    /// why.
+    pub fn refuse(&mut self, reason: &str) {
+        self.command(Command::Refuse(reason.to_owned()));
+        self.flush();
     }
 
     /// The state of a worker's replica, unless it does not come in time.

@@ -15,6 +15,10 @@ pub struct WorkerStatus {
     pub epoch: u32,
     /// For how long nothing was heard of it.
     pub silent_seconds: f64,
+    /// Why the last call for its number was refused for good, if it was: since it trains something
+    /// else.
+    #[serde(default)]
+    pub refused: Option<String>,
 }
 
 /// What is known of a coordinator's connections.

@@ -306,7 +306,8 @@ pub enum ToWorker {
         attempt: u32,
         /// Digest of the sum.
         digest: u64,
-        /// Decoded scalars.
+        /// Decoded scalars; null: one that is not finite.
+        #[serde(with = "crate::scalars")]
         aux: Vec<f64>,
         /// Who saves what is trained, now that this step is decided.
         #[serde(default)]
@@ -415,9 +416,10 @@ pub enum FromWorker {
         order: u64,
         /// Which.
         task: Task,
-        /// Scalars, if all are finite.
+        /// Scalars beside a result that is kept; null: one that is not finite.
+        #[serde(with = "crate::scalars")]
         aux: Vec<f64>,
-        /// Whether all entries of result and scalars are finite; if not, the result is not kept.
+        /// Whether all entries of the result are finite; if not, it is not kept.
         finite: bool,
         /// Seconds that it took to compute, by the worker's own clock; absent: not measured.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -584,9 +586,6 @@ pub enum Across {
 }
 
 /// The bytes of a control body.
-///
-/// # Panics
-/// When a number in it is not finite, which no message of this program has.
 pub fn encode(message: &impl Serialize) -> Vec<u8> {
     let mut body = Vec::with_capacity(512);
     serde_json::to_writer(&mut body, message).expect("control messages are plain data");

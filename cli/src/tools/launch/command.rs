@@ -98,7 +98,8 @@ impl Trainer {
             .env("CODEDGRAD_WORKER", worker.to_string())
             .env("CODEDGRAD_WORKERS", place.workers.to_string())
             .env("CODEDGRAD_EPOCH", start.epoch.to_string())
-            .env("CODEDGRAD_LOG", start.log);
+            .env("CODEDGRAD_LOG", start.log)
+            .env("CODEDGRAD_FINAL", start.last_word);
         // Of a job that this one is started from.
         for secret in ["CODEDGRAD_TOKEN", "CODEDGRAD_TOKEN_FILE", "CODEDGRAD_KEYS"] {
             command.env_remove(secret);
@@ -125,6 +126,8 @@ pub(super) struct Start<'a> {
     /// How often it was started before.
     pub(super) epoch: u32,
     pub(super) log: &'a Path,
+    /// The file in which it says that starting it again would not help.
+    pub(super) last_word: &'a Path,
 }
 
 /// What all workers of this host are told.

@@ -2,6 +2,7 @@
 
 use super::child::{Log, Running, Words, last_words};
 use super::command::{Place, Start, Trainer};
+use super::last_word::{Final, LastWord};
 use super::screen::{Screen, Voice};
 use crate::clock::now;
 use crate::supervise::{End, Next, Policy};
@@ -26,6 +27,9 @@ struct Member {
     /// Whether it was there when the run was over, as far as that is known.
     stayed: bool,
     log: PathBuf,
+    last_word: LastWord,
+    /// Why the run has refused the process that runs, if it has.
+    refused: Option<String>,
 }
 
 #[derive(Debug)]
@@ -53,12 +57,16 @@ pub(super) enum Stage {
 }
 
 /// What the run has to do without from now on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// A worker that has ended with status 0.
     Left,
     /// One that is not started again.
     GivenUp,
+    /// One that the run has refused for good.
+    Refused,
+    /// One that was not able to join, and would not be if it were started again: why.
+    CannotJoin(String),
 }
 
 pub(super) struct Crew<'a> {
@@ -91,6 +99,8 @@ impl<'a> Crew<'a> {
             ended_last: None,
             stayed: true,
             log: folder.join(format!("worker-{worker}.log")),
+            last_word: LastWord::of(worker, folder),
+            refused: None,
         };
         let members = workers.map(member).collect();
         Self { trainer, place, members, voice: screen.voice(), quiet, restarts, grace }
@@ -110,7 +120,7 @@ impl<'a> Crew<'a> {
                     }
                 };
                 let member = &mut self.members[at];
-                (member.state, member.joined) = (state, false);
+                (member.state, member.joined, member.refused) = (state, false, None);
                 if matches!(member.state, State::Over) {
                     let end = End::Status(1);
                     member.ended_last = Some((end, false));
@@ -121,7 +131,9 @@ impl<'a> Crew<'a> {
     }
 
     fn start(&self, member: &Member) -> std::io::Result<Running> {
-        let Member { worker, epoch, log, .. } = member;
+        let Member { worker, epoch, log, last_word, .. } = member;
+        // Of an earlier process, or an earlier run.
+        last_word.take();
         let seen = !self.quiet || self.members.first().is_some_and(|first| first.worker == *worker);
         let voice = seen.then(|| (self.voice.clone(), format!("[{worker}] ")));
         let log_of = match epoch {
@@ -129,7 +141,11 @@ impl<'a> Crew<'a> {
             _ => Log::again(log, &format!("--- worker {worker} is started again ({epoch}) ---"))?,
         };
         let words = Words { log: log_of, voice };
-        let mut command = self.trainer.command(&self.place, *worker, Start { epoch: *epoch, log });
+        let mut command = self.trainer.command(
+            &self.place,
+            *worker,
+            Start { epoch: *epoch, log, last_word: last_word.path() },
+        );
         Ok(Running::start(&mut command, &words)?.echoed(&words))
     }
 
@@ -145,6 +161,7 @@ impl<'a> Crew<'a> {
             let told = kill_at.is_some();
             member.state = State::Over;
             member.ended_last = Some((end, told));
+            let last_word = member.last_word();
             if told || stage == Stage::Ending {
                 continue;
             }
@@ -155,6 +172,11 @@ impl<'a> Crew<'a> {
                     screen
                         .note(&format!("worker {worker} {end} after the run was over; see {log}"));
                 }
+                continue;
+            }
+            if let Some(Final { refused, why }) = last_word.filter(|_| end != End::Status(0)) {
+                screen.note(&format!("worker {worker} {end}, and is not started again: {why}"));
+                fates.push((worker, if refused { Fate::Refused } else { Fate::CannotJoin(why) }));
                 continue;
             }
             match member.policy.ended(end, up) {
@@ -188,7 +210,22 @@ impl<'a> Crew<'a> {
         let of = self.members.iter_mut().find(|member| member.worker == worker);
         // Of one that has died since, its next process has not.
         if let Some(member) = of.filter(|member| matches!(member.state, State::Up { .. })) {
-            member.joined = true;
+            (member.joined, member.refused) = (true, None);
+        }
+    }
+
+    /// The run has refused a worker for good: it is not started again.
+    pub(super) fn refused(&mut self, worker: u32, why: String, screen: &Screen) {
+        let Some(member) = self.members.iter_mut().find(|member| member.worker == worker) else {
+            return;
+        };
+        match member.state {
+            State::Up { .. } => member.refused = Some(why),
+            State::Waiting(_) => {
+                member.state = State::Over;
+                screen.note(&format!("worker {worker} is not started again: {why}"));
+            }
+            State::Over => {}
         }
     }
 
@@ -321,6 +358,12 @@ impl<'a> Crew<'a> {
 impl Member {
     fn is_again(&self) -> bool {
         self.epoch > 0 && !matches!(self.state, State::Over)
+    }
+
+    /// Why it is not started again, if it or the run has said so.
+    fn last_word(&mut self) -> Option<Final> {
+        let of_run = self.refused.take().map(|why| Final { refused: true, why });
+        self.last_word.take().or(of_run)
     }
 
     fn is_done(&self) -> bool {

@@ -9,6 +9,7 @@ mod echo;
 mod happened;
 mod joining;
 mod knock;
+mod last_word;
 mod screen;
 mod watch;
 
@@ -40,13 +41,15 @@ what its environment says. All that follows its name is given to it. One that is
 processes is started once per worker. Ranks of torchrun have sessions of their own, which it
 takes up to 30 s to end: give it --kill-after 40, or they may outlive it.
 
-The coordinator is a process of its own (`codedgrad serve`), which learns from the first worker
-what is trained. A worker that dies is started again, after 1, 2, 4 .. 60 s, unless it ended
-with status 0, 2, 4, 130 or 143, or by SIGINT or SIGTERM. One that ends three times in a row
-within 10 s of its start is given up, and so is one that was started again --restarts times, but
-for ten good minutes all is forgotten. A coordinator that dies goes on where it was. When the
-run is over, workers that are not connected to it are ended; the others may take as long as they
-like, to save what they have learned.
+The coordinator is a process of its own (`codedgrad serve`), which learns from the workers what
+is trained. A worker that dies is started again, after 1, 2, 4 .. 60 s, unless it ended with
+status 0, 2, 4, 130 or 143, or by SIGINT or SIGTERM. One that ends three times in a row within
+10 s of its start is given up, and so is one that was started again --restarts times, but for
+ten good minutes all is forgotten. Nor is one started again that is refused since it trains
+something else, or whose join says that its arguments are wrong: before the first step the run
+ends then, with status 1. A coordinator that dies goes on where it was. When the run is over,
+workers that are not connected to it are ended; the others may take as long as they like, to
+save what they have learned.
 
 Every line that a worker prints is shown behind its number; the run's folder has all of it in
 worker-K.log, and the coordinator's words in coordinator.log. A bar that is drawn by carriage
@@ -55,9 +58,10 @@ on to everybody once; what is left after --kill-after is killed, and so is every
 again. The end of its terminal (SIGHUP) is as good as SIGTERM, unless it was started with nohup.
 
 Each worker has CODEDGRAD_ADDRESS, CODEDGRAD_TOKEN_FILE or CODEDGRAD_KEYS, CODEDGRAD_WORKER,
-CODEDGRAD_WORKERS, CODEDGRAD_EPOCH (how often it was started again) and CODEDGRAD_LOG (its log);
-where they are not set, PYTHONUNBUFFERED=1 and OMP_NUM_THREADS, its share of this host's cores.
-RANK, WORLD_SIZE, LOCAL_RANK and MASTER_* are left alone.
+CODEDGRAD_WORKERS, CODEDGRAD_EPOCH (how often it was started again), CODEDGRAD_LOG (its log) and
+CODEDGRAD_FINAL (where join says that it would fail again); where they are not set,
+PYTHONUNBUFFERED=1 and OMP_NUM_THREADS, its share of this host's cores. RANK, WORLD_SIZE,
+LOCAL_RANK and MASTER_* are left alone.
 
 Between hosts the same command runs on each, with --node; keys come from `codedgrad keygen`.
 

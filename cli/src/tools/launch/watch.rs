@@ -164,6 +164,11 @@ impl<'a> Watch<'a> {
                     crew.joined(worker);
                 }
             }
+            Happened::Told(Event::Refused { worker, reason }) => {
+                if let Some(crew) = &mut self.crew {
+                    crew.refused(worker, reason, self.screen);
+                }
+            }
             Happened::Told(Event::Step(step)) => {
                 self.decided = Some((step.step + 1, step.steps));
                 self.screen.step(step);
@@ -294,7 +299,16 @@ impl<'a> Watch<'a> {
             }
             // It may be that it was told of the run's end before the launcher.
             Fate::Left => self.left.push((worker, now() + LEFT)),
-            Fate::GivenUp => {
+            // Before the first step somebody has to mend that; later the others may do.
+            Fate::CannotJoin(why) if self.decided.is_none() && self.coordinator.is_some() => {
+                if self.close.is_none() {
+                    let why = format!("nothing is trained: worker {worker} cannot join: {why}");
+                    self.close(Close::Because(why), Signal::TERM);
+                }
+            }
+            // The coordinator says what that means.
+            Fate::Refused if self.decided.is_none() => {}
+            Fate::GivenUp | Fate::Refused | Fate::CannotJoin(_) => {
                 let over = self.crew.as_ref().is_none_or(Crew::is_over);
                 if over && self.job.nodes == 1 || std::mem::replace(&mut self.waits_told, true) {
                     return;

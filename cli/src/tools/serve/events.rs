@@ -14,6 +14,8 @@ pub(crate) enum Event {
     Listening { address: SocketAddr, folder: PathBuf },
     /// A worker is there, for the so manieth time.
     Joined { worker: u32, epoch: u32 },
+    /// A worker's call was refused for good.
+    Refused { worker: u32, reason: String },
     /// A step is decided.
     Step(Decided),
     /// The run is over. The process ends soon after, having written what it has to.

@@ -126,6 +126,7 @@ pub(super) struct Look {
 #[derive(Debug, Default)]
 struct Seen {
     epochs: Vec<u32>,
+    refused: Vec<Option<String>>,
     there: Option<usize>,
     said: Duration,
     /// Who was connected at the last step.
@@ -187,12 +188,27 @@ impl Look {
                     Event::Joined { worker, epoch }.tell();
                 }
             }
+            drop(seen);
+            self.tell_who_is_refused();
         } else if !self.begun.load(Ordering::SeqCst)
             && (seen.there != Some(there) || waited >= seen.said + SAY)
         {
             (seen.there, seen.said) = (Some(there), waited);
             let (workers, waited) = (self.workers, waited.as_secs());
             say!("{there} of {workers} workers are there, after {waited} s");
+        }
+    }
+
+    /// Tells the launcher who need not be started again.
+    fn tell_who_is_refused(&self) {
+        let now: Vec<Option<String>> =
+            lock(&self.status).workers.iter().map(|worker| worker.refused.clone()).collect();
+        let before = std::mem::replace(&mut lock(&self.seen).refused, now.clone());
+        let known = before.into_iter().chain(std::iter::repeat(None));
+        for (worker, (reason, before)) in (0..).zip(now.into_iter().zip(known)) {
+            if let Some(reason) = reason.filter(|reason| before.as_ref() != Some(reason)) {
+                Event::Refused { worker, reason }.tell();
+            }
         }
     }
 
@@ -242,6 +258,40 @@ pub(super) struct Follower<'a> {
     ended_by: Option<Worker>,
     /// First step that is not decided.
     next: u64,
+    refusals: Refusals,
+}
+
+/// Refused steps, one after the other.
+#[derive(Debug, Default)]
+struct Refusals {
+    /// After how many the run ends; 0: never.
+    most: u64,
+    in_a_row: u64,
+}
+
+impl Refusals {
+    /// Takes in a step, of which it may be that the run ends with it.
+    fn take(&mut self, record: &StepRecord) -> anyhow::Result<()> {
+        self.in_a_row = if record.refused.is_empty() { 0 } else { self.in_a_row + 1 };
+        let Self { most, in_a_row } = *self;
+        if most == 0 || in_a_row < most {
+            return Ok(());
+        }
+        let (first, last) = (record.step + 1 - in_a_row, record.step);
+        anyhow::bail!(
+            "steps {first} to {last} were refused, since their gradients are not finite: \
+             --give-up-after {most} ends a run after so many"
+        )
+    }
+
+    /// What there is to say at the end of refused steps, if there are any.
+    fn words(lines: &[StepRecord]) -> Option<String> {
+        let mut refused = lines.iter().filter(|line| !line.refused.is_empty());
+        let first = refused.next()?.step;
+        let (count, all) = (1 + refused.count(), lines.len());
+        let were = if count == 1 { "was" } else { "were" };
+        Some(format!("{count} of {all} steps {were} refused (first: step {first})"))
+    }
 }
 
 impl<'a> Follower<'a> {
@@ -266,6 +316,7 @@ impl<'a> Follower<'a> {
             faults: Vec::new(),
             ended_by: None,
             next: 0,
+            refusals: Refusals { most: plan.give_up_after, in_a_row: 0 },
         }
     }
 
@@ -332,6 +383,7 @@ impl<'a> Follower<'a> {
         } else {
             self.bar.show(&decided);
         }
+        self.refusals.take(record)?;
         if self.asked.status() > 0 && self.next < self.steps() {
             return Ok(Flow::Stop);
         }
@@ -391,6 +443,9 @@ impl<'a> Follower<'a> {
                 by.unwrap_or_default(),
                 self.folder.path().display()
             );
+            if let Some(refused) = Refusals::words(&lines) {
+                say!("{refused}");
+            }
             say!("{}", doctor::hint(self.folder.path(), 0));
         }
         Ok(summary)

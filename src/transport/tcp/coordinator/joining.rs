@@ -9,10 +9,11 @@ use super::super::security::Role;
 use super::super::status::WorkerStatus;
 use super::super::{Exchange, HANDSHAKE};
 use super::CoordinatorNode;
+use super::comparing::Outside;
 use crate::ids::{Step, Worker};
 use crate::transport::exchange::CoordinatorEvent;
 use crate::transport::wire::{FromWorker, ToWorker, Welcome};
-use crate::transport::{Dismissal, Notice, RunFacts};
+use crate::transport::{Disagreement, Dismissal, Notice, RunFacts};
 use std::collections::BTreeSet;
 use tokio::time::Instant;
 use tracing::{Instrument, info_span};
@@ -60,12 +61,7 @@ impl CoordinatorNode {
             let claim = Claim { worker, identity: &identity, process };
             let checked =
                 check_hello(&identity, address.as_deref(), offer).map_err(NotAdmitted::Refused);
-            checked.and_then(|()| self.seat_for(role, claim)).and_then(|worker| {
-                match self.facts.agree(&facts) {
-                    Ok(()) => Ok(worker),
-                    Err(difference) => Err(NotAdmitted::Refused(difference.to_string())),
-                }
-            })
+            checked.and_then(|()| self.seat_for(role, claim))
         };
         let worker = match found {
             Ok(worker) => worker,
@@ -85,6 +81,10 @@ impl CoordinatorNode {
                 return;
             }
         };
+        if let Err(difference) = self.compare(worker, &facts) {
+            let outside = Outside { stream, from, door, identity };
+            return self.stays_outside(worker, &facts, outside, difference).await;
+        }
         // The same process that calls again has lost its connection; another one takes its place.
         if self.members.is_other_process(worker, process) {
             self.members.replace(worker);
@@ -137,6 +137,7 @@ impl CoordinatorNode {
             connected: true,
             epoch,
             silent_seconds: 0.0,
+            refused: None,
         };
         if self.begun {
             // Before the run begins, who is there is told all at once.
@@ -167,11 +168,83 @@ impl CoordinatorNode {
         }))
     }
 
+    /// Compares what a worker trains with what is known.
+    fn compare(&mut self, worker: u32, facts: &RunFacts) -> Result<(), Disagreement> {
+        self.facts.agree(facts)?;
+        if !self.begun {
+            self.comparison.agrees(worker, facts);
+        }
+        Ok(())
+    }
+
+    /// Whether a worker that differs is refused at once, and why: later on, or if it differs from
+    /// what is sure.
+    fn is_refused(&self, facts: &RunFacts, difference: Disagreement) -> Option<Disagreement> {
+        if self.begun {
+            return Some(difference);
+        }
+        self.comparison.judged(facts, difference)
+    }
+
+    /// A worker that calls differs from those before it.
+    async fn stays_outside(
+        &mut self,
+        worker: u32,
+        facts: &RunFacts,
+        outside: Outside,
+        difference: Disagreement,
+    ) {
+        if let Some(difference) = self.is_refused(facts, difference) {
+            self.notes_refusal(worker, &difference.to_string());
+            return outside.refuse(difference.to_string()).await;
+        }
+        self.comparison.differs(worker, facts, Some(outside));
+        self.announce();
+    }
+
     /// A worker that is already there says what it trains.
     pub(super) fn agree(&mut self, worker: Worker, facts: &RunFacts) {
-        if let Err(difference) = self.facts.agree(facts) {
-            self.watched.status().refused += 1;
-            self.dismiss(worker.0, &Dismissal::Refused { reason: difference.to_string() });
+        let Err(difference) = self.compare(worker.0, facts) else { return };
+        let Some(difference) = self.is_refused(facts, difference) else {
+            self.comparison.differs(worker.0, facts, None);
+            return self.announce();
+        };
+        self.watched.status().refused += 1;
+        self.refuse(worker.0, &difference.to_string());
+    }
+
+    /// The run begins: who differs from what it is, is refused.
+    pub(super) fn refuse_who_differs(&mut self) {
+        for (worker, facts, outside) in self.comparison.close() {
+            let Err(difference) = self.facts.clone().agree(&facts) else { continue };
+            match outside {
+                Some(outside) => {
+                    self.notes_refusal(worker, &difference.to_string());
+                    tokio::spawn(outside.refuse(difference.to_string()));
+                }
+                None => self.refuse(worker, &difference.to_string()),
+            }
+        }
+    }
+
+    /// There is no run: everybody is told why, those outside when the transport ends.
+    pub(super) fn refuse_all(&mut self, reason: &str) {
+        let came = self.comparison.told();
+        came.into_iter().for_each(|(worker, _)| self.notes_refusal(worker.0, reason));
+        let there: Vec<u32> = self.members.connected().map(|(worker, _)| worker).collect();
+        there.into_iter().for_each(|worker| self.refuse(worker, reason));
+        self.comparison.fails(reason.to_owned());
+    }
+
+    /// A worker that is there is refused for good.
+    fn refuse(&mut self, worker: u32, reason: &str) {
+        self.notes_refusal(worker, reason);
+        self.dismiss(worker, &Dismissal::Refused { reason: reason.to_owned() });
+    }
+
+    fn notes_refusal(&mut self, worker: u32, reason: &str) {
+        if let Some(status) = self.watched.status().workers.get_mut(worker as usize) {
+            status.refused = Some(reason.to_owned());
         }
     }
 

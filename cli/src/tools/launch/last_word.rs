@@ -1,0 +1,69 @@
+//! What a worker says before an end that would come again if it were started again: in a file that
+//! it is told by its environment, so that the end of its process is what it is anywhere else.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Why a worker is not started again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Final {
+    /// Whether the run has refused it: then its coordinator knows. Else it never came to call.
+    pub(super) refused: bool,
+    /// Why, in a line.
+    pub(super) why: String,
+}
+
+impl Final {
+    /// What a worker said, if it said something.
+    fn read(text: &str) -> Option<Self> {
+        let (how, why) = text.split_once('\n')?;
+        let why = why.lines().next().unwrap_or_default().to_owned();
+        match how {
+            "refused" => Some(Self { refused: true, why }),
+            "failed" => Some(Self { refused: false, why }),
+            _ => None,
+        }
+    }
+}
+
+/// The file of a worker.
+#[derive(Clone, Debug)]
+pub(super) struct LastWord(PathBuf);
+
+impl LastWord {
+    pub(super) fn of(worker: u32, folder: &Path) -> Self {
+        Self(folder.join(format!("worker-{worker}.final")))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// What is in it, which is then no more.
+    pub(super) fn take(&self) -> Option<Final> {
+        let text = fs::read_to_string(&self.0).ok();
+        // Where there is none there is nothing to remove.
+        let _ = fs::remove_file(&self.0);
+        Final::read(&text?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_last_word_is_heard_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let word = LastWord::of(3, folder.path());
+        assert_eq!(word.take(), None);
+        fs::write(word.path(), "refused\nunits of a batch: 8 here, 4 in the run\nmore\n").unwrap();
+        let why = "units of a batch: 8 here, 4 in the run".to_owned();
+        assert_eq!(word.take(), Some(Final { refused: true, why }));
+        assert_eq!(word.take(), None);
+        fs::write(word.path(), "failed\nunits is 0: it must be 1 or more\n").unwrap();
+        assert!(word.take().is_some_and(|said| !said.refused && said.why.contains("units is 0")));
+        fs::write(word.path(), "what").unwrap();
+        assert_eq!(word.take(), None);
+    }
+}

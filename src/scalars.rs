@@ -1,0 +1,73 @@
+//! Scalars that are decoded beside gradients, such as a loss, any of which may be no finite number.
+//!
+//! One that is not finite is [`f64::NAN`] from where it is handed in: then all sums with it are the
+//! same, whatever was infinite in them and in whatever order they were made. JSON has no such
+//! number, so that it is `null` there: the functions `serialize` and `deserialize` are for serde's
+//! `with`.
+
+use serde::{Deserialize, Deserializer, Serializer};
+
+/// A scalar, or the one NaN that stands for all that is not finite.
+fn settled(scalar: f64) -> f64 {
+    if scalar.is_finite() { scalar } else { f64::NAN }
+}
+
+/// The scalars that a worker hands in.
+pub(crate) fn handed_in(scalars: Vec<f64>) -> Vec<f64> {
+    scalars.into_iter().map(settled).collect()
+}
+
+/// Adds scalars to a sum, times a weight. Those of weight 0 are not used, and are no part of it.
+pub(crate) fn add(sum: &mut Vec<f64>, weight: f64, scalars: &[f64]) {
+    sum.resize(sum.len().max(scalars.len()), 0.0);
+    if weight == 0.0 {
+        return;
+    }
+    sum.iter_mut().zip(scalars).for_each(|(sum, x)| *sum = settled(*sum + weight * x));
+}
+
+pub(crate) fn serialize<S: Serializer>(scalars: &[f64], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(scalars.iter().map(|scalar| scalar.is_finite().then_some(*scalar)))
+}
+
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
+    let scalars = Vec::<Option<f64>>::deserialize(from)?;
+    Ok(scalars.into_iter().map(|scalar| scalar.unwrap_or(f64::NAN)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_finite_is_one_nan_in_every_sum() {
+        let bits = |scalars: &[f64]| scalars.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        let nan = f64::NAN.to_bits();
+        let other_nan = f64::from_bits(nan | 1 << 63 | 7);
+        let mine = handed_in(vec![f64::INFINITY, -f64::NAN, other_nan, 1e308]);
+        assert_eq!(bits(&mine), [nan, nan, nan, 1e308f64.to_bits()]);
+        let other = handed_in(vec![f64::NEG_INFINITY, 2.0, 2.0, 1e308]);
+        for order in [[&mine, &other], [&other, &mine]] {
+            let mut sum = Vec::new();
+            order.into_iter().for_each(|scalars| add(&mut sum, -1.0, scalars));
+            assert_eq!(bits(&sum), [nan; 4], "1e308 twice is beyond what is finite");
+        }
+    }
+
+    #[test]
+    fn scalars_that_are_not_used_do_no_harm() {
+        let mut sum = vec![1.0];
+        add(&mut sum, 0.0, &[f64::NAN, f64::NAN]);
+        assert_eq!(sum, [1.0, 0.0]);
+    }
+
+    #[test]
+    fn json_has_null_where_there_is_no_number() {
+        let mut text = Vec::new();
+        serialize(&[1.5, f64::NAN, f64::INFINITY], &mut serde_json::Serializer::new(&mut text))
+            .unwrap();
+        assert_eq!(text, b"[1.5,null,null]");
+        let read = deserialize(&mut serde_json::Deserializer::from_slice(&text)).unwrap();
+        assert!(read[0] == 1.5 && read[1].is_nan() && read[2].is_nan() && read.len() == 3);
+    }
+}
