@@ -124,6 +124,21 @@ impl Seat {
 }
 
 impl Share {
+    /// The share at a position in a vector with one entry per share.
+    ///
+    /// # Panics
+    /// When there cannot be so many shares.
+    ///
+    /// ```
+    /// use codedgrad::ids::Share;
+    /// let row: Vec<(Share, f64)> = (3..5).map(|j| (Share::at(j), 1.0)).collect();
+    /// assert_eq!(row, [(Share(3), 1.0), (Share(4), 1.0)]);
+    /// ```
+    #[must_use]
+    pub fn at(index: usize) -> Self {
+        Self(u32::try_from(index).expect("at most 2^32 shares"))
+    }
+
     /// The position of this share in a vector with one entry per share.
     #[must_use]
     pub fn index(self) -> usize {

@@ -656,6 +656,53 @@ impl Observer for Ends {
     }
 }
 
+/// Sample `i` of a regression whose solution is -3, -2, .. 4.
+fn sample_of_regression(i: usize) -> ([f32; 8], f32) {
+    let x = std::array::from_fn(|d| ((i * (2 * d + 3) + d) as f32 * 0.37).sin());
+    let y = (0..8).map(|d| (d as f32 - 3.0) * x[d]).sum();
+    (x, y)
+}
+
+/// The natural loop over samples adds up, and never finds what earlier steps have left.
+#[test]
+fn a_gradient_is_added_up_sample_by_sample() {
+    let run = Coordinator::builder("groups:s=1").workers(4).steps(200).length(8).unit_samples(16);
+    let (coordinator, workers) = run.local().unwrap();
+    let train = |mut worker: Aggregator| {
+        let mut weights = [0.0f32; 8];
+        while let Some(event) = worker.next_event().unwrap() {
+            match event {
+                Event::Compute(mut task) => {
+                    while let Some(part) = task.next_part() {
+                        let factor = part.coefficient as f32 / 32.0;
+                        for (x, y) in part.samples.map(sample_of_regression) {
+                            let at: f32 = x.iter().zip(&weights).map(|(x, w)| x * w).sum();
+                            let gradient = task.message();
+                            (0..8).for_each(|d| gradient[d] += factor * (at - y) * x[d]);
+                        }
+                    }
+                    task.submit(vec![]).unwrap();
+                }
+                Event::Apply(step) => {
+                    let gradient = step.gradient();
+                    (0..8).for_each(|d| weights[d] -= 0.5 * gradient[d]);
+                }
+                Event::Provide(request) => request.reply(vec![weights.to_vec()]),
+                Event::Resync(state) => weights.copy_from_slice(&state.vectors[0]),
+                Event::Skip(step) => panic!("step {} is not finite", step.index),
+            }
+        }
+        weights
+    };
+    let begin = |worker| thread::spawn(move || train(worker));
+    let threads: Vec<_> = workers.into_iter().map(begin).collect();
+    coordinator.run(&mut ()).unwrap();
+    for thread in threads {
+        let weights = thread.join().unwrap();
+        assert!((0..8).all(|d| (weights[d] - (d as f32 - 3.0)).abs() < 0.01), "{weights:?}");
+    }
+}
+
 #[test]
 fn an_owned_step_ends_the_run() {
     let run = Coordinator::builder("uncoded").workers(1).steps(1 << 40).length(1);

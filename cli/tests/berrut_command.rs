@@ -43,6 +43,11 @@ fn prints_the_contract() {
     ] {
         assert!(!shown[key].is_null(), "{key}");
     }
+    assert_eq!((list(&shown["stragglers"]), list(&shown["byzantine"])), (vec![2, 5], vec![]));
+    assert_eq!(
+        (shown["corruption"].as_f64(), shown["secure"].as_bool()),
+        (Some(10.0), Some(false))
+    );
     assert_eq!(
         shown["worker_points"][0].as_f64(),
         Some(1.0),

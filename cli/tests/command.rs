@@ -100,6 +100,103 @@ fn verification_tries_every_set_and_names_what_fails() {
     assert!(text(&warned.stderr).contains("min-load:s=3"));
 }
 
+/// What is proven, what was tried and what is only claimed are told apart.
+#[test]
+fn a_tolerance_is_said_as_it_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = |worker: usize| {
+        let cells = (0..8).map(|share| if worker % 8 == share { "1" } else { "0" });
+        cells.collect::<Vec<_>>().join(",")
+    };
+    let rows: Vec<String> = (0..64).map(row).collect();
+    fs::write(folder.path().join("m.csv"), rows.join("\n")).unwrap();
+    let said = |arguments: &str| {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let words = text(&codedgrad(folder.path(), &[&["code"], &arguments[..]].concat()).stdout);
+        words.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    for (arguments, expected) in [
+        ("groups:s=15 --workers 64 --verify", "any 15 stragglers tolerated, by construction ("),
+        ("groups:s=1 --workers 64 --verify", "any 1 straggler tolerated. "),
+        ("groups:s=15 --workers 64", "any 15 stragglers tolerated. "),
+        ("matrix:m.csv --workers 64", "any 3 stragglers tolerated. "),
+        ("matrix:m.csv,s=5 --workers 64", "it claims to tolerate any 5 stragglers. "),
+        (
+            "matrix:m.csv,s=5 --workers 64 --verify",
+            "it claims to tolerate any 5 stragglers, and no failure was found. ",
+        ),
+        ("uncoded --workers 1", "1 worker, 1 share. "),
+    ] {
+        assert!(said(arguments).contains(expected), "{arguments}: {}", said(arguments));
+    }
+}
+
+/// Load, delay, guarantee and the lower bound of a scheme that is no matrix (Krishnan et al. 2023).
+#[test]
+fn schemes_over_rounds_tell_what_they_promise() {
+    let folder = tempfile::tempdir().unwrap();
+    let scheme = "m-sgc:B=1,W=2,lambda=27";
+    let shown = json(&codedgrad(folder.path(), &["code", scheme, "--workers", "256", "--json"]));
+    let number = |key: &str| shown[key].as_f64().unwrap();
+    assert!((number("load") - 0.007543).abs() < 1e-6 && number("delay") == 1.0);
+    assert!((number("least_load") - 0.004124).abs() < 1e-6);
+    let words = text(&codedgrad(folder.path(), &["code", scheme, "--workers", "256"]).stdout);
+    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "1 round after its own",
+        "27 workers that are late within any 2 rounds",
+        "no scheme that does has a load below 0.0041",
+    ] {
+        assert!(words.contains(part), "{words}");
+    }
+    let refused = codedgrad(folder.path(), &["code", scheme, "--workers", "256", "--verify"]);
+    assert!(text(&refused.stderr).contains("not a one-round code"));
+}
+
+/// The normalised error is said of every decode, also of what does not decode.
+#[test]
+fn a_decode_tells_its_normalised_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let plane = "1,1,1,0,0,0,0\n1,0,0,1,1,0,0\n1,0,0,0,0,1,1\n0,1,0,1,0,1,0\n0,1,0,0,1,0,1\n\
+                 0,0,1,1,0,0,1\n0,0,1,0,1,1,0\n";
+    fs::write(folder.path().join("plane.csv"), plane).unwrap();
+    fs::write(folder.path().join("zeros.csv"), format!("{plane}0,0,0,0,0,0,0\n")).unwrap();
+    let run = |code: &str, workers: &str, more: &[&str]| {
+        codedgrad(folder.path(), &[&["code", code, "--workers", workers], more].concat())
+    };
+    let without_2 = ["--survivors", "0,1,3-6"];
+    let words = text(&run("matrix:plane.csv", "7", &without_2).stdout);
+    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("NOT decodable") && words.contains("normalised error 3.57e-2"),
+        "{words}"
+    );
+    assert!(!words.contains("100.0 %"), "{words}");
+    let nobody = text(&run("matrix:plane.csv", "7", &["--survivors", ""]).stdout);
+    assert!(nobody.contains("coverage") && !nobody.contains("-0.0"), "{nobody}");
+    let shown = json(&run("matrix:plane.csv", "7", &[&without_2[..], &["--json"]].concat()));
+    assert!((shown["error"].as_f64().unwrap() - 1.0 / 28.0).abs() < 1e-12);
+
+    let shown = json(&run("matrix:zeros.csv,err=0.036", "8", &["--verify", "--json"]));
+    assert_eq!(
+        (shown["stragglers"].as_u64(), shown["verified"]["failed"].as_u64()),
+        (Some(1), Some(0))
+    );
+    let number = |key: &str| shown["verified"][key].as_f64().unwrap();
+    assert!((number("worst_error") - 1.0 / 28.0).abs() < 1e-12);
+    assert!((number("mean_error") - 7.0 / 28.0 / 9.0).abs() < 1e-12);
+    for (code, problem) in [
+        ("matrix:zeros.csv", "line 8 is all zero"),
+        ("matrix:plane.csv,err=1.5", "err=1.5 is not a normalised error"),
+        ("matrix:plane.csv,err=low", "err=low is not a number"),
+    ] {
+        let workers = if code.contains("zeros") { "8" } else { "7" };
+        let refused = run(code, workers, &[]);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(text(&refused.stderr).contains(problem), "{code}: {}", text(&refused.stderr));
+    }
+}
+
 /// Votes give the uncoded bits whatever wrong workers send, mixtures are judged, and nobody defends
 /// `uncoded`.
 #[test]

@@ -121,6 +121,9 @@ class Verification(Record):
     exhaustive: bool
     worst_residual: float
     worst_amplification: float
+    #: Largest normalised error, and its mean over the sets.
+    worst_error: float
+    mean_error: float
     #: How many did not decode within their gate.
     failed: int
     #: The first of those.
@@ -128,7 +131,8 @@ class Verification(Record):
 
     @classmethod
     def _of(cls, found: Mapping[str, Any]) -> Verification:
-        worst = {name: _number(found[name]) for name in ("worst_residual", "worst_amplification")}
+        shown = ("worst_residual", "worst_amplification", "worst_error", "mean_error")
+        worst = {name: _number(found[name]) for name in shown}
         names = ("residual", "amplification", "error")
         failures = tuple(
             _filled(
@@ -153,6 +157,8 @@ class Code(Record):
     share_weights: Floats
     #: Stragglers that are tolerated, whoever they are.
     stragglers: int
+    #: Why that is so; None where it is only claimed.
+    proof: Optional[str]
     #: Largest fraction of a batch that one worker touches.
     load: float
     #: B, shape ``(workers, shares)``: worker i sends the sum over j of B[i, j] times what share j
@@ -168,6 +174,8 @@ class Code(Record):
     amplification: float
     #: Fraction of the batch in the decoded gradient.
     coverage: float
+    #: Normalised decoding error, |a B - 1|^2 / k.
+    error: float
     verified: Optional[Verification]
 
     @classmethod
@@ -181,8 +189,7 @@ class Code(Record):
             found,
             matrix=np.array(found["matrix"], dtype=np.float64).reshape(-1, found["shares"]),
             survivors=np.array(found["survivors"], dtype=np.int64),
-            residual=_number(found["residual"]),
-            amplification=_number(found["amplification"]),
+            **{name: _number(found[name]) for name in ("residual", "amplification", "error")},
             verified=None if verified is None else Verification._of(verified),
             **arrays,
         )

@@ -29,9 +29,15 @@ Scheme = Union[str, Table]
 Whole = Union[int, np.integer[Any], np.bool_]
 Number = Union[float, np.floating[Any], np.integer[Any]]
 
-# The command's flags in what it says, and what a round of a grid begins with.
-_FLAG = re.compile(r"(?<![\w/.-])--([a-z][a-z-]*)")
+# The command's flags in what it says, with what stands for their values, and commands that it tells
+# its user to run, whose flags stay; what a round of a grid begins with.
+_FLAG = re.compile(r"`codedgrad [^`]*`|(?<![\w/.-])--([a-z][a-z-]*)(?: <[A-Z_]+>)?")
 _ROUND = re.compile(r"r=\d+ *\|")
+
+
+def _as_arguments(text: str) -> str:
+    """What the command says, with its flags as the arguments that they are here."""
+    return _FLAG.sub(lambda flag: flag[1].replace("-", "_") if flag[1] else flag[0], text)
 
 
 def _whole(name: str, value: Whole) -> str:
@@ -67,10 +73,10 @@ def _table(name: str, value: Table, rows: str, columns: str, least: float) -> Fl
     return table
 
 
-def _matrix(name: str, value: Table) -> Floats:
+def _matrix(name: str, value: Table, approximate: bool = False) -> Floats:
     matrix = _table(name, value, "workers", "shares", -np.inf)
     zero = np.flatnonzero(~matrix.any(axis=1))
-    if len(zero):
+    if len(zero) and not approximate:
         raise ValueError(f"{name}[{zero[0]}] is all zero: its worker would send nothing")
     return matrix
 
@@ -139,18 +145,20 @@ class _Command:
         table = _table("delays", delays, "rounds", "workers", 0.0)
         return self.file(table), table.shape[1]
 
-    def scheme(self, scheme: Scheme, stragglers: Optional[Whole]) -> Optional[int]:
+    def scheme(
+        self, scheme: Scheme, stragglers: Optional[Whole], error_max: Optional[Number]
+    ) -> Optional[int]:
         """Gives the workers of a matrix."""
         if isinstance(scheme, str):
-            if stragglers is not None:
-                raise ValueError(
-                    f"stragglers = {stragglers} goes with a matrix; {scheme!r} has its own"
-                )
+            for name, value in (("stragglers", stragglers), ("error_max", error_max)):
+                if value is not None:
+                    raise ValueError(f"{name} = {value} goes with a matrix; {scheme!r} has its own")
             self.positional(scheme)
             return None
-        matrix = _matrix("scheme", scheme)
+        matrix = _matrix("scheme", scheme, error_max is not None)
         claim = "" if stragglers is None else ",s=" + _whole("stragglers", stragglers)
-        self.positional(f"matrix:{self.file(matrix)}{claim}")
+        error = "" if error_max is None else ",err=" + _number("error_max", error_max)
+        self.positional(f"matrix:{self.file(matrix)}{claim}{error}")
         return len(matrix)
 
     def own(self, name: str, scheme: Scheme) -> str:
@@ -165,8 +173,7 @@ class _Command:
         try:
             out, notes = answer(line)
         except (ValueError, RuntimeError) as error:
-            flags = _FLAG.sub(lambda flag: flag[1].replace("-", "_"), str(error))
-            raise type(error)(self._named(flags)) from None
+            raise type(error)(self._named(_as_arguments(str(error)))) from None
         found: Dict[str, Any] = self._renamed(json.loads(out))
         return found, self._named(notes).splitlines()
 
@@ -200,7 +207,7 @@ class _Command:
 def _warned(lines: Iterable[str]) -> None:
     for line in lines:
         text = line[len("warning: ") :] if line.startswith("warning: ") else line
-        warnings.warn(_FLAG.sub(lambda flag: flag[1].replace("-", "_"), text), stacklevel=3)
+        warnings.warn(_as_arguments(text), stacklevel=3)
 
 
 def _agreed(workers: Optional[Whole], rows: Optional[int]) -> Optional[Whole]:
@@ -218,6 +225,7 @@ def simulate(
     rounds: Optional[Whole] = None,
     workers: Optional[Whole] = None,
     stragglers: Optional[Whole] = None,
+    error_max: Optional[Number] = None,
     mu: Number = 1.0,
     close: Optional[str] = None,
     accept: str = "lookahead",
@@ -243,6 +251,8 @@ def simulate(
         workers: how many; all columns of a trace if not given, the rows of a matrix, 8 for presets
             (256 for serverless ones).
         stragglers: how many a matrix is to tolerate; found out if not given.
+        error_max: the normalised error up to which decodes of a matrix are accepted, whose rows may
+            be zero then; a matrix is decoded exactly if not given.
         mu: an answer later than ``(1 + mu)`` times the fastest is late.
         close: when a round closes: ``all``, ``incremental`` or ``decodable``.
         accept: which stragglers a round may close without: ``lookahead`` or ``model``.
@@ -274,7 +284,7 @@ def simulate(
     ('matrix:<array>', 10.0, 2.0)
     """
     with _Command("simulate") as command:
-        rows = command.scheme(scheme, stragglers)
+        rows = command.scheme(scheme, stragglers, error_max)
         source, columns = command.delays(delays)
         if rows is not None and columns is not None and workers is None and rows != columns:
             raise ValueError(
@@ -405,6 +415,7 @@ def code(
     *,
     workers: Optional[Whole] = None,
     stragglers: Optional[Whole] = None,
+    error_max: Optional[Number] = None,
     survivors: Optional[Union[str, Iterable[Whole]]] = None,
     verify: bool = False,
 ) -> Code:
@@ -416,6 +427,8 @@ def code(
         scheme: a code's text, or its matrix B, shape ``(workers, shares)``.
         workers: how many; needed for a text.
         stragglers: how many a matrix is to tolerate; found out if not given.
+        error_max: the normalised error up to which decodes of a matrix are accepted, whose rows may
+            be zero then; a matrix is decoded exactly if not given.
         survivors: workers whose messages arrived, as numbers or as text such as ``"0,2,5-11"``; all
             of them if not given.
         verify: whether to try every set of tolerated stragglers.
@@ -433,7 +446,7 @@ def code(
     array([1., 1., 1.])
     """
     with _Command("code") as command:
-        count = _agreed(workers, command.scheme(scheme, stragglers))
+        count = _agreed(workers, command.scheme(scheme, stragglers, error_max))
         if count is None:
             raise TypeError(f"workers is missing: how many does {scheme!r} have?")
         command.whole("workers", count)
@@ -442,6 +455,11 @@ def code(
         command.text("survivors", survivors)
         command.switch("verify", verify)
         found, lines = command.run()
+    if "matrix" not in found:
+        raise ValueError(
+            f"{scheme!r} is a scheme over rounds or with feedback, not a one-round code; its load is "
+            f"{found['load']:.4g}, its delay {found['delay']}; codedgrad.simulate shows what it does"
+        )
     _warned(lines)
     return Code._of(found)
 

@@ -224,12 +224,16 @@ def test_records_compare_copy_and_pickle():
          lambda: codedgrad.simulate(PAIRS, delays=np.ones((2, 3)), jobs=1)),
         (ValueError, "stragglers = 1 goes with a matrix",
          lambda: codedgrad.code("uncoded", workers=2, stragglers=1)),
+        (ValueError, "error_max = 0.1 goes with a matrix",
+         lambda: codedgrad.code("uncoded", workers=2, error_max=0.1)),
+        (ValueError, "err=1.5 is not a normalised error",
+         lambda: codedgrad.code(PAIRS, error_max=1.5)),
         (ValueError, "<array>: even all workers together cannot decode",
          lambda: codedgrad.code([[1, 0], [2, 0]])),
         (TypeError, "workers is missing", lambda: codedgrad.code("uncoded")),
         (TypeError, "jobs = 1.5: expected a whole number",
          lambda: codedgrad.simulate("uncoded", delays="iid", jobs=1.5)),
-        (ValueError, "'0' for 'jobs", lambda: codedgrad.simulate("uncoded", delays="iid", jobs=0)),
+        (ValueError, "'0' for 'jobs'", lambda: codedgrad.simulate("uncoded", delays="iid", jobs=0)),
         (ValueError, "mu nan: must be a number of 0 or more",
          lambda: codedgrad.simulate("uncoded", delays="iid", jobs=1, mu=math.nan)),
         (ValueError, "no-such-file", lambda: codedgrad.plan(delays="no-such-file")),
@@ -245,6 +249,27 @@ def test_errors_name_what_is_wrong(kind, words, call):
     text = str(caught.value)
     assert words.lower() in text.lower()
     assert tempfile.gettempdir() + "/codedgrad-" not in text and "--" not in text
+
+
+def test_a_command_in_a_message_stays_a_command():
+    with pytest.raises(ValueError, match="`codedgrad code matrix:FILE --verify` shows"):
+        codedgrad.simulate(PAIRS, stragglers=2, delays=DELAYS, jobs=1)
+
+
+def test_codes_tell_their_normalised_error():
+    plane = np.zeros((8, 7))
+    for worker, line in enumerate(["012", "034", "056", "135", "146", "236", "245"]):
+        plane[worker, [int(share) for share in line]] = 1
+    survivors = [0, 1, 3, 4, 5, 6]
+    exact = codedgrad.code(plane[:7], survivors=survivors)
+    assert not exact.decodable and exact.error == pytest.approx(1 / 28)
+    assert exact.error == pytest.approx(np.mean((exact.weights @ exact.matrix - 1) ** 2))
+    # Worker 7 computes nothing.
+    found = codedgrad.code(plane, error_max=0.036, survivors=survivors, verify=True)
+    assert found.decodable and (found.stragglers, found.verified.failed) == (1, 0)
+    assert found.verified.worst_error == pytest.approx(1 / 28)
+    assert found.verified.mean_error == pytest.approx(7 / 28 / 9)
+    assert found.proof and codedgrad.code(plane[:7], stragglers=0).proof is None
 
 
 def test_no_file_is_left(monkeypatch, tmp_path):

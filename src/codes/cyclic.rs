@@ -210,7 +210,7 @@ impl Cyclic {
             error_max: 0.0,
         };
         let dual = Dual::new(&rows, &facts.share_weights).ok_or_else(ill)?;
-        Ok(Self { plan: Arc::new(Plan { facts, rows, dual, rule: Rule::Count }) })
+        Ok(Self { plan: Arc::new(Plan { facts, rows, dual: Some(dual), rule: Rule::Count }) })
     }
 }
 
@@ -221,6 +221,10 @@ impl GradientCode for Cyclic {
 
     fn row(&self, worker: Worker) -> &[(Share, f64)] {
         &self.plan.rows[worker.index()]
+    }
+
+    fn proof(&self) -> Option<&'static str> {
+        Some("Tandon et al. 2017, Algorithm 2, with probability 1")
     }
 
     fn decoder(&self) -> Box<dyn Decoder> {

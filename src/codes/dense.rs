@@ -4,10 +4,10 @@
 //! The matrix `B` `[n x k]` as given; all shares are equal parts of the batch.
 //!
 //! # Guarantee
-//! Survivors decode as soon as their rows span the all-ones vector. The tolerance is found by
-//! trying every straggler set of one size after the other, as long as the sets of a size are few
-//! enough; it is then a proven one that the code may exceed. [`DenseCode::claiming`] states
-//! another, for `verify` to check.
+//! Survivors decode as soon as their rows span the all-ones vector; of an approximate code, as soon
+//! as they come so close to it as the error allows. The tolerance is found by trying every straggler
+//! set of one size after the other, as long as the sets of a size are few enough; it is then a proven
+//! one that the code may exceed. [`DenseCode::claiming`] states another, for `verify` to check.
 //!
 //! # Cost
 //! Once: a rank-revealing factorisation, O(n^2 max(n, k)), and the sets that are tried. An arrival
@@ -27,7 +27,7 @@ use super::family::{Family, Fields, Recipe, within};
 use super::linear::Dual;
 use super::table::{self, TableError};
 use super::verify::{binomial, next_combination};
-use super::{Decoder, Facts, GradientCode, ParameterError, Row, judge};
+use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Row, Status, judge};
 use crate::ids::{Share, Worker};
 use std::sync::Arc;
 
@@ -36,14 +36,21 @@ pub(super) const FAMILY: Family = Family {
     name: "matrix",
     examples: &["matrix:FILE"],
     summary: "your own matrix, a line of coefficients per worker; with s= it is checked that any \
-        s stragglers are tolerated",
+        s stragglers are tolerated, with err= it is approximate: a step is applied at that \
+        normalised error or less, and lines may be zero",
     ..Family::new(|fields| {
         let claim = fields.take("s")?;
+        let error_max = fields.take("err")?;
         let path = fields.path()?;
         let text = Fields::contents(&path)?;
         let file = path.clone();
         let recipe = Recipe::code_of_file(path, move || {
-            let code = DenseCode::from_csv(&text).map_err(within(&file))?;
+            let matrix = matrix(&text).map_err(within(&file))?;
+            let code = match error_max {
+                None => DenseCode::new(&matrix),
+                Some(error_max) => DenseCode::approximate(&matrix, error_max),
+            };
+            let code = code.map_err(within(&file))?;
             match claim {
                 None => Ok(code),
                 Some(stragglers) => code.claiming(stragglers),
@@ -55,6 +62,8 @@ pub(super) const FAMILY: Family = Family {
 
 /// Straggler sets of one size that are tried to prove a tolerance.
 const SETS_TRIED_MAX: u64 = 50_000;
+/// Multiplications in the least squares over the sets of one size, where each set takes some.
+const MULTIPLICATIONS_MAX: u64 = 200_000_000;
 /// What a cell of a matrix may be.
 const COEFFICIENT: &str = "a finite number of at most 1e100";
 /// Larger coefficients overflow when they are squared.
@@ -84,6 +93,8 @@ const COEFFICIENT_MAX: f64 = 1e100;
 #[derive(Clone, Debug)]
 pub struct DenseCode {
     plan: Arc<Plan>,
+    /// Whether the tolerance is only claimed.
+    claimed: bool,
 }
 
 impl DenseCode {
@@ -101,22 +112,48 @@ impl DenseCode {
     /// assert!(error.contains("share 1"), "{error}");
     /// ```
     pub fn new(matrix: &[Vec<f64>]) -> Result<Self, ParameterError> {
-        let rows = sparse(matrix)?;
-        let (workers, shares) = (rows.len(), matrix[0].len());
-        let share_weights = vec![1.0 / shares as f64; shares];
-        let Some(dual) = Dual::new(&rows, &share_weights) else {
-            return Err(misses(&rows, shares));
-        };
-        let touched = rows.iter().map(Vec::len).max().unwrap_or(0);
-        let mut facts = Facts {
-            workers,
-            share_weights,
-            tolerance: 0,
-            load: touched as f64 / shares as f64,
-            error_max: 0.0,
+        let rows = sparse(matrix, false)?;
+        let mut facts = facts(&rows, matrix[0].len(), 0.0);
+        let Some(dual) = Dual::new(&rows, &facts.share_weights) else {
+            return Err(misses(&rows, facts.shares()));
         };
         facts.tolerance = proven_tolerance(&rows, &facts, &dual);
-        Ok(Self { plan: Arc::new(Plan { facts, rows, dual, rule: Rule::Span }) })
+        let plan = Plan { facts, rows, dual: Some(dual), rule: Rule::Span };
+        Ok(Self { plan: Arc::new(plan), claimed: false })
+    }
+
+    /// An approximate code from the rows of its matrix, which may be zero: decodes are accepted up
+    /// to the normalised error `error_max`, by the weights with the least.
+    ///
+    /// # Errors
+    /// [`ParameterError::Table`] as [`DenseCode::new`], but for rows of zeros;
+    /// [`ParameterError::ErrorOutOfRange`] unless `0 <= error_max < 1`;
+    /// [`ParameterError::Unbalanced`] when the error is larger even with everybody there.
+    ///
+    /// ```
+    /// use codedgrad::codes::{Choice, DenseCode, GradientCode, decode};
+    /// use codedgrad::ids::{Worker, WorkerSet};
+    /// // Worker 3 has drawn no share.
+    /// let rows = [vec![1.0, 1.0, 0.0], vec![0.0, 1.0, 1.0], vec![1.0, 0.0, 1.0], vec![0.0; 3]];
+    /// let code = DenseCode::approximate(&rows, 0.12)?;
+    /// assert_eq!(code.facts().tolerance, 1);
+    /// let survivors = WorkerSet::of(4, [0, 1, 3].map(Worker));
+    /// let (weights, report) = decode(&code, &survivors, Choice::MinimumNorm);
+    /// assert!(report.decodable && (report.error - 1.0 / 9.0).abs() < 1e-12);
+    /// assert!((weights[0] - 2.0 / 3.0).abs() < 1e-12 && weights[3] == 0.0);
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    pub fn approximate(matrix: &[Vec<f64>], error_max: f64) -> Result<Self, ParameterError> {
+        if !(0.0..1.0).contains(&error_max) {
+            return Err(ParameterError::ErrorOutOfRange { error_max });
+        }
+        let rows = sparse(matrix, true)?;
+        let facts = facts(&rows, matrix[0].len(), error_max);
+        let mut plan = Arc::new(Plan { facts, rows, dual: None, rule: Rule::Error(error_max) });
+        let tolerance = tolerance_tried(&plan)
+            .map_err(|error| ParameterError::Unbalanced { error, error_max })?;
+        Arc::make_mut(&mut plan).facts.tolerance = tolerance;
+        Ok(Self { plan, claimed: false })
     }
 
     /// A code from text: one line per worker, coefficients separated by commas.
@@ -134,7 +171,7 @@ impl DenseCode {
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     pub fn from_csv(text: &str) -> Result<Self, ParameterError> {
-        Self::new(&table::read(text, COEFFICIENT, |x: &f64| x.abs() <= COEFFICIENT_MAX)?)
+        Self::new(&matrix(text)?)
     }
 
     /// The same code with a tolerance that its author states and nobody has checked yet.
@@ -158,11 +195,28 @@ impl DenseCode {
         }
         let mut plan = Arc::unwrap_or_clone(self.plan);
         plan.facts.tolerance = stragglers;
-        Ok(Self { plan: Arc::new(plan) })
+        Ok(Self { plan: Arc::new(plan), claimed: true })
     }
 }
 
-fn sparse(matrix: &[Vec<f64>]) -> Result<Vec<Row>, TableError> {
+/// The coefficients that a text has, a line per worker.
+fn matrix(text: &str) -> Result<Vec<Vec<f64>>, TableError> {
+    table::read(text, COEFFICIENT, |x: &f64| x.abs() <= COEFFICIENT_MAX)
+}
+
+/// What is known of rows before it is known what they tolerate.
+fn facts(rows: &[Row], shares: usize, error_max: f64) -> Facts {
+    let touched = rows.iter().map(Vec::len).max().unwrap_or(0);
+    Facts {
+        workers: rows.len(),
+        share_weights: vec![1.0 / shares as f64; shares],
+        tolerance: 0,
+        load: touched as f64 / shares as f64,
+        error_max,
+    }
+}
+
+fn sparse(matrix: &[Vec<f64>], zeros: bool) -> Result<Vec<Row>, TableError> {
     let expected = matrix.first().map_or(0, Vec::len);
     if expected == 0 {
         return Err(TableError::NoLines);
@@ -178,7 +232,7 @@ fn sparse(matrix: &[Vec<f64>]) -> Result<Vec<Row>, TableError> {
         }
         let row: Row =
             (0..).map(Share).zip(cells.iter().copied()).filter(|(_, x)| *x != 0.0).collect();
-        if row.is_empty() {
+        if row.is_empty() && !zeros {
             return Err(TableError::ZeroLine { line });
         }
         rows.push(row);
@@ -227,6 +281,38 @@ fn proven_tolerance(rows: &[Row], facts: &Facts, dual: &Dual) -> usize {
     most
 }
 
+/// The largest `s` for which all sets of `s` stragglers were tried and leave an error that is
+/// accepted; none if not even everybody together does, but their error.
+fn tolerance_tried(plan: &Arc<Plan>) -> Result<usize, f64> {
+    let workers = plan.facts.workers;
+    let mut decoder = DualDecoder::new(plan);
+    let decodes = |decoder: &mut DualDecoder, missing: &[usize]| {
+        decoder.reset();
+        let mut there = Worker::all(workers).filter(|worker| !missing.contains(&worker.index()));
+        there.any(|worker| decoder.arrive(worker) == Status::Decodable)
+    };
+    if !decodes(&mut decoder, &[]) {
+        return Err(decoder.weights(Choice::MinimumNorm, &mut vec![0.0; workers]).error);
+    }
+    let entries = plan.rows.len().saturating_mul(plan.facts.shares());
+    let each = entries.saturating_mul(workers.min(plan.facts.shares())) as u64;
+    for stragglers in 1..workers {
+        if binomial(workers, stragglers).saturating_mul(each) > MULTIPLICATIONS_MAX {
+            return Ok(stragglers - 1);
+        }
+        let mut missing: Vec<usize> = (0..stragglers).collect();
+        loop {
+            if !decodes(&mut decoder, &missing) {
+                return Ok(stragglers - 1);
+            }
+            if !next_combination(&mut missing, workers) {
+                break;
+            }
+        }
+    }
+    Ok(workers - 1)
+}
+
 impl GradientCode for DenseCode {
     fn facts(&self) -> &Facts {
         &self.plan.facts
@@ -234,6 +320,10 @@ impl GradientCode for DenseCode {
 
     fn row(&self, worker: Worker) -> &[(Share, f64)] {
         &self.plan.rows[worker.index()]
+    }
+
+    fn proof(&self) -> Option<&'static str> {
+        (!self.claimed).then_some("all sets of so many were tried")
     }
 
     fn decoder(&self) -> Box<dyn Decoder> {

@@ -6,12 +6,16 @@ use super::{Choice, Decoder, Facts, Report, Row, Status, judge};
 use crate::ids::{Share, Worker, WorkerSet};
 use std::sync::Arc;
 
+/// Slack on an error bound, for rounding; less than that of the gate.
+const ERROR_SLACK: f64 = 1e-10;
+
 /// What a decoder shares with its code.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) facts: Facts,
     pub(super) rows: Vec<Row>,
-    pub(super) dual: Dual,
+    /// None of a code that is decoded approximately.
+    pub(super) dual: Option<Dual>,
     pub(super) rule: Rule,
 }
 
@@ -22,6 +26,8 @@ pub(super) enum Rule {
     Count,
     /// As soon as the rows of those who answered span the all-ones vector.
     Span,
+    /// As soon as they come so close to it: the largest normalised error.
+    Error(f64),
 }
 
 pub(super) struct DualDecoder {
@@ -64,8 +70,17 @@ impl DualDecoder {
         let facts = &self.plan.facts;
         match self.plan.rule {
             Rule::Count => self.order.len() >= facts.workers - facts.tolerance,
-            Rule::Span => self.unspanned.iter().all(|x| x.abs() <= RESIDUAL_MAX),
+            Rule::Span => self.is_exact(),
+            Rule::Error(error_max) => {
+                let squares: f64 = self.unspanned.iter().map(|x| x * x).sum();
+                self.is_exact()
+                    || squares / facts.shares() as f64 <= error_max * (1.0 + ERROR_SLACK)
+            }
         }
+    }
+
+    fn is_exact(&self) -> bool {
+        self.unspanned.iter().all(|x| x.abs() <= RESIDUAL_MAX)
     }
 }
 
@@ -75,10 +90,16 @@ impl Decoder for DualDecoder {
             return Status::Useless;
         }
         self.order.push(worker.index());
-        if self.needed.is_some() || matches!(self.plan.rule, Rule::Span) && !self.widen(worker) {
+        // An approximate decode gets better with every row that is new.
+        let is_new = match self.plan.rule {
+            Rule::Count => self.needed.is_none(),
+            Rule::Span => self.needed.is_none() && self.widen(worker),
+            Rule::Error(_) => self.widen(worker),
+        };
+        if !is_new {
             return Status::Useless;
         }
-        if !self.satisfied() {
+        if self.needed.is_some() || !self.satisfied() {
             return Status::Pending;
         }
         self.needed = Some(self.order.len());
@@ -89,13 +110,14 @@ impl Decoder for DualDecoder {
         let Plan { facts, rows, dual, .. } = &*self.plan;
         assert_eq!(out.len(), facts.workers, "one weight per worker");
         let used = match (choice, self.needed) {
-            (Choice::Fewest, Some(needed)) => &self.order[..needed],
+            (Choice::Fewest, Some(needed)) if dual.is_some() => &self.order[..needed],
             _ => &self.order[..],
         };
         let mut missing = vec![true; facts.workers];
         used.iter().for_each(|&i| missing[i] = false);
         let missing: Vec<usize> = (0..facts.workers).filter(|&i| missing[i]).collect();
-        if self.needed.is_some() && missing.len() <= used.len() {
+        let suffices = self.needed.is_some() && missing.len() <= used.len();
+        if let Some(dual) = dual.as_ref().filter(|_| suffices) {
             dual.weights(&missing, out);
         } else {
             out.fill(0.0);

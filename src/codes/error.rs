@@ -1,5 +1,6 @@
 //! What can be wrong with a code's parameters, or with the text that names it.
 
+use super::Defect;
 use super::family::AUTO;
 use super::table::TableError;
 use crate::ids::CutError;
@@ -145,10 +146,10 @@ pub enum ParameterError {
         /// Bound asked for.
         error_max: f64,
     },
-    /// A graph that misses its own bound.
+    /// An approximate code that misses its own bound.
     #[error(
-        "this graph has normalised error {error:.3e} even with everybody alive, above \
-         err={error_max}; take err={error:.2e} or more, or another d or seed"
+        "the normalised error is {error:.3e} even with everybody alive, above err={error_max}; take a \
+         larger err, or another graph (d, seed) or matrix"
     )]
     Unbalanced {
         /// Error with everybody alive.
@@ -226,10 +227,10 @@ pub enum ParameterError {
     },
     /// A matrix that does not tolerate what its author says.
     #[error(
-        "{text} claims to tolerate any {claimed} straggler{}, but does not decode without {}; \
+        "{text} claims to tolerate any {claimed} straggler{}, but does not decode {}; \
          `codedgrad code matrix:FILE --verify` shows what it does tolerate",
         if *claimed == 1 { "" } else { "s" },
-        listed(stragglers)
+        without(stragglers)
     )]
     Claim {
         /// Which matrix.
@@ -238,6 +239,16 @@ pub enum ParameterError {
         claimed: usize,
         /// A set of so many that it does not.
         stragglers: Vec<usize>,
+    },
+    /// A code whose decoder does not do what its rows say.
+    #[error("{text} has a defect, which shows {}: {defect}", without(stragglers))]
+    Defect {
+        /// Which code.
+        text: String,
+        /// Who was missing.
+        stragglers: Vec<usize>,
+        /// What is wrong.
+        defect: Defect,
     },
     /// A table of numbers that cannot be used.
     #[error(transparent)]
@@ -315,9 +326,12 @@ fn of_policy(name: &str) -> &'static str {
     }
 }
 
-fn listed(workers: &[usize]) -> String {
+fn without(workers: &[usize]) -> String {
+    if workers.is_empty() {
+        return "even with everybody's answer".into();
+    }
     let numbers = workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-    format!("worker{} {numbers}", if workers.len() == 1 { "" } else { "s" })
+    format!("without worker{} {numbers}", if workers.len() == 1 { "" } else { "s" })
 }
 
 /// What is a scheme already has nothing wrong.

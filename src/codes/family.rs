@@ -6,7 +6,7 @@ mod recipe;
 
 pub use fields::{Fields, Value};
 pub(super) use recipe::within;
-pub use recipe::{ClosedForm, Recipe, WaitsFor};
+pub use recipe::{ClosedForm, Guarantee, Recipe, WaitsFor};
 
 use super::ParameterError;
 use std::fmt::Display;

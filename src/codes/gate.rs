@@ -1,6 +1,6 @@
 //! What a decode must satisfy before its result may reach an optimizer.
 
-use super::{Facts, Report};
+use super::{Defect, Facts, Report};
 use crate::run::NumberFormat;
 use std::fmt;
 use thiserror::Error;
@@ -65,6 +65,9 @@ pub enum GateError {
         /// Codes that would do.
         better: Better,
     },
+    /// The code's decoder does not do what its rows say.
+    #[error("the code has a defect: {0}")]
+    Defect(Defect),
 }
 
 /// What to use instead of a code that its gate refuses.

@@ -50,8 +50,9 @@ const DEGREE_TRIED_MAX: usize = 6;
 pub(super) const FAMILY: Family = Family {
     name: "graph",
     examples: &["graph:d=3,err=0.01,seed=7"],
-    summary: "approximate: each share is computed twice, and a step is applied at a normalised \
-        error of err or less (err=0.01, seed=7 if not given)",
+    summary: "approximate: each worker computes two shares and each share is computed by d \
+        workers; a step is applied at a normalised error of err or less (err=0.01, seed=7 if not \
+        given)",
     traits: Traits { approximate: true, ..Traits::NONE },
     spaces: Some(|limits| {
         let degrees = 2..=DEGREE_TRIED_MAX.min(limits.workers.saturating_sub(1));
@@ -322,6 +323,10 @@ impl GradientCode for Graph {
 
     fn row(&self, worker: Worker) -> &[(Share, f64)] {
         &self.plan.rows[worker.index()]
+    }
+
+    fn proof(&self) -> Option<&'static str> {
+        Some("an error of at most s/n where the graph is regular, else all sets were tried")
     }
 
     fn decoder(&self) -> Box<dyn Decoder> {

@@ -244,6 +244,10 @@ impl GradientCode for Groups {
         &self.plan.rows[worker.index()]
     }
 
+    fn proof(&self) -> Option<&'static str> {
+        Some("every group has more than s members, and any of them will do")
+    }
+
     /// The latest of the groups' first answers; groups are blocks of consecutive workers.
     fn decodable_at(&self, times: &[f64]) -> Option<f64> {
         let (workers, groups) = (self.plan.facts.workers, self.plan.facts.shares());

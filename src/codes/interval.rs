@@ -388,6 +388,10 @@ impl GradientCode for Interval {
         &self.plan.rows[worker.index()]
     }
 
+    fn proof(&self) -> Option<&'static str> {
+        Some("s+1 paths over different intervals tile the batch: Menger's theorem")
+    }
+
     fn decoder(&self) -> Box<dyn Decoder> {
         let facts = &self.plan.facts;
         Box::new(IntervalDecoder {

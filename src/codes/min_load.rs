@@ -230,6 +230,10 @@ impl GradientCode for MinLoad {
         &self.plan.rows[worker.index()]
     }
 
+    fn proof(&self) -> Option<&'static str> {
+        Some("any members of a group but s decode it: a Chebyshev system")
+    }
+
     fn decoder(&self) -> Box<dyn Decoder> {
         Box::new(MinLoadDecoder {
             arrived: WorkerSet::empty(self.plan.facts.workers),

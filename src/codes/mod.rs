@@ -36,7 +36,9 @@ pub mod feedback;
 pub mod gate;
 pub mod graph;
 pub mod groups;
+mod holders;
 pub mod interval;
+mod judged;
 mod linear;
 pub mod min_load;
 mod mixtures;
@@ -55,6 +57,7 @@ pub use gate::{Better, Gate, GateError};
 pub use graph::Graph;
 pub use groups::Groups;
 pub use interval::Interval;
+pub use judged::{Defect, Judged, decode_judged};
 pub use min_load::MinLoad;
 pub use spec::SchemeSpec;
 pub use table::TableError;
@@ -151,6 +154,11 @@ pub trait GradientCode: Send + Sync {
     fn row(&self, worker: Worker) -> &[(Share, f64)];
     /// A decoder with nothing arrived.
     fn decoder(&self) -> Box<dyn Decoder>;
+    /// Why any `facts().tolerance` stragglers are tolerated, in a few words; none where that is
+    /// only claimed, and has to be tried.
+    fn proof(&self) -> Option<&'static str> {
+        None
+    }
     /// When the answers that are in can be decoded, if all workers' come at these times; none where
     /// only a decoder can tell.
     fn decodable_at(&self, _times: &[f64]) -> Option<f64> {
@@ -199,36 +207,12 @@ pub trait Decoder: Send {
 #[must_use]
 pub fn judge(rows: &[Row], share_weights: &[f64], weights: &[f64], decodable: bool) -> Report {
     assert_eq!(rows.len(), weights.len(), "one weight per worker");
-    let shares = share_weights.len() as f64;
     let mut alpha = vec![0.0; share_weights.len()];
-    let mut noise = 0.0;
-    for (row, &a) in rows.iter().zip(weights).filter(|(_, a)| **a != 0.0) {
-        let mut squares = 0.0;
-        for &(share, b) in row {
-            alpha[share.index()] += a * b;
-            squares += b * b;
-        }
-        noise += a * a * squares;
-    }
-    let off = |alpha: &f64| alpha - 1.0;
-    // What is no number must not pass a gate: `max` and `>` would overlook it.
-    let number = |x: f64| if x.is_nan() { f64::INFINITY } else { x };
-    Report {
-        decodable,
-        residual: alpha.iter().map(|x| number(off(x).abs())).fold(0.0, f64::max),
-        amplification: number((noise / shares).sqrt()),
-        coverage: alpha
-            .iter()
-            .zip(share_weights)
-            .filter(|(x, _)| **x != 0.0)
-            .map(|(_, w)| w)
-            .sum::<f64>()
-            .min(1.0),
-        error: number(alpha.iter().map(|x| off(x).powi(2)).sum::<f64>() / shares),
-    }
+    judged::assess(rows.iter().map(Vec::as_slice), share_weights, weights, &mut alpha, decodable)
 }
 
-/// Decodes one set of survivors from scratch.
+/// Decodes one set of survivors from scratch; the report is what [`judge`] says, not the decoder.
+/// [`decode_judged`] says too where these differ.
 ///
 /// ```
 /// use codedgrad::codes::{Choice, Groups, decode};
@@ -246,11 +230,6 @@ pub fn decode(
     survivors: &WorkerSet,
     choice: Choice,
 ) -> (Vec<f64>, Report) {
-    let mut decoder = code.decoder();
-    for worker in survivors.iter() {
-        decoder.arrive(worker);
-    }
-    let mut weights = vec![0.0; code.facts().workers];
-    let report = decoder.weights(choice, &mut weights);
+    let Judged { weights, report, .. } = decode_judged(code, survivors, choice);
     (weights, report)
 }

@@ -27,8 +27,8 @@
 //! ```
 
 pub use super::family::{
-    ClosedForm, Family, Fields, Recipe, SearchLimits, Space, Traits, Value, WaitsFor, doublings,
-    keyed, listed,
+    ClosedForm, Family, Fields, Guarantee, Recipe, SearchLimits, Space, Traits, Value, WaitsFor,
+    doublings, keyed, listed,
 };
 
 use super::family::{AUTO, name_of};

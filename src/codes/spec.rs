@@ -2,9 +2,9 @@
 
 #[cfg(feature = "berrut")]
 use super::berrut::Mixture;
-use super::family::{ClosedForm, Family, Fields, Recipe, Traits, name_of};
+use super::family::{ClosedForm, Family, Fields, Guarantee, Recipe, Traits, name_of};
 use super::sequential::{Accept, Horizon, Scheme, SchemeFacts};
-use super::{GradientCode, ParameterError, groups, verify};
+use super::{FailedSet, GateError, GradientCode, ParameterError, groups, verify};
 use crate::ids::{Job, Task, Worker};
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -136,12 +136,12 @@ impl SchemeSpec {
     }
 
     /// Whether a matrix tolerates the stragglers that its text claims (`matrix:FILE,s=2`): all sets
-    /// of so many are tried where they are few, else bursts and random ones. Everything else claims
-    /// nothing but what is proven.
+    /// of so many are tried where they are few, else those that [`verify`](super::verify()) tries, a
+    /// tenth as many. Everything else claims nothing but what is proven.
     ///
     /// # Errors
-    /// [`ParameterError::Claim`] with stragglers that it does not tolerate; whatever
-    /// [`SchemeSpec::code`] refuses.
+    /// [`ParameterError::Claim`] with stragglers that it does not tolerate;
+    /// [`ParameterError::Defect`] where its decoder is wrong; whatever [`SchemeSpec::code`] refuses.
     ///
     /// ```
     /// use codedgrad::codes::SchemeSpec;
@@ -158,14 +158,15 @@ impl SchemeSpec {
     pub fn check_claim(&self, workers: usize) -> Result<(), ParameterError> {
         let Some(claimed) = self.recipe.claimed() else { return Ok(()) };
         let code = self.code(workers)?;
-        match verify::refuted(&*code) {
-            None => Ok(()),
-            Some(stragglers) => Err(ParameterError::Claim {
-                text: self.text.clone(),
-                claimed,
-                stragglers: stragglers.iter().map(Worker::index).collect(),
-            }),
-        }
+        let Some(FailedSet { stragglers, refusal, .. }) = verify::refuted(&*code) else {
+            return Ok(());
+        };
+        let text = self.text.clone();
+        let stragglers = stragglers.iter().map(Worker::index).collect();
+        Err(match refusal {
+            Some(GateError::Defect(defect)) => ParameterError::Defect { text, stragglers, defect },
+            _ => ParameterError::Claim { text, claimed, stragglers },
+        })
     }
 
     /// How many Byzantine workers it finds out; of every group, where it votes.
@@ -194,6 +195,20 @@ impl SchemeSpec {
     #[must_use]
     pub fn claimed(&self) -> Option<usize> {
         self.recipe.claimed()
+    }
+
+    /// Which stragglers over several rounds it tolerates, where it is made for such.
+    ///
+    /// ```
+    /// use codedgrad::codes::SchemeSpec;
+    /// let spec: SchemeSpec = "m-sgc:B=1,W=2,lambda=27".parse()?;
+    /// let guarantee = spec.guarantee(256).unwrap();
+    /// assert!((guarantee.least_load - 0.004124).abs() < 1e-6);
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    #[must_use]
+    pub fn guarantee(&self, workers: usize) -> Option<Guarantee> {
+        self.recipe.guarantees(workers)
     }
 
     /// Whether it is a code of one round.

@@ -1,20 +1,30 @@
 //! Checking a code: does every tolerated set of stragglers decode, and how well?
 
 use super::gate::{Gate, GateError};
-use super::{Choice, GradientCode, Report};
+use super::holders::HolderSets;
+use super::judged::CodeJudge;
+use super::{Choice, Defect, GradientCode, Report};
 use crate::ids::{Worker, WorkerSet};
 use crate::run::NumberFormat;
-use rand::seq::index;
+use rand::RngExt;
+use rand::seq::{SliceRandom, index};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 /// Sets up to this number are all tried.
 const EXHAUSTIVE_MAX: u64 = 1_000_000;
-/// Random sets tried where all are too many, and the most bursts.
+/// Random sets tried where all are too many, and the most bursts, and the most sets of holders of
+/// a share, and of two.
 const SAMPLES: u64 = 20_000;
 /// The same where a claim is checked in passing.
 const CLAIM_EXHAUSTIVE_MAX: u64 = 50_000;
 const CLAIM_SAMPLES: u64 = 2_000;
+/// Sets of two shares' holders take the place of random ones, but for one in so many of these.
+const RANDOM_PART: u64 = 4;
+/// Of so many sets one is decoded as a run does it too, which takes the fewest messages first.
+const AS_A_RUN: u64 = 8;
+/// Workers that change places in the order of arrival from one set to the next.
+const SWAPS: usize = 8;
 /// Failures listed; more are counted.
 const LISTED_MAX: usize = 100;
 
@@ -29,6 +39,10 @@ pub struct Verified {
     pub worst_residual: f64,
     /// Largest amplification met.
     pub worst_amplification: f64,
+    /// Largest normalised error met.
+    pub worst_error: f64,
+    /// The normalised error on average over the sets.
+    pub mean_error: f64,
     /// Sets that did not decode within the gate.
     pub failed: u64,
     /// The first of those, at most 100.
@@ -47,8 +61,10 @@ pub struct FailedSet {
 }
 
 /// Tries sets of at most `facts().tolerance` stragglers: all of them where they are at most a
-/// million, else random ones drawn from `seed` and bursts of neighbours. Decodes with
-/// [`Choice::MinimumNorm`].
+/// million, else the holders of each share and of each two shares, bursts of neighbours, and random
+/// sets drawn from `seed`. Answers arrive in an order that is shuffled. Decodes with
+/// [`Choice::MinimumNorm`], now and then as a run does, and judges the weights by the rows: a decoder
+/// that reports something else has a [`Defect`], which is a failure.
 ///
 /// `progress` is called now and then with the sets done and the sets in all.
 ///
@@ -69,56 +85,80 @@ pub fn verify(
 ) -> Verified {
     let (workers, most) = (code.facts().workers, code.facts().tolerance);
     let all = (0..=most).fold(0u64, |sum, missing| sum.saturating_add(binomial(workers, missing)));
-    let mut trial = Trial::new(code, gate, all <= EXHAUSTIVE_MAX, progress);
+    let mut trial = Trial::new(code, gate, seed, progress);
+    trial.found.exhaustive = all <= EXHAUSTIVE_MAX;
     if all <= EXHAUSTIVE_MAX {
         trial.total = all;
         (0..=most).for_each(|missing| trial.every_set(missing));
     } else {
-        trial.sampled(most, seed, SAMPLES);
+        trial.sampled(most, SAMPLES);
     }
     (trial.progress)(trial.total, trial.total);
+    trial.found.mean_error = trial.errors / trial.found.sets as f64;
     trial.found
 }
 
-/// The first set of as many stragglers as the code claims to tolerate that does not decode, if one
-/// is found: of all such sets where they are few, else of bursts and random ones. Fewer stragglers
-/// are no harder.
-pub(super) fn refuted(code: &dyn GradientCode) -> Option<WorkerSet> {
+/// The first set of stragglers that the code claims to tolerate and that does not decode, if one is
+/// found: of all sets of as many as it claims where they are few, else as [`verify`] does, with
+/// fewer sets. Fewer stragglers are no harder.
+pub(super) fn refuted(code: &dyn GradientCode) -> Option<FailedSet> {
     let (gate, most) = (Gate::new(NumberFormat::F32, code.facts()), code.facts().tolerance);
     let every = binomial(code.facts().workers, most) <= CLAIM_EXHAUSTIVE_MAX;
     let mut nobody_looks = |_, _| ();
-    let mut trial = Trial::new(code, &gate, every, &mut nobody_looks);
+    let mut trial = Trial::new(code, &gate, 0, &mut nobody_looks);
+    trial.first_failure_is_enough = true;
     if every {
         trial.every_set(most);
     } else {
-        trial.sampled(most, 0, CLAIM_SAMPLES);
+        trial.sampled(most, CLAIM_SAMPLES);
     }
-    trial.found.failures.into_iter().next().map(|failed| failed.stragglers)
+    trial.found.failures.into_iter().next()
 }
 
 struct Trial<'a> {
+    code: &'a dyn GradientCode,
     decoder: Box<dyn super::Decoder>,
+    judge: CodeJudge,
     gate: &'a Gate,
     weights: Vec<f64>,
+    /// In which order answers arrive.
+    order: Vec<Worker>,
+    /// Draws sets.
+    random: ChaCha8Rng,
+    /// Draws the order of arrivals.
+    shuffling: ChaCha8Rng,
+    first_failure_is_enough: bool,
     total: u64,
     progress: &'a mut dyn FnMut(u64, u64),
     found: Verified,
+    /// The sum of all sets' errors.
+    errors: f64,
 }
 
 impl<'a> Trial<'a> {
     fn new(
-        code: &dyn GradientCode,
+        code: &'a dyn GradientCode,
         gate: &'a Gate,
-        exhaustive: bool,
+        seed: u64,
         progress: &'a mut dyn FnMut(u64, u64),
     ) -> Self {
+        let mut shuffling = ChaCha8Rng::seed_from_u64(!seed);
+        let mut order: Vec<Worker> = Worker::all(code.facts().workers).collect();
+        order.shuffle(&mut shuffling);
         Self {
+            code,
             decoder: code.decoder(),
-            weights: vec![0.0; code.facts().workers],
+            judge: CodeJudge::new(code),
+            weights: vec![0.0; order.len()],
+            order,
+            random: ChaCha8Rng::seed_from_u64(seed),
+            shuffling,
+            first_failure_is_enough: false,
             total: 0,
             gate,
             progress,
-            found: Verified { exhaustive, ..Verified::default() },
+            found: Verified::default(),
+            errors: 0.0,
         }
     }
 
@@ -132,37 +172,58 @@ impl<'a> Trial<'a> {
         }
     }
 
-    fn sampled(&mut self, most: usize, seed: u64, samples: u64) {
+    fn sampled(&mut self, most: usize, samples: u64) {
         let workers = self.weights.len();
         let step = (workers as u64 * most as u64).div_ceil(samples).max(1) as usize;
         let lengths: Vec<usize> = (1..=most).rev().step_by(step).collect();
-        self.total = 1 + samples + (lengths.len() * workers) as u64;
+        let holders = HolderSets::new(self.code, most, samples as usize, &mut self.shuffling);
+        let (of_one, of_two) = holders.counts();
+        let drawn = samples.saturating_sub(of_two as u64).max(samples / RANDOM_PART);
+        self.total = 1 + (of_one + of_two + lengths.len() * workers) as u64 + drawn;
         self.attempt([]);
+        holders.iter().for_each(|set| self.attempt(set));
         for length in lengths {
             (0..workers)
                 .for_each(|start| self.attempt((start..start + length).map(|i| i % workers)));
         }
-        let mut random = ChaCha8Rng::seed_from_u64(seed);
-        for sample in 0..samples as usize {
+        for sample in 0..drawn as usize {
             // Half of the samples as hard as allowed, the other half of every size.
             let size = if sample % 2 == 0 { most } else { 1 + sample / 2 % most };
-            self.attempt(index::sample(&mut random, workers, size));
+            let drawn = index::sample(&mut self.random, workers, size);
+            self.attempt(drawn);
         }
     }
 
     fn attempt(&mut self, missing: impl IntoIterator<Item = usize>) {
-        let stragglers =
-            WorkerSet::of(self.weights.len(), missing.into_iter().map(|i| Worker(i as u32)));
-        self.decoder.reset();
-        for worker in Worker::all(self.weights.len()).filter(|worker| !stragglers.contains(*worker))
-        {
-            self.decoder.arrive(worker);
+        if self.first_failure_is_enough && self.found.failed > 0 {
+            return;
         }
-        let report = self.decoder.weights(Choice::MinimumNorm, &mut self.weights);
-        let refusal = self.gate.check(&report).err();
+        let workers = self.weights.len();
+        let stragglers = WorkerSet::of(workers, missing.into_iter().map(|i| Worker(i as u32)));
+        for _ in 0..SWAPS {
+            let mut place = || self.shuffling.random_range(0..workers);
+            let (one, other) = (place(), place());
+            self.order.swap(one, other);
+        }
+        self.decoder.reset();
+        for worker in self.order.iter().filter(|worker| !stragglers.contains(**worker)) {
+            self.decoder.arrive(*worker);
+        }
+        let reported = self.decoder.weights(Choice::MinimumNorm, &mut self.weights);
+        let arrived = |worker| !stragglers.contains(worker);
+        let (report, defect) = self.judge.judge(self.code, arrived, &self.weights, &reported);
+        let mut judged = (report, self.refusal(&report, defect));
+        if judged.1.is_none() && self.found.sets.is_multiple_of(AS_A_RUN) {
+            let survivors = stragglers.complement();
+            let (report, defect) = self.judge.weigh(self.code, &mut *self.decoder, &survivors);
+            judged = (report, self.refusal(&report, defect));
+        }
         self.found.sets += 1;
         self.found.worst_residual = self.found.worst_residual.max(report.residual);
         self.found.worst_amplification = self.found.worst_amplification.max(report.amplification);
+        self.found.worst_error = self.found.worst_error.max(report.error);
+        self.errors += report.error;
+        let (report, refusal) = judged;
         if refusal.is_some() || !report.decodable {
             self.found.failed += 1;
             if self.found.failures.len() < LISTED_MAX {
@@ -172,6 +233,10 @@ impl<'a> Trial<'a> {
         if self.found.sets.is_multiple_of(256) {
             (self.progress)(self.found.sets, self.total);
         }
+    }
+
+    fn refusal(&self, report: &Report, defect: Option<Defect>) -> Option<GateError> {
+        defect.map(GateError::Defect).or_else(|| self.gate.check(report).err())
     }
 }
 

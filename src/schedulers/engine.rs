@@ -585,7 +585,9 @@ impl Engine {
         if any_busy {
             // A decode that is possible but amplifies rounding errors beyond its gate gets better
             // with every answer, as long as some are to come.
-            if !self.scheme.is_sound() {
+            let step = self.steps.next;
+            let sound = self.scheme.is_sound();
+            if !sound.map_err(|source| EngineError::Gate { step, source })? {
                 return Ok(());
             }
             if self.round.held_open(now, self.scheme.facts(), &self.config) {

@@ -524,6 +524,13 @@ impl<V: Vector> Aggregator<V> {
         Some((work, desk))
     }
 
+    /// Zeros the buffer of the current part, if the trainer has not seen it yet.
+    fn clear_unseen(&mut self) {
+        if let Some(AtHand::Task(work)) = &mut self.at_hand {
+            work.clear_unseen();
+        }
+    }
+
     /// The buffer of the current part, or one that is of no part if none is.
     fn any_buffer(&mut self) -> &mut V {
         if let Some(AtHand::Task(work)) = &mut self.at_hand

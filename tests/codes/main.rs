@@ -1,6 +1,7 @@
 //! The laws of the one-round codes, against a dense least-squares oracle, golden values and the
 //! papers.
 
+mod defects;
 mod golden;
 mod laws;
 mod papers;

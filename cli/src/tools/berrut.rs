@@ -71,7 +71,8 @@ pub(crate) fn run(args: &BerrutArgs, output: &mut Output<'_>) -> Result<(), Fail
     let nobody = WorkerSet::empty(workers);
     let (error, decoded) = scene.decoded(&outputs, &nobody, by, security, args.seed).or_input()?;
     if args.json {
-        return writeln!(output.out, "{}", shown(args, &code, error, &decoded.report)).or_work();
+        let shown = shown(args, &scene, error, &decoded.report);
+        return writeln!(output.out, "{shown}").or_work();
     }
     let picture = picture(&code, &late, &wrong, &decoded.report);
     let oracle = scene.decoded(&outputs, &wrong, by, None, args.seed).ok().map(|(error, _)| error);
@@ -83,16 +84,21 @@ pub(crate) fn run(args: &BerrutArgs, output: &mut Output<'_>) -> Result<(), Fail
 
 fn shown(
     args: &BerrutArgs,
-    code: &BerrutCode,
+    scene: &Scene<'_>,
     error: f64,
     report: &BerrutReport,
 ) -> serde_json::Value {
+    let Scene { code, late, wrong, rms, .. } = scene;
     let found = report.verdict.as_ref().map(|verdict| &verdict.trimmed);
     let (encoder, decoder) = args.names();
     json!({
         "function": args.function.to_possible_value().map(|value| value.get_name().to_owned()),
         "data_blocks": code.blocks(),
         "workers": code.workers(),
+        "stragglers": late.iter().collect::<Vec<_>>(),
+        "byzantine": wrong.iter().collect::<Vec<_>>(),
+        "corruption": rms,
+        "secure": args.secure,
         "encoder": encoder,
         "decoder": decoder,
         "data_points": code.data_points(),

@@ -1,5 +1,7 @@
 //! `codedgrad code`: one code, looked at closely.
 
+mod over_rounds;
+
 use crate::families;
 use crate::layout::help;
 use crate::output::Output;
@@ -8,7 +10,8 @@ use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::codes::{
-    Choice, Facts, FailedSet, Gate, GradientCode, Report, SchemeSpec, Verified, decode, verify,
+    Choice, Defect, Facts, FailedSet, Gate, GradientCode, Judged, ParameterError, Report,
+    SchemeSpec, Verified, decode_judged, verify,
 };
 use codedgrad::ids::{Share, Worker, WorkerSet};
 use codedgrad::run::NumberFormat;
@@ -40,7 +43,7 @@ What is in a FILE:
 
 What the codes do:
 {codes}
-And the schemes that are no matrix, for `codedgrad simulate` and `train`:
+And the schemes that are no matrix, of which this shows load, delay and guarantee:
 {others}",
     codes = families::summaries(|family| family.traits.one_round()),
     others = families::summaries(|family| !family.traits.one_round())
@@ -54,8 +57,8 @@ pub(crate) struct CodeArgs {
     /// Workers whose messages arrived, such as 0,2,5-11; all of them if not given
     #[arg(long, value_name = "LIST")]
     survivors: Option<String>,
-    /// Try every set of tolerated stragglers (sampled ones and bursts where there are over a
-    /// million)
+    /// Try every set of tolerated stragglers (where there are over a million: all holders of a
+    /// share, of two shares, bursts and random ones)
     #[arg(long)]
     verify: bool,
     /// Print one JSON object instead of a picture and words
@@ -70,6 +73,8 @@ struct Shown<'a> {
     shares: usize,
     share_weights: &'a [f64],
     stragglers: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proof: Option<&'static str>,
     load: f64,
     matrix: Vec<Vec<f64>>,
     survivors: Vec<Worker>,
@@ -78,6 +83,9 @@ struct Shown<'a> {
     residual: f64,
     amplification: f64,
     coverage: f64,
+    error: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    defect: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<ShownVerified>,
 }
@@ -89,6 +97,8 @@ struct ShownVerified {
     exhaustive: bool,
     worst_residual: f64,
     worst_amplification: f64,
+    worst_error: f64,
+    mean_error: f64,
     failed: u64,
     failures: Vec<ShownFailure>,
 }
@@ -108,13 +118,21 @@ const VERIFY_SEED: u64 = 7;
 pub(crate) fn run(args: &CodeArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let workers = args.workers as usize;
     let spec = families::scheme(&args.scheme).or_input()?;
-    let code = spec.code(workers).or_input()?;
+    let code = spec.code(workers);
+    // Without a matrix there is nothing to decode, but still something to say.
+    if let (Err(ParameterError::NotOneRound { .. }), None, false) =
+        (&code, &args.survivors, args.verify)
+    {
+        return over_rounds::run(&spec, workers, args.json, output);
+    }
+    let code = code.or_input()?;
     let survivors = match &args.survivors {
         None => WorkerSet::full(workers),
         Some(list) => parse_workers(list, workers)
             .map_err(|problem| Failure::Input(anyhow!("--survivors {list}: {problem}")))?,
     };
-    let (weights, report) = decode(&*code, &survivors, Choice::MinimumNorm);
+    let judged = decode_judged(&*code, &survivors, Choice::MinimumNorm);
+    let Judged { weights, report, defect } = &judged;
     let verified = args.verify.then(|| verified(&args.scheme, &*code, output));
     if let Some(warning) = spec.warning(workers) {
         output.note(format_args!("warning: {warning}"));
@@ -134,41 +152,53 @@ pub(crate) fn run(args: &CodeArgs, output: &mut Output<'_>) -> Result<(), Failur
             shares: facts.shares(),
             share_weights: &facts.share_weights,
             stragglers: facts.tolerance,
+            proof: code.proof(),
             load: facts.load,
             matrix: Worker::all(workers).map(|worker| dense_row(&*code, worker)).collect(),
             survivors: survivors.iter().collect(),
             decodable: report.decodable,
-            weights: &weights,
+            weights,
             residual: report.residual,
             amplification: report.amplification,
             coverage: report.coverage,
+            error: report.error,
+            defect: defect.map(|defect| defect.to_string()),
             verified: verified.as_ref().map(ShownVerified::from),
         };
         writeln!(output.out, "{}", serde_json::to_string(&shown).or_work()?).or_work()?;
-        return verified.map_or(Ok(()), |found| holds(&args.scheme, &found, output));
+        return holds(&args.scheme, verified.as_ref(), *defect, output);
     }
-    let mut text = picture(&*code, &survivors, &weights);
-    let checked = verified.as_ref().map(|found| found.failed == 0);
-    let mut sentences = words(&spec, code.facts(), &survivors, &report, checked);
+    let mut text = picture(&*code, &survivors, weights);
+    let mut sentences = words(&spec, &*code, verified.as_ref());
+    sentences += &outcome(code.facts(), &survivors, report);
     if let Some(verified) = &verified {
         sentences += &verdict(code.facts(), verified);
     }
     text += &output.width().prose(&sentences);
     output.out.write_all(text.as_bytes()).or_work()?;
-    verified.map_or(Ok(()), |found| holds(&args.scheme, &found, output))
+    holds(&args.scheme, verified.as_ref(), *defect, output)
 }
 
-/// A claim that is not true is a failure, for programs that ask.
-fn holds(scheme: &str, found: &Verified, output: &mut Output<'_>) -> Result<(), Failure> {
-    if found.failed == 0 {
-        return Ok(());
+/// A claim that is not true, or a decoder that is wrong, is a failure, for programs that ask.
+fn holds(
+    scheme: &str,
+    found: Option<&Verified>,
+    defect: Option<Defect>,
+    output: &mut Output<'_>,
+) -> Result<(), Failure> {
+    if let Some(found) = found.filter(|found| found.failed > 0) {
+        output.note(format_args!(
+            "error: {scheme} does not tolerate what it claims: {} of {} sets of stragglers do not \
+             decode",
+            found.failed, found.sets
+        ));
+        return Err(Failure::Said(1));
     }
-    output.note(format_args!(
-        "error: {scheme} does not tolerate what it claims: {} of {} sets of stragglers do not \
-         decode",
-        found.failed, found.sets
-    ));
-    Err(Failure::Said(1))
+    if let Some(defect) = defect {
+        output.note(format_args!("error: {scheme} has a defect: {defect}"));
+        return Err(Failure::Said(1));
+    }
+    Ok(())
 }
 
 fn gate(code: &dyn GradientCode) -> Gate {
@@ -199,6 +229,8 @@ impl From<&Verified> for ShownVerified {
             exhaustive: found.exhaustive,
             worst_residual: found.worst_residual,
             worst_amplification: found.worst_amplification,
+            worst_error: found.worst_error,
+            mean_error: found.mean_error,
             failed: found.failed,
             failures: found.failures.iter().map(shown).collect(),
         }
@@ -219,18 +251,19 @@ fn verdict(facts: &Facts, found: &Verified) -> String {
         (true, s) => format!("all {} sets of at most {s} stragglers", found.sets),
         (false, s) => {
             format!(
-                "{} sets of at most {s} stragglers (bursts of neighbours and random ones; there \
-                 are too many for all)",
+                "{} sets of at most {s} stragglers (all holders of a share or of two, bursts of \
+                 neighbours and random ones; there are too many for all)",
                 found.sets
             )
         }
     };
     let mut text = format!(
-        "Tried {sets}: worst residual {:.1e}, worst amplification {:.3}. ",
-        found.worst_residual, found.worst_amplification
+        "Tried {sets}: worst residual {:.1e}, worst amplification {:.3}, normalised error {:.1e} on \
+         average and {:.1e} at worst. ",
+        found.worst_residual, found.worst_amplification, found.mean_error, found.worst_error
     );
     if found.failed == 0 {
-        text.push_str("Every one decodes within its gate.\n");
+        text.push_str("Every one of them decodes within its gate.\n");
         return text;
     }
     let _ = writeln!(text, "{} FAILED:", found.failed);
@@ -307,25 +340,27 @@ fn picture(code: &dyn GradientCode, survivors: &WorkerSet, weights: &[f64]) -> S
     text
 }
 
-/// What the code is and what became of the survivors' results. A tolerance that was not tried, or
-/// was found wanting, is a claim.
-fn words(
-    scheme: &SchemeSpec,
-    facts: &Facts,
-    survivors: &WorkerSet,
-    report: &Report,
-    checked: Option<bool>,
-) -> String {
+/// What the code is. A tolerance that nothing proves and that was not tried on all sets, or was
+/// found wanting, is a claim.
+fn words(scheme: &SchemeSpec, code: &dyn GradientCode, verified: Option<&Verified>) -> String {
+    let facts = code.facts();
     let Facts { workers, tolerance, load, .. } = facts;
-    let mut text = format!("\n{scheme}: {workers} workers, {} shares. ", facts.shares());
+    let mut text =
+        format!("\n{scheme}: {}, {}. ", many(*workers, "worker"), many(facts.shares(), "share"));
     let any = match tolerance {
         0 => "no straggler".to_owned(),
         1 => "any 1 straggler".to_owned(),
         s => format!("any {s} stragglers"),
     };
-    let claimed = checked == Some(false) || checked.is_none() && scheme.claimed().is_some();
-    let tolerates =
-        if claimed { format!("it claims to tolerate {any}") } else { format!("{any} tolerated") };
+    let tolerates = match (verified, code.proof()) {
+        (Some(found), _) if found.failed > 0 => format!("it claims to tolerate {any}"),
+        (Some(Verified { exhaustive: true, .. }), _) | (None, Some(_)) => {
+            format!("{any} tolerated")
+        }
+        (Some(_), Some(proof)) => format!("{any} tolerated, by construction ({proof})"),
+        (Some(_), None) => format!("it claims to tolerate {any}, and no failure was found"),
+        (None, None) => format!("it claims to tolerate {any}"),
+    };
     let _ = writeln!(
         text,
         "Each worker touches {load:.4} of a batch, {:.2} times the uncoded load; {tolerates}.",
@@ -338,11 +373,18 @@ fn words(
             facts.error_max
         );
     }
+    text
+}
+
+/// What became of the survivors' results.
+fn outcome(facts: &Facts, survivors: &WorkerSet, report: &Report) -> String {
+    let mut text = String::new();
     let missing = survivors.complement();
     if missing.is_empty() {
         text.push_str("Everybody has answered: ");
     } else {
-        let _ = write!(text, "Without {} of {workers} (workers {missing}): ", missing.len());
+        let _ =
+            write!(text, "Without {} of {} (workers {missing}): ", missing.len(), facts.workers);
     }
     let exact = Gate::new(NumberFormat::F32, &Facts { error_max: 0.0, ..facts.clone() })
         .check(report)
@@ -359,26 +401,27 @@ fn words(
         (true, false) if facts.error_max > 0.0 => {
             write!(
                 text,
-                "accepted with normalised error {:.2e} (at most {:.2e}). ",
-                report.error, facts.error_max
+                "accepted, since its normalised error is at most {:.2e}. ",
+                facts.error_max
             )
         }
         (true, false) => write!(
             text,
             "decodable by rule, but beyond the gate of f32 messages: it would be refused. "
         ),
-        (false, _) => write!(
-            text,
-            "NOT decodable: at best {:.1} % of the batch is covered. ",
-            100.0 * report.coverage
-        ),
+        (false, _) => write!(text, "NOT decodable; of the closest that can be made: "),
     };
     let _ = writeln!(
         text,
-        "Residual {:.1e}, amplification {:.3} (1 = as uncoded), coverage {:.3}.",
-        report.residual, report.amplification, report.coverage
+        "Residual {:.1e}, normalised error {:.2e}, amplification {:.3} (1 = as uncoded), coverage \
+         {:.3}.",
+        report.residual, report.error, report.amplification, report.coverage
     );
     text
+}
+
+fn many(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -406,9 +449,11 @@ mod tests {
             let scheme = families::scheme(scheme).unwrap();
             let code = scheme.code(workers).unwrap();
             let survivors = parse_workers(list, workers).unwrap();
-            let (weights, report) = decode(&*code, &survivors, Choice::MinimumNorm);
+            let Judged { weights, report, .. } =
+                decode_judged(&*code, &survivors, Choice::MinimumNorm);
             picture(&*code, &survivors, &weights)
-                + &words(&scheme, code.facts(), &survivors, &report, None)
+                + &words(&scheme, &*code, None)
+                + &outcome(code.facts(), &survivors, &report)
         };
         insta::assert_snapshot!("groups", show("groups:s=1", 7, "0,2-6"));
         insta::assert_snapshot!("groups_lost", show("groups:l=3,rescale", 7, "0-4"));

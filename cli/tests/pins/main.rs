@@ -37,7 +37,7 @@ const SMALL: &str = "--clock virtual --layers 1 --heads 1 --width 8 --context 8 
 const DEATHS: &str = "--delays deaths.csv --fault panic@2:0 --fault panic@5:5";
 
 /// Parameters that the examples leave out or have otherwise.
-const MORE_TEXTS: [&str; 14] = [
+const MORE_TEXTS: [&str; 15] = [
     "groups:s=3",
     "groups:l=3",
     "interval:speeds=FILE,l=2,units=8",
@@ -45,6 +45,7 @@ const MORE_TEXTS: [&str; 14] = [
     "graph:d=2,err=0.2",
     "drop:b=3",
     "matrix:FILE,s=1",
+    "matrix:FILE,err=0.2",
     "defer:cap=2,cut=2",
     "sr-sgc:B=2,W=3,lambda=3",
     "sr-sgc:B=1,W=2,rep,s=3",

@@ -1,8 +1,8 @@
 //! Texts that the program refuses.
 
 /// At least one text per `ParameterError` that a text can lead to, for 8 workers unless it says so.
-/// No text is known that leads to `IllConditioned` or `Unbalanced`; `NoWorkers`, `Edge`, `Speed`
-/// and `NotBuilt` cannot be reached from this program.
+/// No text is known that leads to `IllConditioned`; `NoWorkers`, `Edge`, `Speed`, `Defect` and
+/// `NotBuilt` cannot be reached from this program.
 const CODES: &[&str] = &[
     // UnknownScheme
     "grups:s=1",
@@ -46,7 +46,7 @@ const CODES: &[&str] = &[
     "graph:d=2,err=1.5",
     // TooFewCuts
     "interval:speeds=speeds.csv,s=0,units=3",
-    // File, Table, SpanMissesOnes, EmptyInterval, CutOff, Workers
+    // File, Table, SpanMissesOnes, Unbalanced, EmptyInterval, CutOff, Workers
     "matrix:absent.csv",
     "matrix:bad_ragged.csv",
     "matrix:bad_blank.csv",
@@ -54,6 +54,7 @@ const CODES: &[&str] = &[
     "matrix:bad_number.csv",
     "matrix:bad_zeros.csv",
     "matrix:bad_span.csv",
+    "matrix:bad_span.csv,err=0.01",
     "matrix:three.csv",
     "matrix:matrix.csv,s=8",
     "interval:cuts=bad_gap.csv",
@@ -70,11 +71,11 @@ const CODES: &[&str] = &[
     "groups:s=1 --workers 70000",
     "graph:d=2 --workers 2",
     // NotOneRound, NoMatrix
-    "queue:m=4",
-    "ring:reach=3",
-    "defer:T=1,cap=2,cut=4",
-    "sr-sgc:B=1,W=2,lambda=4",
-    "m-sgc:B=1,W=2,lambda=4",
+    "queue:m=4 --verify",
+    "ring:reach=3 --verify",
+    "defer:T=1,cap=2,cut=4 --survivors 0-3",
+    "sr-sgc:B=1,W=2,lambda=4 --verify",
+    "m-sgc:B=1,W=2,lambda=4 --survivors 0-3",
     "vote:s=1,b=1",
     "bacc:K=4",
     "sbacc:K=4,byzantine=2",

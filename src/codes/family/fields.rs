@@ -104,11 +104,38 @@ impl<'a> Fields<'a> {
             .map_err(|_| self.wrong(format!("{key}={value} is not {}", T::EXPECTED)))
     }
 
-    /// The value of `key=`, which must be given.
+    /// The whole number of `key=`, which must be given.
     ///
     /// # Errors
     /// [`ParameterError::Malformed`] if it is missing or no whole number.
     pub fn need(&mut self, key: &str) -> Result<usize, ParameterError> {
+        self.value(key)
+    }
+
+    /// The value of `key=`, which must be given.
+    ///
+    /// ```
+    /// use codedgrad::codes::registry::{Family, Recipe};
+    /// use codedgrad::codes::{Graph, ParameterError};
+    /// let ring = Family {
+    ///     name: "ring-graph",
+    ///     examples: &["ring-graph:err=0.1"],
+    ///     ..Family::new(|fields| {
+    ///         let error_max = fields.value::<f64>("err")?;
+    ///         Ok(Recipe::code(move |n| {
+    ///             let edges: Vec<_> = (0..n as u32).map(|i| (i, (i + 1) % n as u32)).collect();
+    ///             Graph::from_edges(n, &edges, error_max)
+    ///         }))
+    ///     })
+    /// };
+    /// assert_eq!(ring.spec("ring-graph:err=0.2")?.code(5)?.facts().error_max, 0.2);
+    /// assert!(ring.spec("ring-graph").unwrap_err().to_string().contains("err= is missing"));
+    /// # Ok::<(), ParameterError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ParameterError::Malformed`] if it is missing or none of the type.
+    pub fn value<T: Value>(&mut self, key: &str) -> Result<T, ParameterError> {
         self.take(key)?.ok_or_else(|| self.wrong(format!("{key}= is missing")))
     }
 

@@ -27,6 +27,7 @@ pub struct Recipe {
     warning: Option<ForWorkers<Option<String>>>,
     closed_form: Option<ForWorkers<Option<ClosedForm>>>,
     next_step: Option<Arc<Self>>,
+    guarantee: Option<ForWorkers<Guarantee>>,
     why_no_code: Option<&'static str>,
     label: Option<Label>,
     #[cfg(feature = "berrut")]
@@ -48,6 +49,15 @@ pub struct ClosedForm {
     pub load: f64,
     /// Fraction of the batch in the gradient, on average.
     pub coverage: f64,
+}
+
+/// Which stragglers a scheme over rounds tolerates.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Guarantee {
+    /// Which, as in "it tolerates ..".
+    pub words: String,
+    /// The lower bound of the load of any scheme that does.
+    pub least_load: f64,
 }
 
 /// Whose answers a round waits for.
@@ -114,6 +124,7 @@ impl Recipe {
             warning: None,
             closed_form: None,
             next_step: None,
+            guarantee: None,
             why_no_code: None,
             label: None,
             #[cfg(feature = "berrut")]
@@ -156,6 +167,16 @@ impl Recipe {
         form: impl Fn(usize) -> Option<ClosedForm> + Send + Sync + 'static,
     ) -> Self {
         self.closed_form = Some(Box::new(form));
+        self
+    }
+
+    /// The same, with the stragglers over several rounds that it tolerates, for a number of workers.
+    #[must_use]
+    pub fn guarantee(
+        mut self,
+        guarantee: impl Fn(usize) -> Guarantee + Send + Sync + 'static,
+    ) -> Self {
+        self.guarantee = Some(Box::new(guarantee));
         self
     }
 
@@ -244,6 +265,10 @@ impl Recipe {
 
     pub(in crate::codes) fn form(&self, workers: usize) -> Option<ClosedForm> {
         self.closed_form.as_ref()?(workers)
+    }
+
+    pub(in crate::codes) fn guarantees(&self, workers: usize) -> Option<Guarantee> {
+        self.guarantee.as_ref().map(|guarantee| guarantee(workers))
     }
 
     /// What a task is called in a picture of rounds: its kind and its job, counted from 1.

@@ -57,6 +57,7 @@ pub(in crate::codes) const FAMILY: Family = Family {
         let parameters = MSgcParameters { burst, window, distinct, slots };
         let recipe = Recipe::scheme(move |horizon| MSgc::new(parameters, horizon));
         Ok(recipe
+            .guarantee(move |workers| Bursty { burst, window, distinct }.guarantee(workers))
             .warning(move |workers| slots.warning(workers))
             .label(move |workers, task, age| label(window, workers, task, age)))
     })

@@ -21,7 +21,7 @@ pub use slots::SlotKind;
 pub use sr_sgc::{SrSgc, SrSgcParameters};
 pub(super) use stream::JobStream;
 
-use super::{Choice, Decoder, GradientCode, ParameterError, Report};
+use super::{GradientCode, ParameterError, Report};
 use crate::ids::{Job, Part, Share, Worker, WorkerSet};
 use std::ops::Range;
 
@@ -133,9 +133,6 @@ pub struct Horizon {
 const WINDOW_MAX: usize = 100_000;
 const ROWS_MAX: usize = 1 << 22;
 
-/// Up to here weights of few messages are not worth exchanging for shorter ones.
-const AMPLIFICATION_FINE: f64 = 2.0;
-
 /// Refuses workers and windows of a scheme over rounds that cannot be.
 fn check_window(
     scheme: &'static str,
@@ -159,22 +156,6 @@ fn unheld(code: &dyn GradientCode, missing: &WorkerSet) -> impl Iterator<Item = 
         code.row(worker).iter().for_each(|(share, _)| held[share.index()] = true);
     }
     (0..).map(Share).zip(held).filter(|(_, held)| !held).map(|(share, _)| share)
-}
-
-/// The weights to use: those of as few messages as possible, unless they amplify and the shortest
-/// ones amplify less.
-fn weigh(decoder: &mut dyn Decoder, weights: &mut [f64]) -> Report {
-    let fewest = decoder.weights(Choice::Fewest, weights);
-    if fewest.amplification <= AMPLIFICATION_FINE {
-        return fewest;
-    }
-    let mut shortest = vec![0.0; weights.len()];
-    let report = decoder.weights(Choice::MinimumNorm, &mut shortest);
-    if report.amplification >= fewest.amplification {
-        return fewest;
-    }
-    weights.copy_from_slice(&shortest);
-    report
 }
 
 /// How late somebody was with all its tasks, as [`Scheme::close`] is told: the time that it took by

@@ -1,5 +1,6 @@
 //! Which stragglers a scheme over several rounds does without.
 
+use crate::codes::family::Guarantee;
 use crate::ids::WorkerSet;
 
 /// Which straggler sets a sequential scheme lets a round close without.
@@ -34,6 +35,31 @@ impl Bursty {
         let apart = earlier.len().saturating_sub(self.burst - 1);
         distinct(earlier, stragglers) <= self.distinct
             && !earlier[..apart].iter().any(|set| set.intersects(stragglers))
+    }
+
+    /// What a scheme that completes every job in time under this model tolerates.
+    ///
+    /// # Formula
+    /// ```text
+    /// load >= (W-1+B) / (n (W-1) + B (n - lambda))
+    /// ```
+    /// where `n` is the number of workers. If `lambda` of them straggle in the first `B` of every
+    /// `W-1+B` rounds, what the others and these do in the rounds between must cover `W-1+B` batches.
+    pub(super) fn guarantee(&self, workers: usize) -> Guarantee {
+        let Self { burst, window, distinct } = *self;
+        let period = (window + burst).saturating_sub(1) as f64;
+        let useful = workers as f64 * period - burst as f64 * distinct.min(workers) as f64;
+        let who = if distinct == 1 {
+            "1 worker that is".into()
+        } else {
+            format!("{distinct} workers that are")
+        };
+        let rounds = if burst == 1 { "1 round".into() } else { format!("{burst} rounds") };
+        let words = format!(
+            "{who} late within any {window} rounds, each in at most {rounds} from its first to its \
+             last"
+        );
+        Guarantee { words, least_load: period / useful }
     }
 }
 

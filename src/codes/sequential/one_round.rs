@@ -1,8 +1,9 @@
 //! Any one-round code as a scheme: job `t` is computed and decoded in round `t`.
 
 use super::scheme::{FastForward, Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
-use super::{SchemeFacts, UNCODED, unheld, weigh};
-use crate::codes::{Decoder, GradientCode, Groups, Report, Status};
+use super::{SchemeFacts, UNCODED, unheld};
+use crate::codes::judged::CodeJudge;
+use crate::codes::{Decoder, Defect, GradientCode, Groups, Report, Status};
 use crate::ids::{Cut, Job, Part, Run, Share, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
 
@@ -25,6 +26,8 @@ use std::ops::Range;
 pub struct OneRound {
     code: Box<dyn GradientCode>,
     decoder: Box<dyn Decoder>,
+    judge: CodeJudge,
+    defect: Option<Defect>,
     facts: SchemeFacts,
     parts: Vec<Vec<Part>>,
     shares: Vec<Units>,
@@ -59,6 +62,8 @@ impl OneRound {
         };
         Self {
             decoder: code.decoder(),
+            judge: CodeJudge::new(&*code),
+            defect: None,
             returned: WorkerSet::empty(facts.workers),
             shares: (0..cut.shares()).map(|j| cut.share(Share(j))).collect(),
             code,
@@ -127,6 +132,14 @@ impl OneRound {
         }
     }
 
+    /// Decides on weights for what has come, and how good they are.
+    fn decode(&mut self) -> Report {
+        let decoder = &mut *self.decoder;
+        let (report, defect) = self.judge.weigh(&*self.code, decoder, &self.returned);
+        self.defect = defect;
+        report
+    }
+
     fn open_next(&mut self) {
         self.job = self.job.next();
         self.returned = WorkerSet::empty(self.facts.workers);
@@ -179,7 +192,7 @@ impl Scheme for OneRound {
     }
 
     fn quality(&mut self) -> Report {
-        weigh(&mut *self.decoder, &mut vec![0.0; self.facts.workers])
+        self.decode()
     }
 
     fn outlook(&self, gone: &WorkerSet) -> Outlook {
@@ -208,14 +221,17 @@ impl Scheme for OneRound {
         if what == Settle::Round {
             return UNCODED;
         }
-        let mut weights = vec![0.0; self.facts.workers];
-        let report = weigh(&mut *self.decoder, &mut weights);
+        let report = self.decode();
         let counts = |(worker, weight): &(Worker, &f64)| {
             **weight != 0.0 || self.facts.mixture && self.returned.contains(*worker)
         };
-        let used = Worker::all(weights.len()).zip(&weights).filter(counts);
+        let used = Worker::all(self.facts.workers).zip(self.judge.weights()).filter(counts);
         out.extend(used.map(|(worker, &weight)| Fold { worker, task: self.task(worker), weight }));
         report
+    }
+
+    fn defect(&self) -> Option<Defect> {
+        self.defect
     }
 
     fn restart(&mut self, jobs: Range<Job>) {

@@ -1,7 +1,8 @@
 //! The one-round code inside a sequential scheme.
 
-use super::{unheld, weigh};
+use super::unheld;
 use crate::codes::family::Fields;
+use crate::codes::judged::CodeJudge;
 use crate::codes::{Cyclic, GradientCode, Groups, MinLoad, ParameterError, Report, cyclic};
 use crate::ids::{Part, Share, Units, Worker, WorkerSet};
 use std::ops::Range;
@@ -135,10 +136,10 @@ impl SlotCode {
         answered.iter().for_each(|worker| {
             decoder.arrive(worker);
         });
-        let mut weights = vec![0.0; self.code.facts().workers];
-        let report = weigh(&mut *decoder, &mut weights);
-        let weighed =
-            Worker::all(weights.len()).zip(&weights).filter(|(_, weight)| **weight != 0.0);
+        let mut judge = CodeJudge::new(&*self.code);
+        let (report, _) = judge.weigh(&*self.code, &mut *decoder, answered);
+        let weights = judge.weights();
+        let weighed = Worker::all(weights.len()).zip(weights).filter(|(_, weight)| **weight != 0.0);
         weighed.for_each(|(worker, weight)| used(worker, *weight));
         report
     }

@@ -62,6 +62,11 @@ pub(in crate::codes) const FAMILY: Family = Family {
             let parameters = SrSgcParameters { burst, window, distinct, stragglers, slots };
             SrSgc::new(parameters, horizon)
         });
+        // With s= the workers that may be late do not follow from lambda.
+        let promise = move |workers: usize| {
+            Bursty { burst, window, distinct: distinct.unwrap_or(workers) }.guarantee(workers)
+        };
+        let recipe = if stragglers.is_none() { recipe.guarantee(promise) } else { recipe };
         Ok(recipe
             .warning(move |workers| slots.warning(workers))
             .label(|_, _, age| String::from(if age == 0 { "n" } else { "R" })))

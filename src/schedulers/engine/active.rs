@@ -175,14 +175,22 @@ impl ActiveScheme {
         self.scheme.outlook(&self.lacking(gone))
     }
 
-    /// Whether a decode would pass the gate if the round closed now.
-    pub(super) fn is_sound(&mut self) -> bool {
-        self.gate.check(&self.scheme.quality()).is_ok()
+    /// Whether a decode would pass the gate if the round closed now. A defect of the code is an
+    /// error: more answers do not mend it.
+    pub(super) fn is_sound(&mut self) -> Result<bool, GateError> {
+        let report = self.scheme.quality();
+        match self.check(&report) {
+            Err(defect @ GateError::Defect(_)) => Err(defect),
+            gate => Ok(gate.is_ok()),
+        }
     }
 
-    /// Whether a decode passes the gate.
+    /// Whether the last decode passes the gate.
     pub(super) fn check(&self, report: &Report) -> Result<(), GateError> {
-        self.gate.check(report)
+        match self.scheme.defect() {
+            Some(defect) => Err(GateError::Defect(defect)),
+            None => self.gate.check(report),
+        }
     }
 
     /// Ends the round and names the jobs that can be decoded now.

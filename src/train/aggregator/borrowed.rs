@@ -88,8 +88,8 @@ impl<V: Vector> ComputeTask<'_, V> {
     }
 
     /// Where the gradient of the current part goes, already weighted by its coefficient. Every
-    /// element must be overwritten; what is in it before is left over from earlier steps. What is
-    /// written while no part is open is of no samples, and [`ComputeTask::submit`] refuses the
+    /// element must be overwritten: what is in it before is left over from earlier steps, in debug
+    /// builds no number (NaN) in memory of the host. What is written while no part is open is of no samples, and [`ComputeTask::submit`] refuses the
     /// task.
     pub fn vector(&mut self) -> &mut V {
         self.aggregator.any_buffer()
@@ -161,8 +161,35 @@ impl<V: Vector> ComputeTask<'_, V> {
 
 /// Gradients in the host's memory.
 impl ComputeTask<'_> {
-    /// [`ComputeTask::vector`] as the numbers it is.
+    /// Where the gradient of the current part goes, already weighted by its coefficient: zeros when
+    /// it is first asked for in a part, so that a gradient can be added up in it sample by sample.
+    /// ([`ComputeTask::vector`] is the same memory with what earlier steps have left in it, for
+    /// trainers that overwrite every number anyway.)
+    ///
+    /// ```
+    /// use codedgrad::train::{Coordinator, Event};
+    /// let run = Coordinator::builder("uncoded").workers(1).units(2).steps(3).length(1);
+    /// let (coordinator, mut workers) = run.unit_samples(4).local()?;
+    /// let coordinator = std::thread::spawn(move || coordinator.run(&mut ()));
+    /// while let Some(event) = workers[0].next_event()? {
+    ///     match event {
+    ///         Event::Compute(mut task) => {
+    ///             while let Some(part) = task.next_part() {
+    ///                 for sample in part.samples {
+    ///                     task.message()[0] += part.coefficient as f32 * sample as f32;
+    ///                 }
+    ///             }
+    ///             task.submit(vec![])?;
+    ///         }
+    ///         Event::Apply(step) => assert_eq!(step.gradient(), [28.0], "0 + 1 + .. + 7, each time"),
+    ///         _ => {}
+    ///     }
+    /// }
+    /// coordinator.join().unwrap()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn message(&mut self) -> &mut [f32] {
+        self.aggregator.clear_unseen();
         self.vector()
     }
 
@@ -176,7 +203,7 @@ impl ComputeTask<'_> {
         gradient: &dyn Gradient,
         scale: f32,
     ) -> Result<(), GradientError> {
-        gradient.read(0, scale, WireBuffer::F32(self.message()))
+        gradient.read(0, scale, WireBuffer::F32(self.vector()))
     }
 }
 

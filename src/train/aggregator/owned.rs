@@ -153,7 +153,8 @@ impl<V: Vector> Aggregator<V> {
     }
 
     /// Where the gradient of the current part goes, already weighted by its coefficient. Every
-    /// element must be overwritten; what is in it before is left over from earlier steps.
+    /// element must be overwritten: what is in it before is left over from earlier steps, in debug
+    /// builds no number (NaN) in memory of the host.
     ///
     /// # Errors
     /// [`AggregatorError::NotAtHand`] when the task is not current, [`AggregatorError::NoPart`]

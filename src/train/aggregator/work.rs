@@ -46,6 +46,8 @@ pub(super) struct Work<V> {
     tree: SumTree<V>,
     /// The current part.
     current: Option<(u32, V)>,
+    /// Whether the trainer has not seen the current part's buffer yet.
+    unseen: bool,
     /// The length of a buffer that is not a gradient's any more.
     misfit: Option<usize>,
     early: Early,
@@ -109,6 +111,7 @@ impl<V: Vector> Work<V> {
             computed: None,
             tree: SumTree::new(),
             current: None,
+            unseen: false,
             misfit: None,
             early: Early::default(),
         }
@@ -155,6 +158,7 @@ impl<V: Vector> Work<V> {
         let part = *self.parts.get(self.handed_out).filter(|_| wanted)?;
         self.handed_out += 1;
         self.current = Some((part.0, desk.buffer()));
+        self.unseen = true;
         Some(desk.samples(part))
     }
 
@@ -162,12 +166,22 @@ impl<V: Vector> Work<V> {
     pub(super) fn mixture(&mut self, desk: &mut Desk<'_, V>) -> Vec<Samples> {
         self.handed_out = self.parts.len();
         self.current = self.parts.first().map(|(unit, _)| (*unit, desk.buffer()));
+        self.unseen = true;
         self.parts.iter().map(|part| desk.samples(*part)).collect()
     }
 
     /// The buffer of the current part.
     pub(super) fn buffer(&mut self) -> Option<&mut V> {
+        self.unseen = false;
         self.current.as_mut().map(|(_, buffer)| buffer)
+    }
+
+    /// Overwrites the current part's buffer with zeros, if the trainer has not seen it yet.
+    pub(super) fn clear_unseen(&mut self) {
+        if let Some((_, buffer)) = self.current.as_mut().filter(|_| self.unseen) {
+            buffer.clear();
+        }
+        self.unseen = false;
     }
 
     /// Parts that were not handed out.

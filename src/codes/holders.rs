@@ -1,0 +1,124 @@
+//! The sets of stragglers that are the easiest to miss by chance: all holders of a share.
+
+use super::GradientCode;
+use crate::ids::Worker;
+use rand::seq::index;
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeSet;
+
+/// Sets of stragglers without which one share, or two, are held by nobody.
+pub(super) struct HolderSets {
+    /// Who holds a share, in ascending order; of shares with the same holders one.
+    holders: Vec<Vec<usize>>,
+    /// The shares that are tried, by their places in `holders`.
+    singles: Vec<usize>,
+    /// The pairs of shares that are.
+    pairs: Vec<(usize, usize)>,
+}
+
+impl HolderSets {
+    /// Those of at most `most` workers; where there are more than `sets` shares, or pairs, so many
+    /// are drawn.
+    pub(super) fn new(
+        code: &dyn GradientCode,
+        most: usize,
+        sets: usize,
+        random: &mut ChaCha8Rng,
+    ) -> Self {
+        let mut holders = vec![Vec::new(); code.facts().shares()];
+        for worker in Worker::all(code.facts().workers) {
+            for (share, coefficient) in code.row(worker) {
+                if *coefficient != 0.0 {
+                    holders[share.index()].push(worker.index());
+                }
+            }
+        }
+        holders.retain(|held_by| !held_by.is_empty() && held_by.len() <= most);
+        let distinct: BTreeSet<Vec<usize>> = holders.into_iter().collect();
+        let holders: Vec<Vec<usize>> = distinct.into_iter().collect();
+        let count = holders.len();
+        let singles = if count <= sets {
+            (0..count).collect()
+        } else {
+            index::sample(random, count, sets).into_vec()
+        };
+        let mut pairs: Vec<(usize, usize)> = if count * count.saturating_sub(1) / 2 <= sets {
+            let with_later = |first| (first + 1..count).map(move |other| (first, other));
+            (0..count).flat_map(with_later).collect()
+        } else {
+            let drawn = (0..sets).map(|_| index::sample(random, count, 2));
+            drawn.map(|two| (two.index(0), two.index(1))).collect()
+        };
+        pairs.retain(|(first, other)| union(&holders[*first], &holders[*other]).len() <= most);
+        Self { holders, singles, pairs }
+    }
+
+    /// How many sets there are of single shares, and of pairs.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.singles.len(), self.pairs.len())
+    }
+
+    /// Every set, of single shares first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Vec<usize>> + '_ {
+        let single = |at: &usize| self.holders[*at].clone();
+        let both =
+            |(first, other): &(usize, usize)| union(&self.holders[*first], &self.holders[*other]);
+        self.singles.iter().map(single).chain(self.pairs.iter().map(both))
+    }
+}
+
+/// The numbers that are in either of two ascending lists.
+fn union(one: &[usize], other: &[usize]) -> Vec<usize> {
+    let (mut one, mut other) = (one.iter().copied().peekable(), other.iter().copied().peekable());
+    std::iter::from_fn(|| {
+        let next = match (one.peek(), other.peek()) {
+            (Some(x), Some(y)) => *x.min(y),
+            (Some(x), None) => *x,
+            (None, y) => *y?,
+        };
+        one.next_if_eq(&next);
+        other.next_if_eq(&next);
+        Some(next)
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codes::{DenseCode, Graph};
+    use rand_chacha::rand_core::SeedableRng;
+
+    #[test]
+    fn holders_of_shares_and_of_pairs() {
+        let rows = [
+            vec![1.0, 0.0, 0.0],
+            vec![1.0, 1.0, 0.0],
+            vec![0.0, 1.0, 1.0],
+            vec![0.0, 0.0, 1.0],
+            vec![0.0, 0.0, 1.0],
+        ];
+        let code = DenseCode::new(&rows).unwrap();
+        let sets = |most, sets| -> Vec<Vec<usize>> {
+            let mut random = ChaCha8Rng::seed_from_u64(1);
+            HolderSets::new(&code, most, sets, &mut random).iter().collect()
+        };
+        assert_eq!(sets(1, 9), Vec::<Vec<usize>>::new());
+        assert_eq!(sets(2, 9), [vec![0, 1], vec![1, 2]]);
+        assert_eq!(
+            sets(4, 9),
+            [vec![0, 1], vec![1, 2], vec![2, 3, 4], vec![0, 1, 2], vec![1, 2, 3, 4]],
+            "the pair of the first and the last share is five workers"
+        );
+    }
+
+    #[test]
+    fn too_many_are_drawn() {
+        let code = Graph::new(60, 3, 0.2, 7).unwrap();
+        let mut random = ChaCha8Rng::seed_from_u64(1);
+        let sets = HolderSets::new(&code, 12, 50, &mut random);
+        assert_eq!(sets.counts(), (40, 50), "40 shares, 780 pairs");
+        assert!(sets.iter().all(|set| set.len() <= 6 && set.is_sorted()));
+        assert_eq!(HolderSets::new(&code, 12, 30, &mut random).counts(), (30, 30));
+    }
+}

@@ -1,0 +1,195 @@
+//! Decodes judged by the rows of their code: what a decoder reports of its weights is not believed.
+
+use super::{Choice, Decoder, GradientCode, Report};
+use crate::ids::{Share, Worker, WorkerSet};
+use thiserror::Error;
+
+/// How far a reported number may be from the judged one, by one more than that.
+const REPORT_SLACK: f64 = 1e-9;
+/// Up to here weights of few messages are not worth exchanging for shorter ones.
+const AMPLIFICATION_FINE: f64 = 2.0;
+
+/// A decoder whose weights or report cannot be right, as the rows of its code show.
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum Defect {
+    /// A message is used that is not there.
+    #[error("its decoder gives {worker} the weight {weight}, whose message has not arrived")]
+    Weight {
+        /// Whose message.
+        worker: Worker,
+        /// The weight.
+        weight: f64,
+    },
+    /// A report that is not what [`judge`](super::judge) says.
+    #[error(
+        "its decoder reports {what} {reported:e}, but the weights that it gives have {judged:e} by \
+         the rows"
+    )]
+    Report {
+        /// Which number of the report.
+        what: &'static str,
+        /// What the decoder says.
+        reported: f64,
+        /// What rows and weights give.
+        judged: f64,
+    },
+}
+
+/// A decode, judged by the rows of its code.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// The weights, one per worker.
+    pub weights: Vec<f64>,
+    /// How good they are, whatever the decoder reports; only whether the code's own rule is
+    /// satisfied is its word.
+    pub report: Report,
+    /// What is wrong with the decoder.
+    pub defect: Option<Defect>,
+}
+
+/// Decodes one set of survivors from scratch, and says what is wrong with the decoder, if anything
+/// is.
+///
+/// ```
+/// use codedgrad::codes::{Choice, Groups, decode_judged};
+/// use codedgrad::ids::WorkerSet;
+/// let judged = decode_judged(&Groups::new(4, 2)?, &WorkerSet::full(4), Choice::Fewest);
+/// assert_eq!((judged.report.error, judged.defect), (0.0, None));
+/// # Ok::<(), codedgrad::codes::ParameterError>(())
+/// ```
+#[must_use]
+pub fn decode_judged(code: &dyn GradientCode, survivors: &WorkerSet, choice: Choice) -> Judged {
+    let mut decoder = code.decoder();
+    for worker in survivors.iter() {
+        decoder.arrive(worker);
+    }
+    let mut weights = vec![0.0; code.facts().workers];
+    let reported = decoder.weights(choice, &mut weights);
+    let arrived = |worker| survivors.contains(worker);
+    let (report, defect) = CodeJudge::new(code).judge(code, arrived, &weights, &reported);
+    Judged { weights, report, defect }
+}
+
+/// Judges decodes of one code; nothing is allocated for one more.
+pub(super) struct CodeJudge {
+    /// What each share's coefficient is in the decoded gradient.
+    alpha: Vec<f64>,
+    weights: Vec<f64>,
+    shorter: Vec<f64>,
+}
+
+impl CodeJudge {
+    pub(super) fn new(code: &dyn GradientCode) -> Self {
+        let alpha = vec![0.0; code.facts().shares()];
+        Self { alpha, weights: Vec::new(), shorter: Vec::new() }
+    }
+
+    /// How good weights are for the workers that have arrived, and what is wrong with their
+    /// decoder. O(n + k + entries of the rows with a weight).
+    pub(super) fn judge(
+        &mut self,
+        code: &dyn GradientCode,
+        arrived: impl Fn(Worker) -> bool,
+        weights: &[f64],
+        reported: &Report,
+    ) -> (Report, Option<Defect>) {
+        let rows = Worker::all(weights.len()).map(|worker| code.row(worker));
+        let shares = &code.facts().share_weights;
+        let judged = assess(rows, shares, weights, &mut self.alpha, reported.decodable);
+        let absent = Worker::all(weights.len())
+            .zip(weights)
+            .find(|(worker, weight)| **weight != 0.0 && !arrived(*worker))
+            .map(|(worker, &weight)| Defect::Weight { worker, weight });
+        (judged, absent.or_else(|| difference(reported, &judged)))
+    }
+
+    /// Decodes as a run does: with as few messages as possible, unless that amplifies and the
+    /// shortest weights amplify less. [`CodeJudge::weights`] has the weights then.
+    pub(super) fn weigh(
+        &mut self,
+        code: &dyn GradientCode,
+        decoder: &mut dyn Decoder,
+        arrived: &WorkerSet,
+    ) -> (Report, Option<Defect>) {
+        let is_there = |worker| arrived.contains(worker);
+        let mut weights = std::mem::take(&mut self.weights);
+        weights.resize(arrived.capacity(), 0.0);
+        let reported = decoder.weights(Choice::Fewest, &mut weights);
+        let (fewest, defect) = self.judge(code, is_there, &weights, &reported);
+        self.weights = weights;
+        if fewest.amplification <= AMPLIFICATION_FINE || defect.is_some() {
+            return (fewest, defect);
+        }
+        let mut shorter = std::mem::take(&mut self.shorter);
+        shorter.resize(arrived.capacity(), 0.0);
+        let reported = decoder.weights(Choice::MinimumNorm, &mut shorter);
+        let (shortest, defect) = self.judge(code, is_there, &shorter, &reported);
+        self.shorter = shorter;
+        if shortest.amplification >= fewest.amplification && defect.is_none() {
+            return (fewest, None);
+        }
+        std::mem::swap(&mut self.weights, &mut self.shorter);
+        (shortest, defect)
+    }
+
+    /// The weights that were decided on last.
+    pub(super) fn weights(&self) -> &[f64] {
+        &self.weights
+    }
+}
+
+/// The first number of a report that is not the judged one.
+fn difference(reported: &Report, judged: &Report) -> Option<Defect> {
+    let numbers = [
+        ("the residual", reported.residual, judged.residual),
+        ("the amplification", reported.amplification, judged.amplification),
+        ("the coverage", reported.coverage, judged.coverage),
+        ("the error", reported.error, judged.error),
+    ];
+    // What is no number is never within the slack, and infinities are equal.
+    let agree = |x: f64, y: f64| x == y || (x - y).abs() <= REPORT_SLACK * (1.0 + y.abs());
+    let differs = |(_, reported, judged): &(_, f64, f64)| !agree(*reported, *judged);
+    let (what, reported, judged) = numbers.into_iter().find(differs)?;
+    Some(Defect::Report { what, reported, judged })
+}
+
+/// What [`judge`](super::judge) computes, of rows that come one by one; `alpha` has an element for
+/// each share and is overwritten.
+pub(super) fn assess<'a>(
+    rows: impl Iterator<Item = &'a [(Share, f64)]>,
+    share_weights: &[f64],
+    weights: &[f64],
+    alpha: &mut [f64],
+    decodable: bool,
+) -> Report {
+    let shares = share_weights.len() as f64;
+    alpha.fill(0.0);
+    let mut noise = 0.0;
+    for (row, &a) in rows.zip(weights).filter(|(_, a)| **a != 0.0) {
+        let mut squares = 0.0;
+        for &(share, b) in row {
+            alpha[share.index()] += a * b;
+            squares += b * b;
+        }
+        noise += a * a * squares;
+    }
+    // What is no number must not pass a gate: `max` and `>` would overlook it.
+    let number = |x: f64| if x.is_nan() { f64::INFINITY } else { x };
+    let (mut residual, mut coverage, mut squares) = (0.0f64, 0.0f64, 0.0);
+    for (alpha, weight) in alpha.iter().zip(share_weights) {
+        let off = alpha - 1.0;
+        residual = residual.max(number(off.abs()));
+        squares += off * off;
+        if *alpha != 0.0 {
+            coverage += weight;
+        }
+    }
+    Report {
+        decodable,
+        residual,
+        amplification: number((noise / shares).sqrt()),
+        coverage: coverage.min(1.0),
+        error: number(squares / shares),
+    }
+}
