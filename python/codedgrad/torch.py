@@ -25,6 +25,7 @@ import itertools
 import math
 import os
 import random
+import sys
 import threading
 import warnings
 import weakref
@@ -130,16 +131,22 @@ def _modules(model: Union[nn.Module, Sequence[nn.Module]]) -> List[nn.Module]:
     return modules
 
 
+def _parameters(modules: Sequence[nn.Module]) -> Iterator[Tuple[str, nn.Parameter]]:
+    """All parameters of some modules, with the names by which errors call them."""
+    for place, module in enumerate(modules):
+        for name, parameter in module.named_parameters():
+            own = _own_name(name)
+            yield (own if len(modules) == 1 else f"{place}.{own}"), parameter
+
+
 def _trained(modules: Sequence[nn.Module]) -> List[Tuple[str, nn.Parameter]]:
     """The parameters that take a gradient, each once, in the order of the gradient."""
     seen: Set[int] = set()
     found = []
-    for place, module in enumerate(modules):
-        for name, parameter in module.named_parameters():
-            if parameter.requires_grad and id(parameter) not in seen:
-                seen.add(id(parameter))
-                own = _own_name(name)
-                found.append((own if len(modules) == 1 else f"{place}.{own}", parameter))
+    for name, parameter in _parameters(modules):
+        if parameter.requires_grad and id(parameter) not in seen:
+            seen.add(id(parameter))
+            found.append((name, parameter))
     return found
 
 
@@ -361,6 +368,9 @@ class Run(_run.Run):
         # The step in which the model was last compared with what was agreed.
         self._compared = -1
         self._formats = [parameter.dtype for parameter in self._parameters]
+        self._frozen = {
+            name for name, parameter in _parameters(modules) if not parameter.requires_grad
+        }
         self._buffers = list(_persistent_buffers(modules))
         self._versions_of_buffers: List[int] = []
         self._views: List[Any] = []
@@ -467,29 +477,30 @@ class Run(_run.Run):
         if len(found) == len(self._named) and all(
             new is old for (_, new), old in zip(found, self._parameters)
         ):
+            _check_optimizers(self._optimizers, self._named)
             for (name, parameter), dtype in zip(self._named, self._formats):
                 if parameter.dtype is not dtype:
                     raise RuntimeError(
                         f"parameter {name} was {dtype} at join and is {parameter.dtype} now: "
                         "convert the model before it"
                     )
-            _check_optimizers(self._optimizers, self._named)
             return
-        there = {id(each) for module in self._modules for each in module.parameters()}
-        for name, parameter in self._named:
-            if not parameter.requires_grad and id(parameter) in there:
-                raise RuntimeError(
-                    f"parameter {name} was frozen after join: freeze what is frozen before it, and "
-                    "what is to be frozen later give a learning rate of 0 from then on"
-                )
         before, now = {name for name, _ in self._named}, {name for name, _ in found}
-        changed = sorted(before ^ now) or sorted(before)
-        added = changed[0] in now - before
-        verb = "was added or unfrozen" if added else "was taken away or replaced"
+        changed = (sorted(before ^ now) or sorted(before))[0]
+        there = {name for name, _ in _parameters(self._modules)}
+        if changed in self._frozen & now:
+            verb = "was frozen at join and takes a gradient"
+        elif changed in now - before:
+            verb = "was added"
+        elif changed in there - now:
+            verb = "was frozen"
+        else:
+            verb = "was taken away or replaced"
         raise RuntimeError(
-            f"parameter {changed[0]} {verb} after join: build the model, and freeze what is frozen, "
-            "before it. What is to be trained later takes part from the beginning, with a learning "
-            "rate of 0 until then"
+            f"parameter {changed} {verb} after join: build the model, and freeze or unfreeze what "
+            "is to be, before it. What is trained only later, or no longer, takes part from the "
+            "beginning, with a learning rate of 0 meanwhile; for another set of parameters close() "
+            "the run and join again"
         )
 
     def _collect(self, micro: _run.Micro) -> List[Any]:
@@ -716,6 +727,7 @@ def join(
     named = _trained(modules)
     _check_model(modules, named)
     _check_optimizers(optimizers, named)
+    _check_accelerate()
     others = dict(state or {})
     for name, item in others.items():
         if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
@@ -810,11 +822,30 @@ def _check_model(modules: Sequence[nn.Module], named: Sequence[Tuple[str, nn.Par
                 f"parameter {name} is on {parameter.device}: this version codes gradients in the "
                 'host\'s memory. Join with model.to("cpu")'
             )
+        if parameter.dtype.is_complex:
+            raise TypeError(
+                f"parameter {name} is {parameter.dtype}: gradients of complex numbers are not "
+                "supported. Keep torch.view_as_real of it as the parameter"
+            )
         if parameter.dtype not in _FORMATS:
             raise TypeError(
                 f"parameter {name} is {parameter.dtype}: gradients are summed in float32. Convert "
                 "the model with .float()"
             )
+
+
+def _check_accelerate() -> None:
+    """Raises where Accelerate divides every loss once more."""
+    state = sys.modules.get("accelerate.state")
+    if state is None:
+        return
+    steps = state.GradientState().num_steps
+    if steps > 1:
+        raise TypeError(
+            f"Accelerate divides every loss by gradient_accumulation_steps={steps}, and the coded "
+            "step is the mean of its units already: gradients would be too small by that factor. "
+            f"Create the Accelerator without it, and give join units={steps} per worker instead"
+        )
 
 
 def _check_module(path: str, module: nn.Module) -> None:

@@ -543,12 +543,12 @@ def test_frozen_and_tied_parameters_are_not_sent_twice() -> None:
 @pytest.mark.parametrize("change", ["add", "freeze", "unfreeze", "replace", "format", "group"])
 def test_what_takes_a_gradient_does_not_change_after_join(change: str) -> None:
     model = Model()
-    model.hidden.weight.requires_grad_(change != "unfreeze")
+    model.hidden.bias.requires_grad_(False)
     optim = torch.optim.SGD(model.parameters(), 0.1)
     run = coded.join(model, optim, units=2, steps=3)
     words = {
         "freeze": "hidden.weight was frozen after join",
-        "unfreeze": "hidden.weight was added or unfrozen after join.*learning rate of 0",
+        "unfreeze": "hidden.bias was frozen at join and takes a gradient.*learning rate of 0",
         "format": "embedding.weight was torch.float32 at join and is torch.bfloat16 now",
         "group": "a parameter of the shape \\(3,\\) that is not in the model",
     }
@@ -566,11 +566,17 @@ def test_what_takes_a_gradient_does_not_change_after_join(change: str) -> None:
             elif change == "freeze":
                 model.hidden.weight.requires_grad_(False)
             elif change == "unfreeze":
-                model.hidden.weight.requires_grad_(True)
+                model.hidden.bias.requires_grad_(True)
             else:
                 model.hidden.weight = nn.Parameter(torch.zeros(8, 8))
                 model.hidden.extra = nn.Parameter(torch.zeros(1))
     assert run.over
+
+
+def test_complex_parameters_are_refused_with_a_cure_that_helps() -> None:
+    model = nn.Linear(2, 2, dtype=torch.complex64)
+    with pytest.raises(TypeError, match="complex64: .*not supported.*view_as_real"):
+        coded.join(model, torch.optim.SGD(model.parameters(), 0.1), units=2, steps=3)
 
 
 def test_memory_formats_do_not_matter() -> None:

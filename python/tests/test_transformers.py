@@ -333,6 +333,18 @@ def test_a_callback_that_stops_ends_the_run_for_all(workers: Workers) -> None:
     assert 2 <= results[0]["step"] == coordinator.decided < 20
 
 
+def test_a_second_division_by_accelerate_is_refused() -> None:
+    accelerate.state.GradientState._reset_state()
+    try:
+        accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
+        model = accelerator.prepare(torch.nn.Linear(3, 1))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with pytest.raises(TypeError, match="gradient_accumulation_steps=4.*without it"):
+            coded.join(model, optimizer, units=4, steps=1)
+    finally:
+        accelerate.state.GradientState._reset_state()
+
+
 def test_accelerate_prepares_the_model_of_a_loop(workers: Workers) -> None:
     length = 3 * 5 + 5 + 5 + 1
     found = []

@@ -1,15 +1,63 @@
 //! Lines of a CSV file, one at a time, with what is needed to say where something is wrong.
 
 use super::TraceError;
+use super::cell::{Comma, time_in};
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::str::{Split, SplitWhitespace};
 
 /// No line is longer: 65,536 workers with numbers of 60 characters. What goes on without a line
 /// break is no CSV.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// Lines that are not blank, with one of them in memory.
+/// What a comment begins with.
+const COMMENT: char = '#';
+
+/// What stands between cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Separator {
+    Mark(char),
+    Blanks,
+}
+
+impl Separator {
+    /// That of a line: numbers with a decimal comma are apart by something else.
+    fn of(line: &str) -> Self {
+        let marks = [';', '\t', '|', ','];
+        let mark = marks.into_iter().find(|mark| line.contains(*mark));
+        match mark {
+            Some(mark) => Self::Mark(mark),
+            None if line.trim().contains(' ') => Self::Blanks,
+            None => Self::Mark(','),
+        }
+    }
+
+    /// What a comma in a cell can be.
+    fn comma(self) -> Comma {
+        if self == Self::Mark(',') { Comma::Thousands } else { Comma::Decimal }
+    }
+}
+
+/// The cells of a line.
+enum Cells<'a> {
+    Marked(Split<'a, char>),
+    Blank(SplitWhitespace<'a>),
+}
+
+impl<'a> Iterator for Cells<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        match self {
+            Self::Marked(cells) => cells.next().map(str::trim),
+            Self::Blank(cells) => cells.next(),
+        }
+    }
+}
+
+/// Lines that are neither blank nor comments, with one of them in memory. What the first has
+/// between its cells, all have.
 #[derive(Debug)]
 pub(super) struct Lines<R> {
     input: R,
@@ -17,6 +65,7 @@ pub(super) struct Lines<R> {
     bytes: Vec<u8>,
     line: usize,
     read: u64,
+    separator: Option<Separator>,
 }
 
 impl Lines<BufReader<File>> {
@@ -29,10 +78,11 @@ impl Lines<BufReader<File>> {
 
 impl<R: BufRead> Lines<R> {
     pub(super) fn new(input: R, path: &Path) -> Self {
-        Self { input, path: path.into(), bytes: Vec::new(), line: 0, read: 0 }
+        let path = path.into();
+        Self { input, path, bytes: Vec::new(), line: 0, read: 0, separator: None }
     }
 
-    /// Reads on to the next line that is not blank; false at the end of the file.
+    /// Reads on to the next line that says something; false at the end of the file.
     pub(super) fn advance(&mut self) -> Result<bool, TraceError> {
         loop {
             self.bytes.clear();
@@ -57,7 +107,11 @@ impl<R: BufRead> Lines<R> {
                 );
                 return Err(TraceError::Io { path: self.path.clone(), source });
             }
-            if !self.text().trim().is_empty() {
+            let text = self.text().trim();
+            if !text.is_empty() && !text.starts_with(COMMENT) {
+                if self.separator.is_none() {
+                    self.separator = Some(Separator::of(text));
+                }
                 return Ok(true);
             }
         }
@@ -69,8 +123,15 @@ impl<R: BufRead> Lines<R> {
         text.strip_prefix('\u{feff}').unwrap_or(text).trim_end_matches(['\n', '\r'])
     }
 
+    fn separator(&self) -> Separator {
+        self.separator.unwrap_or(Separator::Mark(','))
+    }
+
     pub(super) fn cells(&self) -> impl Iterator<Item = &str> {
-        self.text().split(',').map(str::trim)
+        match self.separator() {
+            Separator::Mark(mark) => Cells::Marked(self.text().split(mark)),
+            Separator::Blanks => Cells::Blank(self.text().split_whitespace()),
+        }
     }
 
     pub(super) fn line(&self) -> usize {
@@ -86,17 +147,14 @@ impl<R: BufRead> Lines<R> {
         self.read
     }
 
-    /// A cell that should be a delay; columns count from 0.
-    pub(super) fn delay(&self, column: usize, cell: &str) -> Result<f64, TraceError> {
-        match cell.parse::<f64>() {
-            Ok(delay) if delay.is_finite() && delay >= 0.0 => Ok(delay),
-            _ => Err(TraceError::Cell {
-                path: self.path.clone(),
-                line: self.line,
-                column: column + 1,
-                cell: shortened(cell),
-            }),
-        }
+    /// A cell that should be a time, as [`time_in`] reads it; columns count from 0.
+    pub(super) fn time(&self, column: usize, cell: &str) -> Result<f64, TraceError> {
+        time_in(cell, self.separator().comma()).ok_or_else(|| TraceError::Cell {
+            path: self.path.clone(),
+            line: self.line,
+            column: column + 1,
+            cell: shortened(cell),
+        })
     }
 
     /// Refuses a line that has not as many cells as the first.

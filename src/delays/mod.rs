@@ -8,15 +8,14 @@
 //! | inject delays into a run of known length | [`Delays`] |
 //! | look at any number of rounds, one in memory at a time | [`DelayRows`] |
 //! | read or write a trace | [`TraceReader`], [`write_row`] |
-//! | make a trace of a table with a header | [`TableReader`], [`LongTable`] |
+//! | read a cell that is not plain | [`time_in`], [`at_least`] |
 //! | tell whether a table looks like no trace | [`suspicions`] |
 //! | make a trace of a training run | [`recorded_row`] |
 //! | measure how workers straggle | [`StragglerStats`] |
 
+mod cell;
 mod draw;
-mod import;
 mod lines;
-mod long;
 mod preset;
 mod quantile;
 mod record;
@@ -26,14 +25,13 @@ mod suspicions;
 mod trace;
 mod windows;
 
-pub use import::{TableFormat, TableReader};
-pub use long::LongTable;
+pub use cell::{Comma, time_in};
 pub use preset::{Growth, Preset, PresetRows};
 pub use record::recorded_row;
 pub use serverless::{Serverless, ServerlessRows};
 pub use stats::{OverShare, SlowSummary, StragglerStats, StragglerSummary};
-pub use suspicions::{Suspicion, suspicions};
-pub use trace::{Trace, TraceError, TraceReader, write_row};
+pub use suspicions::{Suspicion, after_exchange, suspicions};
+pub use trace::{Trace, TraceError, TraceReader, at_least, write_row};
 pub use windows::WindowSummary;
 
 use crate::spelling::{hint, near};

@@ -1,6 +1,7 @@
 //! How workers straggle, measured in one pass over their delays.
 
 use super::quantile::Quantiles;
+use super::trace::at_least;
 use super::windows::{WindowSummary, Windows};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -85,6 +86,8 @@ pub struct StragglerSummary {
     pub rounds: u64,
     /// Workers in each.
     pub workers: usize,
+    /// Answers that were not received: they count as slow, with the round's largest time.
+    pub not_received: u64,
     /// Mean of all answers.
     pub mean: f64,
     /// Median of all answers, within 0.1 %.
@@ -140,6 +143,7 @@ pub struct StragglerSummary {
 #[derive(Clone, Debug)]
 pub struct StragglerStats {
     rounds: u64,
+    not_received: u64,
     all: Spread,
     answers: Quantiles,
     worker_sums: Vec<f64>,
@@ -160,6 +164,7 @@ impl StragglerStats {
     pub fn new(workers: usize) -> Self {
         Self {
             rounds: 0,
+            not_received: 0,
             all: Spread::default(),
             answers: Quantiles::default(),
             worker_sums: vec![0.0; workers],
@@ -175,30 +180,35 @@ impl StragglerStats {
         }
     }
 
-    /// Takes in the answer times of one round, numbers of 0 or more.
+    /// Takes in the answer times of one round, numbers of 0 or more. An answer that was not
+    /// received, which is infinite, is slow, and counts with the round's largest time.
     ///
     /// # Panics
     /// If the row has not one number per worker.
     pub fn push(&mut self, row: &[f64]) {
         assert_eq!(row.len(), self.worker_sums.len(), "one number per worker");
         let (Some(_), mut round) = (row.first(), Spread::default()) else { return };
-        self.rounds += 1;
         self.sorted.clear();
         self.sorted.extend_from_slice(row);
-        self.sorted.sort_by(f64::total_cmp);
-        for (delay, sum) in row.iter().zip(&mut self.worker_sums) {
+        let Some(not_received) = at_least(&mut self.sorted) else { return };
+        self.rounds += 1;
+        self.not_received += not_received as u64;
+        for (delay, sum) in self.sorted.iter().zip(&mut self.worker_sums) {
             self.all.push(*delay);
             round.push(*delay);
             self.answers.push(*delay);
             *sum += delay;
         }
+        self.sorted.sort_by(f64::total_cmp);
         let median = middle(&self.sorted);
         self.fastest += self.sorted[0];
         self.medians += median;
         self.slowest += self.sorted[row.len() - 1];
         self.variations += ratio(round.variance().sqrt(), round.mean);
         for (at, factor) in FACTORS.iter().enumerate() {
-            let over = row.len() - self.sorted.partition_point(|delay| *delay <= factor * median);
+            let within = |delay: &f64| *delay <= factor * median;
+            // One that was not received stands at the end of those that were.
+            let over = (row.len() - self.sorted.partition_point(within)).max(not_received);
             self.over_answers[at] += over as u64;
             self.over_rounds[at] += u64::from(over > 0);
         }
@@ -220,6 +230,7 @@ impl StragglerStats {
         StragglerSummary {
             rounds: self.rounds,
             workers: self.worker_sums.len(),
+            not_received: self.not_received,
             mean: self.all.mean,
             median: self.answers.median(),
             fastest_mean: ratio(self.fastest, rounds),
@@ -447,6 +458,15 @@ mod tests {
             assert!(found.over_fastest.stay.is_none() && found.over_fastest.dispersion.is_none());
             assert!(serde_json::to_string(&found).unwrap().len() > 100);
         }
+    }
+
+    #[test]
+    fn what_was_not_received_is_slow_and_counts_with_the_largest_time() {
+        let found = summary(&[[1.0, f64::INFINITY, 1.0, 1.25], [1.0, 1.0, 1.0, 1.0]]);
+        assert_eq!((found.rounds, found.not_received, found.slowest_mean), (2, 1, 1.125));
+        assert_eq!((found.over_median.answers, found.over_fastest.answers), (1, 1));
+        assert_eq!(found.over[2].answers, 0.125);
+        near(found.mean, 8.5 / 8.0);
     }
 
     #[test]

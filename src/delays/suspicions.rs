@@ -10,6 +10,13 @@ const GROWING_LEAST: usize = 16;
 const WORKERS_PER_ROUND: usize = 4;
 /// Tables of fewer workers may be short.
 const WORKERS_LEAST: usize = 16;
+/// A table of so many rounds is long enough for any number of workers.
+const ROUNDS_ENOUGH: usize = 256;
+/// Workers that wait for one another in an all-reduce agree within a round so much better than
+/// rounds do. In recorded times before it the quotient is 1.25 to 20.
+const AGREE: f64 = 0.1;
+/// Rounds that differ by less, relative to the usual, show nothing.
+const ROUNDS_DIFFER: f64 = 1e-3;
 /// Seconds above which a median answer time is more likely in milliseconds; half of it where all
 /// numbers are whole. As in the planner's notes.
 const MEDIAN_MOST: f64 = 100.0;
@@ -46,6 +53,11 @@ pub enum Suspicion {
         /// Their median.
         median: f64,
     },
+    /// Workers that agree far better than rounds do: they have waited for one another.
+    AfterExchange {
+        /// How far workers are apart within a round, over how far rounds are apart.
+        quotient: f64,
+    },
 }
 
 impl fmt::Display for Suspicion {
@@ -72,6 +84,13 @@ impl fmt::Display for Suspicion {
                 "the median is {median} s: if these are milliseconds, divide by 1000 (`codedgrad \
                  trace import --per-second 1000`)"
             ),
+            Self::AfterExchange { quotient } => write!(
+                out,
+                "within a round all workers agree {:.0} times as closely as rounds do with one \
+                 another: these look like times taken after the all-reduce, where all show the \
+                 slowest one's; who is slow is not in them. Measure before it",
+                1.0 / quotient.max(1e-3)
+            ),
         }
     }
 }
@@ -91,7 +110,8 @@ pub fn suspicions(rows: &[Vec<f64>]) -> Vec<Suspicion> {
     let workers = rows.iter().map(Vec::len).max().unwrap_or(0);
     let rounds = rows.len();
     let mut found = Vec::new();
-    if workers >= WORKERS_LEAST && workers >= WORKERS_PER_ROUND * rounds {
+    let short = rounds < ROUNDS_ENOUGH && workers >= WORKERS_PER_ROUND * rounds;
+    if workers >= WORKERS_LEAST && short {
         found.push(Suspicion::Transposed { rounds, workers });
     }
     for column in 0..workers {
@@ -113,7 +133,50 @@ pub fn suspicions(rows: &[Vec<f64>]) -> Vec<Suspicion> {
             found.push(Suspicion::Milliseconds { median: *median });
         }
     }
+    found.extend(after_exchange(rows));
     found
+}
+
+/// Whether rows look like times that were taken after the workers had waited for one another.
+///
+/// # Formula
+/// ```text
+/// q = median_r(mad_i(d_ri)) / mad_r(m_r),   m_r = median_i(d_ri)
+/// ```
+/// with `mad` the median absolute deviation from the median; suspicious is `q < 0.1` where rounds
+/// differ at all, and nobody sticks out by as much as rounds differ.
+#[must_use]
+pub fn after_exchange(rows: &[Vec<f64>]) -> Option<Suspicion> {
+    let workers = rows.iter().map(Vec::len).min().unwrap_or(0);
+    if workers < 2 || rows.len() < ROWS_LEAST {
+        return None;
+    }
+    let (mut medians, mut within, mut ranges) = (Vec::new(), Vec::new(), Vec::new());
+    for row in rows {
+        let (median, deviation) = median_and_deviation(row.clone());
+        let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let least = row.iter().copied().fold(f64::INFINITY, f64::min);
+        medians.push(median);
+        within.push(deviation);
+        ranges.push(largest - least);
+    }
+    let (usual, between) = median_and_deviation(medians);
+    let range = median(&mut ranges);
+    let quotient = median(&mut within) / between;
+    let agree = quotient < AGREE && range < between;
+    (between > ROUNDS_DIFFER * usual && agree).then_some(Suspicion::AfterExchange { quotient })
+}
+
+fn median(numbers: &mut [f64]) -> f64 {
+    let middle = numbers.len() / 2;
+    *numbers.select_nth_unstable_by(middle, f64::total_cmp).1
+}
+
+/// The median, and the median of what numbers are away from it.
+fn median_and_deviation(mut numbers: Vec<f64>) -> (f64, f64) {
+    let middle = median(&mut numbers);
+    numbers.iter_mut().for_each(|number| *number = (*number - middle).abs());
+    (middle, median(&mut numbers))
 }
 
 /// Whether numbers are an arithmetic sequence that grows, blocks of equal length of one, or grow
@@ -174,6 +237,33 @@ mod tests {
         assert_eq!(suspicions(&transposed), [Suspicion::Transposed { rounds: 10, workers: 300 }]);
         let slow = |row: usize| 1000.0 * plain(row);
         assert_eq!(suspicions(&table(&[&slow], 26)), [Suspicion::Milliseconds { median: 4100.0 }]);
+    }
+
+    #[test]
+    fn times_taken_after_the_exchange_are_told() {
+        let noise = |row: usize, by: usize| (row * by % 17) as f64 / 17.0;
+        let slowest = |row: usize| 1.5 + 0.05 * noise(row, 5);
+        let after = |by: usize| move |row: usize| slowest(row) + 0.001 * noise(row, by);
+        let (a, b, c) = (after(3), after(7), after(11));
+        let found = suspicions(&table(&[&a, &b, &c], 60));
+        assert!(matches!(found[..], [Suspicion::AfterExchange { .. }]), "{found:?}");
+        let same = suspicions(&table(&[&slowest, &slowest], 60));
+        assert_eq!(same, [Suspicion::AfterExchange { quotient: 0.0 }]);
+        // One that is slow by itself is there to be seen, however closely the others agree.
+        let slow = |row: usize| 1.5 * a(row);
+        assert_eq!(suspicions(&table(&[&a, &b, &c, &slow], 60)), []);
+        let before = |by: usize| move |row: usize| 1.0 + 0.05 * noise(row, by);
+        let (a, b, c) = (before(3), before(7), before(11));
+        assert_eq!(suspicions(&table(&[&a, &b, &c], 60)), []);
+    }
+
+    #[test]
+    fn a_thousand_rounds_of_many_workers_are_not_transposed() {
+        let rows: Vec<Vec<f64>> = (0..1000usize)
+            .map(|row| (0..4096usize).map(|at| (row * 7 + at * 13) as f64 % 11.0).collect())
+            .collect();
+        let transposed = |found: &Suspicion| matches!(found, Suspicion::Transposed { .. });
+        assert!(!suspicions(&rows).iter().any(transposed));
     }
 
     #[test]

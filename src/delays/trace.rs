@@ -20,7 +20,7 @@ pub enum TraceError {
     },
     /// A cell that is not a delay.
     #[error("{}: line {line}, column {column}: {cell:?} is not a delay in seconds (a finite number \
-        of 0 or more)", path.display())]
+        of 0 or more; -1 or inf if it was not received, nan if it is not known)", path.display())]
     Cell {
         /// Which file.
         path: PathBuf,
@@ -90,25 +90,17 @@ pub enum TraceError {
         /// Which file.
         path: PathBuf,
     },
-    /// A table that no format fits.
-    #[error("{}: line {line}: {problem}; expected a header such as {}, or names of columns to \
-        take", path.display(), expected.join(" or "))]
-    Table {
-        /// Which file.
-        path: PathBuf,
-        /// Line.
-        line: usize,
-        /// What is wrong with its header.
-        problem: String,
-        /// Headers that would do.
-        expected: &'static [&'static str],
-    },
 }
 
 /// Reads a trace row by row, with one row in memory.
 ///
 /// Every line must have as many columns as the first; only those of the workers are read as
-/// numbers. Blank lines count for nothing.
+/// numbers. Blank lines and comments (`#`) count for nothing. Cells may be apart by commas,
+/// semicolons, tabs, bars or blanks.
+///
+/// An answer that was not received (`-1`, `inf`) counts with the largest time of its round, which is
+/// the least that it can have taken. A round with a value that is missing (empty, `nan`) is left
+/// out. [`TraceReader::next_as_told`] has both as they are.
 ///
 /// ```
 /// use codedgrad::delays::TraceReader;
@@ -127,6 +119,7 @@ pub struct TraceReader<R = BufReader<File>> {
     workers: usize,
     /// The first row, read ahead for its number of columns.
     first: Option<Vec<f64>>,
+    incomplete: u64,
 }
 
 impl TraceReader {
@@ -162,7 +155,7 @@ impl<R: BufRead> TraceReader<R> {
                 workers,
             });
         }
-        let mut reader = Self { lines, columns, workers, first: None };
+        let mut reader = Self { lines, columns, workers, first: None, incomplete: 0 };
         reader.first = Some(reader.row().map_err(|error| match error {
             TraceError::Cell { path, line, column, cell }
                 if cell.starts_with(|c: char| c.is_alphabetic())
@@ -182,7 +175,7 @@ impl<R: BufRead> TraceReader<R> {
             .cells()
             .take(self.workers)
             .enumerate()
-            .map(|(column, cell)| self.lines.delay(column, cell))
+            .map(|(column, cell)| self.lines.time(column, cell))
             .collect()
     }
 
@@ -209,6 +202,57 @@ impl<R: BufRead> TraceReader<R> {
     pub fn bytes_read(&self) -> u64 {
         self.lines.bytes_read()
     }
+
+    /// Rounds left out so far because a value was missing in them.
+    #[must_use]
+    pub fn incomplete(&self) -> u64 {
+        self.incomplete
+    }
+
+    /// The next row as it is told: infinity for an answer that was not received, no number for a
+    /// value that is missing.
+    pub fn next_as_told(&mut self) -> Option<Result<Vec<f64>, TraceError>> {
+        if let Some(row) = self.first.take() {
+            return Some(Ok(row));
+        }
+        match self.lines.advance() {
+            Ok(true) => Some(self.row()),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// Has the largest time of a round stand for answers that were not received, and says how many
+/// there are; none where a value is missing, or no answer was received at all.
+///
+/// ```
+/// use codedgrad::delays::at_least;
+/// let mut row = [0.5, f64::INFINITY, 0.75];
+/// assert_eq!((at_least(&mut row), row), (Some(1), [0.5, 0.75, 0.75]));
+/// assert_eq!(at_least(&mut [0.5, f64::NAN]), None);
+/// assert_eq!(at_least(&mut [f64::INFINITY]), None);
+/// ```
+pub fn at_least(row: &mut [f64]) -> Option<usize> {
+    let (mut largest, mut infinite) = (f64::NEG_INFINITY, 0);
+    for time in &*row {
+        if time.is_nan() {
+            return None;
+        }
+        if time.is_finite() {
+            largest = largest.max(*time);
+        } else {
+            infinite += 1;
+        }
+    }
+    if infinite == 0 {
+        return Some(0);
+    }
+    if infinite == row.len() {
+        return None;
+    }
+    row.iter_mut().filter(|time| time.is_infinite()).for_each(|time| *time = largest);
+    Some(infinite)
 }
 
 impl<R: BufRead + Seek> TraceReader<R> {
@@ -226,13 +270,15 @@ impl<R: BufRead> Iterator for TraceReader<R> {
     type Item = Result<Vec<f64>, TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(row) = self.first.take() {
-            return Some(Ok(row));
-        }
-        match self.lines.advance() {
-            Ok(true) => Some(self.row()),
-            Ok(false) => None,
-            Err(error) => Some(Err(error)),
+        loop {
+            let mut row = match self.next_as_told()? {
+                Ok(row) => row,
+                error => return Some(error),
+            };
+            if at_least(&mut row).is_some() {
+                return Some(Ok(row));
+            }
+            self.incomplete += 1;
         }
     }
 }
@@ -332,7 +378,7 @@ mod tests {
         );
         let message = |text: &str| read(text, 2).unwrap_err().to_string();
         assert!(message("1,2\n3,x").contains("line 2, column 2: \"x\""));
-        for bad in ["NaN", "-1", "inf", "1e999", "", "0x1", "1 2", "nan"] {
+        for bad in ["-2", "-inf", "1e999", "0x1", "1 2", "none of it"] {
             assert!(message(&format!("1,2\n1,{bad}")).contains("line 2, column 2"), "{bad}");
         }
         assert!(message("1").contains("line 1 has 1 columns, but the run has 2 workers"));
@@ -347,7 +393,7 @@ mod tests {
         assert!(
             message("round,w0\n1,2").contains("line 1, column 1: \"round\" looks like a header")
         );
-        assert!(message("NaN,1").contains("\"NaN\" is not a delay"));
+        assert!(message("-2,1").contains("\"-2\" is not a delay"));
         assert!(message("\n").contains("no rounds"));
         assert!(message(&format!("1,2\n1,{}", "y".repeat(100))).len() < 250);
     }
@@ -366,6 +412,32 @@ mod tests {
         assert!(
             std::error::Error::source(&wrong).unwrap().to_string().contains("line 2 is not text")
         );
+    }
+
+    #[test]
+    fn separators_comments_and_decimal_commas_are_read() {
+        let rows = |text| read(text, 2).unwrap().rows().to_vec();
+        let expected = [vec![1.5, 2.0], vec![0.5, 3.0]];
+        for text in [
+            "# w0 w1\n1.5 2\n0.5 3\n",
+            "1,5;2\n0,5;3\n",
+            "1.5\t2\n\n0.5\t3\n",
+            "  1.500e+00   2.000e+00\n  5.000e-01   3.000e+00\n",
+            "\"1.5\",\"2\"\n\"0.5\",\"3\"\n",
+        ] {
+            assert_eq!(rows(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_or_not_received_has_one_rule() {
+        let mut reader =
+            TraceReader::new(&b"1,nan\n-1.0,2\n,3\n4,inf\n"[..], "x".as_ref(), None).unwrap();
+        let rows: Vec<_> = reader.by_ref().collect::<Result<_, _>>().unwrap();
+        assert_eq!((rows, reader.incomplete()), (vec![vec![2.0, 2.0], vec![4.0, 4.0]], 2));
+        let mut told = TraceReader::new(&b"1,nan\n-1,2\n"[..], "x".as_ref(), None).unwrap();
+        assert!(told.next_as_told().unwrap().unwrap()[1].is_nan());
+        assert_eq!(told.next_as_told().unwrap().unwrap(), [f64::INFINITY, 2.0]);
     }
 
     /// An endless file of zeros that counts what is taken from it.

@@ -8,6 +8,8 @@ use std::fmt;
 
 /// Workers that are lost so often are unsteady.
 const LOST_OFTEN: usize = 3;
+/// Names in a list.
+const NAMED_MOST: usize = 16;
 
 /// A point of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -170,6 +172,12 @@ impl Finding {
         }
     }
 
+    /// In words, with the workers called by these names; by their numbers where there are none.
+    #[must_use]
+    pub fn told<'a>(&'a self, names: &'a [String]) -> impl fmt::Display + 'a {
+        Told { problem: &self.problem, names }
+    }
+
     /// Since when it is so, where it was not so before.
     #[must_use]
     pub fn since(&self) -> Option<Moment> {
@@ -189,10 +197,24 @@ pub(super) fn sort(findings: &mut [Finding]) {
     findings.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
 }
 
-/// In words: a sentence without its end.
+/// In words: a sentence without its end. Workers are called by their numbers.
 impl fmt::Display for Finding {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.problem {
+        self.told(&[]).fmt(out)
+    }
+}
+
+/// A finding in which workers are called by their names.
+struct Told<'a> {
+    problem: &'a Problem,
+    names: &'a [String],
+}
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = |workers: &[usize]| named(workers, self.names);
+        let worker = |worker: usize| named(&[worker]);
+        match self.problem {
             Problem::DeadWorkers { workers, since } => {
                 let has = if workers.len() == 1 { "has" } else { "have" };
                 write!(out, "{} {has} not answered", named(workers))?;
@@ -212,21 +234,27 @@ impl fmt::Display for Finding {
                 )?;
                 if *coded { write!(out, "; the cost is that of an uncoded run") } else { Ok(()) }
             }
-            Problem::SlightlySlow { workers } => slightly_slow(workers, out),
-            Problem::SlowerSince { worker, since, times, because } => match because {
+            Problem::SlightlySlow { workers } => slightly_slow(workers, self.names, out),
+            Problem::SlowerSince { worker: which, since, times, because } => match because {
                 Some(Because::Computing) => {
                     write!(
                         out,
-                        "worker {worker} has computed {times:.2} times as long since {since}"
+                        "{} has computed {times:.2} times as long since {since}",
+                        worker(*which)
                     )
                 }
                 Some(Because::Elsewhere) => write!(
                     out,
-                    "worker {worker} has taken {times:.2} times as long since {since}, outside its \
-                     computation (network, queue, host)"
+                    "{} has taken {times:.2} times as long since {since}, outside its \
+                     computation (network, queue, host)",
+                    worker(*which)
                 ),
                 None => {
-                    write!(out, "worker {worker} has taken {times:.2} times as long since {since}")
+                    write!(
+                        out,
+                        "{} has taken {times:.2} times as long since {since}",
+                        worker(*which)
+                    )
                 }
             },
             Problem::EverybodySlowerSince { since, times } => {
@@ -272,8 +300,8 @@ impl fmt::Display for Finding {
                 let plural = if *checkpoints == 1 { "" } else { "s" };
                 write!(out, "{checkpoints} checkpoint{plural} held up training for {blocked:.1} s")
             }
-            Problem::Flapping { worker, times } => {
-                write!(out, "worker {worker} was lost {times} times")
+            Problem::Flapping { worker: which, times } => {
+                write!(out, "{} was lost {times} times", worker(*which))
             }
             Problem::OtherScheme { scheme, than } => {
                 write!(out, "{scheme} would have been faster than {than} on these rounds")
@@ -284,13 +312,14 @@ impl fmt::Display for Finding {
 
 fn slightly_slow(
     workers: &[(usize, f64, Option<Because>)],
+    names: &[String],
     out: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     let numbers: Vec<usize> = workers.iter().map(|(worker, ..)| *worker).collect();
     let least = workers.iter().map(|(_, times, _)| *times).fold(f64::INFINITY, f64::min);
     let most = workers.iter().map(|(_, times, _)| *times).fold(0.0, f64::max);
     let take = if workers.len() == 1 { "takes" } else { "take" };
-    write!(out, "{} {take} {least:.2}", named(&numbers))?;
+    write!(out, "{} {take} {least:.2}", named(&numbers, names))?;
     if workers.len() > 1 {
         write!(out, " to {most:.2}")?;
     }
@@ -306,14 +335,23 @@ fn slightly_slow(
         match of.len() {
             0 => {}
             all if all == workers.len() => write!(out, " ({why})")?,
-            _ => write!(out, "; {}: {why}", named(&of))?,
+            _ => write!(out, "; {}: {why}", named(&of, names))?,
         }
     }
     Ok(())
 }
 
-/// Workers by their numbers, as in `workers 0, 3-5`.
-fn named(workers: &[usize]) -> String {
+/// Workers by their numbers, as in `workers 0, 3-5`, or by their names where these say more.
+fn named(workers: &[usize], names: &[String]) -> String {
+    let plural = if workers.len() == 1 { "" } else { "s" };
+    let is_number = |(number, name): (usize, &String)| *name == number.to_string();
+    if !names.iter().enumerate().all(is_number) {
+        let name = |worker: &usize| names.get(*worker).cloned().unwrap_or(worker.to_string());
+        let list: Vec<String> = workers.iter().take(NAMED_MOST).map(name).collect();
+        let rest = workers.len() - list.len();
+        let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+        return format!("worker{plural} {}{rest}", list.join(", "));
+    }
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for worker in workers {
         match runs.last_mut() {
@@ -327,7 +365,7 @@ fn named(workers: &[usize]) -> String {
         _ => format!("{from}-{to}"),
     };
     let list = runs.iter().map(run).collect::<Vec<_>>().join(", ");
-    format!("worker{} {list}", if workers.len() == 1 { "" } else { "s" })
+    format!("worker{plural} {list}")
 }
 
 /// What events say of a run's workers.
@@ -388,6 +426,13 @@ mod tests {
             "worker 2 takes 1.06 times as long as the median (network, queue or host, not \
              computation)"
         );
+        let hosts = ["gpu-9", "gpu-12", "gpu-45"].map(str::to_owned);
+        let one = Finding {
+            problem: Problem::ConstantlySlow { workers: vec![1], times: 1.5, coded: false },
+            costs: None,
+        };
+        assert!(one.told(&hosts).to_string().starts_with("worker gpu-12 takes 1.50 times"));
+        assert!(one.told(&["0".into(), "1".into()]).to_string().starts_with("worker 1 takes"));
         let dead = |since| words(Problem::DeadWorkers { workers: vec![0, 3], since });
         assert!(dead(Some(since)).starts_with("workers 0, 3 have not answered since step 60"));
         assert!(dead(None).contains("since the connection was lost"));

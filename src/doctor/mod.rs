@@ -35,7 +35,7 @@ pub use workers::{Because, ExaminedWorker};
 use crate::codes::registry::{Family, Registry};
 use crate::codes::sequential::SchemeFacts;
 use crate::codes::{ParameterError, SchemeSpec};
-use crate::delays::Growth;
+use crate::delays::{Growth, Suspicion, after_exchange};
 use crate::ids::Worker;
 use crate::sim::planner::{Candidate, Cause, CauseKind, Plan, lasting_causes};
 use findings::WorkerEvents;
@@ -54,6 +54,8 @@ const OUTSIDE_MOST: f64 = 0.10;
 const EFFECTIVE_LEAST: f64 = 0.90;
 /// A larger share of the time in which checkpoints block is worth a word.
 const BLOCKED_MOST: f64 = 0.02;
+/// So many slow rounds at the beginning are the warm-up of a run: caches, compilers, connections.
+const WARM_UP_MOST: usize = 3;
 /// Another scheme that saves less is none.
 const OTHER_SCHEME_LEAST: f64 = 0.05;
 
@@ -181,6 +183,17 @@ pub enum Caution {
     /// Rounds overlap.
     #[error("rounds overlapped what was decided before them, so that no time was between them")]
     Overlapped,
+    /// The times cannot show who is slow.
+    #[error("{0}")]
+    AfterExchange(Suspicion),
+}
+
+impl Caution {
+    /// Whether times cannot tell who is slow, so that no finding means nothing.
+    #[must_use]
+    pub fn hides_workers(&self) -> bool {
+        matches!(self, Self::AfterExchange(_))
+    }
 }
 
 /// What is known of a run.
@@ -369,6 +382,8 @@ impl Examination {
             Ok((spec, facts)) => {
                 let AnswerRows { rows, estimated } = AnswerRows::of(record);
                 let answers = (rows.len() * record.workers()) as f64;
+                let late = if record.is_trace() { after_exchange(&rows) } else { None };
+                self.cautions.extend(late.map(Caution::AfterExchange));
                 self.estimated = Some(estimated as f64 / answers);
                 self.planned_on = Some((rows.clone(), facts.load));
                 (Times::of_answers(rows), true, spec)
@@ -515,7 +530,8 @@ impl Seen<'_> {
             },
             costs: Some(cause.costs),
         }));
-        findings.extend(of(CauseKind::SlowRounds).map(|_| self.slow_rounds(found)));
+        let slow_rounds = of(CauseKind::SlowRounds).filter(|_| !self.is_warm_up());
+        findings.extend(slow_rounds.map(|_| self.slow_rounds(found)));
         let slower: Vec<Finding> = found
             .of_workers
             .iter()
@@ -534,9 +550,37 @@ impl Seen<'_> {
         findings
     }
 
+    /// Whether nothing but the first rounds was slow.
+    fn is_warm_up(&self) -> bool {
+        let slow = what_if::slow_rounds(self.times);
+        slow.len() <= WARM_UP_MOST && slow.iter().enumerate().all(|(at, round)| at == *round)
+    }
+
+    /// Workers of whom a trace has received nothing to its end, and since which row the first of
+    /// them.
+    fn silent(&self) -> Option<(Vec<usize>, usize)> {
+        let rows = self.times.places.len();
+        let silence = |worker: usize| {
+            let silent = |place: &&usize| self.record.not_received(**place, worker);
+            let rounds = self.times.places.iter().rev().take_while(silent).count();
+            (rounds >= (rows / 10).max(3)).then_some((worker, rows - rounds))
+        };
+        let found: Vec<(usize, usize)> = (0..self.times.workers()).filter_map(silence).collect();
+        let since = found.iter().map(|(_, since)| *since).min()?;
+        Some((found.into_iter().map(|(worker, _)| worker).collect(), since))
+    }
+
     /// Workers that answer no more, and those that are lost again and again.
     fn dead(&self, cause: Option<&Cause>, events: &WorkerEvents) -> Vec<Finding> {
-        let Some(cause) = cause else { return of_events(&events.lost, events) };
+        let Some(cause) = cause else {
+            let mut findings = of_events(&events.lost, events);
+            if let Some((workers, since)) = self.silent() {
+                let since = self.moment(since);
+                let problem = Problem::DeadWorkers { workers, since };
+                findings.push(Finding { problem, costs: None });
+            }
+            return findings;
+        };
         let mut workers = [&cause.workers[..], &events.lost].concat();
         workers.sort_unstable();
         workers.dedup();

@@ -196,6 +196,7 @@ pub struct Record {
     pub(super) closed: Vec<RecordedRound>,
     pub(super) reports: Vec<WorkReport>,
     unsound: usize,
+    is_trace: bool,
 }
 
 impl Record {
@@ -257,20 +258,44 @@ impl Record {
     }
 
     /// A trace as the record of a run of `uncoded`: every row is a step of one round, which waits
-    /// for everybody.
+    /// for everybody. An answer that was not received is infinite.
     ///
     /// # Errors
     /// As [`Record::push`].
     pub fn of_trace(rows: impl IntoIterator<Item = Vec<f64>>) -> Result<Self, RecordError> {
-        let mut record = Self::default();
+        Self::of_numbered_trace((0..).zip(rows))
+    }
+
+    /// The same where rounds have numbers of their own, which grow.
+    ///
+    /// # Errors
+    /// As [`Record::push`].
+    ///
+    /// ```
+    /// use codedgrad::doctor::Record;
+    /// let rows = [(12000, vec![1.0, 1.5]), (12010, vec![1.0, f64::INFINITY])];
+    /// let record = Record::of_numbered_trace(rows)?;
+    /// assert!(record.clone().between(Some(12010), None).is_ok_and(|part| part.rounds() == 1));
+    /// assert!(record.between(Some(12011), None).is_err());
+    /// # Ok::<(), codedgrad::doctor::RecordError>(())
+    /// ```
+    pub fn of_numbered_trace(
+        rows: impl IntoIterator<Item = (u64, Vec<f64>)>,
+    ) -> Result<Self, RecordError> {
+        let mut record = Self { is_trace: true, ..Self::default() };
         let mut now = 0.0;
-        for (number, row) in (0..).zip(rows) {
-            let seconds = row.iter().copied().fold(0.0, f64::max);
+        for (number, row) in rows {
+            let received = |time: &f64| *time < f64::INFINITY;
+            let seconds = row.iter().copied().filter(received).fold(0.0, f64::max);
             let round = RecordedRound {
                 round: number,
                 opened: now,
                 seconds,
-                arrivals: row.into_iter().map(Some).collect(),
+                // What is no number is no time, and is refused as such.
+                arrivals: row
+                    .into_iter()
+                    .map(|time| (time != f64::INFINITY).then_some(time))
+                    .collect(),
                 delays: Vec::new(),
             };
             now += seconds;
@@ -287,6 +312,16 @@ impl Record {
             })?;
         }
         Ok(record)
+    }
+
+    /// Whether a trace says that a worker's answer was not received.
+    pub(super) fn not_received(&self, place: usize, worker: usize) -> bool {
+        self.is_trace && self.closed[place].arrivals[worker].is_none()
+    }
+
+    /// Whether it was a trace, whose times may have been taken anywhere.
+    pub(super) fn is_trace(&self) -> bool {
+        self.is_trace
     }
 
     /// The steps from one number to another, both included, with all that is known of their rounds.

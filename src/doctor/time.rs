@@ -4,8 +4,9 @@ use super::record::{Record, RunEvent};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Below that, a difference of times is rounding.
-const ROUNDING: f64 = 1e-9;
+/// Rounds of one run begin a little before the step before them is decided. With a larger share of
+/// the time in which they overlap, its parts say little.
+const OVERLAP_MOST: f64 = 0.05;
 
 /// Seconds of a run, by what was waited for. Rounds do not overlap.
 ///
@@ -29,7 +30,8 @@ pub struct TimeSpent {
     pub deciding: f64,
     /// From a commit to the next round; 0 where jobs overlap.
     pub between: f64,
-    /// Whether rounds began before the step before them was decided.
+    /// Whether rounds began so long before the step before them was decided that the parts do not
+    /// add up.
     #[serde(skip)]
     pub overlapped: bool,
 }
@@ -59,7 +61,7 @@ impl TimeSpent {
             waiting,
             deciding,
             between: between.max(0.0),
-            overlapped: between < -ROUNDING * total,
+            overlapped: between < -OVERLAP_MOST * total,
         }
     }
 

@@ -152,7 +152,9 @@ pub(super) fn examined(
         let slow = slow.as_ref().map(|slow| slow[worker]);
         let what_if = what_ifs.map(|found| found[worker]);
         let late = |times: &Times| {
-            let late = times.ratios[worker].iter().filter(|ratio| **ratio > LATE);
+            let rounds = times.ratios[worker].iter().zip(&times.places);
+            let late = rounds
+                .filter(|(ratio, place)| **ratio > LATE || record.not_received(**place, worker));
             late.count()
         };
         ExaminedWorker {

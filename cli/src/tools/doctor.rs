@@ -5,7 +5,7 @@ mod text;
 
 use super::planner::quoted;
 use super::recorded::Recorded;
-use super::source::Source;
+use super::source::{Source, Told};
 use super::suspicious;
 use crate::families;
 use crate::folder::RECORD;
@@ -52,8 +52,9 @@ Plan:    with --plan every scheme is tried on these times as well, as `codedgrad
 
 JSON:    {run, scheme, workers, rounds, steps, estimated, time, effective, mfu, replayed,
          replay_error, slowdown, worst_workers, slow_rounds, of_workers, changes, checkpoints,
-         events, findings, plan, reason}; null where the record does not show it, and `reason` says
-         why where rounds cannot be replayed. Times are seconds, costs and effective shares.
+         events, findings, plan, reason, names, not_seen, cautions}; null where the record does not
+         show it, and `reason` says why where rounds cannot be replayed. Times are seconds, costs
+         and effective shares; workers are places in `names`, where an import has told these.
 
 Examples:
   codedgrad doctor runs/0001
@@ -89,6 +90,10 @@ struct Case {
     record: Record,
     events: Vec<RunEvent>,
     mfu: Option<f64>,
+    /// What workers are called, if they have more than numbers.
+    names: Vec<String>,
+    /// What was left out of a trace when it was made.
+    not_seen: Vec<String>,
 }
 
 pub(crate) fn run(args: &DoctorArgs, output: &mut Output<'_>) -> Result<(), Failure> {
@@ -109,7 +114,14 @@ pub(crate) fn run(args: &DoctorArgs, output: &mut Output<'_>) -> Result<(), Fail
     if let Some(plan) = &plan {
         found.compare(plan);
     }
-    let advice = Advice { args, number: case.number, found: &found, plan: plan.as_ref() };
+    let advice = Advice {
+        args,
+        number: case.number,
+        found: &found,
+        plan: plan.as_ref(),
+        names: &case.names,
+        not_seen: &case.not_seen,
+    };
     let text = if args.json {
         shown(&advice, case.mfu).to_string() + "\n"
     } else {
@@ -129,7 +141,14 @@ impl Case {
             let events = if own { recorded.events(&mut output.notes)? } else { Vec::new() };
             let mfu = if own { recorded.mfu() } else { None };
             let number = Some(recorded.number);
-            return Ok(Self { number, record: recorded.record, events, mfu });
+            return Ok(Self {
+                number,
+                record: recorded.record,
+                events,
+                mfu,
+                names: Vec::new(),
+                not_seen: Vec::new(),
+            });
         }
         if let Some(number) = args.number {
             return Err(Failure::Input(anyhow!(
@@ -144,10 +163,11 @@ impl Case {
                 args.input
             )));
         }
-        suspicious::say(&args.input, None, output);
-        let (rows, _) = Source::open(&args.input, None, 0, false, output)?.first(usize::MAX)?;
-        let record = Record::of_trace(rows).or_input()?;
-        Ok(Self { number: None, record, events: Vec::new(), mfu: None })
+        suspicious::say_of_form(&args.input, output);
+        let source = Source::open(&args.input, None, 0, false, output)?;
+        let Told { rows, numbers, names, not_seen, .. } = source.told(usize::MAX, output)?;
+        let record = Record::of_numbered_trace(numbers.into_iter().zip(rows)).or_input()?;
+        Ok(Self { number: None, record, events: Vec::new(), mfu: None, names, not_seen })
     }
 }
 
@@ -215,7 +235,7 @@ fn shown(advice: &Advice<'_>, mfu: Option<f64>) -> Value {
             "workers": finding.workers(),
             "since": finding.since().map(|since| since.round),
             "costs": finding.costs,
-            "words": finding.to_string(),
+            "words": finding.told(advice.names).to_string(),
             "try": advice.command(finding),
         })
     };
@@ -242,6 +262,9 @@ fn shown(advice: &Advice<'_>, mfu: Option<f64>) -> Value {
         "findings": found.findings.iter().map(finding).collect::<Vec<_>>(),
         "plan": advice.plan,
         "reason": reason,
+        "names": (!advice.names.is_empty()).then_some(advice.names),
+        "not_seen": advice.not_seen,
+        "cautions": found.cautions.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
 }
 
@@ -297,7 +320,8 @@ mod tests {
             let args = DoctorArgs { input, number, from, to: None, plan: false, json: false };
             let mut commands = 0;
             for plan in [None, Some(&plan)] {
-                let advice = Advice { args: &args, number, found: &found, plan };
+                let advice =
+                    Advice { args: &args, number, found: &found, plan, names: &[], not_seen: &[] };
                 for problem in &problems {
                     let finding = Finding { problem: problem.clone(), costs: None };
                     let Some(command) = advice.command(&finding) else { continue };

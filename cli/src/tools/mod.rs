@@ -3,6 +3,7 @@
 
 mod as_trained;
 pub(crate) mod berrut;
+mod called;
 pub(crate) mod code;
 pub(crate) mod doctor;
 pub(crate) mod keygen;

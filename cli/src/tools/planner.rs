@@ -3,7 +3,7 @@
 mod pictures;
 
 use super::simulate::LoadArgs;
-use super::source::Source;
+use super::source::{Source, Told};
 use super::suspicious;
 use crate::families;
 use crate::layout::{Column, Table, Width, help};
@@ -16,7 +16,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::registry::Family;
-use codedgrad::delays::{Growth, Preset, TraceReader};
+use codedgrad::delays::{Growth, Preset, TraceReader, after_exchange};
 use codedgrad::sim::Close;
 use codedgrad::sim::planner::{Candidate, Method, Plan, Question, plan};
 use std::fmt::Write as _;
@@ -156,7 +156,7 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     }
     let preset = Preset::named(&args.delays);
     suspicious::say_of_shape(&args.delays, args.workers.map(|workers| workers as usize), output);
-    let Trace { rows, cut, growth: usual } = trace(args, output)?;
+    let Trace { rows, cut, growth: usual, names, distance, beside } = trace(args, output)?;
     let workers = rows.first().map_or(0, Vec::len);
     let growth = args.load.growth(usual)?;
     let costs =
@@ -165,7 +165,8 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     let also: Vec<SchemeSpec> = also.collect::<Result<_, _>>().or_input()?;
     let question = Question {
         dispatch: args.dispatch.unwrap_or(preset.map_or(0.0, Preset::pull)),
-        max_delay: args.max_delay as usize,
+        // A job that spans rounds needs rounds that follow one another.
+        max_delay: if distance == 1 { args.max_delay as usize } else { 0 },
         max_work: args.max_work.unwrap_or(f64::INFINITY),
         cut: args.cut as usize,
         accumulate: args.accumulate as usize,
@@ -186,8 +187,12 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
         bar.set_position(bar.position().max(mark));
     });
     bar.finish_and_clear();
-    let found = found.or_input()?;
+    let mut found = found.or_input()?;
+    if names.iter().enumerate().any(|(number, name)| *name != number.to_string()) {
+        found.call_workers(&names);
+    }
     found.notes.iter().for_each(|note| output.notes.hint(format_args!("{note}")));
+    found.notes.extend(beside.iter().cloned());
     let json = serde_json::to_string(&found).or_work()?;
     if let Some(folder) = &args.out {
         fs::create_dir_all(folder)
@@ -200,7 +205,8 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     if args.json {
         return writeln!(output.out, "{json}").or_work();
     }
-    let said = words(args, &question, &found, &Known { cut, usual, width: output.width() });
+    let known = Known { cut, usual, width: output.width(), beside: &beside };
+    let said = words(args, &question, &found, &known);
     output.out.write_all(said.as_bytes()).or_work()
 }
 
@@ -212,6 +218,12 @@ struct Trace {
     cut: bool,
     /// How they grow, unless an option says otherwise.
     growth: Growth,
+    /// What workers are called, if they have more than numbers.
+    names: Vec<String>,
+    /// How far rounds are apart.
+    distance: u64,
+    /// What an answer cannot be without.
+    beside: Vec<String>,
 }
 
 fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
@@ -231,7 +243,11 @@ fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
     }
     let (preset, growth) = (source.preset, source.growth());
     let most = wanted.unwrap_or(if preset.is_some() { ROUNDS.0 } else { ROUNDS.1 });
-    let (rows, cut) = source.first(most)?;
+    let mut told = source.told(most, output)?;
+    let cut = told.more;
+    let not_received = told.at_least();
+    let beside = beside(&told, not_received);
+    let Told { rows, names, distance, .. } = told;
     if wanted.is_none() && cut && preset.is_none() {
         output.note(format_args!(
             "{}: using the first {most} rounds; --rounds takes more",
@@ -244,7 +260,26 @@ fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
             rows.len()
         ));
     }
-    Ok(Trace { rows, cut, growth })
+    Ok(Trace { rows, cut, growth, names, distance, beside })
+}
+
+/// What is to be kept in mind about a trace.
+fn beside(told: &Told, not_received: usize) -> Vec<String> {
+    let late = after_exchange(&told.rows).filter(|_| told.is_trace).map(|it| it.to_string());
+    let not_received = (not_received > 0).then(|| {
+        format!(
+            "{not_received} answers were not received: the largest time of their round stands for \
+             them, so that times and what is saved are the least they can be"
+        )
+    });
+    let apart = (told.distance != 1).then(|| {
+        format!(
+            "rounds are {} steps apart: schemes in which a job spans rounds are not tried",
+            told.distance
+        )
+    });
+    let not_seen = told.not_seen.iter().map(|gone| format!("not seen: {gone}"));
+    [late, not_received, apart].into_iter().flatten().chain(not_seen).collect()
 }
 
 /// The first rounds of another table for the same workers.
@@ -262,16 +297,18 @@ fn write(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
 }
 
 /// What the words of an answer need beside it.
-struct Known {
+struct Known<'a> {
     /// Whether the trace goes on after the rounds that were looked at.
     cut: bool,
     /// How delays grow where no option says it.
     usual: Growth,
     width: Width,
+    /// What an answer cannot be without.
+    beside: &'a [String],
 }
 
 /// The answer in words.
-fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known) -> String {
+fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'_>) -> String {
     let width = known.width;
     let (jobs, unit) = (found.jobs, if args.accumulate > 1 { "steps" } else { "rounds" });
     let mut text = format!(
@@ -315,6 +352,9 @@ fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known) 
             100.0 * cause.costs
         );
     }
+    for note in known.beside {
+        let _ = writeln!(text, "But {note}.");
+    }
     let mut text = begun + &table + &width.prose(&text);
     // A command is not broken into lines: it could not be copied.
     if found.method == Method::Replay && args.accumulate == 1 && args.share_costs.is_none() {
@@ -352,7 +392,7 @@ pub(crate) fn table_of(candidates: &[Candidate]) -> Table {
 }
 
 /// The command that replays what is recommended.
-fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known) -> String {
+fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'_>) -> String {
     let (choice, preset) = (found.choice(), Preset::named(&args.delays));
     let mut command = format!(
         "codedgrad simulate {} --delays {} --workers {} --jobs {}",

@@ -1,12 +1,15 @@
 //! Where `simulate` and `plan` have their delays from: a preset, a file, standard input or a run.
 
+use super::called::{Called, Rounds};
 use super::recorded::Recorded;
 use super::suspicious;
-use super::trace::Recording;
+use super::trace::import::input::decoded;
+use super::trace::import::times::{Settled, Times};
+use super::trace::record::Recording;
 use crate::output::Output;
 use crate::{Failure, OrInput};
-use anyhow::Context;
-use codedgrad::delays::{DelayError, DelayRows, Growth, Preset, TraceReader, Unit};
+use anyhow::{Context, anyhow};
+use codedgrad::delays::{DelayError, DelayRows, Growth, Preset, TraceReader, Unit, at_least};
 use std::io::{Cursor, Read};
 use std::path::Path;
 
@@ -20,6 +23,28 @@ pub(crate) struct Source {
     rows: Rows,
     /// How a run's times grow, where its record tells.
     recorded: Option<Growth>,
+    /// What a trace's workers and rounds are called.
+    called: Option<Called>,
+    /// Whether the times may have been taken anywhere, as those of others.
+    is_trace: bool,
+}
+
+/// Rounds as they are told, and what they are called.
+pub(crate) struct Told {
+    /// Infinite where an answer was not received.
+    pub(crate) rows: Vec<Vec<f64>>,
+    /// Whether there are others.
+    pub(crate) more: bool,
+    /// The number of each round.
+    pub(crate) numbers: Vec<u64>,
+    /// Of each worker; none where they have numbers alone.
+    pub(crate) names: Vec<String>,
+    /// How far most rounds are apart.
+    pub(crate) distance: u64,
+    /// What the rows do not show, in words.
+    pub(crate) not_seen: Vec<String>,
+    /// Whether the times may have been taken anywhere.
+    pub(crate) is_trace: bool,
 }
 
 /// Rows of delays, one after the other.
@@ -28,7 +53,7 @@ pub(crate) type Endless = Box<dyn Iterator<Item = Result<Vec<f64>, DelayError>>>
 enum Rows {
     Preset(DelayRows),
     File(TraceReader),
-    /// What can be read only once.
+    /// What can be read only once, as it was told.
     Kept(Vec<Vec<f64>>),
 }
 
@@ -50,11 +75,11 @@ impl Source {
                 .read_to_end(&mut text)
                 .context("cannot read the delays from standard input")
                 .or_input()?;
-            return Self::kept(text, "standard input", workers, output);
+            return Self::kept(text, "standard input", workers, true, output);
         }
         if preset.is_none() && Recorded::is_in(path) {
             let (csv, recorded) = Recording::as_text(path, grown, output)?;
-            let kept = Self::kept(csv, &format!("the record of {name}"), workers, output)?;
+            let kept = Self::kept(csv, &format!("the record of {name}"), workers, false, output)?;
             return Ok(Self { recorded, ..kept });
         }
         if preset.is_some() || !path.exists() {
@@ -64,25 +89,45 @@ impl Source {
                 workers: rows.workers(),
                 rows: Rows::Preset(rows),
                 recorded: None,
+                called: None,
+                is_trace: false,
             });
+        }
+        if let Some(text) = decoded(path) {
+            return Self::kept(text, name, workers, true, output);
         }
         let trace = TraceReader::open(path, workers).or_input()?;
         suspicious::say_of_columns(name, trace.workers(), trace.columns(), output);
-        Ok(Self { preset, workers: trace.workers(), rows: Rows::File(trace), recorded: None })
+        let called = Called::of(path);
+        let workers = trace.workers();
+        Ok(Self {
+            preset,
+            workers,
+            rows: Rows::File(trace),
+            recorded: None,
+            called,
+            is_trace: true,
+        })
     }
 
     fn kept(
         csv: Vec<u8>,
         name: &str,
         workers: Option<usize>,
+        is_trace: bool,
         output: &mut Output<'_>,
     ) -> Result<Self, Failure> {
-        let trace = TraceReader::new(Cursor::new(csv), Path::new(name), workers).or_input()?;
+        let mut trace = TraceReader::new(Cursor::new(csv), Path::new(name), workers).or_input()?;
         suspicious::say_of_columns(name, trace.workers(), trace.columns(), output);
         let workers = trace.workers();
-        let rows: Vec<Vec<f64>> = trace.collect::<Result<_, _>>().or_input()?;
-        suspicious::say_of_rows(name, &rows[..rows.len().min(suspicious::ROWS)], output);
-        Ok(Self { preset: None, workers, rows: Rows::Kept(rows), recorded: None })
+        let rows = as_told(&mut trace, usize::MAX)?;
+        let seen = at_least_of(rows.iter().take(suspicious::ROWS).cloned());
+        // The times of our own runs were taken before the exchange.
+        if is_trace {
+            suspicious::say_of_rows(name, &seen.collect::<Vec<_>>(), output);
+        }
+        let rows = Rows::Kept(rows);
+        Ok(Self { preset: None, workers, rows, recorded: None, called: None, is_trace })
     }
 
     pub(crate) fn workers(&self) -> usize {
@@ -94,16 +139,26 @@ impl Source {
         self.recorded.unwrap_or(Growth::usual(self.preset, self.workers))
     }
 
-    /// The first rounds, no more than `most`, and whether there are others.
+    /// The first rounds, no more than `most`, and whether there are others. A round with a value
+    /// that is missing is left out, and what was not received took as long as the round's last.
     pub(crate) fn first(self, most: usize) -> Result<(Vec<Vec<f64>>, bool), Failure> {
+        let (rows, more) = self.as_told(most)?;
+        let rows: Vec<Vec<f64>> = at_least_of(rows.into_iter()).collect();
+        if rows.is_empty() {
+            return Err(Failure::Input(anyhow!("no round has a time of every worker")));
+        }
+        Ok((rows, more))
+    }
+
+    fn as_told(self, most: usize) -> Result<(Vec<Vec<f64>>, bool), Failure> {
         match self.rows {
             Rows::Preset(rows) => {
                 let rows = answers(rows).take(most).collect::<Result<_, _>>().or_input()?;
                 Ok((rows, true))
             }
             Rows::File(mut trace) => {
-                let rows = trace.by_ref().take(most).collect::<Result<_, _>>().or_input()?;
-                Ok((rows, trace.next().is_some()))
+                let rows = as_told(&mut trace, most)?;
+                Ok((rows, trace.next_as_told().is_some()))
             }
             Rows::Kept(mut rows) => {
                 let more = rows.len() > most;
@@ -111,6 +166,38 @@ impl Source {
                 Ok((rows, more))
             }
         }
+    }
+
+    /// The first rounds, no more than `most`, with what they and their workers are called. Where
+    /// values are missing, rounds or workers are left out, as `trace import` does; it is said.
+    pub(crate) fn told(mut self, most: usize, output: &mut Output<'_>) -> Result<Told, Failure> {
+        let workers = self.workers;
+        let is_trace = self.is_trace;
+        let called = self.called.take().filter(|called| called.workers.len() >= workers);
+        let called = called.unwrap_or_default();
+        let (rows, more) = self.as_told(most)?;
+        let all = called.rounds.all_numbers();
+        let numbers: Vec<u64> = match all.filter(|all| all.len() >= rows.len()) {
+            Some(numbers) => numbers.into_iter().take(rows.len()).collect(),
+            None => (0..rows.len() as u64).collect(),
+        };
+        called.not_seen.iter().for_each(|it| output.note(format_args!("not seen: {it}")));
+        let mut told = Told {
+            distance: called.rounds.distance(),
+            names: called.workers.into_iter().take(workers).collect(),
+            not_seen: called.not_seen,
+            is_trace,
+            rows,
+            more,
+            numbers,
+        };
+        if told.rows.iter().flatten().any(|time| time.is_nan()) {
+            told.settle(output)?;
+        }
+        if told.rows.is_empty() {
+            return Err(Failure::Input(anyhow!("no round has a time of every worker")));
+        }
+        Ok(told)
     }
 
     /// How late everybody is, without end, as [`Source::endless`] has rounds: by how many seconds
@@ -149,6 +236,49 @@ impl Source {
         };
         Ok(Box::new(kept.into_iter().cycle().map(Ok)))
     }
+}
+
+impl Told {
+    /// Leaves out what has gaps.
+    fn settle(&mut self, output: &mut Output<'_>) -> Result<(), Failure> {
+        let workers = self.rows.first().map_or(0, Vec::len);
+        if self.names.is_empty() {
+            self.names = (0..workers).map(|worker| worker.to_string()).collect();
+        }
+        let mut times = Times::of_workers(&self.names);
+        for (number, row) in self.numbers.iter().zip(std::mem::take(&mut self.rows)) {
+            times.push(&number.to_string(), row);
+        }
+        let settled: Settled = times.settled();
+        settled.say_gaps("rounds", "a value was missing", output);
+        self.not_seen.extend(settled.gone());
+        self.numbers = match Rounds::of(&settled.rounds).all_numbers() {
+            Some(numbers) => numbers,
+            None => (0..settled.rounds.len() as u64).collect(),
+        };
+        self.rows = settled.rows().collect();
+        self.names = settled.workers;
+        Ok(())
+    }
+
+    /// Has the largest time of a round stand for what was not received, and says how many answers
+    /// that are.
+    pub(crate) fn at_least(&mut self) -> usize {
+        let filled = self.rows.iter_mut().map(|row| at_least(row).unwrap_or(0));
+        filled.sum()
+    }
+}
+
+fn as_told<R: std::io::BufRead>(
+    trace: &mut TraceReader<R>,
+    most: usize,
+) -> Result<Vec<Vec<f64>>, Failure> {
+    std::iter::from_fn(|| trace.next_as_told()).take(most).collect::<Result<_, _>>().or_input()
+}
+
+/// Complete rows, in which the largest time stands for what was not received.
+fn at_least_of(rows: impl Iterator<Item = Vec<f64>>) -> impl Iterator<Item = Vec<f64>> {
+    rows.filter_map(|mut row| at_least(&mut row).map(|_| row))
 }
 
 /// The times of answers.

@@ -37,6 +37,14 @@ pub(crate) fn say(delays: &str, workers: Option<usize>, output: &mut Output<'_>)
     }
 }
 
+/// The same but for what an examination of the times says itself.
+pub(crate) fn say_of_form(delays: &str, output: &mut Output<'_>) {
+    let of_form = |found: &Suspicion| !matches!(found, Suspicion::AfterExchange { .. });
+    for suspicion in found(delays, None).into_iter().filter(of_form) {
+        output.note(format_args!("{}", warning(delays, &suspicion)));
+    }
+}
+
 /// The same but for its unit, where that is looked at with more care.
 pub(crate) fn say_of_shape(delays: &str, workers: Option<usize>, output: &mut Output<'_>) {
     let of_shape = |suspicion: &Suspicion| !matches!(suspicion, Suspicion::Milliseconds { .. });

@@ -1,13 +1,16 @@
 //! `codedgrad trace`: delays recorded, imported and measured.
 
-mod import;
-mod record;
+pub(crate) mod import;
+pub(crate) mod record;
 mod show;
 
+use self::import::input::decoded;
+use self::record::Recording;
+use super::called::Called;
 use super::recorded::Recorded;
+use super::source::Source;
 use super::suspicious;
 use crate::units::{at_least, count};
-pub(crate) use record::Recording;
 
 use crate::layout::help;
 use crate::output::Output;
@@ -18,7 +21,7 @@ use codedgrad::delays::{
     DelayError, DelayRows, Preset, StragglerStats, TraceReader, Unit, write_row,
 };
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, Cursor, Write};
 use std::path::{Path, PathBuf};
 
 /// Rounds of a preset that are measured where no number is given.
@@ -119,16 +122,7 @@ fn stats(args: &StatsArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let preset = Preset::named(&args.delays);
     let path = Path::new(&args.delays);
     let (found, unit) = if preset.is_none() && args.rounds.is_none() && path.exists() {
-        let mut trace = TraceReader::open(path, workers).or_input()?;
-        suspicious::say_of_columns(&args.delays, trace.workers(), trace.columns(), output);
-        let bar = output.file_bar(path, true);
-        let mut stats = StragglerStats::new(trace.workers());
-        while let Some(row) = trace.next() {
-            stats.push(&row.or_input()?);
-            bar.set_position(trace.bytes_read());
-        }
-        bar.finish_and_clear();
-        (stats.summary(), Unit::Seconds)
+        (of_file(&args.delays, workers, output)?.summary(), Unit::Seconds)
     } else {
         let rows = DelayRows::open(&args.delays, workers, args.seed).or_input()?;
         let rounds = args.rounds.unwrap_or(PRESET_ROUNDS);
@@ -145,6 +139,45 @@ fn stats(args: &StatsArgs, output: &mut Output<'_>) -> Result<(), Failure> {
         shown.tables(preset)
     };
     output.out.write_all(text.as_bytes()).or_work()
+}
+
+/// Measures a file to its end, with one round in memory as long as no value is missing.
+fn of_file(
+    name: &str,
+    workers: Option<usize>,
+    output: &mut Output<'_>,
+) -> Result<StragglerStats, Failure> {
+    let path = Path::new(name);
+    let bar = output.file_bar(path, true);
+    let input: Box<dyn BufRead> = match decoded(path) {
+        Some(text) => Box::new(Cursor::new(text)),
+        None => {
+            let file = File::open(path).with_context(|| format!("cannot read {name}"));
+            Box::new(BufReader::new(file.or_input()?))
+        }
+    };
+    let mut trace = TraceReader::new(input, path, workers).or_input()?;
+    suspicious::say_of_columns(name, trace.workers(), trace.columns(), output);
+    let mut stats = StragglerStats::new(trace.workers());
+    let mut gaps = false;
+    while let Some(row) = trace.next_as_told() {
+        let row = row.or_input()?;
+        gaps |= row.iter().any(|time| time.is_nan());
+        stats.push(&row);
+        bar.set_position(trace.bytes_read());
+    }
+    bar.finish_and_clear();
+    if !gaps {
+        if let Some(called) = Called::of(path) {
+            called.not_seen.iter().for_each(|it| output.note(format_args!("not seen: {it}")));
+        }
+        return Ok(stats);
+    }
+    // Who has most of the gaps is known at the end.
+    let told = Source::open(name, workers, 0, false, output)?.told(usize::MAX, output)?;
+    let mut stats = StragglerStats::new(told.rows.first().map_or(0, Vec::len));
+    told.rows.iter().for_each(|row| stats.push(row));
+    Ok(stats)
 }
 
 /// Measures the first rounds, in answer times.

@@ -69,6 +69,26 @@ fn listed(workers: &[usize]) -> String {
     runs.iter().map(run).collect::<Vec<_>>().join(", ")
 }
 
+impl Cause {
+    /// Calls its workers by their names, of which there is one each; gives back what it said before.
+    pub(super) fn call_workers(&mut self, names: &[String]) -> String {
+        const SHOWN_MOST: usize = 16;
+        let before = self.words.clone();
+        if self.workers.is_empty() {
+            return before;
+        }
+        let name = |worker: &usize| names.get(*worker).cloned().unwrap_or(worker.to_string());
+        let mut list: Vec<String> = self.workers.iter().take(SHOWN_MOST).map(name).collect();
+        if self.workers.len() > SHOWN_MOST {
+            list.push(format!("and {} more", self.workers.len() - SHOWN_MOST));
+        }
+        let plural = if self.workers.len() == 1 { "" } else { "s" };
+        let named = format!("worker{plural} {}", list.join(", "));
+        self.words = before.replacen(&self::named(&self.workers), &named, 1);
+        before
+    }
+}
+
 fn named(workers: &[usize]) -> String {
     format!("worker{} {}", if workers.len() == 1 { "" } else { "s" }, listed(workers))
 }

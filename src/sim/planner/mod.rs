@@ -156,6 +156,15 @@ impl Plan {
     pub fn choice_without_delay(&self) -> Option<&Candidate> {
         self.candidates.iter().find(|candidate| candidate.delay == 0 && candidate.exact)
     }
+
+    /// Calls workers by their names, of which there is one each, wherever words name some.
+    pub fn call_workers(&mut self, names: &[String]) {
+        for cause in &mut self.causes {
+            let before = cause.call_workers(names);
+            // A sentence may begin with what a cause says.
+            self.why = self.why.replace(&before[1..], &cause.words[1..]);
+        }
+    }
 }
 
 /// Answers a [`Question`]; `progress` is told from time to time which part of the work is done,

@@ -11,6 +11,17 @@ pub(super) struct Advice<'a> {
     pub(super) number: Option<usize>,
     pub(super) found: &'a Examination,
     pub(super) plan: Option<&'a Plan>,
+    /// What workers are called, if they have more than numbers.
+    pub(super) names: &'a [String],
+    /// What the trace does not show of what it was made of.
+    pub(super) not_seen: &'a [String],
+}
+
+impl Advice<'_> {
+    /// What a worker is called.
+    pub(super) fn name(&self, worker: usize) -> String {
+        self.names.get(worker).cloned().unwrap_or_else(|| worker.to_string())
+    }
 }
 
 impl Advice<'_> {

@@ -4,7 +4,7 @@ use super::STDIN;
 use super::advice::Advice;
 use crate::layout::{Column, Table, Width};
 use crate::tools::planner::table_of;
-use codedgrad::doctor::{Because, Examination, ExaminedWorker, Finding};
+use codedgrad::doctor::{Because, Caution, Examination, ExaminedWorker, Finding};
 use codedgrad::sim::planner::Candidate;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -34,11 +34,11 @@ fn text(advice: &Advice<'_>, width: Width, shown: usize) -> String {
     findings(advice, width, shown, &mut text);
     text.push('\n');
     text += &time(found, width);
-    text += &width.prose(&summary(found));
+    text += &width.prose(&summary(advice));
     let named = named(found, shown);
     if !named.is_empty() {
         text.push('\n');
-        text += &workers(&named).laid_out(width);
+        text += &workers(&named, advice).laid_out(width);
     }
     if let Some(plan) = advice.plan {
         // The run's own scheme is what the others are compared with, wherever it stands.
@@ -69,11 +69,15 @@ fn heading(advice: &Advice<'_>) -> String {
 fn findings(advice: &Advice<'_>, width: Width, shown: usize, text: &mut String) {
     let all = &advice.found.findings;
     if all.is_empty() {
-        *text += &width.prose("Nothing is wrong that the record shows.\n");
+        *text += &width.prose(&nothing(advice));
+    }
+    for gone in advice.not_seen {
+        *text += &width.prose(&format!("Not seen: {gone}.\n"));
     }
     for finding in &all[..all.len().min(shown)] {
         let cost = finding.costs.map_or("cost unknown".into(), percent);
-        *text += &width.prose(&format!("{cost}: {finding}.\n"));
+        let told = finding.told(advice.names);
+        *text += &width.prose(&format!("{cost}: {told}.\n"));
         // A command is not broken into lines: it could not be copied.
         if let Some(command) = advice.command(finding) {
             let _ = writeln!(text, "  try: {command}");
@@ -82,6 +86,24 @@ fn findings(advice: &Advice<'_>, width: Width, shown: usize, text: &mut String) 
     if all.len() > shown {
         let rest = all.len() - shown;
         let _ = writeln!(text, "And {rest} more: --json has them all.");
+    }
+}
+
+/// What is said where nothing was found: that is no health where little can be seen.
+fn nothing(advice: &Advice<'_>) -> String {
+    let found = advice.found;
+    let late = found.cautions.iter().any(Caution::hides_workers);
+    if late {
+        return "Whether a worker is slow cannot be seen in these times: they look as if they were \
+                taken after the all-reduce, where all workers show the slowest one's. Measure \
+                before it.\n"
+            .into();
+    }
+    let estimated = found.estimated.filter(|estimated| *estimated > ESTIMATED_MOST);
+    let unseen = estimated.is_some() || !advice.not_seen.is_empty();
+    match unseen {
+        true => "Nothing is wrong with what was received, which is not all.\n".into(),
+        false => "Nothing is wrong that the record shows.\n".into(),
     }
 }
 
@@ -106,14 +128,16 @@ fn time(found: &Examination, width: Width) -> String {
 }
 
 /// What the whole comes to.
-fn summary(found: &Examination) -> String {
+fn summary(advice: &Advice<'_>) -> String {
+    let found = advice.found;
     let mut text = String::new();
     let what_if = &found.what_if;
     if let Some(slowdown) = what_if.slowdown {
         let _ = write!(text, "Rounds took {slowdown:.2} times as long as their median answers");
         let worst = what_if.worst_workers.as_ref().filter(|worst| worst.explain > 0.0);
         if let Some(worst) = worst.filter(|_| slowdown >= SLOWDOWN_LEAST) {
-            let workers: Vec<String> = worst.workers.iter().map(ToString::to_string).collect();
+            let workers: Vec<String> =
+                worst.workers.iter().map(|worker| advice.name(*worker)).collect();
             let plural = if workers.len() == 1 { "" } else { "s" };
             let explain = percent(worst.explain);
             let _ = write!(
@@ -149,7 +173,7 @@ fn named(found: &Examination, shown: usize) -> Vec<&ExaminedWorker> {
     named.filter_map(|worker| found.of_workers.get(worker)).take(shown).collect()
 }
 
-fn workers(named: &[&ExaminedWorker]) -> Table {
+fn workers(named: &[&ExaminedWorker], advice: &Advice<'_>) -> Table {
     let mut table = Table::new([
         Column::left("worker"),
         Column::right("times\nmedian"),
@@ -169,7 +193,7 @@ fn workers(named: &[&ExaminedWorker]) -> Table {
             None => "",
         };
         table.row([
-            worker.worker.to_string(),
+            advice.name(worker.worker),
             number(worker.ratio),
             worker.late_rounds.map_or("-".into(), |rounds| rounds.to_string()),
             worker.closed_rounds.to_string(),

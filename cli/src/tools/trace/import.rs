@@ -1,54 +1,70 @@
 //! `codedgrad trace import`: traces made of what people have.
 
-mod entries;
+pub(crate) mod input;
+mod json;
+mod logs;
+mod names;
 mod profiler;
+mod sheet;
+mod tables;
+pub(crate) mod times;
 
 use super::to_output;
 use crate::layout::help;
 use crate::output::Output;
+use crate::tools::called::{Called, Rounds};
 use crate::tools::suspicious;
-use crate::{Failure, OrInput, OrWork};
+use crate::{Failure, OrWork};
 use anyhow::anyhow;
 use clap::Args;
-use codedgrad::delays::{LongTable, TableFormat, TableReader, write_row};
-use entries::Pattern;
-use std::fs::File;
-use std::io::Read;
+use codedgrad::delays::{at_least, write_row};
+use logs::Pattern;
 use std::path::{Path, PathBuf};
+use tables::{Fields, Format};
+use times::listed;
+use times::{Settled, Times};
 
 #[derive(Debug, Args)]
 #[command(after_help = help("\
-Known by their headers:
-  round,w0,w1,...                     a row per round (Alibaba PAI mini-batch times); rows with
-    an empty cell are left out
+Known by their headers, in small letters or capitals:
+  round,w0,w1,...                     a row per round, a column per worker; step,rank_0,rank_1
+    too, or names that differ by a number alone, such as hosts
   step,s0d0,s0d1,...                  a column per pipeline stage and rank (ByteDance traces)
   epoch,step_end,same_epoch,w0,...    MLPerf HPC instances; rows with same_epoch other than 1
     are left out
 
-Long:    --long names the columns of a CSV file, or the fields of JSON lines (a.b is field b of a),
-         that have a row's round, worker and time. Two names are those of round and time: then
-         every file is a worker's.
+Long:    --long names the columns of a CSV file, or the fields of JSON (a.b is field b of a), that
+         have a row's round, worker and time; epoch+step are two columns that number the rounds.
+         Two names are those of round and time: then every file is a worker's.
 Logs:    --pattern is a regular expression with the groups (?<round>..), (?<worker>..) and
-         (?<time>..); lines that it does not match are passed over. Without the group worker every
-         file is a worker's.
-Traces:  --profiler reads what torch.profiler exports, a file per rank. A step (ProfilerStep#N)
+         (?<time>..); lines that it does not match are passed over. Several groups whose names
+         begin with `time` are summed. Without the group worker every file is a worker's; without
+         the group round, --round-pattern finds it in a line before, or lines are counted.
+Traces:  --profiler reads what torch.profiler exports, files of every rank. A step (ProfilerStep#N)
          counts without the time in which nothing but communication went on: there, a rank waits
          for others.
+Files:   may be packed by gzip, in UTF-8 or UTF-16, with commas, semicolons, tabs, bars or blanks
+         between cells. A file's worker is called by the rank in its name, or by what tells the
+         names apart.
 
-A round in which a worker has no time, or several, is left out. What comes out is for `codedgrad
-doctor`, `plan`, `simulate` and `train --delays`.
+A value that is missing (empty, nan, null) leaves out its round; where that would be more than 20 %
+of the rounds, the worker with most of the gaps is left out. An answer that was not received (-1,
+inf) is written as inf: it took at least as long as the round's last. Of a round that is told several
+times the last counts. With --out, the names of workers and rounds go to FILE.names.json, where
+`codedgrad doctor`, `plan` and `trace stats` find them. The trace is for these, for `simulate` and
+for `train --delays`.
 
 Examples:
   codedgrad trace import examples/traces/long.csv --long step,rank,ms --per-second 1000
   codedgrad trace import examples/traces/steps.jsonl --long step,rank,time.seconds
   codedgrad trace import examples/traces/log?.txt --pattern \
-    'step=(?<round>\\d+).*took=(?<time>[\\d.]+)'
+    'step=(?<round>\\d+).*took=(?<time>[-+\\d.eE]+)'
   codedgrad trace import examples/traces/profile_rank*.json --profiler"))]
 pub(super) struct ImportArgs {
-    /// The file; several, where every file is a worker's
+    /// The files
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Columns to take, such as w0,w3 or 's0d*'; all workers' columns if not given
+    /// Columns to take, such as w0,w3 or '*_time'; all workers' columns if not given
     #[arg(long, value_name = "NAMES")]
     columns: Option<String>,
     /// Columns or fields of round, worker and time, of a table with a row per round and worker
@@ -57,7 +73,10 @@ pub(super) struct ImportArgs {
     /// Regular expression that finds round, worker and time in the lines of a log
     #[arg(long, value_name = "REGEX", conflicts_with_all = ["columns", "long"])]
     pattern: Option<String>,
-    /// The files are profiler traces, one of each rank
+    /// Regular expression that finds the round of the lines that follow
+    #[arg(long, value_name = "REGEX", requires = "pattern")]
+    round_pattern: Option<String>,
+    /// The files are profiler traces
     #[arg(long, conflicts_with_all = ["columns", "long", "pattern", "per_second"])]
     profiler: bool,
     /// How many of the file's units of time are a second: 1000 for milliseconds
@@ -76,19 +95,19 @@ pub(super) fn run(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Fail
         )));
     }
     if args.profiler {
-        let table = profiler::read(&args.files, output)?;
-        return of_long(args, &table, "profiler traces", output);
+        let times = profiler::read(&args.files, output)?;
+        return of_times(args, times, "profiler traces", output);
     }
     if let Some(pattern) = &args.pattern {
-        let pattern = Pattern::new(pattern, args.files.len())?;
-        let table = entries::of_logs(&args.files, &pattern, output)?;
-        return of_long(args, &table, "the lines of logs", output);
+        let pattern = Pattern::new(pattern, args.round_pattern.as_deref(), args.files.len())?;
+        let times = logs::read(&args.files, &pattern, output)?;
+        return of_times(args, times, "the lines of logs", output);
     }
     if let Some(names) = &args.long {
         return long(args, names, output);
     }
     match &args.files[..] {
-        [file] if is_json(file) => Err(Failure::Input(anyhow!(
+        [file] if json::is_json(file) => Err(Failure::Input(anyhow!(
             "{} is JSON: --long step,rank,seconds names the fields of its lines; --profiler reads \
              a profiler's trace",
             file.display()
@@ -102,68 +121,44 @@ pub(super) fn run(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Fail
     }
 }
 
-/// Whether a file begins as JSON does.
-fn is_json(path: &Path) -> bool {
-    const LOOKED_AT: u64 = 4096;
-    let mut start = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LOOKED_AT).read_to_end(&mut start));
-    let first = start.iter().find(|byte| !byte.is_ascii_whitespace());
-    read.is_ok() && matches!(first, Some(b'{' | b'['))
-}
-
 /// A table with a column per worker.
 fn wide(args: &ImportArgs, file: &Path, output: &mut Output<'_>) -> Result<(), Failure> {
-    let mut table = TableReader::open(file, args.columns.as_deref()).or_input()?;
-    let stages = |name: &String| name.split_once('d').map(|(stage, _)| stage.to_owned());
-    if table.format() == TableFormat::Stages
-        && table.workers().iter().map(stages).any(|stage| stage != stages(&table.workers()[0]))
-    {
+    let table = tables::wide(file, args.columns.as_deref(), output, args.out.is_some())?;
+    let stage = |name: &String| name.split_once('d').map(|(stage, _)| stage.to_owned());
+    let stages: Vec<_> = table.columns.iter().map(stage).collect();
+    if table.format == Format::Stages && stages.iter().any(|stage| *stage != stages[0]) {
         output.note(format_args!(
             "warning: the columns are of several pipeline stages, whose times differ by design; \
              --columns 's0d*' takes one of them"
         ));
     }
-    let bar = output.file_bar(file, args.out.is_some());
-    let (mut rows, mut seen) = (0u64, Vec::new());
-    to_output(args.out.as_deref(), output.out, |output| {
-        while let Some(row) = table.next() {
-            let row: Vec<f64> =
-                row.or_input()?.into_iter().map(|delay| delay / args.per_second).collect();
-            write_row(output, &row).or_work()?;
-            rows += 1;
-            if seen.len() < suspicious::ROWS {
-                seen.push(row);
-            }
-            bar.set_position(table.bytes_read());
-        }
-        if rows == 0 {
-            return Err(Failure::Input(anyhow!(
-                "{}: no row has a number for every worker",
-                file.display()
-            )));
-        }
-        Ok(())
-    })?;
-    bar.finish_and_clear();
-    let format = match table.format() {
-        TableFormat::Rounds => "a table of rounds",
-        TableFormat::Stages => "a table of pipeline stages and ranks",
-        TableFormat::Intervals => "a table of intervals",
-        TableFormat::Chosen => "the columns chosen",
+    let format = match table.format {
+        Format::Rounds => "a table of rounds",
+        Format::Stages => "a table of pipeline stages and ranks",
+        Format::Intervals => "a table of intervals",
+        Format::Chosen => "the columns chosen",
     };
-    output.note(format_args!(
-        "imported {rows} rows of {} workers from {format}",
-        table.workers().len()
-    ));
-    let left_out = [
-        (table.incomplete(), "a number was missing"),
-        (table.evaluations(), "an evaluation took place (same_epoch)"),
-    ];
-    for (count, why) in left_out.into_iter().filter(|(count, _)| *count > 0) {
-        output.note(format_args!("left out: {count} rows in which {why}"));
+    let made = Made {
+        settled: table.times.settled(),
+        kind: format,
+        row: "rows",
+        why: "a number was missing",
+    };
+    if made.settled.is_empty() {
+        return Err(made.nothing(&file.display().to_string()));
     }
-    suspicious::say_of_rows(&file.display().to_string(), &seen, output);
-    if table.workers().len() == 1 {
+    made.write(args, output)?;
+    if table.evaluations > 0 {
+        output.note(format_args!(
+            "left out: {} rows in which an evaluation took place (same_epoch)",
+            table.evaluations
+        ));
+    }
+    if let Some(line) = table.cut {
+        let name = file.display();
+        output.note(format_args!("line {line} of {name} was cut off and is left out"));
+    }
+    if table.columns.len() == 1 {
         output.note(format_args!(
             "warning: that is one worker; a table with a row per round and worker is read by \
              --long ROUND,WORKER,TIME"
@@ -172,12 +167,13 @@ fn wide(args: &ImportArgs, file: &Path, output: &mut Output<'_>) -> Result<(), F
     Ok(())
 }
 
-/// A table with a row per round and worker, as CSV or as lines of JSON.
+/// A table with a row per round and worker, as CSV or as JSON.
 fn long(args: &ImportArgs, names: &str, output: &mut Output<'_>) -> Result<(), Failure> {
     let names: Vec<&str> = names.split(',').map(str::trim).collect();
-    let fields = match names[..] {
-        [round, worker, time] => entries::Fields { round, worker: Some(worker), time },
-        [round, time] if args.files.len() > 1 => entries::Fields { round, worker: None, time },
+    let rounds = |name: &'_ str| name.split('+').map(str::trim).map(str::to_owned).collect();
+    let (round, worker, time): (Vec<String>, _, _) = match names[..] {
+        [round, worker, time] => (rounds(round), Some(worker), time),
+        [round, time] if args.files.len() > 1 => (rounds(round), None, time),
         _ => {
             return Err(Failure::Input(anyhow!(
                 "--long {}: three columns are needed, such as step,rank,ms; or two and a file \
@@ -186,48 +182,118 @@ fn long(args: &ImportArgs, names: &str, output: &mut Output<'_>) -> Result<(), F
             )));
         }
     };
-    if args.files.iter().all(|file| is_json(file)) {
-        let table = entries::of_json(&args.files, &fields, output)?;
-        return of_long(args, &table, "lines of JSON", output);
+    let rounds = round.iter().map(String::as_str).collect();
+    let fields = Fields { rounds, worker, time };
+    if args.files.iter().all(|file| json::is_json(file)) {
+        let times = json::read(&args.files, &fields, output)?;
+        return of_times(args, times, "lines of JSON", output);
     }
-    let table = match (fields.worker, &args.files[..]) {
-        (Some(worker), [file]) => {
-            LongTable::open(file, [fields.round, worker, fields.time]).or_input()?
-        }
-        _ => entries::of_tables(&args.files, &fields)?,
-    };
-    of_long(args, &table, "a long table", output)
+    let times = tables::long(&args.files, &fields, output)?;
+    of_times(args, times, "a long table", output)
 }
 
-/// Writes the rounds of a table in which every worker has one time.
-fn of_long(
+fn say_passed_over(count: usize, which: &str, output: &mut Output<'_>) {
+    if count > 0 {
+        let plural = if count == 1 { "" } else { "s" };
+        output.note(format_args!("passed over: {count} line{plural} {which}"));
+    }
+}
+
+/// Writes what of some times makes a trace.
+fn of_times(
     args: &ImportArgs,
-    table: &LongTable,
-    what: &str,
+    times: Times,
+    kind: &'static str,
     output: &mut Output<'_>,
 ) -> Result<(), Failure> {
     let names: Vec<String> = args.files.iter().map(|file| file.display().to_string()).collect();
     let name = if names.len() == 1 { names[0].clone() } else { format!("{} files", names.len()) };
-    let in_seconds = |row: Vec<f64>| row.into_iter().map(|time| time / args.per_second).collect();
-    let rows: Vec<Vec<f64>> = table.rows().map(in_seconds).collect();
-    if rows.is_empty() {
-        return Err(Failure::Input(anyhow!(
-            "{name}: no round has one time of each of {} workers",
-            table.workers()
-        )));
+    let made = Made { settled: times.settled(), kind, row: "rounds", why: "a worker had no time" };
+    if made.settled.is_empty() {
+        return Err(made.nothing(&name));
     }
-    to_output(args.out.as_deref(), output.out, |output| {
-        rows.iter().try_for_each(|row| write_row(output, row)).or_work()
-    })?;
-    let (count, workers) = (rows.len(), table.workers());
-    output.note(format_args!("imported {count} rounds of {workers} workers from {what}"));
-    if table.incomplete() > 0 {
+    made.write(args, output)
+}
+
+/// A trace that was made, and of what.
+struct Made {
+    settled: Settled,
+    kind: &'static str,
+    /// What its rows are called, and why some are left out.
+    row: &'static str,
+    why: &'static str,
+}
+
+impl Made {
+    fn nothing(&self, name: &str) -> Failure {
+        let found = &self.settled;
+        let gaps = found.gone();
+        let why = if gaps.is_empty() { String::new() } else { format!(": {}", listed(&gaps)) };
+        Failure::Input(anyhow!(
+            "{name}: no round has one time of each of {} workers ({} rounds){why}",
+            found.all_workers,
+            found.all_rounds
+        ))
+    }
+
+    fn write(&self, args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Failure> {
+        let found = &self.settled;
+        let mut seen: Vec<Vec<f64>> = Vec::new();
+        to_output(args.out.as_deref(), output.out, |output| {
+            for mut row in found.rows() {
+                row.iter_mut().for_each(|time| *time /= args.per_second);
+                write_row(output, &row).or_work()?;
+                if seen.len() < suspicious::ROWS && at_least(&mut row).is_some() {
+                    seen.push(row);
+                }
+            }
+            Ok(())
+        })?;
+        let (rounds, workers) = (found.rounds.len(), found.workers.len());
         output.note(format_args!(
-            "left out: {} rounds in which a worker had no time, or several",
-            table.incomplete()
+            "imported {rounds} {} of {workers} workers from {}",
+            self.row, self.kind
         ));
+        let called = Called {
+            workers: found.workers.clone(),
+            rounds: Rounds::of(&found.rounds),
+            not_seen: found.gone(),
+            bytes: 0,
+        };
+        self.say(&called, output);
+        if let Some(out) = &args.out {
+            called.write(out).or_work()?;
+        }
+        let names: Vec<String> = args.files.iter().map(|file| file.display().to_string()).collect();
+        let name =
+            if names.len() == 1 { names[0].clone() } else { format!("{} files", names.len()) };
+        suspicious::say_of_rows(&name, &seen, output);
+        Ok(())
     }
-    let start = &rows[..count.min(suspicious::ROWS)];
-    suspicious::say_of_rows(&name, start, output);
-    Ok(())
+
+    fn say(&self, called: &Called, output: &mut Output<'_>) {
+        let found = &self.settled;
+        if !called.are_numbers() {
+            let numbered = found.workers.iter().enumerate();
+            let numbered: Vec<String> =
+                numbered.map(|(number, name)| format!("{number} = {name}")).collect();
+            output.note(format_args!("workers: {}", listed(&numbered)));
+        }
+        if let Some(rounds) = called.rounds.words() {
+            output.note(format_args!("rounds: {rounds}"));
+        }
+        found.say_gaps(self.row, self.why, output);
+        if !found.not_received.is_empty() {
+            let all: usize = found.not_received.iter().map(|(_, count)| count).sum();
+            let of = found.not_received.iter();
+            let of: Vec<String> =
+                of.map(|(worker, count)| format!("worker {worker} {count} times")).collect();
+            output.note(format_args!("not received: {all} answers ({})", listed(&of)));
+        }
+        if let Some((rounds, most)) = found.again {
+            output.note(format_args!(
+                "told several times: {rounds} rounds, up to {most} times; the last one counts"
+            ));
+        }
+    }
 }

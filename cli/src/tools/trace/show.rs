@@ -42,6 +42,13 @@ impl Shown<'_> {
             "{} rounds of {} workers; times in {unit}\n",
             found.rounds, found.workers
         );
+        if found.not_received > 0 {
+            let _ = writeln!(
+                text,
+                "not received  {} answers: slow, and counted with the largest time of their round",
+                found.not_received
+            );
+        }
         let _ = writeln!(text, "all answers   mean {:.4}, median {:.4}", found.mean, found.median);
         let fastest = found.fastest_mean;
         let median = found.round_median_mean;

@@ -1,15 +1,19 @@
-//! Steps of profiler traces (the trace format of Chrome), one file per rank.
+//! Steps of profiler traces (the trace format of Chrome), one file or several per rank.
 
+mod events;
+
+use super::input::Input;
+use super::names;
+use super::times::Times;
 use crate::output::Output;
 use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
-use codedgrad::delays::LongTable;
+use events::Broken;
 use serde::de::{DeserializeSeed, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -17,15 +21,32 @@ use std::path::{Path, PathBuf};
 const PER_SECOND: f64 = 1e6;
 /// What the names of steps begin with.
 const STEP: &str = "ProfilerStep#";
-/// What names of communication have in them, in small letters.
-const COMMUNICATION: [&str; 5] = ["nccl", "gloo:", "mpi:", "c10d::", "ucc:"];
+/// What names of communication have in them, in small letters without underscores: the collectives,
+/// and libraries for them.
+const COMMUNICATION: [&str; 15] = [
+    "gloo:",
+    "mpi:",
+    "c10d::",
+    "ucc:",
+    "hcom",
+    "allreduce",
+    "allgather",
+    "reducescatter",
+    "alltoall",
+    "sendrecv",
+    "ncclsend",
+    "ncclrecv",
+    "oneccl",
+    "horovod",
+    "barrier:",
+];
+/// What names of such libraries end with: nccl, rccl, oneccl, hccl, xccl.
+const LIBRARY: &str = "ccl";
 /// What the names of computation on the host begin with.
 const HOST_COMPUTATION: &str = "aten::";
 
-/// How compressed files begin.
-const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// So much of a file tells whether it can be a trace.
-const BEGINNING: u64 = 4096;
+const BEGINNING: usize = 4096;
 /// No trace is larger: it is read whole.
 const TRACE_MAX: u64 = 4 << 30;
 
@@ -33,8 +54,8 @@ const TRACE_MAX: u64 = 4 << 30;
 type Span = (f64, f64);
 
 /// An event of a trace, as far as it is looked at.
-#[derive(Deserialize)]
-struct TraceEvent<'a> {
+#[derive(Default, Deserialize)]
+pub(super) struct TraceEvent<'a> {
     #[serde(default, borrow)]
     ph: Cow<'a, str>,
     #[serde(default, borrow)]
@@ -49,13 +70,23 @@ struct TraceEvent<'a> {
 
 /// What matters of the events of a trace.
 #[derive(Default)]
-struct Events {
+pub(super) struct Events {
     host_steps: BTreeMap<u64, Span>,
     device_steps: BTreeMap<u64, Span>,
     host_computation: Vec<Span>,
     host_communication: Vec<Span>,
     device_computation: Vec<Span>,
     device_communication: Vec<Span>,
+}
+
+/// Whether a name, in small letters, is that of communication.
+fn communicates(name: &str) -> bool {
+    let plain = name.replace('_', "");
+    let library = plain.match_indices(LIBRARY).any(|(at, word)| {
+        // An occlusion is no communication.
+        !plain[at + word.len()..].starts_with('u')
+    });
+    library || COMMUNICATION.iter().any(|word| plain.contains(word))
 }
 
 impl Events {
@@ -67,7 +98,7 @@ impl Events {
         }
         if let Some(number) = event.name.strip_prefix(STEP) {
             let Ok(number) = number.parse() else { return };
-            let on_device = event.cat == "gpu_user_annotation";
+            let on_device = event.cat.eq_ignore_ascii_case("gpu_user_annotation");
             let steps = if on_device { &mut self.device_steps } else { &mut self.host_steps };
             // A step of several tracks is as long as all of them.
             let whole = steps.entry(number).or_insert(span);
@@ -75,31 +106,49 @@ impl Events {
             return;
         }
         let name = event.name.to_lowercase();
-        let communicates = COMMUNICATION.iter().any(|word| name.contains(word));
-        match &*event.cat {
-            "kernel" | "gpu_memcpy" | "gpu_memset" if communicates => {
-                self.device_communication.push(span);
+        let communicates = communicates(&name);
+        // Older profilers write `Kernel`, `Memcpy` and `Operator`.
+        match &*event.cat.to_lowercase() {
+            "kernel" | "gpu_memcpy" | "gpu_memset" | "memcpy" | "memset" => match communicates {
+                true => self.device_communication.push(span),
+                false => self.device_computation.push(span),
+            },
+            "cpu_op" | "operator" | "user_annotation" | "cpu_instant_event" => {
+                if communicates {
+                    self.host_communication.push(span);
+                } else if name.starts_with(HOST_COMPUTATION) {
+                    self.host_computation.push(span);
+                }
             }
-            "kernel" | "gpu_memcpy" | "gpu_memset" => self.device_computation.push(span),
-            "cpu_op" | "user_annotation" if communicates => self.host_communication.push(span),
-            "cpu_op" if name.starts_with(HOST_COMPUTATION) => self.host_computation.push(span),
             _ => {}
+        }
+    }
+
+    /// Whether it shows communication where computation is looked for.
+    fn shows_communication(&self) -> bool {
+        match self.device_computation.is_empty() {
+            true => !self.host_communication.is_empty(),
+            false => !self.device_communication.is_empty(),
         }
     }
 
     /// How long each step took without the time in which there was nothing but communication: on
     /// the device where there is one, else on the host.
-    fn steps(self) -> impl Iterator<Item = (u64, f64)> {
+    fn steps(self, cut: bool) -> impl Iterator<Item = (u64, f64)> {
         let on_device = !self.device_computation.is_empty();
         let (communication, computation) = match on_device {
             true => (self.device_communication, self.device_computation),
             false => (self.host_communication, self.host_computation),
         };
         let (communication, computation) = (united(communication), united(computation));
-        let steps = match on_device && !self.device_steps.is_empty() {
+        let mut steps = match on_device && !self.device_steps.is_empty() {
             true => self.device_steps,
             false => self.host_steps,
         };
+        // Of the last step before a cut events may be lost.
+        if cut && steps.len() > 1 {
+            steps.pop_last();
+        }
         steps.into_iter().map(move |(number, step)| {
             let waiting: f64 =
                 within(&communication, step).map(|span| alone(span, &computation)).sum();
@@ -170,7 +219,7 @@ impl<'de> Deserialize<'de> for Events {
 
 /// A trace with what is said of it.
 #[derive(Deserialize)]
-struct ProfilerTrace {
+pub(super) struct ProfilerTrace {
     #[serde(rename = "traceEvents")]
     events: Events,
     #[serde(rename = "distributedInfo")]
@@ -178,7 +227,7 @@ struct ProfilerTrace {
 }
 
 #[derive(Deserialize)]
-struct Distributed {
+pub(super) struct Distributed {
     rank: Option<u64>,
 }
 
@@ -187,20 +236,18 @@ struct Distributed {
 fn contents(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
     let name = path.display();
     let cannot = || format!("cannot read the trace {name}");
-    let mut file = File::open(path).with_context(cannot).or_input()?;
-    let mut text = Vec::new();
-    file.by_ref().take(BEGINNING).read_to_end(&mut text).with_context(cannot).or_input()?;
-    let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
-    let compressed = text.starts_with(&GZIP);
-    if !compressed && !matches!(first, Some(b'{' | b'[')) {
+    let (start, all) = Input::open(path)
+        .and_then(|input| input.with_start(BEGINNING))
+        .with_context(cannot)
+        .or_input()?;
+    let first = start.iter().find(|byte| !byte.is_ascii_whitespace());
+    if !matches!(first, Some(b'{' | b'[')) {
         return Err(Failure::Input(anyhow!(
             "{name} is no trace of a profiler (traceEvents): it does not begin as JSON does"
         )));
     }
-    if compressed {
-        return Ok(text);
-    }
-    file.take(most).read_to_end(&mut text).with_context(cannot).or_input()?;
+    let mut text = Vec::new();
+    all.take(most.saturating_add(1)).read_to_end(&mut text).with_context(cannot).or_input()?;
     if text.len() as u64 > most {
         return Err(Failure::Input(anyhow!(
             "{name} has more than {} MiB: have the profiler record fewer steps",
@@ -211,54 +258,67 @@ fn contents(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
 }
 
 /// The times of the steps of all ranks, in seconds.
-pub(super) fn read(files: &[PathBuf], output: &mut Output<'_>) -> Result<LongTable, Failure> {
-    let mut table = LongTable::default();
-    let mut ranks: BTreeMap<u64, &Path> = BTreeMap::new();
-    for (number, path) in (0..).zip(files) {
-        let name = path.display();
+pub(super) fn read(files: &[PathBuf], output: &mut Output<'_>) -> Result<Times, Failure> {
+    let mut times = Times::default();
+    let mut seen: BTreeMap<String, (String, BTreeSet<u64>)> = BTreeMap::new();
+    for (path, own) in files.iter().zip(names::of_files(files)) {
+        let name = path.display().to_string();
         let text = contents(path, TRACE_MAX)?;
-        if text.starts_with(&GZIP) {
-            return Err(Failure::Input(anyhow!("{name} is compressed: gunzip it first")));
+        let (trace, broken) = parsed(&text, &name)?;
+        if let Some(broken) = &broken {
+            output.note(format_args!("warning: {name}: {broken}"));
         }
-        let list = text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-        let parsed = if list {
-            let events = serde_json::from_slice(&text);
-            events.map(|events| ProfilerTrace { events, distributed: None })
-        } else {
-            serde_json::from_slice(&text)
-        };
-        let trace = parsed
-            .with_context(|| format!("{name} is no trace of a profiler (traceEvents)"))
-            .or_input()?;
         let told = trace.distributed.and_then(|distributed| distributed.rank);
-        let steps: Vec<(u64, f64)> = trace.events.steps().collect();
+        let shown = trace.events.shows_communication();
+        let cut = broken.is_some_and(|broken| broken.cut);
+        let steps: Vec<(u64, f64)> = trace.events.steps(cut).collect();
         if steps.is_empty() {
             return Err(Failure::Input(anyhow!(
                 "{name} has no {STEP}N: the profiler must be told of steps (profiler.step())"
             )));
         }
-        let rank = told.or_else(|| last_number(path)).unwrap_or(number);
-        if let Some(other) = ranks.insert(rank, path) {
-            let other = other.display();
-            return Err(Failure::Input(anyhow!("{other} and {name} are both of rank {rank}")));
+        if !shown && files.len() > 1 {
+            output.note(format_args!(
+                "warning: {name} shows no communication that is known as such: what this rank \
+                 waits for others counts as its own time, and who is slow may not be seen"
+            ));
+        }
+        let worker = told.map_or(own, |rank| rank.to_string());
+        let (other, before) = seen.entry(worker.clone()).or_insert((name.clone(), BTreeSet::new()));
+        if let Some((step, _)) = steps.iter().find(|(step, _)| before.contains(step)) {
+            let said = format!("{other} and {name} are both of rank {worker} and have step {step}");
+            return Err(Failure::Input(anyhow!("{said}")));
         }
         for (step, time) in steps {
-            table.insert(&step.to_string(), &rank.to_string(), time / PER_SECOND);
+            before.insert(step);
+            times.insert(&step.to_string(), &worker, time / PER_SECOND)?;
         }
     }
-    if ranks.len() == 1 {
+    if times.workers() == 1 {
         output.note(format_args!(
             "warning: that is one worker; give the traces of all ranks, a file of each"
         ));
     }
-    Ok(table)
+    Ok(times)
 }
 
-/// The last number in a file's name.
-fn last_number(path: &Path) -> Option<u64> {
-    let name = path.file_stem()?.to_str()?;
-    let mut numbers = name.split(|letter: char| !letter.is_ascii_digit());
-    numbers.rfind(|number| !number.is_empty())?.parse().ok()
+/// What a trace tells, and what is broken in it.
+fn parsed(text: &[u8], name: &str) -> Result<(ProfilerTrace, Option<Broken>), Failure> {
+    let list = text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    let parsed = if list {
+        let events = serde_json::from_slice(text);
+        events.map(|events| ProfilerTrace { events, distributed: None })
+    } else {
+        serde_json::from_slice(text)
+    };
+    match parsed {
+        Ok(trace) => Ok((trace, None)),
+        Err(error) => events::rescued(&String::from_utf8_lossy(text), error.is_eof())
+            .map(|(trace, broken)| (trace, Some(broken)))
+            .ok_or(error)
+            .with_context(|| format!("{name} is no trace of a profiler (traceEvents)"))
+            .or_input(),
+    }
 }
 
 #[cfg(test)]
@@ -267,7 +327,7 @@ mod tests {
 
     fn steps(events: &serde_json::Value) -> Vec<(u64, f64)> {
         let text = events.to_string();
-        serde_json::from_str::<Events>(&text).unwrap().steps().collect()
+        serde_json::from_str::<Events>(&text).unwrap().steps(false).collect()
     }
 
     fn event(name: &str, cat: &str, ts: f64, dur: f64) -> serde_json::Value {
@@ -329,9 +389,29 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_in_names() {
-        let rank = |name: &str| last_number(Path::new(name));
-        assert_eq!(rank("a1/host_rank12.pt.trace.json"), Some(12));
-        assert_eq!((rank("worker7.json"), rank("trace.json")), (Some(7), None));
+    fn communication_is_told_by_patterns() {
+        for name in [
+            "ncclDevKernel_AllReduce_Sum_f32",
+            "rcclGenericKernel",
+            "oneccl_allreduce_local_sum",
+            "HcclAllreduce",
+            "xccl:all_reduce",
+            "hcom_allReduce_",
+            "gloo:all_reduce",
+            "c10d::allreduce_",
+            "void all_gather_kernel<float>",
+            "reduce_scatter",
+        ] {
+            assert!(communicates(&name.to_lowercase()), "{name}");
+        }
+        for name in ["aten::mm", "sgemm", "reduce_kernel", "occlusion_kernel", "gather_nd"] {
+            assert!(!communicates(name), "{name}");
+        }
+        let old = serde_json::json!([
+            {"ph": "X", "name": "ProfilerStep#1", "cat": "Operator", "ts": 0, "dur": 10},
+            {"ph": "X", "name": "gemm", "cat": "Kernel", "ts": 0, "dur": 6},
+            {"ph": "X", "name": "nccl", "cat": "Kernel", "ts": 6, "dur": 4},
+        ]);
+        assert_eq!(steps(&old), [(1, 6.0)]);
     }
 }

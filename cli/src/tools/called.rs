@@ -1,0 +1,157 @@
+//! What the workers and rounds of an imported trace were called where it came from.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What the name of the file beside a trace ends with.
+const BESIDE: &str = ".names.json";
+
+/// What stands beside a trace.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Called {
+    /// The name of each column's worker.
+    pub(crate) workers: Vec<String>,
+    pub(crate) rounds: Rounds,
+    /// What was left out of the trace, in words.
+    #[serde(default)]
+    pub(crate) not_seen: Vec<String>,
+    /// Bytes of the trace: another one under its name is another trace.
+    pub(crate) bytes: u64,
+}
+
+/// What rounds are numbered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Rounds {
+    /// Spans of `[first, distance, count]`.
+    Numbers(Vec<(u64, u64, u64)>),
+    /// Names that are no whole numbers.
+    Names(Vec<String>),
+}
+
+impl Default for Rounds {
+    fn default() -> Self {
+        Self::Numbers(Vec::new())
+    }
+}
+
+impl Rounds {
+    pub(crate) fn of(names: &[String]) -> Self {
+        let numbers: Option<Vec<u64>> = names.iter().map(|name| name.parse().ok()).collect();
+        let Some(numbers) = numbers.filter(|all| all.windows(2).all(|pair| pair[0] < pair[1]))
+        else {
+            return Self::Names(names.to_vec());
+        };
+        let mut spans: Vec<(u64, u64, u64)> = Vec::new();
+        for number in numbers {
+            match spans.last_mut() {
+                Some((first, distance, count)) if *count == 1 => {
+                    (*distance, *count) = (number - *first, 2);
+                }
+                Some((first, distance, count)) if number == *first + *distance * *count => {
+                    *count += 1;
+                }
+                _ => spans.push((number, 1, 1)),
+            }
+        }
+        Self::Numbers(spans)
+    }
+
+    /// The numbers of all rounds, if they have some.
+    pub(crate) fn all_numbers(&self) -> Option<Vec<u64>> {
+        let Self::Numbers(spans) = self else { return None };
+        let of = |&(first, distance, count): &(u64, u64, u64)| {
+            (0..count).map(move |at| first + at * distance)
+        };
+        Some(spans.iter().flat_map(of).collect())
+    }
+
+    /// How far most rounds are apart.
+    pub(crate) fn distance(&self) -> u64 {
+        let Self::Numbers(spans) = self else { return 1 };
+        let longest = spans.iter().max_by_key(|(_, _, count)| *count);
+        longest.filter(|(_, _, count)| *count > 1).map_or(1, |(_, distance, _)| *distance)
+    }
+
+    /// What is worth saying of them.
+    pub(crate) fn words(&self) -> Option<String> {
+        match self {
+            Self::Numbers(spans) => {
+                let (first, last) = (spans.first()?, spans.last()?);
+                let last = last.0 + last.1 * (last.2 - 1);
+                let distance = self.distance();
+                let every = match distance {
+                    1 => String::new(),
+                    _ => format!(", every {distance} steps: they do not follow one another"),
+                };
+                let plain = first.0 == 0 && distance == 1;
+                (!plain).then(|| format!("{} to {last}{every}", first.0))
+            }
+            Self::Names(names) => {
+                let (first, last) = (names.first()?, names.last()?);
+                Some(format!("{first} to {last}; by their order, since these are no numbers"))
+            }
+        }
+    }
+}
+
+impl Called {
+    fn beside(trace: &Path) -> PathBuf {
+        let mut name = trace.as_os_str().to_owned();
+        name.push(BESIDE);
+        name.into()
+    }
+
+    /// Whether workers are called by their numbers.
+    pub(crate) fn are_numbers(&self) -> bool {
+        self.workers.iter().enumerate().all(|(number, name)| *name == number.to_string())
+    }
+
+    /// Writes it beside a trace that has been written.
+    pub(crate) fn write(mut self, trace: &Path) -> io::Result<()> {
+        let path = Self::beside(trace);
+        let Ok(file) = fs::metadata(trace).map_err(drop).and_then(|file| {
+            // Beside a device or a pipe nothing can stand.
+            if file.is_file() { Ok(file) } else { Err(()) }
+        }) else {
+            return Ok(());
+        };
+        self.bytes = file.len();
+        let text = serde_json::to_string(&self)? + "\n";
+        fs::write(&path, text).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()))
+        })
+    }
+
+    /// What stands beside a trace, if it is of this one.
+    pub(crate) fn of(trace: &Path) -> Option<Self> {
+        let text = fs::read(Self::beside(trace)).ok()?;
+        let called: Self = serde_json::from_slice(&text).ok()?;
+        (fs::metadata(trace).ok()?.len() == called.bytes).then_some(called)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_keep_their_numbers() {
+        let rounds =
+            |numbers: &[u64]| Rounds::of(&numbers.iter().map(u64::to_string).collect::<Vec<_>>());
+        let spans = |rounds: &Rounds| match rounds {
+            Rounds::Numbers(spans) => spans.clone(),
+            Rounds::Names(names) => panic!("{names:?}"),
+        };
+        let plain = rounds(&[0, 1, 2, 3]);
+        assert_eq!((spans(&plain), plain.words()), (vec![(0, 1, 4)], None));
+        let tenth = rounds(&[100, 110, 120, 140, 150]);
+        assert_eq!(tenth.all_numbers(), Some(vec![100, 110, 120, 140, 150]));
+        assert_eq!(tenth.distance(), 10);
+        assert!(tenth.words().is_some_and(|words| words.starts_with("100 to 150, every 10 steps")));
+        let named = Rounds::of(&["0+1".into(), "0+2".into()]);
+        assert_eq!((named.all_numbers(), named.distance()), (None, 1));
+    }
+}

@@ -1,0 +1,435 @@
+//! Times of rounds and workers as they are read, in any order, and which of them make a trace.
+
+use super::names::{canonical, natural};
+use crate::Failure;
+use crate::output::Output;
+use anyhow::anyhow;
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+/// Names and workers that are listed.
+const LISTED: usize = 16;
+/// Workers there can be.
+const WORKERS_MOST: usize = 65_536;
+/// Cells kept for each that was told, beside some to begin with: a column that holds no workers
+/// would need room for far more.
+const SPARE: (usize, usize) = (64, 1 << 20);
+/// A round in which a value is missing is left out. Where that is a larger share of the rounds,
+const MISSING_MOST: f64 = 0.2;
+/// and more than so many of them, the worker with most of the gaps is left out instead.
+const MISSING_FEW: usize = 2;
+
+/// Names by the order of their coming.
+#[derive(Default)]
+struct Keys {
+    ids: HashMap<Box<str>, u32>,
+    names: Vec<Box<str>>,
+    last: usize,
+}
+
+impl Keys {
+    fn id(&mut self, text: &str) -> usize {
+        // Tables go through rounds and workers in order.
+        for guess in [self.last, self.last + 1] {
+            if self.names.get(guess).is_some_and(|name| **name == *text) {
+                self.last = guess;
+                return guess;
+            }
+        }
+        let number = canonical(text);
+        let name = number.as_deref().unwrap_or(text);
+        self.last = match self.ids.get(name) {
+            Some(id) => *id as usize,
+            None => {
+                let id = self.names.len();
+                self.ids.insert(name.into(), id as u32);
+                self.names.push(name.into());
+                id
+            }
+        };
+        self.last
+    }
+
+    /// Places in the order of the names: as numbers where all are some.
+    fn in_order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.names.len()).collect();
+        let numbers: Option<Vec<f64>> = self
+            .names
+            .iter()
+            .map(|name| name.parse().ok().filter(|it: &f64| it.is_finite()))
+            .collect();
+        match numbers {
+            Some(numbers) => order.sort_by(|a, b| numbers[*a].total_cmp(&numbers[*b])),
+            None => order.sort_by(|a, b| natural(&self.names[*a], &self.names[*b])),
+        }
+        order
+    }
+}
+
+/// The time of every worker in every round, as far as it is told: infinite where an answer was not
+/// received, no number where nothing is known.
+#[derive(Default)]
+pub(crate) struct Times {
+    rounds: Keys,
+    workers: Keys,
+    cells: Vec<Vec<f64>>,
+    told: usize,
+    room: usize,
+    /// Rounds that were told again, and how many cells of each.
+    again: HashMap<usize, usize>,
+}
+
+/// A worker or a round that gaps cost, and how many rounds.
+pub(crate) struct Gap {
+    pub(super) worker: String,
+    pub(super) rounds: usize,
+    /// The first and the last round without it.
+    pub(super) missing: (String, String),
+    /// The first and the last round with it, if there is one.
+    pub(super) there: Option<(String, String)>,
+}
+
+/// What of the times makes a trace.
+pub(crate) struct Settled {
+    pub(crate) rounds: Vec<String>,
+    pub(crate) workers: Vec<String>,
+    pub(super) all_rounds: usize,
+    pub(super) all_workers: usize,
+    /// Workers that are left out, those with most gaps first.
+    pub(crate) without: Vec<Gap>,
+    /// Rounds that are left out, and whose values are missing in them.
+    pub(super) incomplete: usize,
+    pub(super) gaps: Vec<Gap>,
+    /// Answers that were not received, of which workers.
+    pub(super) not_received: Vec<(String, usize)>,
+    /// Rounds told more than once, and how often the one told most.
+    pub(super) again: Option<(usize, usize)>,
+    rows: Vec<usize>,
+    columns: Vec<usize>,
+    cells: Vec<Vec<f64>>,
+}
+
+impl Times {
+    /// The columns of a table, before its rows.
+    pub(crate) fn of_workers(names: &[String]) -> Self {
+        let mut times = Self::default();
+        for name in names {
+            times.workers.id(name);
+        }
+        times
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.workers.names.is_empty()
+    }
+
+    pub(super) fn workers(&self) -> usize {
+        self.workers.names.len()
+    }
+
+    pub(super) fn rounds(&self) -> usize {
+        self.rounds.names.len()
+    }
+
+    /// Takes in what a worker took in a round. What is told again counts; what is no number tells
+    /// nothing but that both exist.
+    pub(super) fn insert(&mut self, round: &str, worker: &str, time: f64) -> Result<(), Failure> {
+        let (round, worker) = (self.rounds.id(round), self.workers.id(worker));
+        if round == self.cells.len() {
+            let usual = self.workers.names.len();
+            self.cells.push(Vec::with_capacity(usual));
+            self.room += usual;
+        }
+        let row = &mut self.cells[round];
+        if row.len() <= worker {
+            self.room += (worker + 1).saturating_sub(row.capacity());
+            row.resize(worker + 1, f64::NAN);
+        }
+        if !row[worker].is_nan() && !time.is_nan() {
+            *self.again.entry(round).or_insert(0) += 1;
+        }
+        if !time.is_nan() {
+            row[worker] = time;
+        }
+        self.told += 1;
+        if self.workers.names.len() > WORKERS_MOST || self.room > SPARE.0 * self.told + SPARE.1 {
+            return Err(self.too_many());
+        }
+        Ok(())
+    }
+
+    /// Takes in a round of all workers.
+    pub(crate) fn push(&mut self, round: &str, row: Vec<f64>) {
+        let round = self.rounds.id(round);
+        if round == self.cells.len() {
+            self.cells.push(row);
+            return;
+        }
+        let told = self.cells[round].iter_mut().zip(row).filter(|(_, time)| !time.is_nan());
+        let again = told.map(|(cell, time)| *cell = time).count();
+        if again > 0 {
+            *self.again.entry(round).or_insert(0) += again;
+        }
+    }
+
+    fn too_many(&self) -> Failure {
+        let (rounds, workers) = (self.rounds(), self.workers());
+        let shown = |keys: &Keys| {
+            keys.names.iter().take(3).map(|name| &**name).collect::<Vec<_>>().join(", ")
+        };
+        Failure::Input(anyhow!(
+            "{workers} workers ({}, ..) in {rounds} rounds ({}, ..) after {} times: expected most \
+             workers to have a time in most rounds; are these the columns of rounds and workers?",
+            shown(&self.workers),
+            shown(&self.rounds),
+            self.told
+        ))
+    }
+
+    /// Leaves out rounds with gaps, or the workers that have most of them where these are too many.
+    pub(crate) fn settled(mut self) -> Settled {
+        let workers = self.workers();
+        for row in &mut self.cells {
+            row.resize(workers, f64::NAN);
+        }
+        let rows = self.rounds.in_order();
+        let mut columns = self.workers.in_order();
+        let mut gaps = Gaps::of(&self.cells, workers);
+        let mut without = Vec::new();
+        while let Some(worker) = gaps.too_many(&columns) {
+            without.push(self.gap(worker, &rows));
+            gaps.leave_out(worker, &self.cells);
+            columns.retain(|other| *other != worker);
+        }
+        let is_whole = |row: &usize| gaps.of_rounds[*row] == 0;
+        let whole: Vec<usize> = rows.iter().copied().filter(is_whole).collect();
+        let incomplete = rows.len() - whole.len();
+        let mut with_gaps: Vec<Gap> = Vec::new();
+        let mut not_received = Vec::new();
+        for &worker in &columns {
+            if gaps.of_workers[worker] > 0 {
+                with_gaps.push(self.gap(worker, &rows));
+            }
+            let never = whole.iter().filter(|row| self.cells[**row][worker].is_infinite()).count();
+            if never > 0 {
+                not_received.push((self.workers.names[worker].to_string(), never));
+            }
+        }
+        with_gaps.sort_by_key(|gap| std::cmp::Reverse(gap.rounds));
+        let times = |(_, cells): (&usize, &usize)| 1 + cells.div_ceil(workers.max(1));
+        let name = |keys: &Keys, at: &usize| keys.names[*at].to_string();
+        Settled {
+            rounds: whole.iter().map(|row| name(&self.rounds, row)).collect(),
+            workers: columns.iter().map(|worker| name(&self.workers, worker)).collect(),
+            all_rounds: rows.len(),
+            all_workers: workers,
+            without,
+            incomplete,
+            gaps: with_gaps,
+            not_received,
+            again: self.again.iter().map(times).max().map(|most| (self.again.len(), most)),
+            rows: whole,
+            columns,
+            cells: self.cells,
+        }
+    }
+
+    fn gap(&self, worker: usize, rows: &[usize]) -> Gap {
+        let is_missing = |row: &&usize| self.cells[**row][worker].is_nan();
+        let name = |row: Option<&usize>| row.map(|row| self.rounds.names[*row].to_string());
+        let mut missing = rows.iter().filter(is_missing);
+        let mut there = rows.iter().filter(|row| !is_missing(row));
+        let first = name(missing.next()).unwrap_or_default();
+        let last = name(missing.next_back()).unwrap_or_else(|| first.clone());
+        let began = name(there.next());
+        let ended = name(there.next_back()).or_else(|| began.clone());
+        Gap {
+            worker: self.workers.names[worker].to_string(),
+            rounds: rows.iter().filter(is_missing).count(),
+            missing: (first, last),
+            there: began.zip(ended),
+        }
+    }
+}
+
+/// The name of a round that several columns number.
+pub(super) fn join(parts: &[&str]) -> String {
+    let parts = parts.iter().map(|part| canonical(part).unwrap_or_else(|| (*part).to_owned()));
+    parts.collect::<Vec<_>>().join("+")
+}
+
+/// Values that are missing.
+struct Gaps {
+    of_rounds: Vec<u32>,
+    of_workers: Vec<usize>,
+    incomplete: usize,
+}
+
+impl Gaps {
+    fn of(cells: &[Vec<f64>], workers: usize) -> Self {
+        let mut of_workers = vec![0; workers];
+        let of_round = |row: &Vec<f64>| {
+            let missing = row.iter().enumerate().filter(|(_, time)| time.is_nan());
+            missing.map(|(worker, _)| of_workers[worker] += 1).count() as u32
+        };
+        let of_rounds: Vec<u32> = cells.iter().map(of_round).collect();
+        let incomplete = of_rounds.iter().filter(|missing| **missing > 0).count();
+        Self { of_rounds, of_workers, incomplete }
+    }
+
+    /// The worker to leave out, if more rounds would be lost than may be.
+    fn too_many(&self, columns: &[usize]) -> Option<usize> {
+        let rounds = self.of_rounds.len();
+        let few = self.incomplete <= MISSING_FEW && self.incomplete < rounds;
+        if few || self.incomplete as f64 <= MISSING_MOST * rounds as f64 {
+            return None;
+        }
+        let most = |a: &&usize, b: &&usize| -> Ordering {
+            // Of those with as many the first.
+            self.of_workers[**a].cmp(&self.of_workers[**b]).then(Ordering::Greater)
+        };
+        columns.iter().max_by(most).copied()
+    }
+
+    fn leave_out(&mut self, worker: usize, cells: &[Vec<f64>]) {
+        for (missing, row) in self.of_rounds.iter_mut().zip(cells) {
+            if row[worker].is_nan() {
+                *missing -= 1;
+                self.incomplete -= usize::from(*missing == 0);
+            }
+        }
+        self.of_workers[worker] = 0;
+    }
+}
+
+/// The range of rounds that two names end.
+fn range((first, last): &(String, String)) -> String {
+    if first == last { format!("round {first}") } else { format!("rounds {first} to {last}") }
+}
+
+/// Names in a list of a few.
+pub(super) fn listed(names: &[String]) -> String {
+    let shown = names.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > LISTED { format!("{shown}, .. ({} in all)", names.len()) } else { shown }
+}
+
+impl Settled {
+    /// A worker that is left out.
+    fn gone_one(&self, gap: &Gap) -> String {
+        let there = gap.there.as_ref().map_or("none".into(), range);
+        format!(
+            "worker {}: no time in {} of {} rounds (missing in {}; there in {there})",
+            gap.worker,
+            gap.rounds,
+            self.all_rounds,
+            range(&gap.missing)
+        )
+    }
+
+    /// The workers that are left out, in words.
+    pub(crate) fn gone(&self) -> Vec<String> {
+        self.without.iter().map(|gap| self.gone_one(gap)).collect()
+    }
+
+    /// Says which workers and how many rounds are left out, and for whose gaps.
+    pub(crate) fn say_gaps(&self, row: &str, why: &str, output: &mut Output<'_>) {
+        self.gone().iter().for_each(|it| output.note(format_args!("warning: left out: {it}")));
+        if self.incomplete > 0 {
+            let gaps = self.gaps.iter().map(|gap| {
+                format!("worker {} in {} ({})", gap.worker, gap.rounds, range(&gap.missing))
+            });
+            output.note(format_args!(
+                "left out: {} {row} in which {why}: {}",
+                self.incomplete,
+                listed(&gaps.collect::<Vec<_>>())
+            ));
+        }
+    }
+
+    /// The rounds kept, in order, infinite where an answer was not received.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = Vec<f64>> {
+        self.rows.iter().map(|row| self.columns.iter().map(|at| self.cells[*row][*at]).collect())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty() || self.columns.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(found: &Settled) -> Vec<Vec<f64>> {
+        found.rows().collect()
+    }
+
+    #[test]
+    fn rounds_and_workers_are_put_in_order_and_keep_their_names() {
+        let mut times = Times::default();
+        for (round, worker, time) in [
+            ("10.0", "gpu-12", 1.0),
+            ("10", "gpu-9", 2.0),
+            ("9", "gpu-12", 3.0),
+            ("09", "gpu-9", 4.0),
+        ] {
+            times.insert(round, worker, time).unwrap();
+        }
+        let found = times.settled();
+        assert_eq!(rows(&found), [[4.0, 3.0], [2.0, 1.0]]);
+        assert_eq!(
+            (&*found.workers, &*found.rounds),
+            (
+                &["gpu-9".to_owned(), "gpu-12".to_owned()][..],
+                &["9".to_owned(), "10".to_owned()][..],
+            )
+        );
+    }
+
+    #[test]
+    fn who_has_most_gaps_is_left_out_where_too_many_rounds_would_be() {
+        let mut times = Times::default();
+        for round in 0..20 {
+            for worker in 0..4 {
+                let known = match worker {
+                    3 => round < 5,
+                    2 => round != 7,
+                    _ => true,
+                };
+                if known {
+                    times.insert(&round.to_string(), &worker.to_string(), 1.0).unwrap();
+                }
+            }
+        }
+        let found = times.settled();
+        assert_eq!((found.workers.len(), found.rounds.len(), found.incomplete), (3, 19, 1));
+        let without = &found.without[0];
+        assert_eq!((&*without.worker, without.rounds), ("3", 15));
+        let ends = |(first, last): &(String, String)| (first.clone(), last.clone());
+        assert_eq!(ends(&without.missing), ("5".into(), "19".into()));
+        assert_eq!(without.there.as_ref().map(ends), Some(("0".into(), "4".into())));
+        assert_eq!((&*found.gaps[0].worker, found.gaps[0].rounds), ("2", 1));
+    }
+
+    #[test]
+    fn what_is_told_again_counts_and_what_never_came_is_kept() {
+        let mut times = Times::default();
+        for (time, never) in [(1.0, 5.0), (2.0, f64::INFINITY)] {
+            times.insert("0", "a", time).unwrap();
+            times.insert("0", "b", never).unwrap();
+        }
+        times.insert(&join(&["1", "00"]), "a", 3.0).unwrap();
+        times.insert(&join(&["1", "00"]), "b", f64::NAN).unwrap();
+        let found = times.settled();
+        assert_eq!((rows(&found), found.again), (vec![vec![2.0, f64::INFINITY]], Some((1, 2))));
+        assert_eq!((found.not_received, found.incomplete), (vec![("b".into(), 1)], 1));
+    }
+
+    #[test]
+    fn columns_that_are_no_workers_are_refused_before_they_fill_the_memory() {
+        let mut times = Times::default();
+        let refused = (0..100_000)
+            .find_map(|line| times.insert(&line.to_string(), &format!("{line}.5"), 1.0).err());
+        assert!(refused.is_some());
+    }
+}

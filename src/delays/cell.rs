@@ -1,0 +1,106 @@
+//! What stands in the cell of a table of times.
+
+/// What a comma in a number is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comma {
+    /// What parts whole numbers from fractions.
+    Decimal,
+    /// What parts thousands, where the digits are in threes; a decimal comma where they are not.
+    Thousands,
+}
+
+/// Words for a value that is not there.
+const MISSING: [&str; 8] = ["", "nan", "null", "none", "na", "n/a", "<na>", "-"];
+/// Words for an answer that never came.
+const NEVER: [&str; 4] = ["inf", "+inf", "infinity", "+infinity"];
+/// What some write in place of the time of an answer that was not waited for.
+const NOT_RECEIVED: f64 = -1.0;
+
+/// The time that a cell tells: a finite number of 0 or more, infinity for an answer that was not
+/// received (`-1`, `inf`), or no number where the value is missing (empty, `nan`, `null`). None if
+/// it is neither.
+///
+/// ```
+/// use codedgrad::delays::{Comma, time_in};
+/// let time = |text| time_in(text, Comma::Decimal);
+/// assert_eq!((time("9.8e-2"), time("0,98"), time("1.013,9")), (Some(0.098), Some(0.98), Some(1013.9)));
+/// assert_eq!((time("-1.000"), time("-2"), time("x")), (Some(f64::INFINITY), None, None));
+/// assert!(time("NaN").is_some_and(f64::is_nan));
+/// assert_eq!(time_in("1,013.9", Comma::Thousands), Some(1013.9));
+/// ```
+#[must_use]
+pub fn time_in(cell: &str, comma: Comma) -> Option<f64> {
+    match cell.parse::<f64>() {
+        Ok(time) if time.is_finite() && time >= 0.0 => Some(time),
+        parsed => unusual(cell, parsed.ok(), comma),
+    }
+}
+
+/// The same of what is no plain number.
+fn unusual(cell: &str, parsed: Option<f64>, comma: Comma) -> Option<f64> {
+    let text = cell.trim().trim_matches(['"', '\'']).trim();
+    let word = text.to_ascii_lowercase();
+    if MISSING.contains(&&*word) {
+        return Some(f64::NAN);
+    }
+    if NEVER.contains(&&*word) || parsed.or_else(|| text.parse().ok()) == Some(NOT_RECEIVED) {
+        return Some(f64::INFINITY);
+    }
+    let plain = plain(text, comma);
+    let time: f64 = plain.as_deref().unwrap_or(text).parse().ok()?;
+    if time == NOT_RECEIVED {
+        return Some(f64::INFINITY);
+    }
+    (time.is_finite() && time >= 0.0).then_some(time)
+}
+
+/// A number with a comma in it, as it is read by machines.
+fn plain(text: &str, comma: Comma) -> Option<String> {
+    let last = text.rfind(',')?;
+    let point = text.rfind('.');
+    let grouped = |mark: char, whole: &str| {
+        let mut groups = whole.trim_start_matches(['+', '-']).split(mark);
+        let first = groups.next().unwrap_or_default();
+        (1..=3).contains(&first.len()) && first != "0" && groups.all(|group| group.len() == 3)
+    };
+    match point {
+        // 1,013.9 and 1.013,9: what comes last parts the fraction.
+        Some(point) if point > last => grouped(',', &text[..point]).then(|| text.replace(',', "")),
+        Some(_) => {
+            let whole = &text[..last];
+            let fraction = &text[last + 1..];
+            grouped('.', whole).then(|| format!("{}.{fraction}", whole.replace('.', "")))
+        }
+        None if text.matches(',').count() > 1 => grouped(',', text).then(|| text.replace(',', "")),
+        None if comma == Comma::Thousands && grouped(',', text) => Some(text.replace(',', "")),
+        None => Some(text.replace(',', ".")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_are_read_as_they_are_meant() {
+        let time = |text| (time_in(text, Comma::Decimal), time_in(text, Comma::Thousands));
+        assert_eq!(time("1,013"), (Some(1.013), Some(1013.0)));
+        assert_eq!(time("0,994"), (Some(0.994), Some(0.994)));
+        assert_eq!(time("1,01"), (Some(1.01), Some(1.01)));
+        assert_eq!(time("1,234,567"), (Some(1_234_567.0), Some(1_234_567.0)));
+        assert_eq!(time("-1,000").0, Some(f64::INFINITY));
+        for bad in ["1,2,3", "1.0,0.5", "1,0.5", ",", "1 2", "0x1", "1e999", "-inf", "-0,5"] {
+            assert_eq!(time(bad), (None, None), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_from_what_never_came() {
+        for missing in ["", "nan", "NaN", "null", "None", "N/A", "\"\"", "<NA>"] {
+            assert!(time_in(missing, Comma::Thousands).is_some_and(f64::is_nan), "{missing}");
+        }
+        for never in ["-1", "-1.0", "inf", "Infinity", "\"-1\""] {
+            assert_eq!(time_in(never, Comma::Thousands), Some(f64::INFINITY), "{never}");
+        }
+    }
+}
