@@ -17,6 +17,7 @@ mod search;
 mod verdict;
 
 pub use bootstrap::Bounds;
+pub(crate) use causes::Quickest;
 pub use causes::{Cause, CauseKind};
 pub use question::{PlanError, Question};
 

@@ -4,7 +4,7 @@ use super::STDIN;
 use super::advice::Advice;
 use crate::layout::{Column, Table, Width};
 use crate::tools::planner::table_of;
-use codedgrad::doctor::{Because, Examination, ExaminedWorker, Finding};
+use codedgrad::doctor::{Because, Examination, ExaminedWorker, Finding, NoReplay};
 use codedgrad::sim::planner::Candidate;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -69,7 +69,7 @@ fn heading(advice: &Advice<'_>) -> String {
 fn findings(advice: &Advice<'_>, width: Width, shown: usize, text: &mut String) {
     let all = &advice.found.findings;
     if all.is_empty() {
-        *text += &width.prose("Nothing is wrong that the record shows.\n");
+        *text += &width.prose(&nothing(advice.found));
     }
     for finding in &all[..all.len().min(shown)] {
         let cost = finding.costs.map_or("cost unknown".into(), percent);
@@ -82,6 +82,24 @@ fn findings(advice: &Advice<'_>, width: Width, shown: usize, text: &mut String) 
     if all.len() > shown {
         let rest = all.len() - shown;
         let _ = writeln!(text, "And {rest} more: --json has them all.");
+    }
+}
+
+/// What is said where nothing was found: whether anything could have been.
+fn nothing(found: &Examination) -> String {
+    let compared = found.of_workers.iter().any(|worker| worker.ratio.is_some());
+    if compared || found.workers == 1 {
+        return "Nothing is wrong that the record shows.\n".into();
+    }
+    let under = found.scheme.split(':').next().unwrap_or_default();
+    match found.what_if.reason {
+        Some(NoReplay::Feedback { .. } | NoReplay::Delayed { .. }) => format!(
+            "Which workers are slow is not known under {under}: the record does not tell what \
+             they computed. Nothing else is wrong that it shows.\n"
+        ),
+        _ => "Which workers are slow is not known. Nothing else is wrong that the record \
+              shows.\n"
+            .into(),
     }
 }
 
