@@ -496,6 +496,10 @@ impl Examination {
     /// must be among its candidates.
     pub fn compare(&mut self, plan: &Plan) {
         let choice = plan.choice();
+        // Of too few rounds nothing is recommended.
+        if choice.doubts.is_none() {
+            return;
+        }
         let own = |candidate: &&Candidate| candidate.scheme.text() == self.scheme;
         let Some(now) = plan.candidates.iter().find(own) else { return };
         let gain = 1.0 - numbers::times(choice.time_per_job, now.time_per_job);

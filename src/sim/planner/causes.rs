@@ -8,6 +8,8 @@ use serde::Serialize;
 const SLOW: f64 = 1.15;
 /// Constantly slow: in so many of its rounds.
 const CONSTANTLY: f64 = 0.9;
+/// Fewer rounds show nobody to be constantly slow.
+const CONSTANTLY_LEAST: usize = 5;
 /// A worker whose answers take so many times as long, to the end of the trace, is as good as dead.
 const DEAD: f64 = 50.0;
 /// Rounds in which the quickest quarter takes so many times its usual time are slow for everybody.
@@ -108,7 +110,7 @@ pub(super) fn of_workers(replay: &Replay, baseline: f64) -> Vec<Cause> {
     }
     let constantly = |worker: &usize| {
         let slow = (0..rows.len()).filter(|round| ratio(*round, *worker) > SLOW).count();
-        slow as f64 >= CONSTANTLY * rows.len() as f64
+        rows.len() >= CONSTANTLY_LEAST && slow as f64 >= CONSTANTLY * rows.len() as f64
     };
     let slow: Vec<usize> =
         everybody.filter(|worker| !gone.contains(worker)).filter(constantly).collect();
