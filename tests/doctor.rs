@@ -413,7 +413,8 @@ fn events_are_counted_and_judged() {
 fn what_is_odd_is_said() {
     let mut steps = steps("made_up_uncoded");
     steps[7].at = Some(1.0);
-    let wrong = WorkReport { round: 1, worker: 99, computed: 1.0, progress: 1.0, came: 1.0 };
+    let wrong =
+        WorkReport { round: 1, worker: 99, computed: 1.0, progress: 1.0, came: 1.0, units: None };
     steps[3].spent.push(wrong);
     let found = examined(&record(steps));
     assert_eq!(
@@ -422,4 +423,68 @@ fn what_is_odd_is_said() {
     );
     assert_eq!(found.effective, None);
     assert!(kinds(&found).iter().all(|(kind, ..)| *kind != "lost-time"));
+}
+
+/// Four workers, each late by itself in a quarter of the rounds; in none more than two are.
+fn late_by_themselves() -> Vec<Vec<f64>> {
+    let text = data("late_by_themselves.csv");
+    let row = |line: &str| line.split(',').map(|cell| cell.parse().unwrap()).collect();
+    text.lines().map(row).collect()
+}
+
+#[test]
+fn workers_late_by_themselves_do_not_make_everybody_slow() {
+    let found = examined(&Record::of_trace(late_by_themselves()).unwrap());
+    assert_eq!(kinds(&found), [("waiting", vec![], None)]);
+    let costs = found.findings[0].costs.unwrap();
+    assert!((costs - (1.0 - 60.0 * 0.08 / (21.0 * 0.08 + 39.0 * 0.48))).abs() < 1e-9, "{costs}");
+    assert_eq!(found.what_if.slow_rounds.unwrap().rounds, 0);
+    // Where all four are late it is everybody.
+    let mut rows = late_by_themselves();
+    rows[7] = vec![0.48; 4];
+    let found = examined(&Record::of_trace(rows).unwrap());
+    assert_eq!(found.what_if.slow_rounds.unwrap().rounds, 1);
+    // What one worker explains needs no other word.
+    let constant = (0..60).map(|_| vec![1.0, 1.0, 4.0, 1.0]);
+    let found = examined(&Record::of_trace(constant).unwrap());
+    assert_eq!(kinds(&found), [("constantly-slow-workers", vec![2], None)]);
+}
+
+/// A run in which every worker computes two units a round.
+fn pulled(scheme: &str, seconds_per_unit: [f64; 4]) -> Record {
+    let line = |step: u64| {
+        let round = json!({
+            "round": step, "opened": step, "seconds": 0.98, "arrivals": [0.96, 0.98, 0.97, 0.96]
+        });
+        let spent = |(worker, seconds): (usize, &f64)| {
+            // A longer round now and then is nobody's slowness.
+            let computed = 2.0 * seconds + if step % 10 == 3 { 0.1 } else { 0.0 };
+            json!([step, worker, computed, 1.0, 0.98, 2])
+        };
+        let spent: Vec<Value> = seconds_per_unit.iter().enumerate().map(spent).collect();
+        let line = json!({
+            "scheme": scheme, "step": step, "committed": step + 1, "seconds": 1.0,
+            "rounds": [round], "spent": spent
+        });
+        serde_json::from_value(line).unwrap()
+    };
+    record((0..40).map(line))
+}
+
+#[test]
+fn who_computes_slowly_is_named_where_workers_pull_their_tasks() {
+    for scheme in ["queue:m=2", "ring:reach=2"] {
+        let found = examined(&pulled(scheme, [0.1, 0.1, 0.4, 0.1]));
+        assert_eq!(kinds(&found), [("slow-per-unit", vec![2], None)], "{scheme}");
+        let words = found.findings[0].to_string();
+        assert!(words.starts_with("worker 2 computes 4.00 times as long per unit"), "{words}");
+        assert_eq!(found.of_workers[2].because, Some(Because::Computing));
+        assert_eq!(found.of_workers[0].slow, Some(false));
+        let even = examined(&pulled(scheme, [0.1, 0.1, 0.101, 0.1]));
+        assert!(even.findings.is_empty(), "{:?}", even.findings);
+    }
+    // A record that does not tell units says nothing of anybody.
+    let under = |step| RecordedStep { scheme: "queue:m=2".into(), ..step };
+    let found = examined(&record(steps("made_up_groups").into_iter().map(under)));
+    assert!(found.of_workers.iter().all(|worker| worker.ratio.is_none() && worker.slow.is_none()));
 }

@@ -1,5 +1,7 @@
 //! How a coordinator's run is going, kept by the coordinator and shown by it over HTTP.
 
+mod unanswered;
+
 use crate::clock::unix_seconds;
 use crate::layout::Width;
 use crate::shared::lock;
@@ -14,6 +16,7 @@ use codedgrad::transport::tcp::http::{HttpServer, Page};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use unanswered::Doubtful;
 
 /// A round that is open for a shorter time, in seconds, is as it should be.
 const OPEN_LEAST: f64 = 1.0;
@@ -58,6 +61,8 @@ pub(crate) struct Board {
     tolerant: Mutex<Tolerant>,
     progress: Mutex<Progress>,
     open: Mutex<Open>,
+    /// Of each worker the rounds that closed without its answer, until it is known why.
+    doubtful: Mutex<Vec<Doubtful>>,
     network: Arc<Mutex<tcp::TcpStatus>>,
 }
 
@@ -68,7 +73,8 @@ impl Board {
         steps: (u64, u64),
         network: Arc<Mutex<tcp::TcpStatus>>,
     ) -> Arc<Self> {
-        let workers = vec![OfWorker::default(); workers];
+        let count = workers;
+        let workers = vec![OfWorker::default(); count];
         let progress = Progress {
             scheme: scheme.into(),
             steps: steps.0,
@@ -80,6 +86,7 @@ impl Board {
             tolerant: Mutex::default(),
             progress: Mutex::new(progress),
             open: Mutex::default(),
+            doubtful: Mutex::new(vec![Doubtful::default(); count]),
             network,
         })
     }
@@ -109,6 +116,7 @@ impl Board {
             .last()
             .map_or(0.0, |round| record.committed - round.opened - round.seconds);
         progress.decode_seconds += progress.last_decode_seconds;
+        let mut doubtful = lock(&self.doubtful);
         for round in &record.rounds {
             progress.rounds += 1;
             progress.last_round_seconds = round.seconds;
@@ -126,7 +134,10 @@ impl Board {
                 worker.answers += u64::from(arrival.is_some());
                 worker.last_arrival = arrival.or(worker.last_arrival);
                 worker.late_rounds += u64::from(is_late);
-                worker.unused_rounds += u64::from(arrival.is_none() && !is_late);
+                worker.missed_rounds += u64::from(arrival.is_none() && is_late);
+                if let (None, false, Some(median)) = (arrival, is_late, median) {
+                    doubtful[number.index()].push(round.round, median);
+                }
                 worker.abandoned += u64::from(arrival.is_none());
                 worker.took(arrival.and_then(|arrival| Some(arrival / median?)));
                 worker.lateness_seconds += (arrival.unwrap_or(round.seconds) - first).max(0.0);
@@ -137,6 +148,20 @@ impl Board {
                     None if is_late => 'x',
                     None => '-',
                 });
+            }
+        }
+        let newest = record.rounds.last().map(|round| round.round);
+        for (doubtful, (number, worker)) in
+            doubtful.iter_mut().zip((0..).map(Worker).zip(&mut progress.workers))
+        {
+            let reports = record.spent.iter().filter(|spent| spent.worker == number);
+            for verdict in newest.map_or(Vec::new(), |newest| doubtful.settle(reports, newest)) {
+                worker.unused_rounds += u64::from(!verdict.missed);
+                worker.late_rounds += u64::from(verdict.missed);
+                worker.missed_rounds += u64::from(verdict.missed);
+                if verdict.missed {
+                    worker.ended_before(newest.unwrap_or(0) - verdict.round, 'x');
+                }
             }
         }
     }
@@ -412,9 +437,15 @@ impl Shown {
             Some(of.late_rounds as f64)
         });
         each(
+            "missed_rounds_total",
+            "counter",
+            "Rounds that closed without its answer, which was late or never came.",
+            &|of, _| Some(of.missed_rounds as f64),
+        );
+        each(
             "unused_rounds_total",
             "counter",
-            "Rounds that closed before its answer was late: nobody needed it.",
+            "Rounds that closed shortly before its answer: nobody needed it.",
             &|of, _| Some(of.unused_rounds as f64),
         );
         each(

@@ -66,6 +66,8 @@ const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed o
 
 /// The version, and of which commit it was built (`build.rs`).
 const VERSION: &str = env!("CODEDGRAD_VERSION");
+/// The release, as results name it: that of a commit would make every commit's another.
+pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(Debug, Parser)]
 #[command(

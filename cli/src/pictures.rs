@@ -6,8 +6,11 @@ use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 use std::path::PathBuf;
 
+/// From dark to light, so that they differ in grey too.
 pub(crate) const SERIES: [RGBColor; 4] =
-    [RGBColor(200, 80, 30), RGBColor(30, 100, 180), RGBColor(40, 140, 70), RGBColor(130, 60, 160)];
+    [RGBColor(150, 40, 10), RGBColor(30, 110, 190), RGBColor(60, 170, 90), RGBColor(215, 175, 225)];
+/// Labels of an axis of whole numbers.
+const WHOLE_LABELS: usize = 11;
 pub(crate) const INK: RGBColor = RGBColor(40, 40, 40);
 pub(crate) const FRAME: RGBColor = RGBColor(225, 225, 225);
 
@@ -92,6 +95,10 @@ pub(crate) fn curves(
             .map_err(|error| fail(&error))?;
         let mut mesh = chart.configure_mesh();
         mesh.x_desc(axes.0).y_desc(axes.1).light_line_style(WHITE).bold_line_style(FRAME);
+        let whole = |x: &f64| format!("{x:.0}");
+        if points().all(|point| point.0.fract() == 0.0) {
+            mesh.x_label_formatter(&whole).x_labels(WHOLE_LABELS.min(end as usize + 1));
+        }
         mesh.draw().map_err(|error| fail(&error))?;
         for ((name, curve), colour) in series.iter().zip(SERIES.iter().cycle()) {
             let colour = *colour;

@@ -445,3 +445,29 @@ fn samples_are_what_is_said_of_them() {
     assert_eq!((workers(0), workers(1)), (Some(5), Some(2)));
     assert!(found["findings"][0]["since"].as_u64().unwrap().abs_diff(90) <= 3);
 }
+
+#[test]
+fn what_is_not_known_is_not_called_right() {
+    let home = home();
+    let queue = record("static_uncoded").replace("\"uncoded\"", "\"queue:m=16\"");
+    fs::write(home.path().join("queue.jsonl"), queue).unwrap();
+    let output = codedgrad(home.path(), &["doctor", "queue.jsonl"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("Which workers are slow is not known under queue"), "{said}");
+    assert!(!said.contains("Nothing is wrong"), "{said}");
+}
+
+#[test]
+fn a_plan_is_proposed_where_most_of_the_time_is_waiting() {
+    let home = home();
+    let rows: String = (0..40)
+        .map(|round| {
+            let late = |worker: usize| if round % 4 == worker { "0.5" } else { "0.1" };
+            (0..4).map(late).collect::<Vec<_>>().join(",") + "\n"
+        })
+        .collect();
+    fs::write(home.path().join("late.csv"), rows).unwrap();
+    let output = codedgrad(home.path(), &["doctor", "late.csv"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("try: codedgrad doctor late.csv --plan"), "{said}");
+}

@@ -5,7 +5,7 @@ mod program;
 use codedgrad::codes::registry::Registry;
 use codedgrad::delays::Preset;
 use program::{codedgrad, json, refused, text};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
@@ -38,7 +38,7 @@ fn plan_prints_the_contract() {
             "--workers",
             "6",
             "--rounds",
-            "40",
+            "100",
             "--json",
             "--out",
             "here",
@@ -48,23 +48,20 @@ fn plan_prints_the_contract() {
     let shown: Value =
         serde_json::from_slice(&output.stdout).expect("one JSON object and nothing else");
     assert!(
-        ["baseline", "recommended", "gain", "candidates"]
+        ["baseline", "recommended", "gain", "interval", "candidates", "rules", "accept"]
             .iter()
             .all(|key| shown.get(key).is_some())
     );
-    let keys = [
-        "scheme",
-        "close",
-        "mu",
-        "load",
-        "work",
-        "time_per_job",
-        "gain",
-        "low",
-        "high",
-        "coverage",
-        "reason",
-    ];
+    let origin = [&shown["delays"], &shown["seed"], &shown["version"]];
+    assert_eq!(origin, [&json!("hotspot"), &json!(1), &json!(env!("CARGO_PKG_VERSION"))]);
+    let interval = &shown["interval"];
+    assert!(
+        interval["low"].as_f64() <= interval["high"].as_f64() && !interval["low"].is_null(),
+        "{interval}"
+    );
+    assert!(["why", "causes", "notes"].iter().all(|key| shown.get(key).is_some()));
+    let keys =
+        ["scheme", "close", "mu", "load", "work", "time_per_job", "gain", "coverage", "reason"];
     for candidate in shown["candidates"].as_array().unwrap() {
         assert!(keys.iter().all(|key| candidate.get(key).is_some()), "{candidate}");
         assert!(
@@ -251,7 +248,10 @@ fn delays_come_from_runs_and_from_standard_input() {
         };
         let expected = json(&from("trace.csv"));
         for source in ["-", "run", "run/run.jsonl"] {
-            assert_eq!(json(&from(source)), expected, "{source}");
+            let mut found = json(&from(source));
+            assert_eq!(found["delays"], source);
+            found["delays"] = expected["delays"].clone();
+            assert_eq!(found, expected, "{source}");
         }
         let said = text(&from("run").stderr);
         assert!(said.contains("recorded 30 steps of 4 workers") && !said.contains("one machine"));
@@ -331,11 +331,9 @@ fn bad_input_is_named_and_short_traces_are_answered() {
     let output = codedgrad(folder.path(), &["plan", "--delays", "short.csv"]);
     assert_eq!(output.status.code(), Some(0));
     assert!(
-        text(&output.stdout).contains("closed forms")
-            && text(&output.stderr).contains("3 rounds are too few")
+        text(&output.stdout).contains("3 rounds are too few to recommend a code")
+            && text(&output.stderr).contains("3 rounds are fewer than 20")
     );
-    // No replay gives the numbers of a formula, so none is named.
-    assert!(!text(&output.stdout).contains("To check"));
 }
 
 #[test]
@@ -376,4 +374,44 @@ fn a_table_of_more_columns_than_there_can_be_workers_is_refused() {
     refused(folder.path(), &plan, &["wide.csv has 16000 columns", "4096 workers", "transposed"]);
     let few = [&plan[..], &["--workers", "4", "--json"]].concat();
     json(&codedgrad(folder.path(), &few));
+}
+
+/// What schemes are compared by is said, and one rule for all of them is that of the authors.
+#[test]
+fn rules_are_said() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder.path().join("trace.csv"), 6, 40);
+    let run = |line: &str| {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        codedgrad(folder.path(), &arguments)
+    };
+    let release = env!("CARGO_PKG_VERSION");
+    // Lines are as wide as the terminal: words are compared, not breaks.
+    let said = |line: &str| {
+        let words = text(&run(line).stdout);
+        words.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let plan = "plan --delays trace.csv --families groups,sr-sgc";
+    assert!(said(plan).contains("schemes by different rules: decodable"), "{}", said(plan));
+    let paper = format!("{plan} --rules paper");
+    let words = said(&paper);
+    assert!(words.contains("Rounds closed for all schemes by the rule all, mu 1"), "{words}");
+    assert!(words.contains(&format!("accept lookahead; codedgrad {release}")), "{words}");
+    for candidate in json(&run(&format!("{paper} --json")))["candidates"].as_array().unwrap() {
+        assert_eq!((&candidate["close"], &candidate["mu"]), (&json!("all"), &json!(1.0)));
+        let scheme = candidate["scheme"].as_str().unwrap();
+        let line = format!("simulate {scheme} --delays trace.csv --jobs 40 --json");
+        let one = json(&run(&format!("{line} --rules paper")));
+        assert_eq!((&one["close"], &one["mu"]), (&json!("all"), &json!(1.0)));
+        assert_eq!(one["time_per_job"], json(&run(&format!("{line} --close all")))["time_per_job"]);
+        assert!(apart(&one["time_per_job"], &candidate["time_per_job"]) < 1e-9, "{scheme}");
+    }
+    let words = said("simulate sr-sgc:B=1,W=2,lambda=2 --delays iid --workers 6 --jobs 9 --seed 4");
+    assert!(words.contains("by the rule incremental, mu 1; accept lookahead; delays iid, seed 4"));
+    assert!(words.contains("--rules paper closes all by one"), "{words}");
+    let trained = json(&run("simulate groups:s=1 --as-trained --delays iid --jobs 9 --json"));
+    assert_eq!((&trained["close"], &trained["seed"]), (&json!("engine"), &json!(1)));
+    let line = "simulate uncoded --delays iid --jobs 9 --rules paper --mu 2";
+    let line: Vec<&str> = line.split(' ').collect();
+    refused(folder.path(), &line, &["--rules paper is --close all --mu 1"]);
 }

@@ -70,6 +70,16 @@ class Simulation(Record):
     work: float
     #: How delays grew with the load: ``kind``, ``base_load`` and, where it is additive, ``slope``.
     growth: Dict[str, Any]
+    #: By which rule rounds closed, and the deadline tolerance, where that rule has one.
+    close: str
+    mu: float
+    #: Which stragglers a round could close without: ``lookahead`` or ``model``.
+    accept: str
+    #: What it was run over.
+    delays: str
+    seed: int
+    #: Of the program.
+    version: str
     total_time: float
     time_per_job: float
     rounds: int
@@ -213,12 +223,6 @@ class Candidate(Record):
     time_per_job: float
     #: Share of the uncoded time that it saves; negative where it costs time.
     gain: float
-    #: 95 % of the traces drawn anew take from here ..
-    low: float
-    #: .. to here per job.
-    high: float
-    gain_low: float
-    gain_high: float
     #: Fraction of a batch in its gradient; below 1 it is biased.
     coverage: float
     #: Whether it gives the gradient of the whole batch.
@@ -256,21 +260,34 @@ class Cause(Record):
 
 
 @dataclass(frozen=True, eq=False)
+class Interval(Record):
+    """Between what a gain lies, at 95 %, judged on rounds that had no part in choosing."""
+
+    low: float
+    high: float
+    #: Blocks of rounds that judged it.
+    blocks: int
+    #: Rounds of a block.
+    block: int
+
+
+@dataclass(frozen=True, eq=False)
 class Plan(Record):
     """What to do, and why; times in seconds."""
 
     workers: int
     jobs: int
-    #: ``replay`` or, for want of rounds, ``closed-forms``.
-    method: str
     #: How times grew with the load: ``kind``, ``base_load`` and, where it is additive, ``slope``.
     growth: Dict[str, Any]
     #: Time per job without a code.
     baseline: float
     #: The scheme to take: ``uncoded`` where nothing surely gains.
     recommended: str
-    #: Share of the uncoded time that it saves.
+    #: Share of the uncoded time that it saves on this trace.
     gain: float
+    #: Between what the gain of choosing so lies on traces like this one, at 95 %; none where
+    #: nothing is gained, and where the trace is too short to say.
+    interval: Optional[Interval]
     why: str
     #: The best of every family, and uncoded; the fastest first.
     candidates: Tuple[Candidate, ...]
@@ -278,6 +295,14 @@ class Plan(Record):
     front: Tuple[FrontPoint, ...]
     causes: Tuple[Cause, ...]
     notes: Tuple[str, ...]
+    #: When rounds close: ``usual`` (see each candidate's `close` and `mu`) or ``paper``.
+    rules: str
+    accept: str
+    #: What was planned on.
+    delays: str
+    seed: int
+    #: Of the program.
+    version: str
 
     @property
     def choice(self) -> Candidate:
@@ -286,9 +311,11 @@ class Plan(Record):
 
     @classmethod
     def _of(cls, found: Mapping[str, Any]) -> Plan:
+        interval = found["interval"]
         return _filled(
             cls,
             found,
+            interval=None if interval is None else _filled(Interval, interval),
             candidates=tuple(_filled(Candidate, one) for one in found["candidates"]),
             front=tuple(_filled(FrontPoint, one) for one in found["front"]),
             causes=tuple(

@@ -228,6 +228,7 @@ def simulate(
     error_max: Optional[Number] = None,
     mu: Number = 1.0,
     close: Optional[str] = None,
+    rules: str = "usual",
     accept: str = "lookahead",
     base_load: Optional[Number] = None,
     slope: Optional[Number] = None,
@@ -255,6 +256,8 @@ def simulate(
             be zero then; a matrix is decoded exactly if not given.
         mu: an answer later than ``(1 + mu)`` times the fastest is late.
         close: when a round closes: ``all``, ``incremental`` or ``decodable``.
+        rules: ``paper`` has rounds of all schemes wait for the slowest within mu = 1, as the authors
+            of sequential gradient coding do; instead of `close` and `mu`.
         accept: which stragglers a round may close without: ``lookahead`` or ``model``.
         base_load: load at which the delays were recorded, in batches per worker and round; an
             uncoded worker's if not given, and delays are proportional to the load then, or grow as
@@ -296,6 +299,7 @@ def simulate(
         command.whole("rounds", rounds)
         command.number("mu", mu)
         command.text("close", close)
+        command.text("rules", rules)
         command.text("accept", accept)
         command.number("base_load", base_load)
         command.number("slope", slope)
@@ -331,6 +335,7 @@ def plan(
     also: Sequence[Scheme] = (),
     allow_inexact: bool = False,
     share_costs: Optional[Union[Path, Table]] = None,
+    rules: str = "usual",
     seed: Whole = 1,
     out: Optional[Path] = None,
 ) -> Plan:
@@ -359,7 +364,9 @@ def plan(
             ``(workers, shares)``; the first matrix is called ``matrix:<also[0]>``, and so on.
         allow_inexact: whether schemes that lose samples may be recommended.
         share_costs: what each share cost: a path, or an array as `delays`.
-        seed: of a preset's draws and of the bootstrap.
+        rules: ``paper`` closes rounds of all schemes as the authors of sequential gradient coding
+            do, ``usual`` as suits each best.
+        seed: of a preset's draws.
         out: a folder for ``plan.json`` and two pictures.
 
     Raises:
@@ -399,6 +406,7 @@ def plan(
         elif share_costs is not None:
             costs = _table("share_costs", share_costs, "rounds", "workers", 0.0)
             command.text("share_costs", command.file(costs, "<share_costs>"))
+        command.text("rules", rules)
         command.whole("seed", seed)
         command.text("out", None if out is None else os.fspath(out))
         found, lines = command.run()

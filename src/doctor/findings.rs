@@ -70,6 +70,12 @@ pub enum Problem {
         /// Which, how many times as long they take as the median, and why, if that is known.
         workers: Vec<(usize, f64, Option<Because>)>,
     },
+    /// Workers that compute for longer per unit than the quickest, under a scheme whose workers
+    /// take tasks until none is left.
+    SlowPerUnit {
+        /// Which, and how many times as long they take as the quickest quarter.
+        workers: Vec<(usize, f64)>,
+    },
     /// A worker that became slower.
     SlowerSince {
         /// Which.
@@ -97,6 +103,8 @@ pub enum Problem {
         /// The first and the last step of the most such rounds in a row.
         steps: (u64, u64),
     },
+    /// Most of the time passes waiting for answers, now of these workers and now of those.
+    Waiting,
     /// It takes long from the last answer to the commit.
     Deciding {
         /// How many seconds per step.
@@ -145,9 +153,11 @@ impl Finding {
             Problem::DeadWorkers { .. } => "dead-workers",
             Problem::ConstantlySlow { .. } => "constantly-slow-workers",
             Problem::SlightlySlow { .. } => "slightly-slow-workers",
+            Problem::SlowPerUnit { .. } => "slow-per-unit",
             Problem::SlowerSince { .. } => "slower-since",
             Problem::EverybodySlowerSince { .. } => "everybody-slower-since",
             Problem::SlowRounds { .. } => "slow-rounds",
+            Problem::Waiting => "waiting",
             Problem::Deciding { .. } => "deciding",
             Problem::Between { .. } => "between",
             Problem::LostTime { .. } => "lost-time",
@@ -167,6 +177,7 @@ impl Finding {
             Problem::SlightlySlow { workers } => {
                 workers.iter().map(|(worker, ..)| *worker).collect()
             }
+            Problem::SlowPerUnit { workers } => workers.iter().map(|(worker, _)| *worker).collect(),
             Problem::SlowerSince { worker, .. } | Problem::Flapping { worker, .. } => vec![*worker],
             _ => Vec::new(),
         }
@@ -235,6 +246,7 @@ impl fmt::Display for Told<'_> {
                 if *coded { write!(out, "; the cost is that of an uncoded run") } else { Ok(()) }
             }
             Problem::SlightlySlow { workers } => slightly_slow(workers, self.names, out),
+            Problem::SlowPerUnit { workers } => slow_per_unit(workers, self.names, out),
             Problem::SlowerSince { worker: which, since, times, because } => match because {
                 Some(Because::Computing) => {
                     write!(
@@ -270,6 +282,11 @@ impl fmt::Display for Told<'_> {
                 }
                 write!(out, " (network, file system, another job)")
             }
+            Problem::Waiting => write!(
+                out,
+                "most of the time passes waiting for late answers, now of these workers and now of \
+                 those; a code may save a part of it"
+            ),
             Problem::Deciding { seconds } => write!(
                 out,
                 "from the last answer to the commit it takes {seconds:.3} s per step: exchanging \
@@ -310,20 +327,39 @@ impl fmt::Display for Told<'_> {
     }
 }
 
+/// `least`, or `least to most` of several numbers.
+fn spread(numbers: &[f64]) -> String {
+    let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = numbers.iter().copied().fold(0.0, f64::max);
+    if numbers.len() > 1 { format!("{least:.2} to {most:.2}") } else { format!("{least:.2}") }
+}
+
+fn slow_per_unit(
+    workers: &[(usize, f64)],
+    names: &[String],
+    out: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    let (numbers, ratios): (Vec<usize>, Vec<f64>) = workers.iter().copied().unzip();
+    let compute = if workers.len() == 1 { "computes" } else { "compute" };
+    write!(
+        out,
+        "{} {compute} {} times as long per unit as the quickest, and others do that work; repair \
+         or replace",
+        named(&numbers),
+        spread(&ratios)
+    )
+}
+
 fn slightly_slow(
     workers: &[(usize, f64, Option<Because>)],
     names: &[String],
     out: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     let numbers: Vec<usize> = workers.iter().map(|(worker, ..)| *worker).collect();
-    let least = workers.iter().map(|(_, times, _)| *times).fold(f64::INFINITY, f64::min);
-    let most = workers.iter().map(|(_, times, _)| *times).fold(0.0, f64::max);
+    let ratios: Vec<f64> = workers.iter().map(|(_, times, _)| *times).collect();
     let take = if workers.len() == 1 { "takes" } else { "take" };
-    write!(out, "{} {take} {least:.2}", named(&numbers, names))?;
-    if workers.len() > 1 {
-        write!(out, " to {most:.2}")?;
-    }
-    write!(out, " times as long as the median")?;
+    let times = spread(&ratios);
+    write!(out, "{} {take} {times} times as long as the median", named(&numbers, names))?;
     for (because, why) in [
         (Because::Computing, "computation"),
         (Because::Elsewhere, "network, queue or host, not computation"),

@@ -44,7 +44,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 use time::WallClock;
 use what_if::{OfWorker, Replay};
-use workers::Spent;
+use workers::{PerUnit, Spent};
 
 /// With fewer rounds nothing but the time can be told.
 const ROUNDS_LEAST: usize = 2;
@@ -56,6 +56,8 @@ const EFFECTIVE_LEAST: f64 = 0.90;
 const BLOCKED_MOST: f64 = 0.02;
 /// So many slow rounds at the beginning are the warm-up of a run: caches, compilers, connections.
 const WARM_UP_MOST: usize = 3;
+/// A larger share of the time spent waiting for answers calls for a plan.
+const WAITING_MOST: f64 = 0.5;
 /// Another scheme that saves less is none.
 const OTHER_SCHEME_LEAST: f64 = 0.05;
 
@@ -217,7 +219,7 @@ pub struct Examination {
     pub what_if: WhatIf,
     /// Every worker.
     pub of_workers: Vec<ExaminedWorker>,
-    /// When the rounds' medians changed.
+    /// When the times of the quickest quarter of the workers changed, and so everybody's.
     pub changes: Vec<LevelShift>,
     /// Checkpoints.
     pub checkpoints: Checkpoints,
@@ -277,6 +279,8 @@ pub fn examine(record: &Record, known: &Known<'_>) -> Examination {
     };
     found.findings.extend(of_the_time(&found, wall));
     found.look_at_workers(record, known.registry, &WorkerEvents::of(&events, record.workers()));
+    let waiting = found.waiting();
+    found.findings.extend(waiting);
     findings::sort(&mut found.findings);
     found
 }
@@ -394,15 +398,27 @@ impl Examination {
         let what_ifs = replay.as_ref().and_then(Replay::of_workers);
         self.what_if.worst_workers = self.worst(replay.as_ref(), what_ifs.as_deref(), &times);
         self.what_if.slow_rounds = Some(SlowRounds {
-            rounds: what_if::slow_rounds(&times).len(),
+            rounds: times.quickest.slow_rounds().len(),
             saves: replay.as_ref().and_then(Replay::slow_rounds),
         });
         self.of_workers =
             workers::examined(record, &reports, Some(&times), what_ifs.as_deref(), equal_loads);
-        self.changes = times.changes(&times.medians, record);
+        self.changes = times.changes(&times.quickest.times, record);
         let seen = Seen { record, reports: &reports, times: &times, replay, equal_loads };
         let found = seen.findings(self, events, spec.family() != "uncoded");
         self.findings.extend(found);
+    }
+
+    /// Most of the time passes waiting, and no worker that is named explains half of that.
+    fn waiting(&self) -> Option<Finding> {
+        let share = self.time.share(self.time.waiting);
+        let explains = |finding: &Finding| {
+            !finding.workers().is_empty() && finding.costs.is_some_and(|costs| costs >= share / 2.0)
+        };
+        let is_one = share > WAITING_MOST
+            && self.planned_on.is_some()
+            && !self.findings.iter().any(explains);
+        is_one.then_some(Finding { problem: Problem::Waiting, costs: Some(share) })
     }
 
     /// What is known of workers without their times.
@@ -416,8 +432,31 @@ impl Examination {
         if !matches!(reason, NoReplay::FewRounds { .. }) {
             self.of_workers = workers::examined(record, reports, None, None, false);
         }
+        if let NoReplay::Feedback { .. } = reason
+            && let Some(found) = PerUnit::of(record, reports)
+        {
+            self.look_at_units(&found);
+        }
         self.what_if.reason = Some(reason);
         self.findings.extend(of_events(&events.lost, events));
+    }
+
+    /// What workers take per unit.
+    fn look_at_units(&mut self, found: &PerUnit) {
+        let mut slow = Vec::new();
+        let ratios = found.ratios.iter().zip(&found.slow);
+        for (worker, (ratio, is_slow)) in self.of_workers.iter_mut().zip(ratios) {
+            (worker.ratio, worker.slow) = (*ratio, *is_slow);
+            if let (Some(true), Some(ratio)) = (is_slow, ratio) {
+                // What is compared is computation alone.
+                worker.because = Some(Because::Computing);
+                slow.push((worker.worker, *ratio));
+            }
+        }
+        if !slow.is_empty() {
+            let problem = Problem::SlowPerUnit { workers: slow };
+            self.findings.push(Finding { problem, costs: None });
+        }
     }
 
     /// The rounds replayed, if that is close enough to what was recorded.
@@ -477,6 +516,10 @@ impl Examination {
     /// must be among its candidates.
     pub fn compare(&mut self, plan: &Plan) {
         let choice = plan.choice();
+        // Of too few rounds nothing is recommended.
+        if choice.doubts.is_none() {
+            return;
+        }
         let own = |candidate: &&Candidate| candidate.scheme.text() == self.scheme;
         let Some(now) = plan.candidates.iter().find(own) else { return };
         let gain = 1.0 - numbers::times(choice.time_per_job, now.time_per_job);
@@ -611,7 +654,7 @@ impl Seen<'_> {
     }
 
     fn slow_rounds(&self, found: &Examination) -> Finding {
-        let slow = what_if::slow_rounds(self.times);
+        let slow = self.times.quickest.slow_rounds();
         let spans = slow.chunk_by(|a, b| a + 1 == *b);
         // Of spans that are equally long the first.
         let longest = spans.reduce(|most, next| if next.len() > most.len() { next } else { most });

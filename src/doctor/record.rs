@@ -1,6 +1,8 @@
 //! What a run has written down, as its lines of JSON have it.
 
+use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use std::fmt;
 use thiserror::Error;
 
 /// One line of `run.jsonl`: a step that was decided and the rounds that closed meanwhile. Times are
@@ -57,7 +59,7 @@ pub struct UsedScheme {
 }
 
 /// What a worker has done for a round, whether or not its answer was waited for: in a record the
-/// list `[round, worker, computed, progress, came]`.
+/// list `[round, worker, computed, progress, came, units]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkReport {
     /// Which round.
@@ -70,19 +72,56 @@ pub struct WorkReport {
     pub progress: f64,
     /// Seconds from the opening of that round to the worker's last word of it.
     pub came: f64,
+    /// Units of the batch that it finished in that round; older records do not tell.
+    pub units: Option<u64>,
 }
 
 impl<'de> Deserialize<'de> for WorkReport {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (round, worker, computed, progress, came) = Deserialize::deserialize(deserializer)?;
-        Ok(Self { round, worker, computed, progress, came })
+        deserializer.deserialize_seq(ReportVisitor)
     }
+}
+
+/// Reads a report from a list, whose last entry may be missing.
+struct ReportVisitor;
+
+impl<'de> Visitor<'de> for ReportVisitor {
+    type Value = WorkReport;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "a list of round, worker, computed, progress, came and units")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<WorkReport, A::Error> {
+        Ok(WorkReport {
+            round: entry(&mut list, 0)?,
+            worker: entry(&mut list, 1)?,
+            computed: entry(&mut list, 2)?,
+            progress: entry(&mut list, 3)?,
+            came: entry(&mut list, 4)?,
+            units: list.next_element()?,
+        })
+    }
+}
+
+/// The next entry of a list, of which there are `before` before it.
+fn entry<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
+    list: &mut A,
+    before: usize,
+) -> Result<T, A::Error> {
+    list.next_element()?.ok_or_else(|| A::Error::invalid_length(before, &ReportVisitor))
 }
 
 impl WorkReport {
     /// Seconds that the whole of its tasks would have taken; none if nothing was finished.
     pub(super) fn whole(&self) -> Option<f64> {
         (self.progress > 0.0).then(|| self.computed / self.progress)
+    }
+
+    /// Seconds of computation per unit; none if no unit was finished, or nobody knows how many.
+    pub(super) fn per_unit(&self) -> Option<f64> {
+        let units = self.units.filter(|units| *units > 0)?;
+        Some(self.computed / units as f64)
     }
 
     /// Seconds that passed without computation: network, queues, the host.
@@ -450,6 +489,7 @@ mod tests {
             computed,
             progress,
             came,
+            units: None,
         };
         let spent = vec![
             report(0, 1.0, 1.0, 1.5),

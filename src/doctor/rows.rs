@@ -4,6 +4,7 @@ use super::changes::{LevelShift, LevelShifts};
 use super::numbers::{Scratch, times};
 use super::record::{Record, WorkReport};
 use crate::delays::recorded_row;
+use crate::sim::planner::Quickest;
 use std::collections::HashMap;
 
 /// The times of all workers in the rounds of a record.
@@ -109,6 +110,8 @@ pub(super) struct Times {
     pub(super) places: Vec<usize>,
     /// The median of each row.
     pub(super) medians: Vec<f64>,
+    /// How long the quickest workers took in each.
+    pub(super) quickest: Quickest,
     /// For each worker its times over the medians.
     pub(super) ratios: Vec<Vec<f64>>,
 }
@@ -124,7 +127,8 @@ impl Times {
             let shares = row.iter().map(|time| times(*time, *median));
             ratios.iter_mut().zip(shares).for_each(|(ratios, ratio)| ratios.push(ratio));
         }
-        Self { rows, places, medians, ratios }
+        let quickest = Quickest::of(&rows);
+        Self { rows, places, medians, quickest, ratios }
     }
 
     /// Of all answers.

@@ -1,6 +1,5 @@
 //! How long the run would have taken if some answers had come when the median did.
 
-use super::numbers::median;
 use super::rows::Times;
 use crate::codes::SchemeSpec;
 use crate::codes::sequential::{Accept, Horizon};
@@ -12,8 +11,6 @@ use std::convert::Infallible;
 
 /// A replay that is further from the record says nothing.
 pub const REPLAY_ERROR_MAX: f64 = 0.05;
-/// Rounds whose median is so many times the usual one are slow for everybody.
-const SLOW_ROUND: f64 = 1.5;
 /// The worst workers are this share of all, at least one.
 const WORST_SHARE: f64 = 0.03;
 /// Values that differ by less are ties.
@@ -238,11 +235,12 @@ impl<'a> Replay<'a> {
 
     /// What slow rounds cost.
     pub(super) fn slow_rounds(&self) -> Option<f64> {
-        let usual = usual(self.times);
+        let quickest = &self.times.quickest;
+        let slow = quickest.slow_rounds();
         self.saves(|round, row| {
-            let median = self.times.medians[round];
-            if median > SLOW_ROUND * usual {
-                row.iter_mut().for_each(|time| *time *= usual / median);
+            if slow.binary_search(&round).is_ok() {
+                let part = quickest.usual / quickest.times[round];
+                row.iter_mut().for_each(|time| *time *= part);
             }
         })
     }
@@ -276,15 +274,4 @@ fn closes_at(row: &[f64], of_worker: &[usize], firsts: &mut [f64]) -> f64 {
         firsts[*group] = firsts[*group].min(*time);
     }
     firsts.iter().copied().fold(0.0, f64::max)
-}
-
-/// The median of the rounds' medians.
-fn usual(times: &Times) -> f64 {
-    median(times.medians.clone())
-}
-
-/// Rounds in which everybody is slow, in order.
-pub(super) fn slow_rounds(times: &Times) -> Vec<usize> {
-    let usual = usual(times);
-    (0..times.medians.len()).filter(|round| times.medians[*round] > SLOW_ROUND * usual).collect()
 }

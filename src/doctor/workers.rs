@@ -1,10 +1,11 @@
 //! Which workers are slow, and whether computing or something else makes them so.
 
 use super::changes::LevelShift;
-use super::numbers::median;
-use super::record::Record;
+use super::numbers::{median, times};
+use super::record::{Record, WorkReport};
 use super::rows::{Reports, Times};
 use super::what_if::OfWorker;
+use crate::sim::planner::Quickest;
 use serde::Serialize;
 
 /// An answer later than so many times its round's median is late.
@@ -19,6 +20,10 @@ const DEVIATIONS: f64 = 5.0;
 const DEVIATION_OF_MAD: f64 = 1.4826;
 /// Workers never agree better than that, relative to the usual.
 const DEVIATION_LEAST: f64 = 0.003;
+/// A worker that takes so many times as long per unit as the quickest quarter is slow,
+const SLOW_PER_UNIT: f64 = 1.15;
+/// if it is so in this part of its rounds.
+const CONSTANTLY: f64 = 0.9;
 /// Fewer workers show nobody to be slow.
 const WORKERS_LEAST: usize = 3;
 
@@ -112,6 +117,40 @@ pub(super) fn slow(times: &Times) -> Vec<bool> {
     };
     let enough = times.workers() >= WORKERS_LEAST;
     usual.iter().map(|usual| enough && is_slow(usual)).collect()
+}
+
+/// How long workers compute per unit, where they take tasks until none is left.
+pub(super) struct PerUnit {
+    /// How many times as long each takes as the quickest quarter of those that are known.
+    pub(super) ratios: Vec<Option<f64>>,
+    /// Who takes much longer in almost all rounds.
+    pub(super) slow: Vec<Option<bool>>,
+}
+
+impl PerUnit {
+    /// From workers' reports; none if fewer than two of them tell of units.
+    pub(super) fn of(record: &Record, reports: &Reports<'_>) -> Option<Self> {
+        let told = |worker: usize| -> Vec<f64> {
+            reports.of_worker(worker, 0).filter_map(WorkReport::per_unit).collect()
+        };
+        let told: Vec<Vec<f64>> = (0..record.workers()).map(told).collect();
+        let known = told.iter().filter(|told| !told.is_empty());
+        let usual: Vec<f64> = known.map(|told| median(told.clone())).collect();
+        if usual.len() < 2 {
+            return None;
+        }
+        let quickest = Quickest::of(&[usual]).usual;
+        let ratio =
+            |told: &Vec<f64>| (!told.is_empty()).then(|| times(median(told.clone()), quickest));
+        let slow = |told: &Vec<f64>| {
+            let slow = told.iter().filter(|seconds| **seconds > SLOW_PER_UNIT * quickest);
+            (!told.is_empty()).then(|| slow.count() as f64 >= CONSTANTLY * told.len() as f64)
+        };
+        Some(Self {
+            ratios: told.iter().map(ratio).collect(),
+            slow: told.iter().map(slow).collect(),
+        })
+    }
 }
 
 /// How many times as long a worker takes as the median, on average.

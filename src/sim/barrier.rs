@@ -25,11 +25,12 @@ pub(super) fn play(
         WorkerSet::of(workers, Worker::all(workers).filter(|worker| delays[worker.index()] > from))
     };
     let after_deadline = later(deadline);
-    let (seconds, missing, waited_out) =
+    // Who has not answered by the last of these instants is missing.
+    let (seconds, by, missing, waited_out) =
         if rules.close != Close::Decodable && admits(scheme, &after_deadline) {
-            (deadline.min(slowest), after_deadline, false)
+            (deadline.min(slowest), deadline, after_deadline, false)
         } else if rules.close == Close::All {
-            (slowest, WorkerSet::empty(workers), true)
+            (slowest, slowest, WorkerSet::empty(workers), true)
         } else {
             let ends: Vec<f64> = runs.iter().map(|run| delays[run.worker.index()]).collect();
             let fast = scheme.fast_forward().and_then(|fast| fast.closes_at(runs, &ends));
@@ -37,12 +38,16 @@ pub(super) fn play(
                 Some(instant) => instant,
                 None => enough_at(scheme, &delays, admits)?,
             };
-            (instant, later(instant), rules.close == Close::Incremental)
+            (instant, instant, later(instant), rules.close == Close::Incremental)
         };
     super::report(scheme, runs.iter().copied().filter(|run| !missing.contains(run.worker)));
-    let mut late = vec![None; workers];
-    for worker in runs.iter().map(|run| run.worker).filter(|worker| !missing.contains(*worker)) {
-        late[worker.index()] = Some(lateness(delays[worker.index()], seconds));
+    // Of all workers at once, which is one pass over the delays without a branch; it is rare that
+    // somebody has no task.
+    let in_time = |delay: &f64| (*delay <= by).then(|| lateness(*delay, seconds));
+    let mut late: Vec<Option<f64>> = delays.iter().map(in_time).collect();
+    if runs.len() < workers {
+        let worked = WorkerSet::of(workers, runs.iter().map(|run| run.worker));
+        worked.complement().iter().for_each(|idle| late[idle.index()] = None);
     }
     Some(Played {
         seconds,

@@ -54,6 +54,20 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// The first of these numbers that cannot be.
+    fn wrong(&self) -> Option<(&'static str, f64)> {
+        let (base, slope, divides) = match self.growth {
+            None => (0.0, 0.0, false),
+            Some(Growth::Additive { base, slope }) => (base, slope, false),
+            Some(Growth::Proportional { base }) => (base, 0.0, true),
+        };
+        let all = [("mu", self.mu), ("dispatch", self.dispatch), ("slope", slope)];
+        let is_wrong = |value: f64| !value.is_finite() || value < 0.0;
+        let wrong = all.into_iter().find(|(_, value)| is_wrong(*value));
+        let base = ("base load", base);
+        wrong.or((is_wrong(base.1) || divides && base.1 == 0.0).then_some(base))
+    }
+
     /// Seconds that a worker recorded with `delay` needs for `load`.
     fn time(&self, delay: f64, load: f64) -> f64 {
         self.growth.map_or(delay, |growth| growth.time(delay, load))
@@ -67,6 +81,34 @@ pub enum SimError<E: std::error::Error + 'static> {
     /// The delays cannot be had.
     #[error(transparent)]
     Delays(E),
+    /// A rule that is no number, or negative.
+    #[error("{name} = {value}: must be a number of 0 or more")]
+    Rule {
+        /// Which.
+        name: &'static str,
+        /// As given.
+        value: f64,
+    },
+    /// A row for fewer workers.
+    #[error("round {round} has {found} delays, and there are {workers} workers")]
+    Short {
+        /// Row of delays, from 1.
+        round: usize,
+        /// Its numbers.
+        found: usize,
+        /// How many are needed.
+        workers: usize,
+    },
+    /// A delay that is no time.
+    #[error("round {round}, worker {worker}: {delay} is no delay, a finite number of 0 or more")]
+    Delay {
+        /// Row of delays, from 1.
+        round: usize,
+        /// Whose, from 0.
+        worker: usize,
+        /// What stands there.
+        delay: f64,
+    },
     /// A delay that the load model would turn negative.
     #[error(
         "round {round}, worker {worker}: a delay of {delay} s is less than base load x slope = \
@@ -159,10 +201,10 @@ fn report(scheme: &mut dyn Scheme, runs: impl Iterator<Item = Run>) {
 }
 
 /// Drives a scheme over its jobs `0..jobs`; `rows` gives one delay in seconds per worker and round,
-/// at least as many as there are workers.
+/// at least as many as there are workers. It ends whatever they are.
 ///
 /// # Errors
-/// [`SimError`] when a row cannot be had or used.
+/// [`SimError`] when a row cannot be had or used, or a rule is no number of 0 or more.
 ///
 /// ```
 /// use codedgrad::codes::SchemeSpec;
@@ -181,6 +223,9 @@ pub fn simulate<E: std::error::Error + 'static>(
     rules: &Rules,
     watch: &mut dyn FnMut(Seen<'_>),
 ) -> Result<SimulationOutcome, SimError<E>> {
+    if let Some((name, value)) = rules.wrong() {
+        return Err(SimError::Rule { name, value });
+    }
     let facts = scheme.facts().clone();
     let mut tally = outcome::Tally::new(jobs, facts.workers);
     let mut player = stepwise::Player::default();
@@ -191,10 +236,20 @@ pub fn simulate<E: std::error::Error + 'static>(
     let mut own = Vec::new();
     for round in 1..=jobs as usize + facts.delay {
         let mut row = rows().map_err(SimError::Delays)?;
-        row.truncate(facts.workers);
+        let workers = facts.workers;
+        if row.len() < workers {
+            return Err(SimError::Short { round, found: row.len(), workers });
+        }
+        row.truncate(workers);
         let least = rules.growth.map_or(0.0, |growth| growth.least());
-        if let Some(worker) = row.iter().position(|delay| *delay < least) {
-            return Err(SimError::Negative { round, worker, delay: row[worker], least });
+        let legal = |delay: f64| delay >= least && delay < f64::INFINITY;
+        if let Some(worker) = row.iter().position(|delay| !legal(*delay)) {
+            let delay = row[worker];
+            let error = match delay.is_finite() && delay >= 0.0 {
+                true => SimError::Negative { round, worker, delay, least },
+                false => SimError::Delay { round, worker, delay },
+            };
+            return Err(error);
         }
         runs.clear();
         decoded.clear();
@@ -220,4 +275,64 @@ pub fn simulate<E: std::error::Error + 'static>(
         tally.round(&played, free, round <= jobs as usize, &decoded);
     }
     Ok(tally.finish(&facts, jobs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codes::SchemeSpec;
+    use crate::codes::sequential::{Accept, Horizon};
+    use std::convert::Infallible;
+
+    const USUAL: Rules = Rules { close: Close::Decodable, mu: 1.0, growth: None, dispatch: 0.0 };
+
+    fn run(
+        scheme: &str,
+        row: &[f64],
+        rules: &Rules,
+    ) -> Result<SimulationOutcome, SimError<Infallible>> {
+        let jobs = Job(0)..Job(3);
+        let horizon = Horizon { workers: 4, units: None, jobs, accept: Accept::Lookahead };
+        let mut scheme = scheme.parse::<SchemeSpec>().unwrap().over(horizon).unwrap();
+        let mut rows = || Ok(row.to_vec());
+        simulate(&mut *scheme, 3, &mut rows, rules, &mut |_| ())
+    }
+
+    #[test]
+    fn what_is_no_delay_is_refused_under_every_scheme_and_rule() {
+        for scheme in ["uncoded", "groups:s=1", "queue:m=2", "ring:reach=2", "defer:T=1,cap=1"] {
+            for close in [Close::All, Close::Incremental, Close::Decodable] {
+                let rules = Rules { close, ..USUAL };
+                for wrong in [f64::NAN, f64::INFINITY, -1.0] {
+                    for rows in [[wrong; 4], [1.0, 1.0, 1.0, wrong]] {
+                        let error = run(scheme, &rows, &rules).unwrap_err();
+                        assert!(matches!(error, SimError::Delay { round: 1, .. }), "{error}");
+                    }
+                }
+                let short = run(scheme, &[1.0, 2.0], &rules).unwrap_err();
+                assert!(matches!(short, SimError::Short { round: 1, found: 2, workers: 4 }));
+                // Those of other workers are passed over.
+                assert!(run(scheme, &[1.0, 1.0, 1.0, 2.0, f64::NAN], &rules).is_ok());
+                // As large as a number can be: it ends all the same.
+                let growth = Some(Growth::Proportional { base: 1e-3 });
+                let endless = Rules { growth, ..rules };
+                assert!(run(scheme, &[f64::MAX; 4], &endless).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn rules_that_are_no_numbers_are_refused() {
+        let refused = |rules: Rules| run("queue:m=2", &[1.0; 4], &rules).unwrap_err().to_string();
+        for wrong in [f64::NAN, f64::INFINITY, -5.0] {
+            assert!(refused(Rules { mu: wrong, ..USUAL }).starts_with("mu = "));
+            assert!(refused(Rules { dispatch: wrong, ..USUAL }).starts_with("dispatch = "));
+            let slope = Some(Growth::Additive { base: 0.25, slope: wrong });
+            assert!(refused(Rules { growth: slope, ..USUAL }).starts_with("slope = "));
+            let base = Some(Growth::Proportional { base: wrong });
+            assert!(refused(Rules { growth: base, ..USUAL }).starts_with("base load = "));
+        }
+        let nothing = Some(Growth::Proportional { base: 0.0 });
+        assert!(refused(Rules { growth: nothing, ..USUAL }).starts_with("base load = 0"));
+    }
 }

@@ -46,7 +46,6 @@ const HISTORY: usize = 4096;
 pub struct Auto {
     probe: u64,
     replan_every: u64,
-    seed: u64,
     waits: bool,
     registry: Registry,
     history: Vec<Seen>,
@@ -57,7 +56,6 @@ impl Default for Auto {
         Self {
             probe: Self::PROBE,
             replan_every: Self::REPLAN_EVERY,
-            seed: 1,
             waits: false,
             registry: Registry::default(),
             history: Vec::new(),
@@ -83,13 +81,6 @@ impl Auto {
     #[must_use]
     pub fn replan_every(mut self, steps: u64) -> Self {
         self.replan_every = steps;
-        self
-    }
-
-    /// Seed of the planner's draws.
-    #[must_use]
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
         self
     }
 

@@ -395,8 +395,7 @@ impl Plan {
 
     /// What chooses the scheme under `--scheme auto`.
     pub(crate) fn auto(&self) -> Auto {
-        let auto = self.auto.auto();
-        auto.seed(self.training.seed).waits(self.timing.clock == ClockKind::Virtual)
+        self.auto.auto().waits(self.timing.clock == ClockKind::Virtual)
     }
 
     /// Steps of each run, over all models.

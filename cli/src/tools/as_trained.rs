@@ -106,6 +106,7 @@ pub(crate) fn refuse_own_rules(given: &[(&str, bool)]) -> Result<(), Failure> {
             "the engine closes a round as soon as it can decode, under schemes over several rounds \
              not before (1+mu) times the first answer (--mu)"
         }
+        "--rules" => "the engine closes rounds by its own rule, for all schemes alike",
         "--accept" => "training always closes a round by look-ahead",
         "--dispatch" => "on the trainer's virtual clock a pull costs nothing",
         _ => {

@@ -2,7 +2,7 @@
 
 mod pictures;
 
-use super::simulate::LoadArgs;
+use super::simulate::{LoadArgs, RulesArg};
 use super::source::{Source, Told};
 use super::suspicious;
 use crate::families;
@@ -10,7 +10,7 @@ use crate::layout::{Column, Table, Width, help};
 use crate::limits::WORKERS;
 use crate::output::Output;
 use crate::units::{count, seconds};
-use crate::{Failure, OrInput, OrWork};
+use crate::{Failure, OrInput, OrWork, RELEASE};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -18,7 +18,8 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::registry::Family;
 use codedgrad::delays::{Growth, Preset, TraceReader, after_exchange};
 use codedgrad::sim::Close;
-use codedgrad::sim::planner::{Candidate, Method, Plan, Question, plan};
+use codedgrad::sim::planner::{Candidate, ClosingRules, Plan, Question, plan};
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,9 +43,11 @@ fn family() -> impl TypedValueParser<Value = Family> {
 #[derive(Debug, Args)]
 #[command(
     after_help = help("\
-It runs every scheme with all its parameters over the trace, asks for the best of each kind how
-sure its time is (bootstrap over runs of whole rounds, the same for all), and recommends the
-fastest that loses no sample, or `uncoded` where nothing saves 3 %. It names what no code cures.
+It runs every scheme with all its parameters over the trace and recommends the fastest that loses
+no sample, if by the newer half of the rounds a code saves 3 % or more; else `uncoded`. How sure
+that is the older half tells, block by block, each under what is the fastest on the rounds after
+it: the interval is that of choosing so from traces like this one, at 95 %. Fewer than 20 rounds
+recommend nothing. It names what no code cures.
 
 Trace:   a CSV file without header, one line per round, one number of seconds per worker, as an
          UNCODED run had them (`codedgrad trace record` and `import` make such files), or a
@@ -58,14 +61,17 @@ Delay:   --max-delay 0 if the next step needs the gradient of this one (one mode
          delay T needs T+1 jobs in flight, such as T+1 interleaved models.
 
 Rules:   those of `codedgrad simulate`, which are the safe side: a late answer is thrown away,
-         where in training it may still count (`codedgrad simulate --as-trained`).
+         where in training it may still count (`codedgrad simulate --as-trained`). Schemes with a
+         delay are closed with the deadline that suits them best, others as soon as they can be
+         decoded; --rules paper closes all as the authors of sequential gradient coding do.
 
 One model with gradient accumulation: --accumulate R. Only the sum of R rounds counts, so the
 whole step is one job, and uncoded workers do not wait for one another within it.
 
-JSON:    {baseline, recommended, gain, why, candidates, front, causes, notes, ...}; baseline =
-         seconds per job uncoded, gain = share of it that is saved, low and high = 95 % of
-         time_per_job.
+JSON:    {baseline, recommended, gain, interval, why, candidates, front, causes, notes, rules,
+         accept, delays, seed, version, ...}; baseline = seconds per job uncoded, gain = share of
+         it that is saved, interval = {low, high, blocks, block} or null, each candidate with the
+         close and the mu of its rounds.
 
 Examples:
   codedgrad plan --delays hotspot --workers 8 --max-delay 0
@@ -137,9 +143,13 @@ pub(crate) struct PlanArgs {
     /// workers
     #[arg(long, value_name = "FILE", help_heading = "Load", hide_short_help = true)]
     share_costs: Option<PathBuf>,
-    /// Seed of a preset and of the bootstrap
+    /// Seed of a preset
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// When rounds close: as is best for each scheme, or all by the authors' rule of sequential
+    /// gradient coding
+    #[arg(long, value_enum, default_value = "usual", help_heading = "Rounds")]
+    rules: RulesArg,
     /// Folder for plan.json, time-work.svg and schemes.svg
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
@@ -178,7 +188,7 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
             &args.families
         },
         also: &also,
-        seed: args.seed,
+        rules: args.rules.into(),
         ..Question::new(&rows, growth)
     };
     let bar = output.progress_bar(MARKS, &args.delays);
@@ -193,7 +203,7 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     }
     found.notes.iter().for_each(|note| output.notes.hint(format_args!("{note}")));
     found.notes.extend(beside.iter().cloned());
-    let json = serde_json::to_string(&found).or_work()?;
+    let json = shown(args, &found)?.to_string();
     if let Some(folder) = &args.out {
         fs::create_dir_all(folder)
             .with_context(|| format!("cannot make {}", folder.display()))
@@ -208,6 +218,41 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     let known = Known { cut, usual, width: output.width(), beside: &beside };
     let said = words(args, &question, &found, &known);
     output.out.write_all(said.as_bytes()).or_work()
+}
+
+impl From<RulesArg> for ClosingRules {
+    fn from(rules: RulesArg) -> Self {
+        match rules {
+            RulesArg::Usual => Self::Usual,
+            RulesArg::Paper => Self::Paper,
+        }
+    }
+}
+
+/// The answer and all that it follows from.
+fn shown(args: &PlanArgs, found: &Plan) -> Result<Value, Failure> {
+    let mut shown = serde_json::to_value(found).or_work()?;
+    shown["rules"] = json!(ClosingRules::from(args.rules));
+    shown["accept"] = json!("lookahead");
+    shown["delays"] = json!(args.delays);
+    shown["seed"] = json!(args.seed);
+    shown["version"] = json!(RELEASE);
+    Ok(shown)
+}
+
+/// By which rules the schemes of a plan were timed, in a line.
+fn rules(args: &PlanArgs, found: &Plan) -> String {
+    let has = |close: Close| found.candidates.iter().any(|candidate| candidate.close == close);
+    let said = match (has(Close::All), has(Close::Incremental)) {
+        (true, _) => "all schemes by the rule all, mu 1".to_owned(),
+        (false, false) => "all schemes by the rule decodable".to_owned(),
+        (false, true) => "schemes by different rules: decodable, those with a mu incremental with \
+                          the mu that suits each best (--rules paper: all by one)"
+            .to_owned(),
+    };
+    let seed =
+        Preset::named(&args.delays).map_or(String::new(), |_| format!(", seed {}", args.seed));
+    format!("Rounds closed for {said}; accept lookahead{seed}; codedgrad {RELEASE}.")
 }
 
 /// Delays to plan with.
@@ -315,11 +360,11 @@ fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'
         "{}: {jobs} {unit} of {} workers, {:.4} s per job uncoded",
         args.delays, found.workers, found.baseline
     );
-    text.push_str(if found.method == Method::ClosedForms { " (closed forms)\n\n" } else { "\n\n" });
+    text.push_str("\n\n");
     let table = table_of(&found.candidates).laid_out(width);
     let begun = width.prose(&text);
     let mut text = String::new();
-    let _ = writeln!(text, "\nTimes {}.\n{}", found.growth, found.why);
+    let _ = writeln!(text, "\nTimes {}.\n{}\n{}", found.growth, rules(args, found), found.why);
     let choice = found.choice();
     if let Some(prompt) =
         found.choice_without_delay().filter(|prompt| choice.delay > 0 && prompt.scheme != "uncoded")
@@ -357,7 +402,7 @@ fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'
     }
     let mut text = begun + &table + &width.prose(&text);
     // A command is not broken into lines: it could not be copied.
-    if found.method == Method::Replay && args.accumulate == 1 && args.share_costs.is_none() {
+    if args.accumulate == 1 && args.share_costs.is_none() {
         let _ = writeln!(text, "To check: {}", check(args, question, found, known));
     }
     text
@@ -370,20 +415,17 @@ pub(crate) fn table_of(candidates: &[Candidate]) -> Table {
         Column::right("delay").spare(1),
         Column::right("work"),
         Column::right("s/job"),
-        Column::right("95 %").spare(2),
         Column::right("saves"),
     ])
     .remarks("why");
     for candidate in candidates {
-        let Candidate { scheme, delay, work, time_per_job, gain, bounds, reason, mu, .. } =
-            candidate;
+        let Candidate { scheme, delay, work, time_per_job, gain, reason, mu, .. } = candidate;
         let mu = mu.map_or(String::new(), |mu| format!(" (mu {mu})"));
         let cells = [
             scheme.to_string(),
             delay.to_string(),
             format!("{work:.2}"),
             format!("{time_per_job:.4}"),
-            format!("{:.4}-{:.4}", bounds.low, bounds.high),
             format!("{:.1} %", 100.0 * gain),
         ];
         table.remarked(cells, format!("{reason}{mu}"));
@@ -406,8 +448,12 @@ fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'
     if known.cut && choice.delay > 0 {
         let _ = write!(command, " --rounds {}", found.jobs);
     }
-    if let (Close::Incremental, Some(mu)) = (choice.close, choice.mu) {
-        let _ = write!(command, " --close incremental --mu {mu}");
+    match (choice.close, choice.mu) {
+        (Close::All, _) => command.push_str(" --rules paper"),
+        (Close::Incremental, Some(mu)) => {
+            let _ = write!(command, " --close incremental --mu {mu}");
+        }
+        _ => {}
     }
     let _ = match question.growth {
         usual if usual == known.usual => Ok(()),

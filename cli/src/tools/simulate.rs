@@ -7,13 +7,14 @@ use crate::families;
 use crate::layout::{Width, help};
 use crate::output::Output;
 use crate::units::{count, seconds};
-use crate::{Failure, OrInput, OrWork, pictures};
+use crate::{Failure, OrInput, OrWork, RELEASE, pictures};
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use codedgrad::codes::SchemeSpec;
-use codedgrad::codes::sequential::{Accept, Horizon, Scheme};
+use codedgrad::codes::sequential::{Accept, Horizon, Scheme, SchemeFacts};
 use codedgrad::delays::{Growth, Preset};
 use codedgrad::ids::{Job, Worker};
+use codedgrad::sim::planner::ClosingRules;
 use codedgrad::sim::{Close, Rules, Seen, SimulationOutcome, simulate};
 use serde_json::json;
 use std::fmt::Write as _;
@@ -24,6 +25,15 @@ enum CloseArg {
     All,
     Incremental,
     Decodable,
+}
+
+/// When rounds close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RulesArg {
+    /// As soon as they can be decoded; of schemes with a delay incremental
+    Usual,
+    /// All wait for the slowest within mu = 1, as the authors of sequential gradient coding do
+    Paper,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -81,6 +91,16 @@ pub(crate) struct SimulateArgs {
     /// When a round closes [default: decodable without delay, else incremental]
     #[arg(long, value_enum, help_heading = "Rounds")]
     close: Option<CloseArg>,
+    /// paper: rounds of all schemes wait for the slowest within mu = 1, as the authors of
+    /// sequential gradient coding do: --close all --mu 1 [default: usual]
+    #[arg(
+        long,
+        value_enum,
+        hide_default_value = true,
+        default_value = "usual",
+        help_heading = "Rounds"
+    )]
+    rules: RulesArg,
     /// Which stragglers a round may close without: by the scheme's model, or the weakest sound rule
     /// [default: lookahead]
     #[arg(long, value_enum, help_heading = "Rounds", hide_short_help = true)]
@@ -173,6 +193,12 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
             return Err(Failure::Input(anyhow!("--{name} {value}: must be a number of 0 or more")));
         }
     }
+    if args.rules == RulesArg::Paper && (args.close.is_some() || args.mu != ClosingRules::PAPER_MU)
+    {
+        return Err(Failure::Input(anyhow!(
+            "--rules paper is --close all --mu 1: leave --close and --mu out"
+        )));
+    }
     let delays = Source::open(
         &args.delays,
         args.workers.map(|workers| workers as usize),
@@ -224,6 +250,7 @@ fn predict(
     let LoadArgs { base_load, slope, proportional, as_recorded } = args.load;
     as_trained::refuse_own_rules(&[
         ("--close", args.close.is_some()),
+        ("--rules", args.rules == RulesArg::Paper),
         ("--accept", args.accept.is_some()),
         ("--dispatch", args.dispatch.is_some()),
         ("--base-load", base_load.is_some()),
@@ -249,8 +276,17 @@ fn predict(
             grid.add(spec, workers, seen);
         }
     })?;
-    let json = || predicted.shown(&args.scheme);
-    let words = || predicted.words(&args.scheme);
+    let json = || {
+        let mut shown = predicted.shown(&args.scheme);
+        shown["close"] = json!("engine");
+        shown["mu"] = json!(args.mu);
+        name_origin(args, &mut shown);
+        shown
+    };
+    let words = || {
+        let closed = format!("as the trainer's engine does, mu {}", args.mu);
+        predicted.words(&args.scheme) + &origin(args, &closed)
+    };
     show(args, &grid, &predicted.job_finish_time(), (&json, &words), output)
 }
 
@@ -287,6 +323,7 @@ fn rules(
     let growth = Some(args.load.growth(usual)?);
     let dispatch = args.dispatch.unwrap_or(preset.map_or(0.0, Preset::pull));
     let close = match (args.close, facts.delay) {
+        _ if args.rules == RulesArg::Paper => Close::All,
         (Some(CloseArg::All), _) => Close::All,
         (Some(CloseArg::Incremental), _) => Close::Incremental,
         (Some(CloseArg::Decodable), _) | (None, 0) => Close::Decodable,
@@ -310,6 +347,8 @@ fn shown(
         "load": outcome.load,
         "work": outcome.work,
         "growth": rules.growth,
+        "close": rules.close,
+        "mu": rules.mu,
         "total_time": outcome.total_time,
         "time_per_job": outcome.total_time / args.jobs as f64,
         "rounds": outcome.rounds,
@@ -321,6 +360,7 @@ fn shown(
         "job_finish_time": outcome.job_finish_time,
         "straggler_fraction": outcome.straggler_fraction,
     });
+    name_origin(args, &mut shown);
     if families::defers(&args.scheme) {
         shown["deferred"] = json!(outcome.unfinished_fraction);
     }
@@ -370,7 +410,48 @@ fn words(
     if let Some(growth) = rules.growth {
         let _ = writeln!(text, "Times {growth}.");
     }
+    text + &by_rules(args, rules, facts)
+}
+
+/// By which rules that is, in a line.
+fn by_rules(args: &SimulateArgs, rules: &Rules, facts: &SchemeFacts) -> String {
+    let closed = match rules.close {
+        _ if facts.partial => "by the scheme's own rule".to_owned(),
+        Close::Decodable => "by the rule decodable, without a deadline".to_owned(),
+        Close::All => format!("by the rule all, mu {}", rules.mu),
+        Close::Incremental => format!("by the rule incremental, mu {}", rules.mu),
+    };
+    let mut text = origin(args, &closed);
+    if facts.delay > 0 && rules.close == Close::Incremental {
+        text.push_str(
+            "Schemes without a delay are closed by another rule (decodable): --rules paper closes \
+             all by one, and codedgrad plan looks for the best mu.\n",
+        );
+    }
     text
+}
+
+/// What a result follows from beside its scheme, in a line.
+fn origin(args: &SimulateArgs, closed: &str) -> String {
+    let preset = Preset::named(&args.delays);
+    let seed = preset.map_or(String::new(), |_| format!(", seed {}", args.seed));
+    format!(
+        "Rounds closed {closed}; accept {}; delays {}{seed}; codedgrad {RELEASE}.\n",
+        accept_name(args),
+        args.delays
+    )
+}
+
+/// The same as fields.
+fn name_origin(args: &SimulateArgs, shown: &mut serde_json::Value) {
+    shown["accept"] = json!(accept_name(args));
+    shown["delays"] = json!(args.delays);
+    shown["seed"] = json!(args.seed);
+    shown["version"] = json!(RELEASE);
+}
+
+fn accept_name(args: &SimulateArgs) -> &'static str {
+    if args.accept == Some(AcceptArg::Model) { "model" } else { "lookahead" }
 }
 
 /// One line per round, one cell per worker: its tasks, and `x` where its answer was not waited for.

@@ -55,8 +55,12 @@ pub(crate) struct OfWorker {
     /// opened.
     pub(crate) answers: u64,
     pub(crate) last_arrival: Option<f64>,
+    /// Rounds in which it was late or absent, with those that it missed.
     pub(crate) late_rounds: u64,
-    /// Rounds that closed without its answer, which was not late yet: nobody needed it.
+    /// Rounds that closed without its answer, which would have been late or never came.
+    #[serde(default)]
+    pub(crate) missed_rounds: u64,
+    /// Rounds that closed shortly before its answer: nobody needed it.
     #[serde(default)]
     pub(crate) unused_rounds: u64,
     /// Sum of how much later than the first it answered.
@@ -96,6 +100,14 @@ impl OfWorker {
     pub(crate) fn ratio(&self) -> Option<f64> {
         let answers = self.ratios.len();
         (answers > 0).then(|| self.ratios.iter().sum::<f64>() / answers as f64)
+    }
+
+    /// It is known now how a round ended for it, after which so many have closed.
+    pub(crate) fn ended_before(&mut self, later: u64, letter: char) {
+        let place = self.strip.len().checked_sub(later as usize + 1);
+        if let Some(found) = place.and_then(|place| self.strip.get_mut(place)) {
+            *found = letter;
+        }
     }
 
     /// How a round ended for it.
@@ -252,7 +264,7 @@ impl Shown {
     /// The last rounds of each worker, a line each.
     fn strips(&self) -> String {
         let mut text = format!(
-            "last {STRIP} rounds (. answered, - not needed, L late, x erased or absent):\n"
+            "last {STRIP} rounds (. answered, - not needed, L late, x missed, erased or absent):\n"
         );
         for (number, of) in self.progress.workers.iter().enumerate() {
             let strip: String = of.strip.iter().map(|letter| plain(&letter.to_string())).collect();
@@ -329,8 +341,8 @@ impl Shown {
             Column::right("joins"),
             Column::right("arrival"),
             Column::right("answers"),
-            Column::right("unused").spare(1),
             Column::right("late"),
+            Column::right("missed"),
             Column::left("identity").spare(3),
         ]);
         for (number, (of, status)) in progress.workers.iter().zip(&network.workers).enumerate() {
@@ -347,8 +359,8 @@ impl Shown {
                 status.epoch.to_string(),
                 arrival,
                 of.answers.to_string(),
-                of.unused_rounds.to_string(),
                 of.late_rounds.to_string(),
+                of.missed_rounds.to_string(),
                 plain(&status.identity),
             ]);
         }

@@ -8,10 +8,14 @@ use serde::Serialize;
 const SLOW: f64 = 1.15;
 /// Constantly slow: in so many of its rounds.
 const CONSTANTLY: f64 = 0.9;
+/// Fewer rounds show nobody to be constantly slow.
+const CONSTANTLY_LEAST: usize = 5;
 /// A worker whose answers take so many times as long, to the end of the trace, is as good as dead.
 const DEAD: f64 = 50.0;
-/// Rounds whose median is so many times the usual one are slow for everybody.
+/// Rounds in which the quickest quarter takes so many times its usual time are slow for everybody.
 const SLOW_ROUND: f64 = 1.5;
+/// Part of the workers that is never waited for by chance: where it is slow, everybody is.
+const QUICKEST: f64 = 0.25;
 /// Less than that of the time is not worth mentioning.
 const WORTH_SAYING: f64 = 0.01;
 
@@ -126,7 +130,7 @@ pub(super) fn of_workers(replay: &Replay, baseline: f64) -> Vec<Cause> {
     }
     let constantly = |worker: &usize| {
         let slow = (0..rows.len()).filter(|round| ratio(*round, *worker) > SLOW).count();
-        slow as f64 >= CONSTANTLY * rows.len() as f64
+        rows.len() >= CONSTANTLY_LEAST && slow as f64 >= CONSTANTLY * rows.len() as f64
     };
     let slow: Vec<usize> =
         everybody.filter(|worker| !gone.contains(worker)).filter(constantly).collect();
@@ -175,13 +179,44 @@ fn saved(replay: &Replay, without: &[usize], baseline: f64) -> f64 {
     1.0 - time / baseline
 }
 
+/// How long the quickest quarter of the workers took in each round, at least one of them. A median
+/// would not do: with few workers it is late as often as two of them are, each for a reason of its
+/// own.
+pub(crate) struct Quickest {
+    pub(crate) times: Vec<f64>,
+    /// Their median over the rounds.
+    pub(crate) usual: f64,
+}
+
+impl Quickest {
+    pub(crate) fn of(rows: &[Vec<f64>]) -> Self {
+        let mut sorted = Vec::new();
+        let times = rows.iter().map(|row| {
+            sorted.clear();
+            sorted.extend_from_slice(row);
+            let last = ((QUICKEST * row.len() as f64).ceil() as usize).saturating_sub(1);
+            match row.is_empty() {
+                true => 0.0,
+                false => *sorted.select_nth_unstable_by(last, f64::total_cmp).1,
+            }
+        });
+        let times: Vec<f64> = times.collect();
+        let usual = quantile(times.iter().copied(), 0.5);
+        Self { times, usual }
+    }
+
+    /// Rounds in which everybody is slow, in order.
+    pub(crate) fn slow_rounds(&self) -> Vec<usize> {
+        let slow = |round: &usize| self.times[*round] > SLOW_ROUND * self.usual;
+        (0..self.times.len()).filter(slow).collect()
+    }
+}
+
 fn slow_rounds(rows: &[Vec<f64>], baseline: f64) -> Option<Cause> {
-    let medians: Vec<f64> = rows.iter().map(|row| quantile(row.iter().copied(), 0.5)).collect();
-    let usual = quantile(medians.iter().copied(), 0.5);
-    let slow: Vec<f64> =
-        medians.iter().copied().filter(|median| *median > SLOW_ROUND * usual).collect();
-    let costs =
-        slow.iter().map(|median| median - usual).sum::<f64>() / (baseline * rows.len() as f64);
+    let quickest = Quickest::of(rows);
+    let slow = quickest.slow_rounds();
+    let more: f64 = slow.iter().map(|round| quickest.times[*round] - quickest.usual).sum();
+    let costs = more / (baseline * rows.len() as f64);
     (costs > WORTH_SAYING && costs.is_finite()).then(|| Cause {
         kind: CauseKind::SlowRounds,
         workers: Vec::new(),

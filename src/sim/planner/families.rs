@@ -1,6 +1,7 @@
 //! Which parameters of a family there are to choose from.
 
 use super::super::Close;
+use super::ClosingRules;
 use super::replay::Setting;
 use crate::codes::registry::{self, Family, SearchLimits};
 
@@ -14,29 +15,26 @@ pub(super) const MUS: [f64; 15] =
 pub(super) struct Space {
     family: Family,
     texts: registry::Space,
+    rules: ClosingRules,
 }
 
 /// What the planner may try of a family.
-pub(super) fn spaces(family: &Family, limits: &SearchLimits) -> Vec<Space> {
+pub(super) fn spaces(family: &Family, limits: &SearchLimits, rules: ClosingRules) -> Vec<Space> {
     // Nobody could stand in for a single worker.
     let Some(spaces) = family.spaces.filter(|_| limits.workers > 1) else { return Vec::new() };
-    spaces(limits).into_iter().map(|texts| Space { family: *family, texts }).collect()
+    spaces(limits).into_iter().map(|texts| Space { family: *family, texts, rules }).collect()
 }
 
 impl Space {
     /// Points along each axis; a space with an axis that has none is empty.
     pub(super) fn sizes(&self) -> Vec<usize> {
         let axes = self.texts.axes.iter().map(Vec::len);
-        axes.chain(self.texts.deadline.then_some(MUS.len())).collect()
+        axes.chain(self.has_deadlines().then_some(MUS.len())).collect()
     }
 
-    /// Whether there are closed forms of its schemes, as the first of them shows.
-    pub(super) fn has_closed_form(&self, workers: usize) -> bool {
-        let sizes = self.sizes();
-        let first = (!self.texts.deadline && !sizes.contains(&0))
-            .then(|| self.setting(&vec![0; sizes.len()]))
-            .flatten();
-        first.is_some_and(|setting| setting.scheme.closed_form(workers).is_some())
+    /// Whether there are several deadlines to choose from.
+    fn has_deadlines(&self) -> bool {
+        self.texts.deadline && self.rules == ClosingRules::Usual
     }
 
     /// All its points: an index per axis.
@@ -54,8 +52,8 @@ impl Space {
         let colon = if parameters.is_empty() { "" } else { ":" };
         let text = format!("{}{colon}{parameters}", self.family.name);
         let scheme = self.family.spec(&text).ok()?;
-        if !self.texts.deadline {
-            return Some(Setting::new(scheme));
+        if !self.has_deadlines() {
+            return Some(Setting::new(scheme).under(self.rules));
         }
         Some(Setting { scheme, close: Close::Incremental, mu: Some(MUS[*point.last()?]) })
     }

@@ -3,29 +3,32 @@
 //! | step | how |
 //! |---|---|
 //! | screening | every family's parameters, by the same [`simulate`](super::simulate) as everything else: a coarse look, then descents |
-//! | how sure | the best of each family on traces drawn again in runs of whole rounds, the same for all |
-//! | cross-check | closed forms for workers that are slow independently; where there are fewer than [`ROUNDS_MIN`] rounds, the answer itself |
+//! | whether to code | by the newer half of the trace alone |
+//! | how sure | the older half, block by block, each under what is fastest without it ([`Interval`]) |
+//! | cross-check | closed forms for workers that are slow independently |
 //! | causes | what no code cures: slow shares, constantly slow or dead workers, rounds in which everybody is slow |
 
-mod bootstrap;
 mod causes;
 mod families;
 mod formulas;
+mod judge;
 mod question;
 mod replay;
 mod search;
 mod verdict;
 
-pub use bootstrap::Bounds;
+pub(crate) use causes::Quickest;
 pub use causes::{Cause, CauseKind};
-pub use question::{PlanError, Question};
+pub use judge::Interval;
+pub use question::{ClosingRules, PlanError, Question};
 
 use super::Close;
 use crate::codes::SchemeSpec;
 use crate::codes::registry::Family;
 use crate::delays::{Growth, StragglerStats};
-use families::{Space, spaces};
+use families::spaces;
 use formulas::Pool;
+use judge::{Judge, Seconds};
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
 use replay::{Replay, Run, Setting};
@@ -33,24 +36,13 @@ use search::Search;
 use serde::Serialize;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Below so many rounds (or steps) a replay says too little, and closed forms answer.
+/// Fewer rounds (or steps) than that say too little to recommend a code, or how sure anything is.
 pub const ROUNDS_MIN: usize = 20;
-/// Less gain than that is not worth a code; and what may cost more than that, at 95 %, is not
-/// recommended either.
+/// Less gain than that is not worth a code; and what costs more than that but for one run of
+/// rounds is not recommended either.
 pub const GAIN_MIN: f64 = 0.03;
 /// Replays of a search, as a first guess for its progress.
 const REPLAYS_GUESS: usize = 1500;
-
-/// How the times of a plan were found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Method {
-    /// Every scheme was run over the rounds of the trace.
-    Replay,
-    /// By the formulas for workers that are slow independently, for want of rounds.
-    ClosedForms,
-}
 
 /// A scheme and what it would do. Times in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -73,9 +65,10 @@ pub struct Candidate {
     pub time_per_job: f64,
     /// Share of the uncoded time that it saves; negative where it costs time.
     pub gain: f64,
-    /// How sure that is.
-    #[serde(flatten)]
-    pub bounds: Bounds,
+    /// The same without the rounds that speak most for it, of the whole trace and of its newer
+    /// half; none where there are too few rounds.
+    #[serde(skip)]
+    pub(crate) doubts: Option<Doubts>,
     /// Fraction of a batch in its gradient; below 1 it is biased.
     pub coverage: f64,
     /// Whether it gives the gradient of the whole batch.
@@ -85,6 +78,15 @@ pub struct Candidate {
     pub closed_form: Option<f64>,
     /// Why it is recommended or not.
     pub reason: String,
+}
+
+/// Gains of a scheme that one run of rounds does not make.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Doubts {
+    /// Without the block of the trace that speaks most for it.
+    pub(crate) whole: f64,
+    /// The gain in the newer half, and the same without its best block.
+    newer: (f64, f64),
 }
 
 /// A scheme that was tried: time against work.
@@ -115,17 +117,18 @@ pub struct Plan {
     pub workers: usize,
     /// Jobs that were looked at: rounds, or steps of several.
     pub jobs: usize,
-    /// How times were found.
-    pub method: Method,
     /// How times were taken to grow with the load.
     pub growth: Growth,
     /// Time per job without a code.
     pub baseline: f64,
-    /// The fastest exact scheme that surely costs nothing, or `uncoded` where none gains
-    /// [`GAIN_MIN`].
+    /// The fastest exact scheme that the newer half of the trace speaks for, or `uncoded` where
+    /// none gains [`GAIN_MIN`] there.
     pub recommended: String,
-    /// Share of the uncoded time that it saves.
+    /// Share of the uncoded time that it saves on this trace.
     pub gain: f64,
+    /// Between what the gain of choosing so lies on traces like this one, at 95 %; none where
+    /// nothing is gained, and where the trace is too short to say.
+    pub interval: Option<Interval>,
     /// Two sentences.
     pub why: String,
     /// The best of every family within the limits, and `uncoded`; the fastest first.
@@ -140,6 +143,18 @@ pub struct Plan {
     /// Everything tried on the whole trace.
     #[serde(skip)]
     pub tried: Vec<Point>,
+}
+
+impl Candidate {
+    /// Its gain by the newer half of the trace; nothing where that is too short.
+    fn newer_gain(&self) -> f64 {
+        self.doubts.map_or(0.0, |doubts| doubts.newer.0)
+    }
+
+    /// The same without the rounds that speak most for it.
+    fn newer_without_best(&self) -> f64 {
+        self.doubts.map_or(f64::NEG_INFINITY, |doubts| doubts.newer.1)
+    }
 }
 
 impl Plan {
@@ -226,7 +241,6 @@ pub fn lasting_causes(rows: &[Vec<f64>], growth: Growth) -> Vec<Cause> {
 struct Planner<'a> {
     question: &'a Question<'a>,
     replay: Replay,
-    method: Method,
     /// How strongly times follow shares, and the uncoded time before shares were evened out.
     shares: Option<(f64, f64)>,
     notes: Vec<String>,
@@ -255,8 +269,7 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        let method = if trace.jobs() < ROUNDS_MIN { Method::ClosedForms } else { Method::Replay };
-        Self { question, replay: trace, method, shares, notes }
+        Self { question, replay: trace, shares, notes }
     }
 
     fn plan(mut self, progress: &(dyn Fn(f64) + Sync)) -> Plan {
@@ -267,26 +280,20 @@ impl<'a> Planner<'a> {
         };
         let pool = Pool::new(self.replay.rows().iter().flatten().copied());
         let search = Search { replay: &self.replay, max_work: self.question.max_work, tick: &tick };
-        let uncoded = match self.method {
-            Method::Replay => self.replay.run(&uncoded(), self.replay.jobs()),
-            Method::ClosedForms => self.by_formula(&uncoded(), &pool),
-        };
+        let uncoded = uncoded().under(self.question.rules);
+        let uncoded = self.replay.run(&uncoded, self.replay.jobs());
         let uncoded = uncoded.unwrap_or_else(|| unreachable!("uncoded suits any workers"));
         let mut best = vec![uncoded.clone()];
         let mut tried = vec![uncoded];
-        let found: Vec<Vec<Run>> = self
-            .question
-            .families
-            .par_iter()
-            .map(|family| self.family(family, &search, &pool))
-            .collect();
+        let found: Vec<Vec<Run>> =
+            self.question.families.par_iter().map(|family| self.family(family, &search)).collect();
         for runs in found {
             let allowed = runs.iter().filter(|run| run.work <= self.question.max_work);
             best.extend(allowed.min_by(|a, b| search.order(a, b)).cloned());
             tried.extend(runs);
         }
         for scheme in self.question.also {
-            match self.own(scheme, &search, &pool) {
+            match self.own(scheme, &search) {
                 Ok(run) => {
                     let known = best.iter().any(|other| other.setting.scheme == *scheme);
                     best.extend((!known).then(|| run.clone()));
@@ -295,56 +302,39 @@ impl<'a> Planner<'a> {
                 Err(why) => self.notes.push(format!("{scheme} is left out: {why}")),
             }
         }
-        let mut candidates = self.candidates(&best, &pool, &tick);
+        let judged = self.judged(&tried);
+        let mut candidates = self.candidates(&best, &pool, &judged);
         candidates.sort_by(|a, b| {
             a.time_per_job.total_cmp(&b.time_per_job).then(a.work.total_cmp(&b.work))
         });
         progress(1.0);
-        self.verdict(candidates, &tried)
+        self.verdict(candidates, &tried, &judged)
     }
 
     /// What of a family was tried on the whole trace.
-    fn family(&self, family: &Family, search: &Search<'_>, pool: &Pool) -> Vec<Run> {
-        let spaces = spaces(family, &self.question.limits());
-        match self.method {
-            Method::Replay => {
-                spaces.into_par_iter().flat_map(|space| search.descend(&space)).collect()
-            }
-            Method::ClosedForms => {
-                let workers = self.replay.workers();
-                let has_form = |space: &&Space| space.has_closed_form(workers);
-                let all = |space: &Space| -> Vec<Setting> {
-                    space.points().iter().filter_map(|point| space.setting(point)).collect()
-                };
-                let settings: Vec<Setting> = spaces.iter().filter(has_form).flat_map(all).collect();
-                settings
-                    .into_par_iter()
-                    .filter_map(|setting| self.by_formula(&setting, pool))
-                    .collect()
-            }
-        }
+    fn family(&self, family: &Family, search: &Search<'_>) -> Vec<Run> {
+        let spaces = spaces(family, &self.question.limits(), self.question.rules);
+        spaces.into_par_iter().flat_map(|space| search.descend(&space)).collect()
     }
 
     /// A scheme that was asked for by its text, or why it cannot be compared.
-    fn own(&self, scheme: &SchemeSpec, search: &Search<'_>, pool: &Pool) -> Result<Run, String> {
+    fn own(&self, scheme: &SchemeSpec, search: &Search<'_>) -> Result<Run, String> {
         let whole = |setting: &Setting| self.replay.run(setting, self.replay.jobs());
-        let prompt = Setting::new(scheme.clone());
-        let run = match self.method {
-            Method::Replay => whole(&prompt).filter(|run| run.delay == 0).or_else(|| {
-                let late = families::MUS.par_iter().map(|mu| Setting {
-                    close: Close::Incremental,
-                    mu: Some(*mu),
-                    ..prompt.clone()
-                });
-                late.filter_map(|setting| whole(&setting)).min_by(|a, b| search.order(a, b))
-            }),
-            Method::ClosedForms => self.by_formula(&prompt, pool),
+        let prompt = Setting::new(scheme.clone()).under(self.question.rules);
+        let late = || {
+            let late = families::MUS.par_iter().map(|mu| Setting {
+                close: Close::Incremental,
+                mu: Some(*mu),
+                ..prompt.clone()
+            });
+            late.filter_map(|setting| whole(&setting)).min_by(|a, b| search.order(a, b))
+        };
+        let run = match self.question.rules {
+            ClosingRules::Usual => whole(&prompt).filter(|run| run.delay == 0).or_else(late),
+            ClosingRules::Paper => whole(&prompt),
         };
         let Question { max_delay, max_work, .. } = *self.question;
         match run {
-            None if self.method == Method::ClosedForms => {
-                Err(format!("fewer than {ROUNDS_MIN} rounds say nothing of it"))
-            }
             None => Err("it cannot be replayed on this trace".into()),
             Some(run) if run.delay > max_delay => {
                 Err(format!("its jobs are up to {} rounds late, not {max_delay}", run.delay))
@@ -356,59 +346,38 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A scheme by its closed form.
-    fn by_formula(&self, setting: &Setting, pool: &Pool) -> Option<Run> {
-        let (time_per_job, load, coverage) =
-            formulas::of(&setting.scheme, self.replay.workers(), pool, self.replay.growth())?;
-        let work = load * self.replay.workers() as f64;
-        Some(Run {
-            setting: setting.clone(),
-            delay: 0,
-            load,
-            work,
-            coverage,
-            exact: coverage == 1.0,
-            time_per_job,
-            seconds: None,
-        })
+    /// What may be chosen of all that was tried, `uncoded` first, to be judged; none where the trace
+    /// is too short.
+    fn judged(&self, tried: &[Run]) -> Option<Vec<Seconds>> {
+        let Question { max_work, inexact, .. } = *self.question;
+        let may_be = |run: &&Run| (run.exact || inexact) && run.work <= max_work;
+        let enough = self.replay.jobs() >= ROUNDS_MIN;
+        enough.then(|| tried.iter().filter(may_be).map(seconds).collect())
     }
 
-    /// Times per job of a scheme on traces drawn again.
-    fn again(&self, run: &Run, orders: &[Vec<usize>]) -> Vec<f64> {
-        let drawn = |order: &Vec<usize>| match (&run.seconds, self.method) {
-            (Some(seconds), _) => {
-                order.iter().map(|job| seconds[*job]).sum::<f64>() / order.len() as f64
-            }
-            (None, Method::Replay) => {
-                self.replay.reordered(&run.setting, order).unwrap_or(run.time_per_job)
-            }
-            (None, Method::ClosedForms) => {
-                let pool = Pool::new(
-                    order.iter().flat_map(|job| self.replay.rows()[*job].iter().copied()),
-                );
-                self.by_formula(&run.setting, &pool)
-                    .map_or(run.time_per_job, |run| run.time_per_job)
-            }
-        };
-        orders.par_iter().map(drawn).collect()
-    }
-
-    fn candidates(&self, best: &[Run], pool: &Pool, tick: &(dyn Fn() + Sync)) -> Vec<Candidate> {
-        let rows = self.replay.rows();
-        let orders =
-            bootstrap::resamples(rows.len(), bootstrap::run_length(rows), self.question.seed);
-        let drawn: Vec<Vec<f64>> =
-            best.par_iter().map(|run| self.again(run, &orders)).inspect(|_| tick()).collect();
+    fn candidates(
+        &self,
+        best: &[Run],
+        pool: &Pool,
+        judged: &Option<Vec<Seconds>>,
+    ) -> Vec<Candidate> {
         let gain = |time: f64, uncoded: f64| if uncoded > 0.0 { 1.0 - time / uncoded } else { 0.0 };
-        let candidate = |(run, times): (&Run, &Vec<f64>)| {
-            let gains =
-                times.iter().zip(&drawn[0]).map(|(time, uncoded)| gain(*time, *uncoded)).collect();
+        let fastest = judged.as_ref().and_then(|judged| judge::fastest(judged));
+        let judge = judged.as_ref().zip(fastest);
+        let judge = judge.map(|(judged, fastest)| Judge::new(&judged[0], fastest));
+        let candidate = |run: &Run| {
             let formula = formulas::of(
                 &run.setting.scheme,
                 self.replay.workers(),
                 pool,
                 self.replay.growth(),
             );
+            let doubts = judge.as_ref().map(|judge| {
+                let seconds = seconds(run);
+                let newer = judge.deciding(&seconds);
+                let whole = judge.whole(&seconds).without_best;
+                Doubts { whole, newer: (newer.gain, newer.without_best) }
+            });
             Candidate {
                 scheme: run.setting.scheme.clone(),
                 close: run.setting.close,
@@ -418,17 +387,22 @@ impl<'a> Planner<'a> {
                 work: run.work,
                 time_per_job: run.time_per_job,
                 gain: gain(run.time_per_job, best[0].time_per_job),
-                bounds: Bounds::of(times.clone(), gains),
+                doubts,
                 coverage: run.coverage,
                 exact: run.exact,
                 closed_form: formula.map(|(time, ..)| time),
                 reason: String::new(),
             }
         };
-        best.iter().zip(&drawn).map(candidate).collect()
+        best.iter().map(candidate).collect()
     }
 
-    fn verdict(&mut self, mut candidates: Vec<Candidate>, tried: &[Run]) -> Plan {
+    fn verdict(
+        &mut self,
+        mut candidates: Vec<Candidate>,
+        tried: &[Run],
+        judged: &Option<Vec<Seconds>>,
+    ) -> Plan {
         let uncoded = candidates.iter().find(|candidate| candidate.scheme == "uncoded").cloned();
         let uncoded = uncoded.unwrap_or_else(|| unreachable!("uncoded is always a candidate"));
         let whole = |candidate: &Candidate| {
@@ -438,15 +412,28 @@ impl<'a> Planner<'a> {
             || candidates.iter().filter(|candidate| candidate.exact || self.question.inexact);
         let fastest =
             eligible().min_by(|a, b| whole(a).total_cmp(&whole(b))).unwrap_or(&uncoded).clone();
-        let sound = |candidate: &&Candidate| {
-            candidate.bounds.gain_low >= -GAIN_MIN
-                && 1.0 - whole(candidate) / uncoded.time_per_job.max(f64::MIN_POSITIVE) >= GAIN_MIN
-        };
+        // Whether to code at all is for the newer half of the trace to say.
+        let is_spoken_for = |candidate: &&Candidate| candidate.newer_without_best() >= -GAIN_MIN;
+        let worth_it = |candidate: &Candidate| candidate.newer_gain() >= GAIN_MIN;
+        let to_code = eligible().filter(is_spoken_for).any(worth_it);
         let choice = eligible()
-            .filter(sound)
+            .filter(|candidate| {
+                candidate.scheme == "uncoded" || to_code && is_spoken_for(candidate)
+            })
             .min_by(|a, b| whole(a).total_cmp(&whole(b)))
             .unwrap_or(&uncoded)
             .clone();
+        let interval = match judged.as_ref().filter(|_| choice.scheme != "uncoded") {
+            None => Ok(None),
+            Some(judged) => {
+                let fastest = judge::fastest(judged).unwrap_or(&judged[0]);
+                Judge::new(&judged[0], fastest).interval(judged).map(Some)
+            }
+        };
+        let interval = interval.unwrap_or_else(|too_short| {
+            self.notes.push(too_short.to_string());
+            None
+        });
         for candidate in &mut candidates {
             candidate.reason = verdict::reason(candidate, &choice);
         }
@@ -458,17 +445,18 @@ impl<'a> Planner<'a> {
         causes.extend(causes::of_workers(&self.replay, uncoded.time_per_job));
         let mut stats = StragglerStats::new(self.replay.workers());
         self.replay.rows().iter().for_each(|row| stats.push(row));
-        let why = verdict::why(&choice, &fastest, &causes, &stats.summary());
+        let sure = (interval, self.replay.jobs());
+        let why = verdict::why(&choice, &fastest, sure, (&causes, &stats.summary()));
         self.notes.extend(verdict::notes(self.question, self.replay.jobs(), &uncoded, &choice));
         let tried: Vec<Point> = tried.iter().map(point).collect();
         Plan {
             workers: self.replay.workers(),
             jobs: self.replay.jobs(),
-            method: self.method,
             growth: self.question.growth,
             baseline: uncoded.time_per_job,
             recommended: choice.scheme.to_string(),
             gain: choice.gain,
+            interval,
             why,
             candidates,
             front: front(&tried, self.question.max_work),
@@ -477,6 +465,12 @@ impl<'a> Planner<'a> {
             tried,
         }
     }
+}
+
+/// Seconds of a run's jobs, the newest first, for a whole batch each.
+fn seconds(run: &Run) -> Seconds {
+    let coverage = run.coverage.max(f64::MIN_POSITIVE);
+    Seconds::of(run.seconds.iter().rev().map(|seconds| seconds / coverage))
 }
 
 fn uncoded() -> Setting {

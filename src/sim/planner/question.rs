@@ -5,7 +5,27 @@ use crate::codes::sequential::{Accept, Horizon};
 use crate::codes::{ParameterError, SchemeSpec};
 use crate::delays::Growth;
 use crate::ids::Job;
+use crate::sim::Close;
+use serde::Serialize;
 use thiserror::Error;
+
+/// When the rounds of the schemes of a plan close.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClosingRules {
+    /// Those of schemes without delay as soon as they can be decoded, those of others by
+    /// [`Close::Incremental`], with the deadline that is found best for each.
+    #[default]
+    Usual,
+    /// As the authors of sequential gradient coding close them: all by [`Close::All`], the slowest
+    /// being waited for where the deadline of twice the fastest answer does not do.
+    Paper,
+}
+
+impl ClosingRules {
+    /// Deadline tolerance of [`ClosingRules::Paper`].
+    pub const PAPER_MU: f64 = 1.0;
+}
 
 /// A trace, and what is allowed.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +53,8 @@ pub struct Question<'a> {
     pub families: &'a [Family],
     /// Schemes that are compared with the families' best, such as a matrix of one's own.
     pub also: &'a [SchemeSpec],
-    /// Seed of the traces drawn again.
-    pub seed: u64,
+    /// When rounds close.
+    pub rules: ClosingRules,
 }
 
 impl<'a> Question<'a> {
@@ -53,7 +73,7 @@ impl<'a> Question<'a> {
             share_costs: None,
             families: Registry::builtin().families(),
             also: &[],
-            seed: 1,
+            rules: ClosingRules::Usual,
         }
     }
 

@@ -226,6 +226,7 @@ fn crossed(sizes: &[usize], point: &Point) -> Vec<Point> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ClosingRules;
     use super::super::families::spaces;
     use super::*;
     use crate::codes::registry::{Family, Registry, SearchLimits};
@@ -247,10 +248,11 @@ mod tests {
     ) -> Vec<(&'static str, Run, Run)> {
         let replay = replay(preset, workers, rounds);
         let limits = SearchLimits { workers, max_delay, cut: 16, accumulate: 1 };
+        let rules = ClosingRules::Usual;
         let search = Search { replay: &replay, max_work: f64::INFINITY, tick: &|| () };
         let best = |runs: Vec<Run>| runs.into_iter().min_by(|a, b| search.order(a, b));
         let both = |family: &Family| {
-            let spaces = spaces(family, &limits);
+            let spaces = spaces(family, &limits, rules);
             let runs = |of: &dyn Fn(&Space) -> Vec<Run>| spaces.iter().flat_map(of).collect();
             let (found, all) = (
                 best(runs(&|space| search.descend(space))),

@@ -1,7 +1,6 @@
 //! What to say about a plan.
 
-use super::families::spaces;
-use super::{Candidate, Cause, GAIN_MIN, Question, ROUNDS_MIN};
+use super::{Candidate, Cause, GAIN_MIN, Interval, Question, ROUNDS_MIN};
 use crate::codes::registry::{Family, listed};
 use crate::delays::StragglerSummary;
 
@@ -43,9 +42,11 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
     match (candidate.scheme == "uncoded", candidate.gain) {
         (true, _) => format!("waits for everybody: {} slower", percent(slower)),
         (_, gain) if gain < 0.0 => "slower than uncoded".into(),
-        _ if candidate.bounds.gain_low < -GAIN_MIN => {
-            format!("too unsure: it may cost {} more time", percent(-candidate.bounds.gain_low))
-        }
+        _ if candidate.doubts.is_none() => "too few rounds to say".into(),
+        _ if candidate.newer_without_best() < -GAIN_MIN => format!(
+            "too unsure: without one run of rounds it costs {} more time",
+            percent(-candidate.newer_without_best())
+        ),
         (_, gain) if gain < GAIN_MIN => format!("gains less than {:.0} %", 100.0 * GAIN_MIN),
         _ if candidate.work < 0.95 * choice.work => {
             format!(
@@ -62,12 +63,9 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
 pub(super) fn why(
     choice: &Candidate,
     fastest: &Candidate,
-    causes: &[Cause],
-    found: &StragglerSummary,
+    (interval, jobs): (Option<Interval>, usize),
+    (causes, found): (&[Cause], &StragglerSummary),
 ) -> String {
-    let sure = |candidate: &Candidate| {
-        format!("{} to {}", percent(candidate.bounds.gain_low), percent(candidate.bounds.gain_high))
-    };
     let ratio = found.bound_by_median;
     let curable = causes
         .iter()
@@ -83,20 +81,21 @@ pub(super) fn why(
     if choice.scheme == "uncoded" {
         let best = if fastest.scheme == "uncoded" {
             "no scheme is any faster".into()
+        } else if fastest.doubts.is_none() {
+            format!(
+                "{jobs} rounds are too few to recommend a code (at least {ROUNDS_MIN}); on them \
+                 the fastest, {}, saves {}",
+                fastest.scheme,
+                percent(fastest.gain)
+            )
         } else if fastest.gain >= GAIN_MIN {
             let (name, gain) = (&fastest.scheme, percent(fastest.gain));
-            format!(
-                "the fastest, {name}, may save {gain} or cost time (95 %: {}), and more rounds \
-                 would tell",
-                sure(fastest)
-            )
+            format!("the fastest, {name}, may save {gain} or cost time, and more rounds would tell")
         } else {
             let (least, fastest_is) = (100.0 * GAIN_MIN, &fastest.scheme);
             format!(
-                "the fastest, {fastest_is}, saves {} (95 %: {}), less than the {least:.0} % that \
-                 are worth it",
-                percent(fastest.gain),
-                sure(fastest)
+                "the fastest, {fastest_is}, saves {}, less than the {least:.0} % that are worth it",
+                percent(fastest.gain)
             )
         };
         let second = match curable {
@@ -114,21 +113,27 @@ pub(super) fn why(
         };
         return format!("Do not code: {best}. {second}");
     }
-    let saves = match choice.bounds.gain_low {
-        low if low >= GAIN_MIN => "saves",
-        low if low > 0.0 => "likely saves",
+    let saves = match interval {
+        Some(interval) if interval.low >= GAIN_MIN => "saves",
+        Some(interval) if interval.low > 0.0 => "likely saves",
         _ => "may save",
     };
+    let sure = interval.map_or("how sure that is cannot be said".into(), |interval| {
+        format!(
+            "95 % for choosing so on such traces: {} to {}, judged on rounds that did not choose",
+            percent(interval.low),
+            percent(interval.high)
+        )
+    });
     let late = match choice.delay {
         0 => String::new(),
         1 => ", each job complete up to 1 round late".into(),
         rounds => format!(", each job complete up to {rounds} rounds late"),
     };
     let first = format!(
-        "{} {saves} {} of the time per job (95 %: {}) at {:.2} times the work{late}.",
+        "{} {saves} {} of the time per job ({sure}) at {:.2} times the work{late}.",
         choice.scheme,
         percent(choice.gain),
-        sure(choice),
         choice.work
     );
     let second = match curable {
@@ -194,16 +199,9 @@ pub(super) fn notes(
         );
     }
     if jobs < ROUNDS_MIN {
-        let workers = question.rows[0].len();
         notes.push(format!(
-            "{jobs} {unit} are too few to replay (at least {ROUNDS_MIN}): the times of {} are \
-             closed forms for workers that are slow independently; bursts, constantly slow \
-             workers, feedback schemes and codes over rounds cannot be judged, and intervals are \
-             too narrow",
-            listed(["uncoded"].into_iter().chain(names(question, |family| {
-                let spaces = spaces(family, &question.limits());
-                spaces.iter().any(|space| space.has_closed_form(workers))
-            })))
+            "{jobs} {unit} are fewer than {ROUNDS_MIN}: times are those of these {unit} and of no \
+             others, no code is recommended, and how sure a gain is cannot be said"
         ));
     } else if jobs < ROUNDS_ENOUGH {
         notes.push(format!(

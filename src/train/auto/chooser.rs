@@ -3,7 +3,7 @@
 use super::Auto;
 use crate::codes::SchemeSpec;
 use crate::delays::{Growth, recorded_row};
-use crate::sim::planner::{GAIN_MIN, Plan, PlanError, Question, plan};
+use crate::sim::planner::{GAIN_MIN, Plan, PlanError, Question, ROUNDS_MIN, plan};
 use crate::train::coordinator::median;
 use crate::train::{Policy, RoundRecord, SchemeChoice, StepRecord, Using};
 use std::collections::{BTreeMap, VecDeque};
@@ -357,12 +357,11 @@ impl Chooser {
             self.before.iter().filter_map(|before| self.auto.registry.parse(&before.scheme).ok());
         let also: Vec<SchemeSpec> = before.collect();
         let registry = self.auto.registry.clone();
-        let (cut, seed) = ((self.units as usize / self.workers).max(1), self.auto.seed);
+        let cut = (self.units as usize / self.workers).max(1);
         let work = move || {
             let question = Question {
                 max_delay: 0,
                 cut,
-                seed,
                 families: registry.families(),
                 also: &also,
                 ..Question::new(&rows, growth)
@@ -415,11 +414,13 @@ impl Chooser {
             |scheme: &str, time: f64| recorded.between + recorded.rounds * time * short(scheme);
         let uncoded = recorded.between + recorded.rounds * plan.baseline;
         let suits = plan.candidates.iter().filter(|candidate| {
-            // On traces drawn again it is not slower by much.
-            let gain_low = 1.0 - (1.0 - candidate.bounds.gain_low) * short(candidate.scheme.text());
+            // Without the steps that speak most for it, it is not slower by much. Of too few steps
+            // that cannot be told: then it is tried.
+            let whole = candidate.doubts.map_or(candidate.gain, |doubts| doubts.whole);
+            let doubtful = 1.0 - (1.0 - whole) * short(candidate.scheme.text());
             candidate.exact
                 && candidate.delay == 0
-                && gain_low >= -GAIN_MIN
+                && doubtful >= -GAIN_MIN
                 && candidate.scheme != UNCODED
                 && fits(&candidate.scheme, self.workers, self.units)
         });
@@ -463,9 +464,14 @@ impl Chooser {
         }
         self.coded.switched = self.all;
         self.coded.uncoded = Some(uncoded);
+        let rounds = (recorded.steps as f64 * recorded.rounds).round() as usize;
+        let few = match rounds < ROUNDS_MIN {
+            true => format!(" (of {rounds} rounds alone: how sure that is cannot be said)"),
+            false => String::new(),
+        };
         let why = format!(
             "from {} recorded steps, {scheme} should take {time:.3} s per step instead of \
-             {uncoded:.3} s uncoded: switching",
+             {uncoded:.3} s uncoded{few}: switching",
             recorded.steps
         );
         self.choose(&scheme, Some(time), Some(why))

@@ -1,7 +1,9 @@
 //! What workers have spent on rounds, as they report it: also those that nobody waited for.
 
+use crate::doctor::WorkReport;
 use crate::ids::{Part, Round, Task, Worker};
 use crate::transport::TaskSpent;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::VecDeque;
 
@@ -9,7 +11,7 @@ use std::collections::VecDeque;
 const DECIMALS: f64 = 1e6;
 
 /// What a worker has done for a round, in a record as the list `[round, worker, computed, progress,
-/// came]`; times in seconds.
+/// came, units]`; times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpentRecord {
     /// Which round.
@@ -22,21 +24,27 @@ pub struct SpentRecord {
     pub progress: f64,
     /// From the opening of that round to the worker's last word of it.
     pub came: f64,
+    /// Units that it has finished; 0 in records that do not tell.
+    pub units: u64,
 }
 
 impl Serialize for SpentRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { round, worker, computed, progress, came } = *self;
+        let Self { round, worker, computed, progress, came, units } = *self;
         let [computed, progress, came] =
             [computed, progress, came].map(|number| (number * DECIMALS).round() / DECIMALS);
-        (round, worker, computed, progress, came).serialize(serializer)
+        (round, worker, computed, progress, came, units).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for SpentRecord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (round, worker, computed, progress, came) = Deserialize::deserialize(deserializer)?;
-        Ok(Self { round, worker, computed, progress, came })
+        let WorkReport { round, worker, computed, progress, came, units } =
+            Deserialize::deserialize(deserializer)?;
+        let worker = u32::try_from(worker)
+            .map_err(|_| Error::custom(format!("{worker} is no worker's number")))?;
+        let units = units.unwrap_or(0);
+        Ok(Self { round, worker: Worker(worker), computed, progress, came, units })
     }
 }
 
@@ -94,6 +102,7 @@ impl Account {
             computed: self.computed,
             progress: progress.min(1.0),
             came: (heard - opened).max(0.0),
+            units: self.finished,
         })
     }
 }
@@ -236,14 +245,27 @@ mod tests {
         spending.done(ME, task(0, 0), spent(2.0, 2), 12.0);
         assert!(spending.take().is_empty(), "the round is open");
         spending.closed(Round(0), 10.0);
-        let first =
-            SpentRecord { round: 0, worker: Worker(0), computed: 1.0, progress: 1.0, came: 1.0 };
+        let first = SpentRecord {
+            round: 0,
+            worker: Worker(0),
+            computed: 1.0,
+            progress: 1.0,
+            came: 1.0,
+            units: 2,
+        };
         assert_eq!(spending.take(), [first]);
         spending.assigned(ME, Round(1), &[of_two(task(1, 0))], 0.0);
         spending.dropped(ME, spent(0.5, 1), 13.0);
-        let home = SpentRecord { round: 0, worker: ME, computed: 2.5, progress: 0.75, came: 3.0 };
+        let home = SpentRecord {
+            round: 0,
+            worker: ME,
+            computed: 2.5,
+            progress: 0.75,
+            came: 3.0,
+            units: 3,
+        };
         assert_eq!(spending.take(), [home]);
-        assert_eq!(serde_json::to_string(&home).unwrap(), "[0,1,2.5,0.75,3.0]");
+        assert_eq!(serde_json::to_string(&home).unwrap(), "[0,1,2.5,0.75,3.0,3]");
         assert_eq!(spending.len(), 1);
     }
 
@@ -255,7 +277,8 @@ mod tests {
         spending.done(ME, task(4, 0), spent(1.0, 2), 1.5);
         spending.lost(ME);
         spending.closed(Round(4), 0.5);
-        let of_lost = SpentRecord { round: 4, worker: ME, computed: 1.0, progress: 0.5, came: 1.0 };
+        let of_lost =
+            SpentRecord { round: 4, worker: ME, computed: 1.0, progress: 0.5, came: 1.0, units: 2 };
         assert_eq!(spending.take(), [of_lost]);
         spending.assigned(ME, Round(5), &[of_two(task(5, 0))], 0.0);
         spending.done(ME, task(5, 0), None, 2.0);
@@ -274,7 +297,7 @@ mod tests {
         spending.done(ME, task(0, 0), spent(3.0, 2), 5.0);
         spending.closed(Round(1), 1.5);
         let of_second =
-            SpentRecord { round: 1, worker: ME, computed: 3.0, progress: 1.0, came: 3.5 };
+            SpentRecord { round: 1, worker: ME, computed: 3.0, progress: 1.0, came: 3.5, units: 2 };
         assert_eq!((spending.take(), spending.len()), (vec![of_second], 0));
     }
 }

@@ -31,7 +31,8 @@ impl Advice<'_> {
             // Whether a code is worth it as long as they are as slow.
             Problem::DeadWorkers { .. }
             | Problem::ConstantlySlow { .. }
-            | Problem::SlightlySlow { .. } => self.would_code(self.args.from),
+            | Problem::SlightlySlow { .. }
+            | Problem::Waiting => self.would_code(self.args.from),
             Problem::SlowerSince { since, .. } => self.would_code(Some(since.step)),
             Problem::EverybodySlowerSince { since, .. } => {
                 self.again(Some(since.step), self.args.to)

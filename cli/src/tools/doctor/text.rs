@@ -4,7 +4,7 @@ use super::STDIN;
 use super::advice::Advice;
 use crate::layout::{Column, Table, Width};
 use crate::tools::planner::table_of;
-use codedgrad::doctor::{Because, Caution, Examination, ExaminedWorker, Finding};
+use codedgrad::doctor::{Because, Caution, Examination, ExaminedWorker, Finding, NoReplay};
 use codedgrad::sim::planner::Candidate;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -92,18 +92,35 @@ fn findings(advice: &Advice<'_>, width: Width, shown: usize, text: &mut String) 
 /// What is said where nothing was found: that is no health where little can be seen.
 fn nothing(advice: &Advice<'_>) -> String {
     let found = advice.found;
-    let late = found.cautions.iter().any(Caution::hides_workers);
-    if late {
+    if found.cautions.iter().any(Caution::hides_workers) {
         return "Whether a worker is slow cannot be seen in these times: they look as if they were \
                 taken after the all-reduce, where all workers show the slowest one's. Measure \
                 before it.\n"
             .into();
+    }
+    let compared = found.of_workers.iter().any(|worker| worker.ratio.is_some());
+    if !compared && found.workers > 1 {
+        return not_known(found);
     }
     let estimated = found.estimated.filter(|estimated| *estimated > ESTIMATED_MOST);
     let unseen = estimated.is_some() || !advice.not_seen.is_empty();
     match unseen {
         true => "Nothing is wrong with what was received, which is not all.\n".into(),
         false => "Nothing is wrong that the record shows.\n".into(),
+    }
+}
+
+/// What is said where workers could not be compared.
+fn not_known(found: &Examination) -> String {
+    let under = found.scheme.split(':').next().unwrap_or_default();
+    match found.what_if.reason {
+        Some(NoReplay::Feedback { .. } | NoReplay::Delayed { .. }) => format!(
+            "Which workers are slow is not known under {under}: the record does not tell what \
+             they computed. Nothing else is wrong that it shows.\n"
+        ),
+        _ => "Which workers are slow is not known. Nothing else is wrong that the record \
+              shows.\n"
+            .into(),
     }
 }
 

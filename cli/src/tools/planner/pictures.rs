@@ -6,8 +6,9 @@ use codedgrad::sim::planner::{Plan, Point};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+/// Exact schemes are full and others hollow, so that they differ without colours too.
 const TRIED: RGBColor = RGBColor(190, 200, 210);
-const INEXACT: RGBColor = RGBColor(235, 190, 170);
+const INEXACT: RGBColor = RGBColor(150, 95, 70);
 /// More work than that is drawn only where it is recommended.
 const WORK_SHOWN: f64 = 8.0;
 /// A time below that part of the longest has no room for a name under it.
@@ -47,7 +48,8 @@ pub(crate) fn time_against_work(plan: &Plan) -> anyhow::Result<String> {
             .bold_line_style(FRAME);
         mesh.draw().map_err(failed)?;
         let dot = |point: &Point| {
-            Circle::new(at(point), 2, if point.exact { TRIED } else { INEXACT }.filled())
+            let style = if point.exact { TRIED.filled() } else { INEXACT.stroke_width(1) };
+            Circle::new(at(point), 2, style)
         };
         chart
             .draw_series(plan.tried.iter().step_by(skip.max(1)).filter(shown).map(dot))
@@ -77,16 +79,16 @@ pub(crate) fn time_against_work(plan: &Plan) -> anyhow::Result<String> {
     Ok(svg)
 }
 
-/// What the colours mean, in a line of its own above the points.
+/// What the marks mean, in a line of its own above the points.
 fn legend(canvas: &Canvas<'_>) -> anyhow::Result<()> {
     let legend = [
-        (14, TRIED, "tried"),
-        (84, INEXACT, "tried, not exact"),
-        (224, SERIES[1], "nothing beats it in both"),
-        (414, SERIES[0], "recommended"),
+        (14, 2, TRIED.filled(), "tried, exact"),
+        (124, 2, INEXACT.stroke_width(1), "tried, not exact"),
+        (260, 3, SERIES[1].filled(), "no exact one beats it in both"),
+        (480, 6, SERIES[0].stroke_width(2), "recommended"),
     ];
-    for (left, colour, words) in legend {
-        rectangle(canvas, (left, 40), (left + 10, 50), colour)?;
+    for (left, size, style, words) in legend {
+        canvas.draw(&Circle::new((left + 5, 45), size, style)).map_err(failed)?;
         text(canvas, (left + 18, 38), 13, words)?;
     }
     Ok(())
@@ -109,56 +111,53 @@ fn work_shown(plan: &Plan) -> (f64, f64) {
     (least - margin, greatest + margin)
 }
 
-/// A bar per candidate, and where 95 % of the traces drawn again would put its end.
+/// A bar per candidate over an axis of seconds per job: full where the scheme is exact, hollow where
+/// it is not.
 pub(crate) fn by_scheme(plan: &Plan) -> anyhow::Result<String> {
     let left = 300;
     let right = 700;
     let line = 26;
-    let longest = plan
-        .candidates
-        .iter()
-        .map(|candidate| candidate.bounds.high.max(candidate.time_per_job))
-        .fold(f64::MIN_POSITIVE, f64::max);
+    let times = plan.candidates.iter().map(|candidate| candidate.time_per_job);
+    let longest = times.fold(f64::MIN_POSITIVE, f64::max);
     let at = |seconds: f64| left + (seconds / longest * f64::from(right - left)).round() as i32;
     let mut svg = String::new();
     {
-        let size = (790, (70 + line * plan.candidates.len() as i32) as u32);
+        let end = 66 + line * plan.candidates.len() as i32;
+        let size = (790, (end + 50) as u32);
         let canvas = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         canvas.fill(&WHITE).map_err(failed)?;
-        text(
-            &canvas,
-            (12, 10),
-            16,
-            "Seconds per job (bars), 95 % intervals (lines), work in brackets",
-        )?;
-        for (number, candidate) in (0..).zip(&plan.candidates) {
-            let top = 44 + line * number;
-            let colour = match (candidate.scheme.text() == plan.recommended, candidate.exact) {
-                (true, _) => SERIES[0],
-                (false, true) => SERIES[1],
-                (false, false) => INEXACT,
-            };
-            let name = format!(
-                "{} ({:.2}){}",
-                candidate.scheme,
-                candidate.work,
-                if candidate.exact { "" } else { " not exact" }
-            );
-            text(&canvas, (12, top + 2), 13, &name)?;
-            rectangle(&canvas, (left, top), (at(candidate.time_per_job), top + 16), colour)?;
-            rectangle(
-                &canvas,
-                (at(candidate.bounds.low), top + 7),
-                (at(candidate.bounds.high), top + 9),
-                INK,
-            )?;
-            text(
-                &canvas,
-                (at(candidate.bounds.high.max(candidate.time_per_job)) + 8, top + 2),
-                13,
-                &format!("{:.4}", candidate.time_per_job),
-            )?;
+        text(&canvas, (12, 10), 16, "Time per job, by scheme (its work in brackets)")?;
+        let legend = [
+            (12, SERIES[0].filled(), "recommended"),
+            (130, SERIES[1].filled(), "exact"),
+            (210, INEXACT.stroke_width(1), "not exact"),
+        ];
+        for (at, style, words) in legend {
+            canvas.draw(&Rectangle::new([(at, 40), (at + 10, 50)], style)).map_err(failed)?;
+            text(&canvas, (at + 16, 38), 13, words)?;
         }
+        for (number, candidate) in (0..).zip(&plan.candidates) {
+            let top = 66 + line * number;
+            let style = match (candidate.scheme.text() == plan.recommended, candidate.exact) {
+                (true, _) => SERIES[0].filled(),
+                (false, true) => SERIES[1].filled(),
+                (false, false) => INEXACT.stroke_width(1),
+            };
+            let name = format!("{} ({:.2})", candidate.scheme, candidate.work);
+            text(&canvas, (12, top + 2), 13, &name)?;
+            let right = at(candidate.time_per_job);
+            let bar = Rectangle::new([(left, top), (right, top + 16)], style);
+            canvas.draw(&bar).map_err(failed)?;
+            text(&canvas, (right + 8, top + 2), 13, &format!("{:.4}", candidate.time_per_job))?;
+        }
+        rectangle(&canvas, (left, end), (right, end + 1), INK)?;
+        for quarter in 0..=4 {
+            let seconds = longest * f64::from(quarter) / 4.0;
+            let place = at(seconds);
+            rectangle(&canvas, (place, end), (place + 1, end + 5), INK)?;
+            text(&canvas, (place - 14, end + 8), 12, &format!("{seconds:.3}"))?;
+        }
+        text(&canvas, (left, end + 26), 13, "seconds per job")?;
         canvas.present().map_err(failed)?;
     }
     Ok(svg)

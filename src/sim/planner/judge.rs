@@ -1,0 +1,311 @@
+//! How sure a gain is, judged on rounds that had no part in choosing.
+//!
+//! What is fastest on a trace is so partly by luck, and its time there is too good. So the newer half
+//! of the trace decides whether to code at all, and the older half judges: each of its blocks is
+//! timed under the scheme that is the fastest after it. Time runs backwards here: series are given
+//! the newest job first.
+//!
+//! # Formula
+//! ```text
+//! gain = 1 - sum_b c_b / sum_b u_b              over the B blocks of the older half
+//! e_b  = c_b - (1 - gain) u_b                   and so, with its own gain, in the newer half
+//! s    = sqrt(B (1 + 0.4 m / L) sum e_b^2 / (B + B' - 2)) / sum_b u_b
+//! interval = gain -+ t(B - 1) s
+//! ```
+//! where `u_b` and `c_b` are seconds of block `b` uncoded and under what was chosen without it, `m`
+//! is the trace's memory in jobs, `L >= 2.5 m` a block's length, `B'` the newer half's blocks, and
+//! `t` Student's 97.5 % quantile. The newer half has a part in the width alone: rare stalls that
+//! it met may come again, though the older half had none.
+
+use serde::Serialize;
+use thiserror::Error;
+
+/// Blocks are so many times as long as the memory, since blocks side by side are alike otherwise.
+const MEMORIES: f64 = 2.5;
+/// The shortest block.
+const SHORTEST: usize = 3;
+/// More blocks than that make no difference to an interval.
+const BLOCKS_MOST: usize = 10;
+/// With fewer there is none.
+const BLOCKS_LEAST: usize = 5;
+/// Blocks by which it is decided whether to code, at least.
+const DECIDING_LEAST: usize = 3;
+/// How much of a block's neighbour is in its variance, by memory over length.
+const BESIDE: f64 = 0.4;
+/// An autocorrelation of so many standard errors of none is one.
+const CORRELATED: f64 = 2.0;
+/// Student's 97.5 % quantiles for 4 to 9 degrees of freedom.
+const STUDENT: [f64; 6] = [2.776, 2.571, 2.447, 2.365, 2.306, 2.262];
+
+/// Between what the gain lies of choosing the fastest scheme from a trace like this one, at 95 %.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Interval {
+    /// From here.
+    pub low: f64,
+    /// To here.
+    pub high: f64,
+    /// Blocks that judged it.
+    pub blocks: usize,
+    /// Jobs of a block.
+    pub block: usize,
+}
+
+/// Why there is no interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "the trace is too short to say how sure that is: its memory is {memory} jobs, and half of it \
+     makes {blocks} blocks of {block}, not {BLOCKS_LEAST}"
+)]
+pub(super) struct TooShort {
+    memory: usize,
+    block: usize,
+    blocks: usize,
+}
+
+/// Seconds of the jobs of a trace under one scheme, the newest first, added up: entry `k` is that of
+/// the `k` newest.
+pub(super) struct Seconds(Vec<f64>);
+
+impl Seconds {
+    /// Of jobs, in seconds that count for a whole batch each.
+    pub(super) fn of(seconds: impl IntoIterator<Item = f64>) -> Self {
+        let mut sums = vec![0.0];
+        let mut sum = 0.0;
+        sums.extend(seconds.into_iter().map(|seconds| {
+            sum += seconds;
+            sum
+        }));
+        Self(sums)
+    }
+
+    fn jobs(&self) -> usize {
+        self.0.len() - 1
+    }
+
+    fn between(&self, from: usize, to: usize) -> f64 {
+        self.0[to] - self.0[from]
+    }
+
+    fn each(&self) -> impl Iterator<Item = f64> + '_ {
+        self.0.windows(2).map(|pair| pair[1] - pair[0])
+    }
+}
+
+/// A gain over some blocks, and what is left in each of them.
+struct Gain {
+    gain: f64,
+    squares: f64,
+    uncoded: f64,
+    blocks: usize,
+}
+
+impl Gain {
+    /// Of blocks with their seconds uncoded and coded.
+    fn over(blocks: &[(f64, f64)]) -> Self {
+        let uncoded: f64 = blocks.iter().map(|block| block.0).sum();
+        let coded: f64 = blocks.iter().map(|block| block.1).sum();
+        let part = if uncoded > 0.0 { coded / uncoded } else { 1.0 };
+        let squares = blocks.iter().map(|(uncoded, coded)| (coded - part * uncoded).powi(2)).sum();
+        Self { gain: 1.0 - part, squares, uncoded, blocks: blocks.len() }
+    }
+}
+
+/// A gain over some jobs, and what is left of it without the block that speaks most for it: what
+/// one block says is not enough.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Seen {
+    pub(super) gain: f64,
+    pub(super) without_best: f64,
+}
+
+/// A trace as it is judged.
+pub(super) struct Judge<'a> {
+    uncoded: &'a Seconds,
+    half: usize,
+    memory: usize,
+    /// Jobs of a block, at least.
+    least: usize,
+}
+
+impl<'a> Judge<'a> {
+    /// With the memory that the seconds under these schemes have.
+    pub(super) fn new(uncoded: &'a Seconds, fastest: &Seconds) -> Self {
+        let saved = uncoded.each().zip(fastest.each()).map(|(uncoded, fastest)| uncoded - fastest);
+        let all: [Vec<f64>; 3] =
+            [uncoded.each().collect(), fastest.each().collect(), saved.collect()];
+        let memory = all.iter().map(|series| memory(series)).max().unwrap_or(1);
+        let least = match memory {
+            1 => SHORTEST,
+            memory => (MEMORIES * memory as f64).ceil() as usize,
+        };
+        Self { uncoded, half: uncoded.jobs() / 2, memory, least }
+    }
+
+    /// What the half that decides says of a scheme.
+    pub(super) fn deciding(&self, scheme: &Seconds) -> Seen {
+        self.seen(scheme, self.half)
+    }
+
+    /// What all jobs say of a scheme, for those who try it and see.
+    pub(super) fn whole(&self, scheme: &Seconds) -> Seen {
+        self.seen(scheme, self.uncoded.jobs())
+    }
+
+    fn seen(&self, scheme: &Seconds, jobs: usize) -> Seen {
+        let block = self.least.max(jobs / BLOCKS_MOST).min(jobs / DECIDING_LEAST);
+        let mut blocks = self.timed(&edges(0, jobs, block.max(1)), |_| scheme);
+        let gain = Gain::over(&blocks).gain;
+        let saved = |block: &(f64, f64)| block.0 - block.1;
+        let best =
+            (0..blocks.len()).max_by(|a, b| saved(&blocks[*a]).total_cmp(&saved(&blocks[*b])));
+        if let Some(best) = best {
+            blocks.swap_remove(best);
+        }
+        Seen { gain, without_best: Gain::over(&blocks).gain }
+    }
+
+    fn timed<'b>(&self, edges: &[usize], chosen: impl Fn(usize) -> &'b Seconds) -> Vec<(f64, f64)> {
+        let block = |ends: &[usize]| {
+            let (from, to) = (ends[0], ends[1]);
+            (self.uncoded.between(from, to), chosen(from).between(from, to))
+        };
+        edges.windows(2).map(block).collect()
+    }
+
+    /// How sure the gain of the fastest of these schemes is, `uncoded` being one of them.
+    pub(super) fn interval(&self, schemes: &[Seconds]) -> Result<Interval, TooShort> {
+        let jobs = self.uncoded.jobs();
+        let judging = jobs - self.half;
+        let block = self.least.max(judging / BLOCKS_MOST);
+        let blocks = judging / block;
+        if blocks < BLOCKS_LEAST {
+            return Err(TooShort { memory: self.memory, block, blocks });
+        }
+        let fastest = |before: usize| {
+            let fastest = schemes.iter().min_by(|a, b| a.0[before].total_cmp(&b.0[before]));
+            fastest.unwrap_or(self.uncoded)
+        };
+        let judged = Gain::over(&self.timed(&edges(self.half, jobs, block), fastest));
+        let decided = fastest(self.half);
+        let earlier = Gain::over(&self.timed(&edges(0, self.half, block), |_| decided));
+        let count = (judged.blocks + earlier.blocks - 2) as f64;
+        let variance = (judged.squares + earlier.squares) / count;
+        let beside = 1.0 + BESIDE * self.memory as f64 / block as f64;
+        let error = (judged.blocks as f64 * variance * beside).sqrt()
+            / judged.uncoded.max(f64::MIN_POSITIVE);
+        let student = STUDENT[(judged.blocks - BLOCKS_LEAST).min(STUDENT.len() - 1)];
+        Ok(Interval {
+            low: judged.gain - student * error,
+            high: judged.gain + student * error,
+            blocks: judged.blocks,
+            block,
+        })
+    }
+}
+
+/// The fastest of some schemes on the whole trace; none of none.
+pub(super) fn fastest(schemes: &[Seconds]) -> Option<&Seconds> {
+    let whole = |seconds: &Seconds| seconds.between(0, seconds.jobs());
+    schemes.iter().min_by(|a, b| whole(a).total_cmp(&whole(b)))
+}
+
+/// The ends of blocks of at least so many jobs, as equal as they can be.
+fn edges(from: usize, to: usize, block: usize) -> Vec<usize> {
+    let blocks = ((to - from) / block).max(1);
+    (0..=blocks).map(|place| from + place * (to - from) / blocks).collect()
+}
+
+/// How many jobs in a row hang together: the first distance at which they do not any more.
+fn memory(series: &[f64]) -> usize {
+    let count = series.len() as f64;
+    let mean = series.iter().sum::<f64>() / count;
+    let off: Vec<f64> = series.iter().map(|value| value - mean).collect();
+    let squares: f64 = off.iter().map(|off| off * off).sum();
+    // A constant series has rounding errors only.
+    if squares <= count * (1e-9 * mean).powi(2) {
+        return 1;
+    }
+    let correlated = |apart: &usize| {
+        let product: f64 = off.iter().zip(&off[*apart..]).map(|(a, b)| a * b).sum();
+        product / squares >= CORRELATED / count.sqrt()
+    };
+    1 + (1..series.len() / 4).take_while(correlated).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(series: &[f64]) -> Seconds {
+        Seconds::of(series.iter().copied())
+    }
+
+    #[test]
+    fn memory_is_as_long_as_spells_are() {
+        let spells = |length: usize| -> Vec<f64> {
+            // Spells begin where a generator says so.
+            let mut state = 1_u64;
+            let mut series = vec![1.0; 600];
+            for start in (0..590).step_by(length) {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                if state >> 62 == 0 {
+                    series[start..start + length].fill(4.0);
+                }
+            }
+            series
+        };
+        assert_eq!(memory(&[2.0; 50]), 1);
+        assert_eq!(memory(&spells(1)), 1);
+        assert!((4..=10).contains(&memory(&spells(5))), "{}", memory(&spells(5)));
+        let rising: Vec<f64> = (0..100).map(f64::from).collect();
+        assert_eq!(memory(&rising), 25, "a quarter of the trace, and no interval");
+    }
+
+    /// Two schemes that are the faster one in turns: what is chosen is always late, and the interval
+    /// knows it though each scheme seems to gain.
+    #[test]
+    fn what_is_chosen_is_judged_on_what_comes_after() {
+        let uncoded = seconds(&[1.0; 40]);
+        let first: Vec<f64> = (0..40).map(|job| if job < 20 { 0.5 } else { 1.6 }).collect();
+        let schemes = [seconds(&[1.0; 40]), seconds(&first)];
+        let judge = Judge { uncoded: &uncoded, half: 20, memory: 1, least: 3 };
+        assert_eq!(judge.deciding(&schemes[1]), Seen { gain: 0.5, without_best: 0.5 });
+        let interval = judge.interval(&schemes).unwrap();
+        assert!(interval.low < 0.0, "{interval:?}");
+        assert_eq!((interval.blocks, interval.block), (6, 3));
+    }
+
+    /// The interval of a plain mean is Student's.
+    #[test]
+    fn intervals_are_as_wide_as_theory_says() {
+        let uncoded = seconds(&[1.0; 200]);
+        // Blocks of 10 with sums 4 and 6 by turns: gain 0.5, residuals of 1.
+        let halves: Vec<f64> = (0..200).map(|job| [0.4, 0.6][job / 10 % 2]).collect();
+        let judge = Judge { uncoded: &uncoded, half: 100, memory: 1, least: 10 };
+        let found = judge.interval(&[seconds(&halves)]).unwrap();
+        let expected = 2.262 * (10.0 * 20.0 / 18.0 * 1.04_f64).sqrt() / 100.0;
+        assert!((found.low - (0.5 - expected)).abs() < 1e-9, "{found:?} {expected}");
+        assert!((found.high - (0.5 + expected)).abs() < 1e-9, "{found:?} {expected}");
+    }
+
+    #[test]
+    fn one_event_is_no_reason_to_code() {
+        let mut event = vec![1.0; 60];
+        event[10] = 60.0;
+        let uncoded = seconds(&event);
+        let coded = seconds(&[1.14; 60]);
+        let judge = Judge::new(&uncoded, &coded);
+        let early = judge.deciding(&coded);
+        assert!(early.gain > 0.5 && early.without_best < -0.03, "{early:?}");
+    }
+
+    #[test]
+    fn a_short_trace_has_no_interval() {
+        let uncoded = seconds(&[1.0; 24]);
+        let judge = Judge { uncoded: &uncoded, half: 12, memory: 1, least: 3 };
+        let refused = judge.interval(&[seconds(&[1.0; 24])]).unwrap_err();
+        assert_eq!(refused, TooShort { memory: 1, block: 3, blocks: 4 });
+        assert!(refused.to_string().contains("too short to say"), "{refused}");
+    }
+}
