@@ -345,7 +345,7 @@ fn slow_per_unit(
         out,
         "{} {compute} {} times as long per unit as the quickest, and others do that work; repair \
          or replace",
-        named(&numbers),
+        named(&numbers, names),
         spread(&ratios)
     )
 }
