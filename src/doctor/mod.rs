@@ -595,7 +595,7 @@ impl Seen<'_> {
 
     /// Whether nothing but the first rounds was slow.
     fn is_warm_up(&self) -> bool {
-        let slow = what_if::slow_rounds(self.times);
+        let slow = self.times.quickest.slow_rounds();
         slow.len() <= WARM_UP_MOST && slow.iter().enumerate().all(|(at, round)| at == *round)
     }
 

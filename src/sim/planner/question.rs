@@ -5,7 +5,6 @@ use crate::codes::sequential::{Accept, Horizon};
 use crate::codes::{ParameterError, SchemeSpec};
 use crate::delays::Growth;
 use crate::ids::Job;
-use crate::sim::Close;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -14,10 +13,11 @@ use thiserror::Error;
 #[serde(rename_all = "lowercase")]
 pub enum ClosingRules {
     /// Those of schemes without delay as soon as they can be decoded, those of others by
-    /// [`Close::Incremental`], with the deadline that is found best for each.
+    /// [`Close::Incremental`](crate::sim::Close::Incremental), with the deadline that is found best for each.
     #[default]
     Usual,
-    /// As the authors of sequential gradient coding close them: all by [`Close::All`], the slowest
+    /// As the authors of sequential gradient coding close them: all by
+    /// [`Close::All`](crate::sim::Close::All), the slowest
     /// being waited for where the deadline of twice the fastest answer does not do.
     Paper,
 }
