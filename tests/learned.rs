@@ -139,7 +139,7 @@ fn where_no_group_is_the_larger_one_all_are_named() {
 #[test]
 fn who_comes_later_has_to_agree() {
     let security = Security::Plain { token: Token::fresh().unwrap() };
-    let run = Coordinator::builder("groups:s=1").workers(2).gather_within(Duration::ZERO);
+    let run = Coordinator::builder("groups:s=1").workers(2).gather_within(Duration::from_secs(1));
     let open = run.open("127.0.0.1:0", security.clone()).unwrap();
     let (address, status) = (open.address().to_string(), open.status());
     let first = {

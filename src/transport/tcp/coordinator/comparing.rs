@@ -67,16 +67,25 @@ impl Comparison {
         }
     }
 
+    /// A worker says what it trains, all of it or what it did not say before.
+    fn note(&mut self, worker: u32, facts: &RunFacts) {
+        let told = self.told.entry(worker).or_default();
+        // Another process in its place may train something else.
+        if told.agree(facts).is_err() {
+            *told = facts.clone();
+        }
+    }
+
     /// A worker trains what is known so far.
     pub(super) fn agrees(&mut self, worker: u32, facts: &RunFacts) {
-        self.told.insert(worker, facts.clone());
+        self.note(worker, facts);
         self.differ.remove(&worker);
         self.outside.remove(&worker);
     }
 
     /// A worker trains something else, and waits outside if it has just called.
     pub(super) fn differs(&mut self, worker: u32, facts: &RunFacts, outside: Option<Outside>) {
-        self.told.insert(worker, facts.clone());
+        self.note(worker, facts);
         self.differ.insert(worker);
         match outside {
             Some(outside) => drop(self.outside.insert(worker, outside)),
