@@ -190,20 +190,10 @@ impl CoordinatorSums {
                 lock(&self.node.sums()).forget_names(oldest);
             }
             CoordinatorEvent::Held { worker, step, attempt, digest } => {
-                let key = (step, attempt);
-                match self.monitors.expected(step) == Some(key) {
-                    // Kept until it is known whether the step is made of that sum: before, it
-                    // decides nothing.
-                    true => self.expected.heard(worker, Heard::Held(digest)),
-                    false => self.held(now, worker, key, digest, out),
-                }
+                self.heard(now, worker, (step, attempt), Heard::Held(digest), out);
             }
             CoordinatorEvent::NotFinite { worker, step, attempt, of } => {
-                let key = (step, attempt);
-                match self.monitors.expected(step) == Some(key) {
-                    true => self.expected.heard(worker, Heard::NotFinite(of)),
-                    false => self.says_not_finite(worker, key, of, out),
-                }
+                self.heard(now, worker, (step, attempt), Heard::NotFinite(of), out);
             }
             CoordinatorEvent::Waiting { worker, step, attempt, on } => {
                 let monitor = self.monitors.get_mut((step, attempt));
@@ -403,9 +393,9 @@ impl CoordinatorSums {
         monitor.group = group;
         monitor.own = group.is_none() && alone;
         if group.is_none() {
-            monitor.owners.clone_from(&plan.owners);
+            monitor.parts.owners.clone_from(&plan.owners);
         }
-        monitor.term_holders.extend(&holders);
+        monitor.parts.term_holders.extend(&holders);
         monitor.given.extend(&plan.receivers);
         self.monitors.begin(key, monitor);
         self.node.supersede(step, attempt);
@@ -525,6 +515,18 @@ impl CoordinatorSums {
         let monitor = self.monitors.get_mut(key);
         if monitor.is_none_or(|monitor| monitor.given.insert(worker)) {
             self.give(now, key, worker, out);
+        }
+    }
+
+    /// A worker says something of a sum. Of one that is expected it is kept until it is known whether
+    /// the step is made of it: before, it decides nothing.
+    fn heard(&mut self, now: Instant, worker: u32, key: Key, what: Heard, out: &mut Effects) {
+        if self.monitors.expected(key.0) == Some(key) {
+            return self.expected.heard(worker, what);
+        }
+        match what {
+            Heard::Held(digest) => self.held(now, worker, key, digest, out),
+            Heard::NotFinite(of) => self.says_not_finite(worker, key, of, out),
         }
     }
 

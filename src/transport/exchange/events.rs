@@ -142,7 +142,7 @@ pub(in crate::transport) enum WorkerEvent {
     Group(CollectiveCommand),
     /// A node lacks a sum that is here.
     Give { step: Step, attempt: u32, to: u32 },
-    /// The chunks of a sum come of these nodes, whoever summed them.
+    /// The chunks of a sum come of these nodes, also if others have summed them.
     TakeSum { step: Step, attempt: u32, owners: Vec<Owner> },
     /// The coordinator is to be told what is here of a sum.
     TellDigests { step: Step, attempt: u32 },

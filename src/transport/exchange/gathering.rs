@@ -36,6 +36,16 @@ const WINDOW: usize = 1;
 const PATIENCE_FACTOR: u32 = 8;
 const PATIENCE: Duration = Duration::from_millis(200);
 
+/// How much of a vector may wait at an owner for other terms, as a fraction; and chunks that always
+/// may.
+const WAITING_PART: usize = 4;
+const WAITING_LEAST: usize = 8;
+
+/// Chunks of a vector of `count` that may wait at an owner for other terms.
+pub(super) fn budget(count: usize) -> usize {
+    (count / WAITING_PART).max(WAITING_LEAST)
+}
+
 /// Where a term, or a subtree of terms, of a chunk is.
 #[derive(Debug)]
 pub(super) enum Content {

@@ -24,6 +24,17 @@ struct Waiting {
     on: Vec<u32>,
 }
 
+/// Who has which part in an exchange.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    /// Who has something that is summed.
+    pub(super) term_holders: BTreeSet<u32>,
+    /// Who sums which chunks, over connections.
+    pub(super) owners: Vec<Owner>,
+    /// Who can be asked for each term, where terms are asked for.
+    pub(super) askable: Vec<Vec<u32>>,
+}
+
 /// An exchange.
 #[derive(Debug)]
 pub(super) struct ExchangeMonitor {
@@ -35,12 +46,7 @@ pub(super) struct ExchangeMonitor {
     pub(super) receivers: Vec<u32>,
     /// Who has something that is summed, or sums.
     pub(super) sources: BTreeSet<u32>,
-    /// Who has something that is summed.
-    pub(super) term_holders: BTreeSet<u32>,
-    /// Who sums which chunks, over connections.
-    pub(super) owners: Vec<Owner>,
-    /// Who can be asked for each term, where terms are asked for.
-    pub(super) askable: Vec<Vec<u32>>,
+    pub(super) parts: Parts,
     /// One of them went before anybody had the sum: it is made again, once what was lost is there
     /// again.
     pub(super) void: bool,
@@ -75,9 +81,7 @@ impl ExchangeMonitor {
             begun,
             receivers,
             sources,
-            term_holders: BTreeSet::new(),
-            owners: Vec::new(),
-            askable: Vec::new(),
+            parts: Parts::default(),
             void: false,
             given: BTreeSet::new(),
             holders: BTreeMap::new(),

@@ -12,15 +12,16 @@
 use super::announced::Announcements;
 use super::block::{Block, Blocks};
 use super::frame::{Body, Frame};
-use super::gathering::{Adder, Content, ExpectedTerm, Gathering, is_bad};
+use super::gathering::{Adder, Content, ExpectedTerm, Gathering, budget, is_bad};
 use super::plan::{Plan, nodes_of};
 use super::reassembly::{ReassemblyBuffer, WriteSlot};
-use super::store::{NotFinite, Sum};
+use super::senders::Senders;
+use super::store::{Finiteness, NotFinite, Sum};
 use crate::gpu::{Folded, Source, Term, digest_of_bits, fold_chunk, nonfinite_mask};
 use crate::ids::{Step, Task};
 use crate::run::NumberFormat;
 use crate::transport::What;
-use crate::transport::wire::{Across, COORDINATOR, Header, Kind, Owner, chunk_range, chunks};
+use crate::transport::wire::{Across, COORDINATOR, Header, Kind, Owner, chunks};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,16 +35,6 @@ pub(super) enum Outgoing {
     Tell { to: Vec<u32>, message: Across },
 }
 
-/// How much of a vector may wait at an owner for other terms, as a fraction; and chunks that always
-/// may.
-const WAITING_PART: usize = 4;
-const WAITING_LEAST: usize = 8;
-
-/// Chunks of a vector of `count` that may wait at an owner for other terms.
-fn budget(count: usize) -> usize {
-    (count / WAITING_PART).max(WAITING_LEAST)
-}
-
 /// One node's part in an exchange.
 #[derive(Debug)]
 pub(super) struct ExchangePart {
@@ -53,10 +44,7 @@ pub(super) struct ExchangePart {
     blocks: Blocks,
     /// Which chunks this node sums, and its places among the owners.
     own: Vec<(usize, Owner)>,
-    /// Who sums each chunk.
-    summed_by: Vec<Option<u32>>,
-    /// Who sends each chunk besides, as the coordinator has said.
-    sent_by: Vec<Option<u32>>,
+    senders: Senders,
     /// The terms of own chunks, where they are expected.
     gathering: Option<Gathering>,
     /// The terms this node has, for its own chunks.
@@ -68,11 +56,7 @@ pub(super) struct ExchangePart {
     out: Arc<ReassemblyBuffer>,
     digests: Vec<Option<u64>>,
     left: usize,
-    finite: bool,
-    /// Whose chunks are not.
-    nonfinite: NotFinite,
-    /// Of those, who has not been told of.
-    untold: Option<NotFinite>,
+    finiteness: Finiteness,
 }
 
 impl ExchangePart {
@@ -101,8 +85,7 @@ impl ExchangePart {
             format: NumberFormat::F32,
             blocks,
             own: Vec::new(),
-            summed_by: vec![None; count],
-            sent_by: vec![None; count],
+            senders: Senders::new(count),
             gathering: None,
             local: Vec::new(),
             waiting: BTreeMap::new(),
@@ -110,9 +93,7 @@ impl ExchangePart {
             out,
             digests: vec![None; count],
             left: count,
-            finite: true,
-            nonfinite: NotFinite::default(),
-            untold: None,
+            finiteness: Finiteness::default(),
         }
     }
 
@@ -149,7 +130,7 @@ impl ExchangePart {
                 }
             }
         }
-        self.summed_by = nodes_of(&plan.owners, self.digests.len());
+        self.senders.plan(nodes_of(&plan.owners, self.digests.len()));
         self.own = plan
             .owners
             .iter()
@@ -181,7 +162,7 @@ impl ExchangePart {
     pub(super) fn expect(&mut self, plan: Plan, format: NumberFormat) {
         let count = self.digests.len();
         let owners = plan.all_owners(count);
-        self.summed_by = nodes_of(&owners, count);
+        self.senders.plan(nodes_of(&owners, count));
         self.own =
             owners.iter().copied().enumerate().filter(|(_, owner)| owner.node == self.me).collect();
         self.own.iter().for_each(|(_, owner)| self.out.close(owner.start..owner.end));
@@ -201,7 +182,7 @@ impl ExchangePart {
             let digest = part.out.read(chunk, |sum| xxh3_64(bytemuck::cast_slice(sum)));
             part.place(chunk, digest, sum.finite);
         }
-        part.nonfinite = sum.nonfinite;
+        part.finiteness.of = sum.nonfinite;
         part
     }
 
@@ -220,7 +201,7 @@ impl ExchangePart {
         let count = self.digests.len();
         let moved = plan.moved(count);
         let owners = plan.all_owners(count);
-        self.summed_by = nodes_of(&owners, count);
+        self.senders.plan(nodes_of(&owners, count));
         let all = owners.iter().copied().enumerate();
         self.own = all.filter(|(_, owner)| owner.node == self.me).collect();
         // By the new owners, which are set by now.
@@ -263,10 +244,10 @@ impl ExchangePart {
             let Some(digest) = came.digests[chunk] else { continue };
             if self.place_of(chunk).is_none() && self.digests[chunk].is_none() {
                 came.out.read(chunk, |sum| self.out.write(chunk, |out| out.copy_from_slice(sum)));
-                self.place(chunk, digest, came.finite);
+                self.place(chunk, digest, came.finiteness.finite);
             }
         }
-        self.nonfinite.extend(came.nonfinite.clone());
+        self.finiteness.of.extend(came.finiteness.of.clone());
     }
 
     /// The vector that the sum's chunks are read into.
@@ -276,18 +257,14 @@ impl ExchangePart {
 
     /// The coordinator says who sends chunks of the sum besides their owners.
     pub(super) fn come_of(&mut self, senders: &[Owner]) {
-        self.sent_by = nodes_of(senders, self.digests.len());
+        self.senders.name(nodes_of(senders, self.digests.len()));
     }
 
     /// Whether a chunk of the sum counts if it comes of this node: of its owner, of one that the
     /// coordinator has named, or of the coordinator itself.
     pub(super) fn comes_of(&self, node: u32, header: &Header) -> bool {
-        let is_of = |chunk: usize| {
-            let nodes = [self.summed_by[chunk], self.sent_by[chunk]];
-            nodes.contains(&Some(node))
-        };
         // What is no chunk at all is refused with its reason.
-        node == COORDINATOR || header.chunk_of(self.out.len()).map_or(true, is_of)
+        header.chunk_of(self.out.len()).map_or(true, |chunk| self.senders.include(node, chunk))
     }
 
     /// The digests of the chunks that are here.
@@ -376,8 +353,7 @@ impl ExchangePart {
         // A node that sums nothing knows some of the terms only, under the numbers of all.
         let term = (0..count).find(|at| self.plan.place(*at) == term).unwrap_or(count);
         let task = self.gathering.as_ref().and_then(|gathering| gathering.terms().get(term)?.mine);
-        let owner = self.summed_by.get(chunk).copied().flatten();
-        let Some(task) = task.filter(|_| owner == Some(by)) else {
+        let Some(task) = task.filter(|_| self.senders.owns(by, chunk)) else {
             return Err(format!(
                 "{by} asks for term {term}, chunk {chunk}, which is not its to sum"
             ));
@@ -585,25 +561,9 @@ impl ExchangePart {
         Some(summed.map(publish).unwrap_or_default())
     }
 
-    /// Some numbers of others, or of the sums made here, are not finite, which the coordinator is to
-    /// be told, once of each.
+    /// Whose numbers are not finite, which the coordinator is to be told, once of each.
     pub(super) fn not_finite(&mut self) -> Option<NotFinite> {
-        self.untold.take()
-    }
-
-    /// Numbers that were to be summed here are not finite.
-    fn note(&mut self, of: NotFinite) {
-        let before = self.nonfinite.clone();
-        self.nonfinite.extend(of.clone());
-        if self.nonfinite != before {
-            self.untold.get_or_insert_default().extend(of);
-        }
-    }
-
-    /// Terms that are finite have a sum that is not: nobody gets it.
-    fn overflows(&mut self) {
-        let sums_of = BTreeSet::from([self.me]);
-        self.note(NotFinite { sums_of, ..NotFinite::default() });
+        self.finiteness.untold()
     }
 
     /// Sums a chunk of terms that were asked for, if it can be: none if some are to be asked of
@@ -632,14 +592,13 @@ impl ExchangePart {
         blocks.give(block);
         if refused.is_empty() {
             adder.spend(nodes);
-            self.overflows();
+            self.finiteness.note_sums_of(self.me);
             return Some(None);
         }
-        let terms_of = refused.iter().map(|(_, holder)| *holder).collect();
+        self.finiteness.note_terms_of(refused.iter().map(|(_, holder)| *holder));
         self.gathering.iter_mut().for_each(|gathering| {
             gathering.take_back(chunk, std::mem::take(&mut nodes), &refused);
         });
-        self.note(NotFinite { terms_of, ..NotFinite::default() });
         Some(None)
     }
 
@@ -666,9 +625,8 @@ impl ExchangePart {
         let folded = fold_chunk(&terms, block.floats_mut());
         // Looked for only now: a second pass over every term would cost as much as the sum.
         if !folded.finite {
-            let terms_of = self.blamed(chunk, &terms);
-            drop(terms);
-            self.note(NotFinite { terms_of, ..NotFinite::default() });
+            let blamed = self.blamed(chunk, &terms);
+            self.finiteness.note_terms_of(blamed);
         }
         came.into_iter().chain(rounded).flatten().for_each(|block| self.blocks.give(block));
         Some((chunk, block, folded))
@@ -691,8 +649,8 @@ impl ExchangePart {
         // The coordinator sees what it is made of, and says so. Of a worker nobody could tell
         // whether its terms were not finite, or whether it lies.
         if !folded.finite && self.me != COORDINATOR {
-            if self.nonfinite.terms_of.is_empty() {
-                self.overflows();
+            if self.finiteness.of.terms_of.is_empty() {
+                self.finiteness.note_sums_of(self.me);
             }
             narrow.into_iter().chain([block]).for_each(|block| self.blocks.give(block));
             return Vec::new();
@@ -783,14 +741,13 @@ impl ExchangePart {
         self.place(chunk, folded.digest, folded.finite);
         if !folded.finite {
             // Told at once: another attempt may begin before the sum is whole.
-            let sums_of = BTreeSet::from([from]);
-            self.note(NotFinite { sums_of, ..NotFinite::default() });
+            self.finiteness.note_sums_of(from);
         }
     }
 
     fn place(&mut self, chunk: usize, digest: u64, finite: bool) {
         self.left -= usize::from(self.digests[chunk].replace(digest).is_none());
-        self.finite &= finite;
+        self.finiteness.finite &= finite;
     }
 
     /// Whether the whole sum is here.
@@ -806,7 +763,8 @@ impl ExchangePart {
         let digest =
             if of_bits { digest_of_bits(&vector) } else { xxh3_64(bytemuck::cast_slice(&digests)) };
         let vector = Some(Arc::new(vector));
-        Sum { step, attempt, vector, digest, finite: self.finite, nonfinite: self.nonfinite }
+        let Finiteness { finite, of: nonfinite, .. } = self.finiteness;
+        Sum { step, attempt, vector, digest, finite, nonfinite }
     }
 
     /// Whose chunks are missing.
@@ -840,27 +798,4 @@ impl ExchangePart {
         nodes.dedup();
         nodes
     }
-}
-
-/// The chunks of a sum of `length` numbers, for a node that lacks it, as far as they are in a part
-/// of it, which begins at `start`.
-pub(super) fn chunks_of(
-    sum: &Sum,
-    part: &Arc<Vec<f32>>,
-    start: usize,
-    length: usize,
-) -> impl Iterator<Item = Frame> {
-    let end = start + part.len();
-    (0..chunks(length))
-        .map(move |chunk| chunk_range(chunk, length))
-        .filter(move |chunk| start <= chunk.start && chunk.end <= end)
-        .map(move |chunk| {
-            let header = Header::chunk(Kind::Sum, NumberFormat::F32, chunk.start, chunk.len())
-                .of_step(sum.step, sum.attempt, 0);
-            let range = chunk.start - start..chunk.end - start;
-            Frame {
-                header: Header { finite: sum.finite, ..header },
-                body: Body::Slice(Arc::clone(part), range),
-            }
-        })
 }

@@ -2,10 +2,13 @@
 
 use super::Key;
 use super::block::Vectors;
+use super::frame::{Body, Frame};
 use crate::gpu::CombineError;
 use crate::ids::{Job, Step, Task};
+use crate::run::NumberFormat;
 use crate::transport::collective::ResultStore;
 use crate::transport::ledger::Ledger;
+use crate::transport::wire::{Header, Kind, chunk_range, chunks};
 use crate::transport::{What, lock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -65,6 +68,45 @@ impl NotFinite {
     pub(super) fn extend(&mut self, other: Self) {
         self.sums_of.extend(other.sums_of);
         self.terms_of.extend(other.terms_of);
+    }
+}
+
+/// Whether the numbers of a sum are finite, and whose are not.
+#[derive(Debug)]
+pub(super) struct Finiteness {
+    pub(super) finite: bool,
+    pub(super) of: NotFinite,
+    /// Of those, whom nobody has been told of.
+    untold: NotFinite,
+}
+
+impl Default for Finiteness {
+    fn default() -> Self {
+        Self { finite: true, of: NotFinite::default(), untold: NotFinite::default() }
+    }
+}
+
+impl Finiteness {
+    /// Sums of this node are not finite.
+    pub(super) fn note_sums_of(&mut self, owner: u32) {
+        if self.of.sums_of.insert(owner) {
+            self.untold.sums_of.insert(owner);
+        }
+    }
+
+    /// Terms of these are not finite.
+    pub(super) fn note_terms_of(&mut self, holders: impl IntoIterator<Item = u32>) {
+        for holder in holders {
+            if self.of.terms_of.insert(holder) {
+                self.untold.terms_of.insert(holder);
+            }
+        }
+    }
+
+    /// Those of whom nobody has been told, if there are some.
+    pub(super) fn untold(&mut self) -> Option<NotFinite> {
+        let untold = std::mem::take(&mut self.untold);
+        (untold != NotFinite::default()).then_some(untold)
     }
 }
 
@@ -193,4 +235,27 @@ impl SumStore {
     pub(super) fn is_from_before(&self, key: Key) -> bool {
         self.before.contains(&key)
     }
+}
+
+/// The chunks of a sum of `length` numbers, for a node that lacks it, as far as they are in a part
+/// of it, which begins at `start`.
+pub(super) fn chunks_of(
+    sum: &Sum,
+    part: &Arc<Vec<f32>>,
+    start: usize,
+    length: usize,
+) -> impl Iterator<Item = Frame> {
+    let end = start + part.len();
+    (0..chunks(length))
+        .map(move |chunk| chunk_range(chunk, length))
+        .filter(move |chunk| start <= chunk.start && chunk.end <= end)
+        .map(move |chunk| {
+            let header = Header::chunk(Kind::Sum, NumberFormat::F32, chunk.start, chunk.len())
+                .of_step(sum.step, sum.attempt, 0);
+            let range = chunk.start - start..chunk.end - start;
+            Frame {
+                header: Header { finite: sum.finite, ..header },
+                body: Body::Slice(Arc::clone(part), range),
+            }
+        })
 }

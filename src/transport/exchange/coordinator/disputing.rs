@@ -17,7 +17,7 @@ impl CoordinatorSums {
     pub(super) fn dispute(&mut self, now: Instant, key: Key, out: &mut Effects) {
         let Some(monitor) = self.monitors.get(key) else { return };
         let (step, attempt) = key;
-        let owners = nodes_of(&monitor.owners, chunks(self.context.length));
+        let owners = nodes_of(&monitor.parts.owners, chunks(self.context.length));
         let asked: Vec<u32> = self.present.iter().copied().collect();
         let is_decided = monitor.done;
         let mut words: BTreeSet<u32> = asked.iter().copied().collect();

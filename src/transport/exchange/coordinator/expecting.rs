@@ -5,7 +5,6 @@ use super::{CoordinatorSums, Effects, tell};
 use crate::ids::Step;
 use crate::transport::exchange::Key;
 use crate::transport::exchange::events::{CoordinatorEffect, Expectation, SumSettings};
-use crate::transport::exchange::expected::Heard;
 use crate::transport::exchange::monitor::ExchangeMonitor;
 use crate::transport::exchange::plan::{Plan, of_all_stripes, without};
 use crate::transport::wire::{COORDINATOR, Owner, Predecessor, ToWorker, chunks};
@@ -77,7 +76,7 @@ impl CoordinatorSums {
         let sources = owners.iter().map(|owner| owner.node).collect();
         let mut monitor = ExchangeMonitor::new(None, receivers.clone(), sources, now);
         monitor.given.extend(&receivers);
-        monitor.owners = of_all_stripes(&owners, stripe, chunks(length));
+        monitor.parts.owners = of_all_stripes(&owners, stripe, chunks(length));
         self.monitors.begin(key, monitor);
         // Until the step is known to be made of it, nobody may take this sum for the step's.
         lock(&self.node.sums()).expect(key);
@@ -122,21 +121,18 @@ impl CoordinatorSums {
             // Deadlines count from here: while a step is computed, waiting is no fault.
             monitor.begun = now;
             monitor.sources.extend(&holders);
-            monitor.term_holders.extend(&holders);
+            monitor.parts.term_holders.extend(&holders);
             let askable =
                 |term: &Summand| term.holders.iter().map(|piece| piece.worker.0).collect();
-            monitor.askable = terms.iter().map(askable).collect();
+            monitor.parts.askable = terms.iter().map(askable).collect();
         }
         self.node.confirm(key, now);
         let told = ToWorker::Confirm { step, attempt: key.1 };
         tell(self.present.iter().copied().collect(), told, out);
         out.push(CoordinatorEffect::Expected(Expectation::Confirmed));
         // Some may have been faster than the engine.
-        for (worker, heard) in self.expected.release(step) {
-            match heard {
-                Heard::Held(digest) => self.held(now, worker, key, digest, out),
-                Heard::NotFinite(of) => self.says_not_finite(worker, key, of, out),
-            }
+        for (worker, what) in self.expected.release(step) {
+            self.heard(now, worker, key, what, out);
         }
         if let Some(sum) = self.node.sum(key.0, key.1) {
             self.is_whole_here(now, &sum, out);

@@ -34,7 +34,7 @@ impl CoordinatorSums {
                 self.suspect_term((worker, *holder), key, out);
             });
         };
-        of.sums_of.retain(|node| monitor.owners.iter().any(|owner| owner.node == *node));
+        of.sums_of.retain(|node| monitor.parts.owners.iter().any(|owner| owner.node == *node));
         monitor.overflowed = true;
         self.doubts.accuse(key, worker, of.clone());
         if !sees && !self.can_ask_others(key, &of) {
@@ -53,8 +53,8 @@ impl CoordinatorSums {
         };
         let accused = self.doubts.accused(key.0);
         let can = |holder: &u32| self.present.contains(holder) && !accused.contains(holder);
-        let asks = !of.terms_of.is_empty() && !monitor.askable.is_empty();
-        asks && monitor.askable.iter().all(|holders| holders.iter().any(can))
+        let asks = !of.terms_of.is_empty() && !monitor.parts.askable.is_empty();
+        asks && monitor.parts.askable.iter().all(|holders| holders.iter().any(can))
     }
 
     /// A worker says that a term came of another as numbers that are not finite. Who sends such

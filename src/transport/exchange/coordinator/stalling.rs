@@ -36,7 +36,7 @@ impl CoordinatorSums {
             let culprit = stuck.then(|| monitor.culprit(now))??;
             // Who holds a term cannot be done without like that: its result has to come from
             // elsewhere.
-            (!monitor.term_holders.contains(&culprit)).then_some((key, culprit))
+            (!monitor.parts.term_holders.contains(&culprit)).then_some((key, culprit))
         });
         let Some((key, owner)) = found else { return };
         tracing::debug!("{}: made again without {}", key.0, Worker(owner));
