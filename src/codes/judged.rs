@@ -38,7 +38,7 @@ pub enum Defect {
 
 /// A decode, judged by the rows of its code.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Judged {
+pub struct JudgedDecode {
     /// The weights, one per worker.
     pub weights: Vec<f64>,
     /// How good they are, whatever the decoder reports; only whether the code's own rule is
@@ -59,7 +59,11 @@ pub struct Judged {
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
 #[must_use]
-pub fn decode_judged(code: &dyn GradientCode, survivors: &WorkerSet, choice: Choice) -> Judged {
+pub fn decode_judged(
+    code: &dyn GradientCode,
+    survivors: &WorkerSet,
+    choice: Choice,
+) -> JudgedDecode {
     let mut decoder = code.decoder();
     for worker in survivors.iter() {
         decoder.arrive(worker);
@@ -68,7 +72,7 @@ pub fn decode_judged(code: &dyn GradientCode, survivors: &WorkerSet, choice: Cho
     let reported = decoder.weights(choice, &mut weights);
     let arrived = |worker| survivors.contains(worker);
     let (report, defect) = CodeJudge::new(code).judge(code, arrived, &weights, &reported);
-    Judged { weights, report, defect }
+    JudgedDecode { weights, report, defect }
 }
 
 /// Judges decodes of one code; nothing is allocated for one more.

@@ -57,7 +57,7 @@ pub use gate::{Better, Gate, GateError};
 pub use graph::Graph;
 pub use groups::Groups;
 pub use interval::Interval;
-pub use judged::{Defect, Judged, decode_judged};
+pub use judged::{Defect, JudgedDecode, decode_judged};
 pub use min_load::MinLoad;
 pub use spec::SchemeSpec;
 pub use table::TableError;
@@ -230,6 +230,6 @@ pub fn decode(
     survivors: &WorkerSet,
     choice: Choice,
 ) -> (Vec<f64>, Report) {
-    let Judged { weights, report, .. } = decode_judged(code, survivors, choice);
+    let JudgedDecode { weights, report, .. } = decode_judged(code, survivors, choice);
     (weights, report)
 }

@@ -10,7 +10,7 @@ use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::codes::{
-    Choice, Defect, Facts, FailedSet, Gate, GradientCode, Judged, ParameterError, Report,
+    Choice, Defect, Facts, FailedSet, Gate, GradientCode, JudgedDecode, ParameterError, Report,
     SchemeSpec, Verified, decode_judged, verify,
 };
 use codedgrad::ids::{Share, Worker, WorkerSet};
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &CodeArgs, output: &mut Output<'_>) -> Result<(), Failur
             .map_err(|problem| Failure::Input(anyhow!("--survivors {list}: {problem}")))?,
     };
     let judged = decode_judged(&*code, &survivors, Choice::MinimumNorm);
-    let Judged { weights, report, defect } = &judged;
+    let JudgedDecode { weights, report, defect } = &judged;
     let verified = args.verify.then(|| verified(&args.scheme, &*code, output));
     if let Some(warning) = spec.warning(workers) {
         output.note(format_args!("warning: {warning}"));
@@ -449,7 +449,7 @@ mod tests {
             let scheme = families::scheme(scheme).unwrap();
             let code = scheme.code(workers).unwrap();
             let survivors = parse_workers(list, workers).unwrap();
-            let Judged { weights, report, .. } =
+            let JudgedDecode { weights, report, .. } =
                 decode_judged(&*code, &survivors, Choice::MinimumNorm);
             picture(&*code, &survivors, &weights)
                 + &words(&scheme, &*code, None)
