@@ -56,11 +56,11 @@ class Worker:
         return data if len(data) == count else sys.exit("the coordinator hung up")
     def frame(self):
         fields = HEADER.unpack(head := self.exactly(72))
-        assert fields[:2] == (b"CGRD", 4) and fields[-1] == zlib.crc32(head[:68]), "not a frame"
+        assert fields[:2] == (b"CGRD", 5) and fields[-1] == zlib.crc32(head[:68]), "not a frame"
         return fields, self.exactly(fields[-2])
     def send(self, kind, body, number=0, attempt=0, piece=0, offset=0):
         run, epoch, worker, layout = self.stamp
-        head = HEADER.pack(b"CGRD", 4, kind, 0, run, epoch, worker, number, attempt, piece, offset, layout, 0, len(body), 0)[:68]
+        head = HEADER.pack(b"CGRD", 5, kind, 0, run, epoch, worker, number, attempt, piece, offset, layout, 0, len(body), 0)[:68]
         self.socket.sendall(head + struct.pack("<I", zlib.crc32(head)) + body)
     def send_chunks(self, vector, kind, number, attempt, piece):
         for offset in range(0, self.length, CHUNK):
@@ -134,8 +134,14 @@ class Worker:
                     pass
                 if order != self.wanted:
                     return self.tell("idle", order=order, computed=time.monotonic() - began, units=units)
-                for sample in range(unit * self.unit_samples, (unit + 1) * self.unit_samples):
-                    result, count = gradient(result, self.parameters, task["job"], sample, x), count + x
+                samples = range(unit * self.unit_samples, (unit + 1) * self.unit_samples)
+                try:
+                    for sample in samples:
+                        result, count = gradient(result, self.parameters, task["job"], sample, x), count + x
+                except Exception as error:  # its task waits for another holder, or for this worker's return
+                    failed = {"job": task["job"], "unit": unit, "samples": {"start": samples.start, "end": samples.stop}}
+                    self.tell("parting", failed=failed, for_good=False, reason=f"{type(error).__name__}: {error}")
+                    raise
                 units += 1
             finite = all(map(math.isfinite, result))
             if finite:
