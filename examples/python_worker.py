@@ -134,8 +134,14 @@ class Worker:
                     pass
                 if order != self.wanted:
                     return self.tell("idle", order=order, computed=time.monotonic() - began, units=units)
-                for sample in range(unit * self.unit_samples, (unit + 1) * self.unit_samples):
-                    result, count = gradient(result, self.parameters, task["job"], sample, x), count + x
+                samples = range(unit * self.unit_samples, (unit + 1) * self.unit_samples)
+                try:
+                    for sample in samples:
+                        result, count = gradient(result, self.parameters, task["job"], sample, x), count + x
+                except Exception as error:  # its task waits for another holder, or for this worker's return
+                    failed = {"job": task["job"], "unit": unit, "samples": {"start": samples.start, "end": samples.stop}}
+                    self.tell("parting", failed=failed, for_good=False, reason=f"{type(error).__name__}: {error}")
+                    raise
                 units += 1
             finite = all(map(math.isfinite, result))
             if finite:

@@ -189,6 +189,9 @@ pub struct Limits {
     /// those who are left, as long as those are so many or more, if at all.
     #[serde(default)]
     pub min_workers: Option<usize>,
+    /// The run ends when so many workers were lost by errors in one unit of one step.
+    #[serde(default = "Limits::usual_unit_tries")]
+    pub unit_tries: u32,
 }
 
 impl Default for Limits {
@@ -199,11 +202,19 @@ impl Default for Limits {
             grace_seconds: 0.0,
             mu: 1.0,
             min_workers: None,
+            unit_tries: Self::UNIT_TRIES,
         }
     }
 }
 
 impl Limits {
+    /// How many workers may be lost by errors in one unit of one step, unless told.
+    pub const UNIT_TRIES: u32 = 3;
+
+    fn usual_unit_tries() -> u32 {
+        Self::UNIT_TRIES
+    }
+
     /// Nobody waits for longer than a year.
     pub const WAIT_MAX: Duration = Duration::from_secs(365 * 86_400);
 }

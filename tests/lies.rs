@@ -182,7 +182,7 @@ fn nan(mut link: impl Link) {
                 link.send(Notice::Held { step, attempt, digest: decoded.digest });
             }
             Order::Abandon => {}
-            Order::Stop | Order::Dismiss(_) => return,
+            Order::Stop { .. } | Order::Dismiss(_) => return,
         }
     }
 }

@@ -18,6 +18,7 @@ import struct
 import sys
 import threading
 import time
+import traceback
 import warnings
 from dataclasses import dataclass
 from typing import Any, Dict, Generator, Iterator, List, Optional, Sequence, Tuple, Union
@@ -463,7 +464,7 @@ class Step:
                 "a worker that takes over this one's state would change it twice. Do it at the end "
                 "of the body"
             )
-        return self._micros()
+        return _native.Loop(self._micros(), self._run._units_left)
 
     def _micros(self) -> Iterator[Any]:
         run, event = self._run, self._event
@@ -519,7 +520,8 @@ class Step:
 
 
 class Compute:
-    """Micro-batches to compute; iterate over it. What is left of it is given up otherwise."""
+    """Micro-batches to compute; iterate over it to its end: a worker that gives up what is wanted
+    has left the run."""
 
     def __init__(self, run: "Run", event: Tuple[Any, ...]):
         self.step: int = event[1]
@@ -531,7 +533,7 @@ class Compute:
         if self._begun:
             raise RuntimeError("the micro-batches of a task can be iterated over only once")
         self._begun = True
-        return self._run._compute(self._event)
+        return _native.Loop(self._run._compute(self._event), self._run._units_left)
 
 
 class Apply:
@@ -596,7 +598,9 @@ class Run:
     and `first` the first step that was not applied when it joined; `saver` is true on the one that
     logs and saves.
 
-    Used in a `with` statement it leaves the run at the end, also when an exception is raised.
+    A loop that ends by `break`, and a process that ends with status 0, leave the run for good. One
+    that ends by an exception counts as lost: what it had is computed by others, or waits for its
+    return. Used in a `with` statement the run is left at the end.
     """
 
     worker: int
@@ -619,7 +623,8 @@ class Run:
         self.first = self._native.next_step
         self.scheme = _scheme(self._native) or "uncoded"
         self._step: Optional[Step] = None
-        self._event: Optional[Tuple[Any, ...]] = None
+        # The unit that is being computed.
+        self._unit: Optional[Micro] = None
         self._started = False
         self._over = False
         self._left = False
@@ -724,10 +729,51 @@ class Run:
         self._native.finish()
 
     def close(self) -> None:
-        """Leaves the run; what was begun is given up, others do it. Can be called twice."""
-        self._left = True
-        self._native.close()
+        """Leaves the run for good: what was begun others do, and nobody waits for this worker. Can
+        be called twice."""
+        self._part("its part in the run was closed", True)
+
+    def _part(self, reason: str, for_good: bool, unit: Optional[Micro] = None) -> None:
+        """Leaves the run, if it goes on, with a last word to its coordinator."""
+        if not self.over:
+            self._left = True
+            failed = None
+            if unit is not None:
+                samples = unit.samples
+                failed = (unit.batch, unit.unit, samples.start, samples.stop)
+            self._native.leave(reason, for_good, failed)
+        self._release()
         _signals.unwatch(self)
+
+    def _release(self) -> None:
+        """Gives back what the run has taken of the user's objects."""
+
+    def _fail(self, error: BaseException) -> None:
+        """Leaves the run for an exception, which ends what the user does with it."""
+        if isinstance(error, SystemExit) and not error.code:
+            self._part("its process ends with status 0", True)
+            return
+        # A generator around the loop is closed by whatever ends the one around it.
+        hidden = isinstance(error, GeneratorExit)
+        lines = traceback.format_exception_only(type(error), error)
+        reason = "its loop was left within a generator" if hidden else lines[-1].strip()
+        # Nothing is wrong with a unit at which somebody presses Ctrl-C.
+        unit = None if isinstance(error, KeyboardInterrupt) else self._unit
+        self._part(reason, False, unit)
+
+    def _steps_left(self, error: Optional[BaseException]) -> None:
+        """A loop over the run has ended before the run: by an exception, or by `break`."""
+        if error is None:
+            self._part("its loop over the run was left", True)
+        else:
+            self._fail(error)
+
+    def _units_left(self, error: Optional[BaseException]) -> None:
+        """A loop over micro-batches has ended before they were done."""
+        if error is not None:
+            self._fail(error)
+        # After `break` the end of the body says what is wrong with that.
+        self._unit = None
 
     def _leave(self) -> Left:
         """Leaves the run for SIGTERM; gives back what the process ends by.
@@ -737,7 +783,7 @@ class Run:
         """
         self._farewell = f"worker {self.worker} leaves the run: it was told to end (SIGTERM)"
         self._left = True
-        self._native.close()
+        self._native.leave("it was told to end (SIGTERM)", True)
         with contextlib.suppress(OSError):
             os.write(2, f"codedgrad: {self._farewell}\n".encode())
         return Left(self._farewell)
@@ -768,12 +814,14 @@ class Run:
     def __enter__(self) -> "Run":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: Optional[BaseException], *_: object) -> None:
+        if error is not None:
+            self._fail(error)
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
         self._start()
-        return self._steps()
+        return _native.Loop(self._steps(), self._steps_left)
 
     def _start(self) -> None:
         if self._started:
@@ -802,10 +850,6 @@ class Run:
                     self._settle(step)
                     if step._last:
                         return
-        except GeneratorExit:
-            # The loop was left by break, return or an exception: others do what is left.
-            self.close()
-            raise
         finally:
             self._step = None
             _signals.unwatch(self)
@@ -816,7 +860,6 @@ class Run:
     def _settle(self, step: Step) -> None:
         """What is said of a step when its body is over."""
         if not step._over:
-            self.close()
             if step._begun:
                 raise RuntimeError(
                     f"step {step.index} was left before its micro-batches were done: do not "
@@ -827,7 +870,6 @@ class Run:
                 "`for micro in step:`"
             )
         if step._state is None:
-            self._event = None
             self._applied(step.index)
         elif step._last:
             if step._state:
@@ -837,7 +879,7 @@ class Run:
         # Memory of a state, and the gradient's claim on its buffers.
         step._state = None
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[Any]:
         """The run as events, for loops that cannot be turned inside out.
 
         `Compute` is iterated over for micro-batches; with `Apply` the gradient is there; `Skip`
@@ -845,6 +887,9 @@ class Run:
         An event is settled when the next one is asked for.
         """
         self._start()
+        return _native.Loop(self._events(), self._steps_left)
+
+    def _events(self) -> Iterator[Event]:
         try:
             while True:
                 event = self._receive()
@@ -877,9 +922,6 @@ class Run:
                     provide = Provide(self)
                     yield provide
                     provide.reply()
-        except GeneratorExit:
-            self.close()
-            raise
         finally:
             _signals.unwatch(self)
 
@@ -900,7 +942,6 @@ class Run:
             raise
         self._seconds["wait"] += self._lap() - began
         assert event is not None, "it is waited for ever"
-        self._event = event
         if event[0] == "over":
             self._over = True
             self._check_end()
@@ -916,9 +957,9 @@ class Run:
             over = RunOver()
             print(f"codedgrad: {over}", file=sys.stderr)
             raise over
+        why = self._native.why_over or "its coordinator has ended it"
         warnings.warn(
-            f"the run is over with {done} of {steps} steps: another worker has finished it, or its "
-            "coordinator could not go on and says why",
+            f"the run is over with {done} of {steps} steps: {why}",
             RuntimeWarning,
             stacklevel=5,
         )
@@ -931,36 +972,31 @@ class Run:
         totals: List[float] = []
         units = 0
         began = self._lap()
-        try:
-            while True:
-                part = native.part()
-                if part is None:
-                    break
-                micro = self._make_micro(batch, step, part)
-                if settings.seed is not None:
-                    self._seed(unit_seed(settings.seed, batch, micro.unit))
-                self._prepare(micro)
-                yield micro
-                self._check_left()
-                ended = self._lap()
-                seconds["compute"] += ended - began
-                arrays = self._collect(micro)
-                coefficient = micro.coefficient
-                native.take(arrays, coefficient / self._scale())
-                tail[_ONES] += coefficient
-                tail[_VERSIONS] += coefficient * self._version
-                for place, array in enumerate(arrays, _BEFORE):
-                    if array is not None:
-                        tail[place] += coefficient
-                self._add(totals, micro)
-                units += 1
-                began = self._lap()
-                seconds["take"] += began - ended
-        except GeneratorExit:
-            # Left by break or an exception: somebody else computes it.
-            if self._event is event:
-                native.abandon()
-            raise
+        while True:
+            part = native.part()
+            if part is None:
+                break
+            micro = self._unit = self._make_micro(batch, step, part)
+            if settings.seed is not None:
+                self._seed(unit_seed(settings.seed, batch, micro.unit))
+            self._prepare(micro)
+            yield micro
+            self._check_left()
+            ended = self._lap()
+            seconds["compute"] += ended - began
+            arrays = self._collect(micro)
+            coefficient = micro.coefficient
+            native.take(arrays, coefficient / self._scale())
+            tail[_ONES] += coefficient
+            tail[_VERSIONS] += coefficient * self._version
+            for place, array in enumerate(arrays, _BEFORE):
+                if array is not None:
+                    tail[place] += coefficient
+            self._add(totals, micro)
+            self._unit = None
+            units += 1
+            began = self._lap()
+            seconds["take"] += began - ended
         wanted = native.submit(tail + totals)
         self._counts["units" if wanted else "abandoned"] += units
 
@@ -1067,7 +1103,6 @@ class Run:
         return Totals((math.nan,) * (self._scalars or 0))
 
     def _load_state(self, state: Sequence[bytes], next_step: int) -> None:
-        self._event = None
         before = self._undo()
         try:
             self._load(state)

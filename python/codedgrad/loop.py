@@ -441,6 +441,7 @@ def serve(
     return_within: Optional[float] = None,
     silence: Optional[float] = None,
     log_steps: Optional[int] = None,
+    unit_tries: int = 3,
 ) -> Coordinator:
     """Coordinates a run from a thread of this process, which need not be a worker's.
 
@@ -455,7 +456,8 @@ def serve(
     max_wait: seconds that a round may stay open before the run gives up. gather: seconds that the
     workers may take to join. return_within: seconds that lost workers may take to come back when
     too few are left. silence: seconds after which a worker that says nothing is given up.
-    log_steps: decided steps kept for workers that fall behind.
+    log_steps: decided steps kept for workers that fall behind. unit_tries: after how many workers
+    that were lost by an exception in one unit of one step the run ends.
 
     >>> from codedgrad import loop
     >>> with loop.serve("groups:s=1", workers=4, units=8, steps=10, length=3) as coordinator:
@@ -485,5 +487,6 @@ def serve(
             "return_within": return_within,
             "silence": silence,
             "log_steps": log_steps,
+            "unit_tries": whole("unit_tries", unit_tries, 1),
         }
     )

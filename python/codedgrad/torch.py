@@ -397,8 +397,7 @@ class Run(_run.Run):
             for part in module.modules():
                 _JOINED[part] = this
 
-    def close(self) -> None:
-        super().close()
+    def _release(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._announcer.close()

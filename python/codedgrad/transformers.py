@@ -173,6 +173,10 @@ class CodedTrainer(Trainer):
             raise ValueError("trial: CodedTrainer cannot have it, a run is of one model")
         try:
             return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        except BaseException as error:
+            if self.run is not None:
+                self.run._fail(error)
+            raise
         finally:
             if self._loader is not None:
                 self._loader.close()

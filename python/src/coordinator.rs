@@ -78,6 +78,7 @@ struct Limits {
     return_within: Option<f64>,
     silence: Option<f64>,
     log_steps: Option<u64>,
+    unit_tries: u32,
 }
 
 impl Run {
@@ -127,6 +128,7 @@ impl Limits {
         if let Some(steps) = self.log_steps {
             run = run.log_steps(steps);
         }
+        run = run.unit_tries(self.unit_tries);
         if let Some(seconds) = self.max_wait {
             run = run.max_wait(duration("max_wait", seconds)?);
         }
@@ -219,7 +221,7 @@ impl Coordinator {
         (steps, refused, survivors)
     }
 
-    /// Waits until the run is over: true if all steps are decided, false if it was stopped, none
+    /// Waits until the run is over: true if it came to its end, false if it was stopped, none
     /// if it still goes on after so many seconds.
     #[pyo3(signature = (seconds=None))]
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<bool>> {
@@ -235,7 +237,7 @@ impl Coordinator {
         let thread = lock(&self.thread).take();
         let thread = thread.ok_or_else(|| PyRuntimeError::new_err("it was waited for before"))?;
         match thread.join() {
-            Ok(Ok(outcome)) => Ok(Some(outcome == Outcome::Finished)),
+            Ok(Ok(outcome)) => Ok(Some(outcome != Outcome::Stopped)),
             Ok(Err(error)) => Err(PyRuntimeError::new_err(error.to_string())),
             Err(_) => Err(PyRuntimeError::new_err("the coordinator has panicked")),
         }

@@ -8,6 +8,7 @@
 
 mod arguments;
 mod coordinator;
+mod leaving;
 mod numbers;
 mod tools;
 mod worker;
@@ -21,6 +22,8 @@ mod _native {
 
     #[pymodule_export]
     use super::coordinator::Coordinator;
+    #[pymodule_export]
+    use super::leaving::Loop;
     #[pymodule_export]
     use super::numbers::digest;
     #[pymodule_export]

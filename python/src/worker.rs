@@ -2,13 +2,13 @@
 
 use crate::arguments::{Deadline, duration, lock, token, value_error};
 use crate::numbers::{Layout, gather, scatter};
-use codedgrad::ids::{Step, Task};
+use codedgrad::ids::{Job, Step, Task};
 use codedgrad::train::{
     Aggregator, AggregatorError, Coordinator, JoinError, OwnedEvent, ProvideRequest, RunError,
 };
 use codedgrad::transport::tcp::{Environment, Secrets, TcpError};
 use codedgrad::transport::wire::Has;
-use codedgrad::transport::{Closer, RunFacts, Start};
+use codedgrad::transport::{Closer, FailedUnit, Parting, RunFacts, Start};
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -57,6 +57,8 @@ pub(crate) struct Worker {
 struct Inner {
     /// None once the run is over: the coordinator ends when its workers have hung up.
     aggregator: Option<Aggregator>,
+    /// Whether this worker has left a run that goes on.
+    left: bool,
     /// What is known of the run when it is over.
     known: Known,
     at_hand: AtHand,
@@ -80,6 +82,8 @@ struct Known {
     next: u64,
     saver: Option<u32>,
     traffic: (u64, u64),
+    /// Why it is over.
+    why: Option<String>,
 }
 
 impl Known {
@@ -91,8 +95,15 @@ impl Known {
             next: aggregator.next_step().0,
             saver: saver_of(aggregator),
             traffic: aggregator.traffic(),
+            why: aggregator.why_over().map(str::to_owned),
         }
     }
+}
+
+fn has_left() -> PyErr {
+    PyConnectionError::new_err(
+        "this worker has left the run: close() was called, or its loop was left",
+    )
 }
 
 fn saver_of(aggregator: &Aggregator) -> Option<u32> {
@@ -149,6 +160,7 @@ impl Worker {
         let inner = Inner {
             known: Known::of(&aggregator),
             aggregator: Some(aggregator),
+            left: false,
             at_hand: AtHand::Nothing,
             coordinator,
         };
@@ -179,9 +191,7 @@ impl Inner {
                     ),
                 }
             }
-            AggregatorError::Closed => {
-                PyConnectionError::new_err("this worker has left the run: close() was called")
-            }
+            AggregatorError::Closed => has_left(),
             AggregatorError::Replaced => Replaced::new_err(error.to_string()),
             AggregatorError::Refused { .. } => Refused::new_err(error.to_string()),
             error => PyRuntimeError::new_err(error.to_string()),
@@ -189,7 +199,8 @@ impl Inner {
     }
 
     fn aggregator(&mut self) -> PyResult<&mut Aggregator> {
-        let over = || PyRuntimeError::new_err("the run is over");
+        let left = self.left;
+        let over = || if left { has_left() } else { PyRuntimeError::new_err("the run is over") };
         self.aggregator.as_mut().ok_or_else(over)
     }
 
@@ -330,6 +341,12 @@ impl Worker {
         py.detach(|| Ok(self.lock()?.told(saver_of, |known| known.saver)))
     }
 
+    /// Why the run is over, if the coordinator has said so.
+    #[getter]
+    fn why_over(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        py.detach(|| Ok(self.lock()?.known.why.clone()))
+    }
+
     /// Bytes sent and received.
     fn traffic(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         py.detach(|| Ok(self.lock()?.told(Aggregator::traffic, |known| known.traffic)))
@@ -446,15 +463,6 @@ impl Worker {
         })
     }
 
-    /// Gives the current task up.
-    fn abandon(&self) -> PyResult<()> {
-        let mut inner = self.lock()?;
-        let task = inner.task()?;
-        inner.at_hand = AtHand::Nothing;
-        let done = inner.aggregator()?.abandon(task);
-        done.map_err(|error| inner.error(error))
-    }
-
     /// Scalars decoded with the current step.
     fn tail(&self) -> PyResult<Vec<f64>> {
         let mut inner = self.lock()?;
@@ -538,11 +546,40 @@ impl Worker {
         Ok(())
     }
 
-    /// Leaves the run.
+    /// Hangs up: this worker was not to join the run.
     fn close(&self) {
         if std::process::id() == self.process {
             self.closer.close();
         }
+    }
+
+    /// Leaves a run that goes on, and says why: whether it comes back, and which unit of which
+    /// batch, of which samples, it could not compute, if that is why. The word is on its way when
+    /// this returns: the process may end.
+    #[pyo3(signature = (reason, for_good, unit=None))]
+    fn leave(
+        &self,
+        py: Python<'_>,
+        reason: &str,
+        for_good: bool,
+        unit: Option<(u64, u32, usize, usize)>,
+    ) {
+        if std::process::id() != self.process {
+            return;
+        }
+        let failed = unit.map(|(batch, unit, start, end)| FailedUnit {
+            job: Job(batch),
+            unit,
+            samples: start..end,
+        });
+        let word =
+            if for_good { Parting::for_good(reason) } else { Parting::failed(failed, reason) };
+        self.closer.part(word);
+        py.detach(|| {
+            let mut inner = lock(&self.inner);
+            inner.left = true;
+            inner.end();
+        });
     }
 }
 

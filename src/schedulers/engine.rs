@@ -8,14 +8,15 @@
 //! are two). The next round opens when all that was decoded is held.
 //!
 //! What it keeps lies with whoever owns it: `steps` how far the run is, `round` the current round,
-//! `holding` the wait for holders, `recovery` the wait for who may come back, `trust` whose results
-//! count, `replan` what is needed for another scheme, `active` the current scheme. The [`Engine`]
-//! alone sees all of them, and decides.
+//! `holding` the wait for holders, `recovery` the wait for who may come back, `leaving` whether who
+//! has left is missed, `trust` whose results count, `replan` what is needed for another scheme,
+//! `active` the current scheme. The [`Engine`] alone sees all of them, and decides.
 
 mod active;
 mod blame;
 mod folding;
 mod holding;
+mod leaving;
 mod losses;
 mod outlook;
 mod overdue;
@@ -29,6 +30,7 @@ mod waiting;
 
 use active::ActiveScheme;
 use holding::Holding;
+use leaving::Leaving;
 use recovery::Recovery;
 pub use replan::Replan;
 use replan::Replanning;
@@ -117,6 +119,7 @@ pub struct Engine {
     /// Whose parameters and results are known to be right.
     trust: Trust,
     holding: Holding,
+    leaving: Leaving,
 }
 
 impl Engine {
@@ -148,6 +151,7 @@ impl Engine {
             replanning: Replanning::default(),
             trust: Trust::new(workers),
             holding: Holding::new(workers),
+            leaving: Leaving::default(),
             scheme: ActiveScheme::new(scheme, config.format),
             config,
             reduce: Reduce::default(),
@@ -186,6 +190,7 @@ impl Engine {
                 Some(self.round.patience_ends(self.config.limits.max_wait_seconds)),
                 self.round.wake_at(),
                 self.recovery.returns_by,
+                self.leaving.ends_at,
             ]),
             Phase::Folding => {
                 let holders_by = self.holding.patience_ends(self.config.limits.max_wait_seconds);
@@ -239,6 +244,17 @@ impl Engine {
         self.steps.shortened_to(after)
     }
 
+    /// Whether a worker has tasks that are waited for.
+    pub(crate) fn is_at_tasks(&self, worker: Worker) -> bool {
+        self.roster.is_at_tasks(worker)
+    }
+
+    /// Whether a worker has said that it does not come back.
+    #[must_use]
+    pub fn has_left(&self, worker: Worker) -> bool {
+        self.roster.has_left(worker)
+    }
+
     /// Whether a worker is known to be gone.
     #[must_use]
     pub fn is_gone(&self, worker: Worker) -> bool {
@@ -265,6 +281,11 @@ impl Engine {
         input: Input,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
+        self.take(now, input, out)?;
+        self.look_at_leaving(now)
+    }
+
+    fn take(&mut self, now: f64, input: Input, out: &mut Vec<Action>) -> Result<(), EngineError> {
         match input {
             Input::Begin => {
                 assert_eq!(self.phase, Phase::NotBegun, "a run begins once");
@@ -295,6 +316,10 @@ impl Engine {
                     self.holding.begin_again(now);
                 }
                 out.extend(again);
+                Ok(())
+            }
+            Input::Left { worker } => {
+                self.roster.left(worker);
                 Ok(())
             }
             Input::Held { worker, step, attempt, digest } => {
@@ -553,12 +578,6 @@ impl Engine {
         match self.roster.doing(worker) {
             // It was told to drop its tasks, and has: nothing is lost.
             doing @ WorkerState::Leaving => *doing = WorkerState::Nothing,
-            doing @ WorkerState::Tasks(_) => {
-                *doing = WorkerState::Nothing;
-                // It was not told to: its share is missing, unless another computes it.
-                self.round.dropped_by(worker);
-                return self.erase(now, worker, out);
-            }
             _ => return Ok(()),
         }
         if self.roster.is_stale(worker) {
@@ -611,6 +630,9 @@ impl Engine {
         self.round.awake();
         if now < self.round.patience_ends(self.config.limits.max_wait_seconds) {
             return self.try_close(now, out);
+        }
+        if self.is_blocked_by_leaving() {
+            return Err(self.too_many_lost());
         }
         let mut missing = self.round.missing(&self.roster);
         if self.scheme.admits(&missing) || self.scheme.outlook(&missing) == Outlook::Degradable {

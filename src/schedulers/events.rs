@@ -32,7 +32,8 @@ pub enum Input {
         /// Whether all entries of the result are finite.
         finite: bool,
     },
-    /// A worker has dropped its tasks; if nobody told it to, it counts as missing in this round.
+    /// A worker has dropped its tasks, as it was told to. One that drops them unasked is to be told
+    /// as lost.
     Idle {
         /// Who.
         worker: Worker,
@@ -44,6 +45,11 @@ pub enum Input {
         worker: Worker,
         /// Whether decoded vectors survive it.
         kept: bool,
+    },
+    /// A worker that is lost, or will be at once, does not come back.
+    Left {
+        /// Who.
+        worker: Worker,
     },
     /// A worker holds the whole decoded vector of a step. Where vectors live with the workers, it
     /// can from then on be had of it, no matter who else dies.
@@ -286,8 +292,7 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    /// The results that are there and finite do not suffice: others are not finite, or their tasks
-    /// were dropped.
+    /// The results that are there and finite do not suffice: others are not finite.
     NotFinite,
     /// All results are finite and their sum is not.
     Overflow,
@@ -304,8 +309,7 @@ pub struct RoundReport {
     pub closed_at: f64,
     /// When each worker had finished all its tasks; none if it had not by the close, or had none.
     pub arrivals: Vec<Option<f64>>,
-    /// Workers whose results had entries that are not finite, or who dropped a task that was
-    /// wanted: treated as missing.
+    /// Workers whose results had entries that are not finite: treated as missing.
     pub erased: Vec<Worker>,
     /// Load assigned in this round, in batches.
     pub work: f64,
@@ -327,6 +331,19 @@ pub enum EngineError {
         step: Step,
         /// Who is dead.
         dead: WorkerSet,
+        /// What the scheme tolerates.
+        tolerance: usize,
+    },
+    /// Workers have left that the scheme needs.
+    #[error(
+        "{step} cannot be computed: workers {{{left}}} have left the run and do not come back, and \
+         the scheme tolerates any {tolerance} stragglers"
+    )]
+    Left {
+        /// The current step.
+        step: Step,
+        /// Who has left.
+        left: WorkerSet,
         /// What the scheme tolerates.
         tolerance: usize,
     },

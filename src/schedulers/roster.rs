@@ -39,13 +39,20 @@ pub(super) struct Roster {
     stale: WorkerSet,
     /// Workers whose state turned out to be wrong or useless when somebody took it over.
     bad_donors: WorkerSet,
+    /// Workers that said that they do not come back.
+    left: WorkerSet,
 }
 
 impl Roster {
     pub(super) fn new(workers: usize, first: Step) -> Self {
         let member = Member { doing: WorkerState::Nothing, sent: first, applied: first };
         let nobody = WorkerSet::empty(workers);
-        Self { members: vec![member; workers], stale: nobody.clone(), bad_donors: nobody }
+        Self {
+            members: vec![member; workers],
+            stale: nobody.clone(),
+            bad_donors: nobody.clone(),
+            left: nobody,
+        }
     }
 
     pub(super) fn doing(&mut self, worker: Worker) -> &mut WorkerState {
@@ -222,10 +229,55 @@ impl Roster {
         *self.doing(worker) = WorkerState::Dead;
     }
 
+    /// A worker does not come back, once it is lost.
+    pub(super) fn left(&mut self, worker: Worker) {
+        self.left.insert(worker);
+    }
+
+    /// Whether a worker said that it does not come back.
+    pub(super) fn has_left(&self, worker: Worker) -> bool {
+        self.left.contains(worker)
+    }
+
+    /// Whether a worker has tasks that are waited for.
+    pub(super) fn is_at_tasks(&self, worker: Worker) -> bool {
+        matches!(self.members[worker.index()].doing, WorkerState::Tasks(_))
+    }
+
+    /// Workers that have left for good.
+    pub(super) fn gone_for_good(&self) -> WorkerSet {
+        let dead = self.dead();
+        WorkerSet::of(self.members.len(), self.left.iter().filter(|worker| dead.contains(*worker)))
+    }
+
+    /// Whether somebody is lost who may come back.
+    pub(super) fn may_return(&self) -> bool {
+        self.dead().iter().any(|worker| !self.left.contains(worker))
+    }
+
+    /// Workers that were sent all that is decided, whether they are there or not.
+    pub(super) fn sent_all(&self, decided: Step) -> WorkerSet {
+        WorkerSet::of(self.members.len(), self.those(|member| member.sent == decided))
+    }
+
+    /// Whether somebody who is there has gone on where others have left: it has applied more than
+    /// those who left last, or has nothing left to apply or to compute.
+    pub(super) fn any_goes_on(&self, decided: Step) -> bool {
+        let left = self.left.iter().map(|worker| &self.members[worker.index()]);
+        let last = left.filter(|member| member.sent == decided).map(|member| member.applied);
+        let last = last.min();
+        self.members.iter().any(|member| match member.doing {
+            WorkerState::Dead | WorkerState::Syncing { .. } => false,
+            WorkerState::Nothing if member.applied == member.sent => true,
+            _ => last.is_none_or(|last| member.applied > last),
+        })
+    }
+
     /// A worker that was gone is back, with a state in which everything below `next` is applied, or
     /// with none.
     pub(super) fn joined(&mut self, worker: Worker, next: Option<Step>) {
         let step = next.unwrap_or(Step(0));
+        self.left.remove(worker);
         self.members[worker.index()] =
             Member { doing: WorkerState::Nothing, sent: step, applied: step };
         match next {

@@ -20,7 +20,8 @@ pub use owned::{OwnedEvent, ProvideRequest};
 use crate::gpu::Vector;
 use crate::ids::{Part, Step, Task, Worker};
 use crate::transport::{
-    Cancel, Closer, Decoded, Dismissal, Link, Notice, Order, Received, RunFacts, TaskSpent,
+    Cancel, Closer, Decoded, Dismissal, FailedUnit, Link, Notice, Order, Parting, Received,
+    RunFacts, TaskSpent,
 };
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -44,7 +45,7 @@ use work::{Desk, Work};
 /// # coordinator.send(Worker(0), Order::Compute { tasks, cancel, in_parts: false });
 /// # let coordinator = std::thread::spawn(move || {
 /// #     let Some((worker, Notice::Done { task, .. })) = coordinator.receive(None) else { panic!() };
-/// #     coordinator.send(worker, Order::Stop);
+/// #     coordinator.send(worker, Order::Stop { why: "all is done".into() });
 /// #     let summand = Summand { weight: 1.0, holders: vec![Piece { worker, what: What::Result(task) }] };
 /// #     let (step, terms) = (Step(0), &[summand]);
 /// #     let stage = Stage::Decided;
@@ -87,12 +88,15 @@ pub struct Aggregator<V: Vector = Vec<f32>> {
     at_hand: Option<AtHand<V>>,
     /// What is written while no part of a task is current.
     astray: Option<V>,
-    /// The run is over.
-    over: bool,
+    /// Why the run is over, once it is.
+    over: Option<Arc<str>>,
     membership: Option<Membership>,
     saver: Option<Worker>,
     traffic: Option<Traffic>,
 }
+
+/// What a worker says of itself that gives up what is wanted.
+const ABANDONED: &str = "it has abandoned its task";
 
 /// Counts the bytes that a worker has sent and received.
 type Traffic = Box<dyn Fn() -> (u64, u64) + Send>;
@@ -143,7 +147,7 @@ impl<V: Vector> Aggregator<V> {
             closer,
             at_hand: None,
             astray: None,
-            over: false,
+            over: None,
             membership: None,
             saver: None,
             traffic: None,
@@ -265,6 +269,25 @@ impl<V: Vector> Aggregator<V> {
         self.saver
     }
 
+    /// Why the run is over, in the coordinator's words, once [`Aggregator::next_event`] has said
+    /// that it is.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let (coordinator, mut workers) =
+    ///     Coordinator::builder("uncoded").workers(1).steps(9).length(1).local()?;
+    /// coordinator.stopper().stop();
+    /// coordinator.run(&mut ())?;
+    /// assert_eq!(workers[0].why_over(), None);
+    /// assert!(workers[0].next_event()?.is_none());
+    /// assert_eq!(workers[0].why_over(), Some("it was told to stop"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn why_over(&self) -> Option<&str> {
+        self.over.as_deref()
+    }
+
     /// Bytes that this worker has sent and received so far, where its link crosses a network.
     ///
     /// ```
@@ -280,7 +303,7 @@ impl<V: Vector> Aggregator<V> {
 
     /// Ends this worker's part in the run from any thread, also while it waits or computes: the
     /// next wait for an event is [`AggregatorError::Closed`] at once, and the coordinator takes the
-    /// worker for lost.
+    /// worker for lost, or learns by [`Closer::part`] that it does not come back.
     ///
     /// ```
     /// use codedgrad::train::{AggregatorError, Coordinator};
@@ -315,8 +338,9 @@ impl<V: Vector> Aggregator<V> {
     /// [`Aggregator::gradient`] and [`Aggregator::applied`]; [`Aggregator::taken`]. None if nothing
     /// comes within `patience`.
     ///
-    /// One event is current at a time. A task that is not submitted counts as abandoned when the
-    /// next event is asked for; of a step and a state it must be said first what became of them.
+    /// One event is current at a time. A task that is still wanted and not submitted is
+    /// [abandoned](Aggregator::abandon) when the next event is asked for; of a step and a state it
+    /// must be said first what became of them.
     ///
     /// # Errors
     /// [`AggregatorError::Disconnected`] when the coordinator is lost, [`AggregatorError::Closed`]
@@ -366,12 +390,12 @@ impl<V: Vector> Aggregator<V> {
         &mut self,
         patience: Option<Duration>,
     ) -> Result<Option<OwnedEvent>, AggregatorError> {
-        self.leave()?;
+        self.end_event()?;
         self.astray = None;
         // Beyond what a clock can say, it is for ever.
         let deadline = patience.and_then(|patience| now().checked_add(patience));
         loop {
-            if self.over {
+            if self.over.is_some() {
                 return Ok(Some(OwnedEvent::Over));
             }
             if self.closer.is_closed() {
@@ -401,8 +425,8 @@ impl<V: Vector> Aggregator<V> {
     /// The event that an order is, unless the trainer need not know of it.
     fn take(&mut self, order: Order) -> Result<Option<OwnedEvent>, AggregatorError> {
         Ok(match order {
-            Order::Stop => {
-                self.over = true;
+            Order::Stop { why } => {
+                self.over = Some(why);
                 Some(OwnedEvent::Over)
             }
             Order::Compute { tasks, cancel, in_parts } => {
@@ -449,11 +473,11 @@ impl<V: Vector> Aggregator<V> {
     }
 
     /// Ends the current event, where that needs no word of the trainer's.
-    fn leave(&mut self) -> Result<(), AggregatorError> {
+    fn end_event(&mut self) -> Result<(), AggregatorError> {
         let (what, due) = match &self.at_hand {
             None => return Ok(()),
             Some(AtHand::Task(_)) => {
-                self.give_up(true);
+                self.give_up(|_| Parting::for_good(ABANDONED));
                 return Ok(());
             }
             Some(AtHand::Step { step, .. } | AtHand::Skipped(step)) => {
@@ -464,18 +488,43 @@ impl<V: Vector> Aggregator<V> {
         Err(AggregatorError::Unsettled { what, due })
     }
 
-    /// Gives the current task up, and those that were ordered with it, and says so if that is of
-    /// any use.
-    fn give_up(&mut self, say: bool) {
-        if let Some(AtHand::Task(work)) =
-            self.at_hand.take_if(|at_hand| matches!(at_hand, AtHand::Task(_)))
-        {
-            let spent = work.spent(now());
-            work.discard(&mut *self.link);
-            if say {
-                self.drop_tasks(Some(spent));
-            }
+    /// Drops the current task, and those that were ordered with it. Who drops what is wanted ends
+    /// its part in the run: somebody else has to compute it.
+    fn give_up(&mut self, word: impl FnOnce(Option<FailedUnit>) -> Parting) {
+        let cancelled = self.is_cancelled();
+        let is_task = |at_hand: &mut AtHand<V>| matches!(at_hand, AtHand::Task(_));
+        let Some(AtHand::Task(work)) = self.at_hand.take_if(is_task) else { return };
+        let (spent, unit) = (work.spent(now()), work.unit(self.unit_samples));
+        work.discard(&mut *self.link);
+        // A thread that panics says nothing of what it would do next.
+        if cancelled && !std::thread::panicking() {
+            return self.drop_tasks(Some(spent));
         }
+        self.tasks.clear();
+        self.closer.part(word(unit));
+    }
+
+    /// Ends this worker's part in the run because something went wrong: the coordinator is told the
+    /// reason, and the unit that is being computed if one is. It counts as lost: what it had is
+    /// computed by others, or waits for its return. An error that is passed on out of the loop does
+    /// the same, without the reason.
+    ///
+    /// ```
+    /// use codedgrad::train::{AggregatorError, Coordinator, Event};
+    /// let (coordinator, mut workers) =
+    ///     Coordinator::builder("uncoded").workers(1).steps(1).length(1).local()?;
+    /// let coordinator = std::thread::spawn(move || coordinator.run(&mut ()));
+    /// let Some(Event::Compute(mut task)) = workers[0].next_event()? else { panic!() };
+    /// let part = task.next_part().ok_or("no part")?;
+    /// task.fail(format!("sample {} is damaged", part.samples.start));
+    /// assert!(matches!(workers[0].next_event(), Err(AggregatorError::Closed)));
+    /// assert!(coordinator.join().unwrap().is_err(), "nobody else is there");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn fail(&mut self, reason: impl AsRef<str>) {
+        self.give_up(|unit| Parting::failed(unit, &reason));
+        // Where no task is current, or nobody wants it.
+        self.closer.part(Parting::failed(None, reason));
     }
 
     /// Whether nobody wants the current tasks any more.
@@ -555,7 +604,7 @@ impl<V: Vector> Aggregator<V> {
         let now = now();
         let Some((work, mut desk)) = self.work() else { return Ok(()) };
         if cancelled && work.left() > 0 {
-            self.give_up(true);
+            self.give_up(|_| Parting::for_good(ABANDONED));
             return Ok(());
         }
         if astray {
@@ -625,7 +674,7 @@ mod tests {
         );
         task.read_message(&vec![1.0, -2.0], coefficient).unwrap();
         assert_eq!(task.message(), [0.5, -1.0]);
-        drop(task);
+        task.submit(vec![]).unwrap();
         let Ok(Some(Event::Apply(step))) = aggregator.next_event() else { panic!("then a step") };
         let mut to = vec![0.0; 2];
         step.write_gradient(&mut to).unwrap();

@@ -199,6 +199,22 @@ impl Builder {
         self
     }
 
+    /// How many workers may be lost by errors in one unit of one step before the run ends, and says
+    /// which unit that is; 3 if not told. Those that are killed, or lost for another reason, do not
+    /// count.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.clone().unit_tries(1).local().is_ok());
+    /// let error = run.unit_tries(0).local().err().unwrap();
+    /// assert_eq!(error.to_string(), "unit_tries is 0: it must be from 1 to 4294967295");
+    /// ```
+    pub fn unit_tries(mut self, tries: u32) -> Self {
+        self.limits.unit_tries = tries;
+        self
+    }
+
     /// Steps of the whole run, over all models, those before [`Builder::first`] counted.
     ///
     /// ```
@@ -548,6 +564,7 @@ impl Builder {
         let clock = self.clock(&config, delay as u64)?;
         let mut engine =
             Engine::new(scheme, config, 0)?.reducing(self.reduce).restoring(self.restores);
+        ranged("unit_tries", self.limits.unit_tries.into(), 1..=u32::MAX.into())?;
         if let Some(fewest) = self.limits.min_workers {
             ranged("min_workers", fewest as u64, 1..=workers as u64)?;
             if facts.mixture {

@@ -8,7 +8,9 @@
 mod blame;
 mod choosing;
 mod due;
+mod ending;
 mod expecting;
+mod failures;
 mod happened;
 mod inbox;
 mod judging;
@@ -22,7 +24,7 @@ mod waiting;
 
 use choosing::Choosing;
 use due::Patience;
-use expecting::expected_terms;
+use failures::Failures;
 pub use happened::{Erasure, Happened, Happening};
 use inbox::Inbox;
 use judging::Judging;
@@ -91,6 +93,9 @@ pub struct Coordinator<T: Transport> {
     judging: Judging,
     choosing: Option<Choosing>,
     stopper: Stopper,
+    failures: Failures,
+    /// Why the run is over, for the workers.
+    over: Option<Arc<str>>,
 }
 
 impl<T: Transport> Coordinator<T> {
@@ -113,6 +118,8 @@ impl<T: Transport> Coordinator<T> {
             run_clock,
             choosing: None,
             stopper: Stopper::default(),
+            failures: Failures::default(),
+            over: None,
         }
     }
 
@@ -161,6 +168,7 @@ impl<T: Transport> Coordinator<T> {
                 Err(error) => break Err(error),
             }
         };
+        self.note_end(&outcome);
         self.stop();
         outcome
     }
@@ -171,6 +179,16 @@ impl<T: Transport> Coordinator<T> {
     /// # Errors
     /// [`RunError`] when the run cannot go on.
     pub fn pump(&mut self, observer: &mut dyn Observer<T::Vector>) -> Result<Progress, RunError> {
+        let progress = self.pump_on(observer);
+        match &progress {
+            Ok(Progress::Wait(_)) => {}
+            Ok(Progress::Done(outcome)) => self.note_end(&Ok(*outcome)),
+            Err(error) => self.over = Some(error.to_string().into()),
+        }
+        progress
+    }
+
+    fn pump_on(&mut self, observer: &mut dyn Observer<T::Vector>) -> Result<Progress, RunError> {
         loop {
             if self.stopper.is_stopped() {
                 return Ok(Progress::Done(Outcome::Stopped));
@@ -187,14 +205,6 @@ impl<T: Transport> Coordinator<T> {
         }
     }
 
-    /// Tells every worker that the run is over.
-    pub fn stop(&mut self) {
-        for worker in Worker::all(self.config().shape.workers) {
-            self.transport.send(worker, Order::Stop);
-        }
-        self.transport.flush();
-    }
-
     /// What is kept of steps that are not decided, and of orders that are not answered.
     #[must_use]
     pub fn open_entries(&self) -> usize {
@@ -205,6 +215,7 @@ impl<T: Transport> Coordinator<T> {
             + self.journal.len()
             + self.replicas.open_entries()
             + self.inbox.len()
+            + self.failures.len()
             + self.run_clock.open_entries()
     }
 
@@ -250,7 +261,8 @@ impl<T: Transport> Coordinator<T> {
             ),
             Err(error) => tracing::warn!("all is decided, but not everybody can apply it: {error}"),
         }
-        Ok(Progress::Done(Outcome::Finished))
+        let left = self.engine.is_ended_by_workers();
+        Ok(Progress::Done(if left { Outcome::Left } else { Outcome::Finished }))
     }
 
     /// An error, with what was waited for where that is why the run cannot go on.
@@ -288,6 +300,9 @@ impl<T: Transport> Coordinator<T> {
                     },
                 },
             };
+            if let Some(error) = self.failures.take_fatal() {
+                return Err(error);
+            }
             let _span = info_span!("round", round = self.journal.round.0).entered();
             self.engine.handle(self.run_clock.now(), input, &mut actions)?;
             let mut expected = self.expected(&actions);
@@ -354,6 +369,9 @@ impl<T: Transport> Coordinator<T> {
                     Input::Done { worker, task, finite, digest }
                 }
             }
+            Notice::Idle { .. } if self.engine.is_at_tasks(worker) => {
+                self.give_up(worker, observer)
+            }
             Notice::Idle { .. } => Input::Idle { worker },
             Notice::ResultNotFinite { step, attempt } => {
                 Input::ResultNotFinite { worker, step, attempt }
@@ -395,16 +413,12 @@ impl<T: Transport> Coordinator<T> {
             }
             // It was given up before its connection was.
             Notice::Lost { .. } if self.engine.is_gone(worker) => Input::Tick,
-            Notice::Lost { reason } => {
-                self.tell(Happening::Lost { worker, reason }, observer);
-                self.transport.forget(Unneeded::Worker(worker));
-                self.results.lost(worker);
-                let kept = self.folding.iter().all(|(step, folding)| {
-                    folding.decoded.is_some()
-                        || self.transport.sum(*step, folding.attempt).is_some()
-                });
-                Input::Lost { worker, kept }
+            Notice::Parting(word) if word.for_good => Input::Left { worker },
+            Notice::Parting(word) => {
+                self.failures.heard(worker, self.journal.step, word, self.engine.config());
+                Input::Tick
             }
+            Notice::Lost { reason } => self.lost(worker, reason, observer),
         }
     }
 
@@ -495,26 +509,6 @@ impl<T: Transport> Coordinator<T> {
             }
         }
         Ok(None)
-    }
-
-    /// The step that is handed out by these actions, and what it will be made of, if that is known.
-    fn expected(&mut self, actions: &[Action]) -> Option<(Step, Vec<Summand>)> {
-        let hands_out = |action: &Action| matches!(action, Action::Compute { .. });
-        if self.config().jobs.micro_steps > 1 || !actions.iter().any(hands_out) {
-            return None;
-        }
-        let later = self.engine.tasks_to_come();
-        let (job, terms) = expected_terms(self.engine.facts(), actions, &later)?;
-        Some((job.step(1), terms))
-    }
-
-    /// Lets workers begin to sum a step while they compute it.
-    fn expect(&mut self, step: Step, terms: &[Summand]) -> Result<(), RunError> {
-        let (length, spares_one) = (self.config().length, self.engine.spares_one());
-        let stage = Stage::Expected;
-        let sum = SumRequest { step, attempt: 0, terms, length, spares_one, stage };
-        self.transport.fold(sum)?;
-        Ok(())
     }
 
     fn reduce(&mut self, step: Step, fold: Fold) -> Result<(), RunError> {
@@ -679,6 +673,7 @@ impl<T: Transport> Coordinator<T> {
         let end = step.jobs(self.config().jobs.micro_steps).end;
         self.transport.forget(Unneeded::Step { step, end });
         self.results.release(step, end);
+        self.failures.release(end);
     }
 
     fn remember(&mut self, step: Step, decision: Decision) {

@@ -131,8 +131,8 @@ pub struct LocalLink<V: Vector = Vec<f32>> {
 /// use codedgrad::ids::Worker;
 /// use codedgrad::transport::{local, Link, Notice, Order, Transport};
 /// let (mut coordinator, mut links) = local::connect(2);
-/// coordinator.send(Worker(1), Order::Stop);
-/// assert!(matches!(links[1].receive(), Some(Order::Stop)));
+/// coordinator.send(Worker(1), Order::Stop { why: "all is done".into() });
+/// assert!(matches!(links[1].receive(), Some(Order::Stop { .. })));
 /// drop(links.remove(0));
 /// assert!(matches!(coordinator.receive(None), Some((Worker(0), Notice::Lost { .. }))));
 /// ```
@@ -199,8 +199,12 @@ pub fn connect_at<V: Vector>(
 fn closer_of(worker: Worker, orders: &Arc<Sender<Posted>>, notices: &Outbox) -> Closer {
     // A closer that is kept must not keep the channel open when the coordinator is lost.
     let (orders, notices) = (Arc::downgrade(orders), notices.clone());
-    Closer::new(move || {
-        notices.end(worker, Some(Notice::Lost { reason: "its link was closed".into() }));
+    Closer::new(move |word| {
+        if let Some(word) = &word {
+            notices.send(worker, Notice::Parting(word.clone()));
+        }
+        let reason = word.map_or_else(|| "its link was closed".into(), |word| word.to_string());
+        notices.end(worker, Some(Notice::Lost { reason }));
         if let Some(orders) = orders.upgrade() {
             // The worker may be gone.
             let _ = orders.send(None);
@@ -246,7 +250,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
             // Kept here too, since `Abandon` must reach a worker that is in the middle of its tasks
             // and reads no orders.
             Order::Compute { cancel, .. } => self.running[worker.index()] = Some(cancel.clone()),
-            Order::Abandon | Order::Stop => {
+            Order::Abandon | Order::Stop { .. } => {
                 if let Some(cancel) = self.running[worker.index()].take() {
                     cancel.cancel();
                 }
@@ -343,7 +347,7 @@ impl<V: Vector> Link<V> for LocalLink<V> {
         };
         // It may have been closed while it waited, and an order that was there already is void.
         let order = posted.filter(|_| !self.closer.is_closed());
-        self.stopped |= matches!(order, None | Some(Order::Stop));
+        self.stopped |= matches!(order, None | Some(Order::Stop { .. }));
         order.map_or(Received::Gone, Received::Order)
     }
 

@@ -10,6 +10,7 @@ pub mod ledger;
 pub mod local;
 #[cfg(feature = "nccl")]
 pub mod nccl;
+mod parting;
 mod staged;
 mod state;
 #[cfg(feature = "tcp")]
@@ -20,6 +21,7 @@ pub mod wire;
 pub use closer::Closer;
 pub use differences::Differences;
 pub use facts::{Disagreement, RunFacts, Start};
+pub use parting::{FailedUnit, Parting};
 pub use staged::Staged;
 pub use state::{NotBytes, State};
 
@@ -120,7 +122,10 @@ pub enum Order {
         state: Arc<State>,
     },
     /// The run is over.
-    Stop,
+    Stop {
+        /// Why, in words.
+        why: Arc<str>,
+    },
     /// The worker is no member of the run any more.
     Dismiss(Dismissal),
 }
@@ -166,7 +171,8 @@ pub enum Notice {
         /// What it took, if the worker says so.
         spent: Option<TaskSpent>,
     },
-    /// The current tasks were dropped, because nobody wants them or unasked.
+    /// The current tasks were dropped, because nobody wants them. A worker that drops them unasked
+    /// is given up.
     Idle {
         /// What the one took that was begun, if the worker says so.
         spent: Option<TaskSpent>,
@@ -244,6 +250,8 @@ pub enum Notice {
     },
     /// A step that the worker was sent cannot be had any more.
     StepUnavailable,
+    /// Why a worker ends its part in the run: that it is lost follows.
+    Parting(Parting),
     /// The worker is lost.
     Lost {
         /// Why, as far as is known.

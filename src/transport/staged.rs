@@ -17,8 +17,8 @@ use std::time::Duration;
 /// let (mut coordinator, mut links) = local::connect(1);
 /// let mut link: Staged<Vec<f32>> = Staged::new(Box::new(links.remove(0)), ());
 /// assert_eq!(link.buffer(3).len(), 3);
-/// coordinator.send(Worker(0), Order::Stop);
-/// assert!(matches!(link.receive(), Some(Order::Stop)));
+/// coordinator.send(Worker(0), Order::Stop { why: "all is done".into() });
+/// assert!(matches!(link.receive(), Some(Order::Stop { .. })));
 /// ```
 pub struct Staged<V: Vector + Gradient + GradientMut> {
     link: Box<dyn Link>,
@@ -187,7 +187,7 @@ mod tests {
             assert_eq!(link.decoded(Step(step), 1).unwrap().0, [step as f32; 2]);
             assert!(link.spare.is_empty(), "the last one's memory is in use again");
         }
-        coordinator.send(Worker(0), Order::Stop);
+        coordinator.send(Worker(0), Order::Stop { why: "all is done".into() });
         link.receive();
     }
 

@@ -22,8 +22,8 @@ use codedgrad::ids::{Cut, Share, Step, Units, Worker};
 use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Reduce, Refusal};
 use codedgrad::train::{
-    AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Happened, Observer, Outcome,
-    OwnedEvent, Progress, ProvideRequest, RunClock, RunError, StepRecord, VirtualClock,
+    AdamW, AdamWConfig, Aggregator, AggregatorError, Coordinator, Event, Flow, Happened, Observer,
+    Outcome, OwnedEvent, Progress, ProvideRequest, RunClock, RunError, StepRecord, VirtualClock,
 };
 use codedgrad::transport::{Decoded, Link, Notice, Order, Received, Staged, State, local};
 use std::error::Error;
@@ -231,7 +231,10 @@ fn work<V: Numbers>(
                     return None;
                 }
                 if prank == Prank::Drop {
-                    continue;
+                    drop(task);
+                    let over = aggregator.next_event().err();
+                    assert_eq!(over, Some(AggregatorError::Closed), "its part is over");
+                    return None;
                 }
                 match prank {
                     Prank::Slow => thread::sleep(Duration::from_millis(2)),
@@ -682,7 +685,7 @@ fn late_units_that_count_for_the_next_step_are_counted_once() {
 fn a_worker_holds_one_sum_per_open_step() {
     let mischief = |worker: Worker, step: u64| {
         if (u64::from(worker.0) * 7 + step).is_multiple_of(11) {
-            Prank::Drop
+            Prank::Nan
         } else {
             Prank::Unhurried
         }
@@ -1053,7 +1056,7 @@ fn feedback_schemes_survive_what_befalls_their_workers() {
     let (_, uncoded, plain) = train(setup("uncoded", 8, 10, modelled(8, 10, 1)));
     for scheme in ["queue:m=1", "ring:reach=4"] {
         for (prank, erased) in
-            [(Prank::Panic, false), (Prank::Nan, true), (Prank::Drop, true), (Prank::Slow, false)]
+            [(Prank::Panic, false), (Prank::Nan, true), (Prank::Drop, false), (Prank::Slow, false)]
         {
             let mischief = |worker: Worker, step: u64| {
                 if (worker.0, step) == (2, 4) { prank } else { Prank::None }
@@ -1182,15 +1185,18 @@ fn finite_messages_whose_sum_overflows_refuse_the_step() {
 }
 
 #[test]
-fn a_dropped_task_is_never_counted() {
+fn who_drops_a_task_is_lost_and_no_step_is_refused() {
     let prank = |worker: Worker, step: u64| {
         if (worker.0, step) == (1, 2) { Prank::Drop } else { Prank::None }
     };
     for run_clock in [modelled(4, 6, 1), RunClock::wall(4, &Delays::None, 6, 0.0)] {
         let (outcome, _, log) =
             train(Setup { mischief: &prank, ..setup("uncoded", 4, 6, run_clock) });
-        assert_eq!(outcome.unwrap(), Outcome::Finished);
-        assert!(log.gradients[2].is_none() && log.gradients.iter().flatten().count() == 5);
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains("without the dead workers {1}"), "{error}");
+        assert_eq!(log.gradients.iter().flatten().count(), 2);
+        let told = "lost: it dropped its task before that was done";
+        assert!(log.faults.iter().any(|fault| fault.2.contains(told)), "{:?}", log.faults);
     }
 }
 
@@ -1320,7 +1326,7 @@ fn who_comes_back_twice_takes_over_one_state() {
     coordinator.stop();
     let mut orders = |worker: usize| {
         let all = std::iter::from_fn(|| {
-            links[worker].receive().filter(|order| !matches!(order, Order::Stop))
+            links[worker].receive().filter(|order| !matches!(order, Order::Stop { .. }))
         });
         all.collect::<Vec<Order>>()
     };

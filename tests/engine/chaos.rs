@@ -64,7 +64,7 @@ struct Waiting {
 /// What may go wrong.
 #[derive(Clone, Copy, Debug)]
 struct Mishaps {
-    /// Tasks may be dropped, results not finite.
+    /// Results may not be finite.
     tasks: bool,
     deaths: usize,
     /// Workers may come back, or come for the first time.
@@ -540,10 +540,12 @@ impl Chaos<'_> {
             self.mishaps.deaths -= 1;
             return Some(self.die(worker));
         }
-        let computing = matches!(self.place(worker).orders.front(), Some(Order::Compute(_)));
-        if computing && self.mishaps.tasks {
-            self.place(worker).orders.clear();
-            return Some(Input::Idle { worker });
+        if self.mishaps.deaths > 0 && self.choose(2) == 0 {
+            self.mishaps.deaths -= 1;
+            let lost = self.die(worker);
+            // What the loss leads to comes after it.
+            self.told.push(lost);
+            return Some(Input::Left { worker });
         }
         None
     }
@@ -762,6 +764,14 @@ impl Chaos<'_> {
                     && dead.iter().eq(self.dead())
                     && (!patient || input == Input::Tick)
             }
+            EngineError::Left { left, .. } => {
+                let there = self.living().len();
+                let fewest = self.mishaps.fewest;
+                let dead = self.dead();
+                !(fewest > 0 && there >= fewest && (self.plan)(there).is_some())
+                    && !left.is_empty()
+                    && left.iter().all(|worker| dead.contains(&worker))
+            }
             EngineError::NoState { worker } => {
                 let fit = |place: &Place| {
                     !place.dead
@@ -805,6 +815,9 @@ impl Chaos<'_> {
 
 impl Chaos<'_> {
     fn check_end(&self) {
+        if self.driver.engine.is_ended_by_workers() {
+            return assert!(self.decided > 0, "all have left after a step");
+        }
         assert_eq!(self.decided, STEPS);
         let has_all = |place: &&Place| place.state == Some(STEPS) && !place.stuck;
         let (with, without): (Vec<&Place>, Vec<&Place>) =

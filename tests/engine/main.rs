@@ -1,6 +1,7 @@
 //! The round engine on virtual time: no thread, no clock, only events.
 
 mod chaos;
+mod leaving;
 mod trust;
 
 use codedgrad::codes::SchemeSpec;
@@ -47,6 +48,7 @@ impl Config {
                 grace_seconds,
                 mu: 1.0,
                 min_workers,
+                ..Limits::default()
             },
             log_steps: self.log_steps,
             ..RunConfig::new(Shape::new(workers, units), 1, steps)
@@ -319,36 +321,8 @@ fn a_share_without_a_finite_message_refuses_the_step_everywhere() {
 }
 
 #[test]
-fn a_task_dropped_unasked_counts_as_missing() {
-    let (mut driver, _) = Driver::new("uncoded", 2, 1, CONFIG);
-    let refused = driver.give(Input::Idle { worker: Worker(1) }).unwrap();
-    assert!(refused.iter().any(|action| matches!(action, Action::Skip { units, .. } if units[..] == [Units { start: 1, end: 2 }])));
-}
-
-#[test]
-fn a_dropped_task_may_be_done_by_one_who_comes_back() {
+fn what_is_not_finite_is_so_for_who_comes_back() {
     let config = Config { return_seconds: 5.0, ..CONFIG };
-    let begin = || {
-        let (mut driver, _) = Driver::new("groups:s=1", 2, 2, config);
-        driver.give(Input::Lost { worker: Worker(1), kept: true }).unwrap();
-        assert!(
-            driver.at(1.0).give(Input::Idle { worker: Worker(0) }).unwrap().is_empty(),
-            "worker 1 may come back"
-        );
-        assert_eq!(driver.engine.deadline(), Some(6.0));
-        driver
-    };
-    let mut driver = begin();
-    let joined =
-        driver.at(2.0).give(Input::Joined { worker: Worker(1), next: Some(Step(0)) }).unwrap();
-    assert_eq!((assigned(&joined), driver.engine.deadline()), (vec![1], Some(50.0)));
-    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((0, vec![1])));
-    let refused = begin().at(6.0).give(Input::Tick).unwrap();
-    assert!(
-        refused.iter().any(|action| matches!(action, Action::Skip { .. })),
-        "nobody has come: {refused:?}"
-    );
-    assert_eq!(assigned(&refused), [0], "and the run goes on");
     let (mut driver, _) = Driver::new("groups:s=1", 2, 2, config);
     driver.give(Input::Lost { worker: Worker(1), kept: true }).unwrap();
     let refused = driver.answer(0, 0, false).unwrap();
@@ -429,28 +403,6 @@ fn schemes_whose_jobs_overlap_need_as_many_models() {
             "{scheme}"
         );
     }
-}
-
-#[test]
-fn a_step_closes_on_what_nobody_came_back_for_though_nobody_works() {
-    let config = Config { return_seconds: 5.0, models: 2, ..CONFIG };
-    let scheme = "defer:T=1,cap=1,cut=2".parse::<SchemeSpec>().unwrap().scheme(2, 4, 0..3).unwrap();
-    let mut driver = Driver { engine: config.engine(scheme, 3).unwrap(), now: 0.0 };
-    driver.give(Input::Lost { worker: Worker(0), kept: true }).unwrap();
-    driver.give(Input::Begin).unwrap();
-    let done = |driver: &mut Driver, job, piece| {
-        let task = Task { job: Job(job), piece, plan: 0 };
-        driver.give(Input::Done { worker: Worker(1), task, finite: true, digest: None }).unwrap()
-    };
-    done(&mut driver, 0, 2);
-    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
-    done(&mut driver, 1, 2);
-    assert_eq!(assigned(&done(&mut driver, 1, 3)), [1], "what worker 0 owes job 0 falls due");
-    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
-    let deadline = driver.engine.deadline().expect("worker 0 may come back");
-    let waited = driver.at(deadline).give(Input::Tick).unwrap();
-    assert!(waited.iter().any(|action| matches!(action, Action::Close(_))), "{waited:?}");
-    assert!(assigned(&waited).contains(&1), "the next round goes on: {waited:?}");
 }
 
 #[test]

@@ -462,6 +462,7 @@ impl RunArgs {
                 grace_seconds: self.grace.unwrap_or(usual.grace_seconds),
                 mu: self.mu,
                 min_workers: self.min_workers.map(|workers| workers as usize),
+                ..usual
             },
             late: self.late,
             training: Training {

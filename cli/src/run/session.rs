@@ -412,7 +412,7 @@ impl Session {
     fn train_all(&mut self, work: &mut Work) -> Result<(), Failure> {
         while let Some(block) = self.next_block() {
             let outcome = self.one_block(&block, work)?;
-            if outcome == Outcome::Stopped {
+            if outcome != Outcome::Finished {
                 break;
             }
             if block.turn.is_some() && self.interrupted.load(Ordering::Relaxed) {
@@ -581,6 +581,7 @@ impl Session {
             Ok(Outcome::Finished) if cut_short => Some("ended by a worker".into()),
             Ok(Outcome::Finished) => ended.then(|| "finished".into()),
             Ok(Outcome::Stopped) => Some("stopped by a signal".into()),
+            Ok(Outcome::Left) => Some("ended by its workers".into()),
             Err(error) => Some(format!("failed: {error:#}")),
         };
         if let Some(how) = how {

@@ -17,7 +17,8 @@ use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use codedgrad::codes::SchemeSpec;
-use codedgrad::run::NumberFormat;
+use codedgrad::run::{Limits, NumberFormat};
+use codedgrad::schedulers::EngineError;
 use codedgrad::train::{self, AUTO, Auto, Builder, Coordinator, Open, RunError, Served};
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::http::HttpServer;
@@ -34,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 13] = [
+const PLANNED: [&str; 14] = [
     "workers",
     "scheme",
     "join_wait",
@@ -42,6 +43,7 @@ const PLANNED: [&str; 13] = [
     "max_wait",
     "give_up_after",
     "min_workers",
+    "unit_tries",
     "exchange",
     "wire",
     "out",
@@ -97,6 +99,13 @@ pub(crate) struct Options {
         help_heading = "Time and limits"
     )]
     min_workers: Option<u32>,
+    /// End the run when an error in one unit of one step has cost it so many workers; the unit, its
+    /// samples and the error are named
+    #[arg(
+        long, value_name = "N", default_value_t = Limits::UNIT_TRIES, value_parser = at_least(1u32),
+        help_heading = "Time and limits", hide_short_help = true
+    )]
+    unit_tries: u32,
     /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round
     /// closes), or the workers among themselves, each a part [default: sharded, or what the scheme
     /// needs]
@@ -152,6 +161,7 @@ impl Options {
         flag("--give-up-after", self.give_up_after.to_string().into());
         flag("--probe", self.probe.to_string().into());
         flag("--replan-every", self.replan_every.to_string().into());
+        flag("--unit-tries", self.unit_tries.to_string().into());
         if let Some(fewest) = self.min_workers {
             flag("--min-workers", fewest.to_string().into());
         }
@@ -260,6 +270,8 @@ struct Plan {
     #[serde(default)]
     give_up_after: u64,
     min_workers: Option<usize>,
+    #[serde(default = "usual_unit_tries")]
+    unit_tries: u32,
     exchange: Option<ExchangeKind>,
     #[serde(deserialize_with = "framed_format")]
     wire: NumberFormat,
@@ -269,6 +281,10 @@ struct Plan {
     facts: Option<RunFacts>,
     /// Whether all of it is done.
     over: bool,
+}
+
+fn usual_unit_tries() -> u32 {
+    Limits::UNIT_TRIES
 }
 
 impl Plan {
@@ -290,6 +306,7 @@ impl Plan {
             max_wait_seconds: max_wait,
             give_up_after: options.give_up_after,
             min_workers: options.min_workers.map(|workers| workers as usize),
+            unit_tries: options.unit_tries,
             exchange: options.exchange,
             wire: options.wire.unwrap_or_default(),
             auto: AutoSteps { probe, replan_every },
@@ -304,6 +321,7 @@ impl Plan {
     fn check(&self) -> Result<(), Failure> {
         limits::count("--workers", self.workers as u64, WORKERS)?;
         limits::count("--min-workers", self.min_workers.unwrap_or(1) as u64, ANY)?;
+        limits::count("--unit-tries", self.unit_tries.into(), ANY)?;
         limits::positive("--max-wait", self.max_wait_seconds)?;
         limits::not_negative("--max-wait", self.max_wait_seconds)?;
         limits::not_negative("--join-wait", self.join_wait_seconds)?;
@@ -345,6 +363,7 @@ impl Plan {
             .max_wait(port::patience(self.max_wait_seconds.max(self.return_wait_seconds)))
             .return_within(port::patience(self.return_wait_seconds))
             .gather_within(port::patience(waits))
+            .unit_tries(self.unit_tries)
             .wire(self.wire);
         if let Some(auto) = auto {
             run = run.auto(auto);
@@ -479,7 +498,13 @@ fn carry_out(
             plan.facts = Some(served.facts().clone());
             folder.write_plan(&*plan).or_work()?;
             follower.learns(served.facts());
-            served.run(&mut follower).map(Some).or_work()
+            match served.run(&mut follower) {
+                // Who asks the coordinator to end asks its workers too, and these may be faster.
+                Err(RunError::Engine(EngineError::Left { .. })) if asked.status() > 0 => {
+                    Ok(Some(train::Outcome::Left))
+                }
+                ended => ended.map(Some).or_work(),
+            }
         }
     });
     let outcome = match &ended {
@@ -540,8 +565,8 @@ mod tests {
     fn a_command_passes_all_its_options_on() {
         let command = Options::augment_args(Command::new("run").no_binary_name(true));
         let told = "--scheme groups:s=1 --join-wait 1.5 --return-wait 2 --max-wait 3 --probe 4 \
-                    --give-up-after 7 --replan-every 50 --min-workers 6 --exchange star \
-                    --wire bf16 --out here --force";
+                    --give-up-after 7 --replan-every 50 --min-workers 6 --unit-tries 7 \
+                    --exchange star --wire bf16 --out here --force";
         let read = |words: Vec<OsString>| {
             let matches = command.clone().try_get_matches_from(words).unwrap();
             Options::from_arg_matches(&matches).unwrap()

@@ -31,7 +31,7 @@ impl Engine {
         for needy in self.roster.waiting_for(worker) {
             self.resync(now, needy, out)?;
         }
-        if matches!(self.phase, Phase::NotBegun | Phase::Finished) {
+        if matches!(self.phase, Phase::NotBegun | Phase::Finished) || self.ends_by_leaving(out) {
             return Ok(());
         }
         // A decoded job of a step that has several is in its workers' sums already, from which it

@@ -31,16 +31,20 @@ impl Engine {
             return if self.can_close(&hopeless) { Ok(()) } else { self.begin_again(now, out) };
         }
         while !self.can_close(&hopeless) {
-            // What is not finite is so for any worker that computes it; what was dropped may be
-            // computed by one of the dead.
-            let returns_help = !self.can_close(&dead)
-                || self.round.has_dropped() && self.can_close(self.round.erased());
-            if self.may_return() && returns_help {
-                self.await_returns(now);
-                return Ok(());
-            }
-            if !self.can_close(&dead) && self.narrow(now, out)? {
-                return Ok(());
+            // What is not finite is so for any worker that computes it.
+            if !self.can_close(&dead) {
+                let blocked = self.is_blocked_by_leaving();
+                if !blocked && self.may_return() {
+                    self.await_returns(now);
+                    return Ok(());
+                }
+                if self.narrow(now, out)? {
+                    return Ok(());
+                }
+                if blocked {
+                    self.block_by_leaving();
+                    return Ok(());
+                }
             }
             let Outlook::Blocked { jobs, mut units } = self.scheme.outlook(&hopeless) else {
                 return Err(self.too_many_lost());

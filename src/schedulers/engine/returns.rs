@@ -151,7 +151,7 @@ impl Engine {
 
     /// Whether it makes sense to wait for somebody to come back.
     pub(super) fn may_return(&self) -> bool {
-        self.config.limits.return_seconds > 0.0 && !self.roster.dead().is_empty()
+        self.config.limits.return_seconds > 0.0 && self.roster.may_return()
     }
 
     pub(super) fn await_returns(&mut self, now: f64) {
@@ -175,13 +175,6 @@ impl Engine {
         if self.roster.is_deserted() || self.phase == Phase::Collecting && !self.can_close(&dead) {
             return if self.narrow(now, out)? { Ok(()) } else { Err(self.too_many_lost()) };
         }
-        // What was dropped was waited for in the hope of a return; without one the round goes on as
-        // if it were erased.
-        if self.phase == Phase::Collecting && self.round.has_dropped() {
-            self.round.give_up_dropped();
-            self.check_outlook(now, out)?;
-            self.try_close(now, out)?;
-        }
         self.roster
             .stale_idle()
             .first()
@@ -189,10 +182,11 @@ impl Engine {
     }
 
     pub(super) fn too_many_lost(&self) -> EngineError {
-        EngineError::TooManyLost {
-            step: self.steps.next,
-            dead: self.roster.dead(),
-            tolerance: self.scheme.facts().tolerance,
+        let (step, tolerance) = (self.steps.next, self.scheme.facts().tolerance);
+        let left = self.roster.gone_for_good();
+        if self.is_blocked_by_leaving() || !left.is_empty() && !self.roster.may_return() {
+            return EngineError::Left { step, left, tolerance };
         }
+        EngineError::TooManyLost { step, dead: self.roster.dead(), tolerance }
     }
 }

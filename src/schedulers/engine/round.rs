@@ -29,9 +29,6 @@ pub(super) struct CurrentRound {
     /// Workers that have had tasks in this round.
     worked: WorkerSet,
     erased: WorkerSet,
-    /// Workers that dropped their tasks unasked, since it was last waited for somebody to come
-    /// back.
-    dropped: WorkerSet,
     /// Workers that came back in this round and can do nothing before the next one.
     resting: WorkerSet,
     /// Workers with a result that was not finite among the tasks they are at.
@@ -48,7 +45,6 @@ impl CurrentRound {
             arrivals: vec![None; workers],
             worked: nobody.clone(),
             erased: nobody.clone(),
-            dropped: nobody.clone(),
             resting: nobody.clone(),
             failed: nobody,
             ..Self::default()
@@ -66,7 +62,6 @@ impl CurrentRound {
         // Cleared, not made again: a round is opened for every step.
         self.worked.clear();
         self.erased.clear();
-        self.dropped.clear();
         self.resting.clear();
         self.failed.clear();
         self.assigned_units = 0;
@@ -156,21 +151,6 @@ impl CurrentRound {
 
     pub(super) fn erased(&self) -> &WorkerSet {
         &self.erased
-    }
-
-    /// A worker has dropped its tasks unasked.
-    pub(super) fn dropped_by(&mut self, worker: Worker) {
-        self.dropped.insert(worker);
-    }
-
-    /// Whether somebody has dropped tasks that another, or the same one back again, may do.
-    pub(super) fn has_dropped(&self) -> bool {
-        !self.dropped.is_empty()
-    }
-
-    /// Nobody came back to do what was dropped.
-    pub(super) fn give_up_dropped(&mut self) {
-        self.dropped.clear();
     }
 
     /// A worker that was dead is there: it may be new to this round's tasks.

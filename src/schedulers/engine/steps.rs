@@ -41,6 +41,11 @@ impl Steps {
         self.next.jobs(self.micro_steps).start >= self.known
     }
 
+    /// Whether a step is decided.
+    pub(super) fn has_begun(&self) -> bool {
+        self.next > self.first
+    }
+
     /// The next step is decided.
     pub(super) fn decided(&mut self) {
         self.next = self.next.next();

@@ -3,7 +3,7 @@
 use super::{Aggregator, AggregatorError, AtHand, OwnedEvent, ProvideRequest, Samples};
 use crate::gpu::{Gradient, GradientError, GradientMut, Vector, WireBuffer};
 use crate::ids::{Step, Task, Units};
-use crate::transport::{Cancel, Decoded, State};
+use crate::transport::{Cancel, Decoded, Parting, State};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,8 +49,8 @@ impl<'a, V: Vector> Event<'a, V> {
     }
 }
 
-/// A current task. Dropped without [`ComputeTask::submit`], it counts as abandoned, and so do those
-/// that were ordered with it.
+/// A current task. Dropped while it is wanted, and without [`ComputeTask::submit`], it counts as
+/// failed, as what a panic or an error would have ended: the worker's part in the run is over.
 pub struct ComputeTask<'a, V: Vector = Vec<f32>> {
     aggregator: &'a mut Aggregator<V>,
     task: Task,
@@ -131,6 +131,12 @@ impl<V: Vector> ComputeTask<'_, V> {
         let _ = self.aggregator.took(self.task, computed);
     }
 
+    /// Says why the task cannot be computed, and ends the worker's part in the run: see
+    /// [`Aggregator::fail`].
+    pub fn fail(self, reason: impl AsRef<str>) {
+        self.aggregator.fail(reason);
+    }
+
     /// Hands the finished message in, with scalars that are decoded with the same weights.
     ///
     /// A task that nobody wants any more is dropped quietly.
@@ -209,7 +215,12 @@ impl ComputeTask<'_> {
 
 impl<V: Vector> Drop for ComputeTask<'_, V> {
     fn drop(&mut self) {
-        self.aggregator.give_up(!std::thread::panicking());
+        let reason = if std::thread::panicking() {
+            "its thread panicked"
+        } else {
+            "it dropped its task before that was done"
+        };
+        self.aggregator.give_up(|unit| Parting::failed(unit, reason));
     }
 }
 

@@ -1,9 +1,9 @@
 //! Events as values of their own, and what is done with them by their tokens.
 
-use super::{Aggregator, AggregatorError, AtHand, Samples, Work};
+use super::{ABANDONED, Aggregator, AggregatorError, AtHand, Samples, Work};
 use crate::gpu::Vector;
 use crate::ids::{Step, Task, Units, Worker};
-use crate::transport::{Cancel, Notice, Say, State};
+use crate::transport::{Cancel, Notice, Parting, Say, State};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -226,13 +226,15 @@ impl<V: Vector> Aggregator<V> {
         Ok(())
     }
 
-    /// Gives the current task up, and all that were ordered with it: the coordinator is told.
+    /// Leaves the run: the current task is somebody else's, and the coordinator is told that this
+    /// worker does not come back. A task that nobody wants any more is dropped quietly, and the
+    /// worker stays.
     ///
     /// # Errors
     /// [`AggregatorError::NotAtHand`] when the task is not current.
     pub fn abandon(&mut self, task: Task) -> Result<(), AggregatorError> {
         self.task(task)?;
-        self.give_up(true);
+        self.give_up(|_| Parting::for_good(ABANDONED));
         Ok(())
     }
 

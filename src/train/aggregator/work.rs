@@ -5,7 +5,7 @@ use crate::gpu::{Vector, nonfinite_mask};
 use crate::ids::{Part, Task};
 use crate::scalars;
 use crate::train::sum_tree::SumTree;
-use crate::transport::{Link, Notice, TaskSpent};
+use crate::transport::{FailedUnit, Link, Notice, TaskSpent};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
@@ -27,10 +27,14 @@ impl<V: Vector> Desk<'_, V> {
     }
 
     fn samples(&self, (unit, coefficient): (u32, f64)) -> Samples {
-        // Of absurd sizes, numbers that no batch has.
-        let start = (unit as usize).saturating_mul(self.unit_samples);
-        Samples { unit, samples: start..start.saturating_add(self.unit_samples), coefficient }
+        Samples { unit, samples: samples_of(unit, self.unit_samples), coefficient }
     }
+}
+
+/// The samples of a unit within its batch; of absurd sizes, numbers that no batch has.
+fn samples_of(unit: u32, unit_samples: usize) -> Range<usize> {
+    let start = (unit as usize).saturating_mul(unit_samples);
+    start..start.saturating_add(unit_samples)
 }
 
 pub(super) struct Work<V> {
@@ -182,6 +186,13 @@ impl<V: Vector> Work<V> {
             buffer.clear();
         }
         self.unseen = false;
+    }
+
+    /// The unit that is being computed, if one is.
+    pub(super) fn unit(&self, unit_samples: usize) -> Option<FailedUnit> {
+        let unit = self.current.as_ref()?.0;
+        let samples = samples_of(unit, unit_samples);
+        Some(FailedUnit { job: self.task.job, unit, samples })
     }
 
     /// Parts that were not handed out.

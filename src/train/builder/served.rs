@@ -523,8 +523,9 @@ impl Served {
         }
         if told.facts.steps.is_some_and(|steps| told.first >= steps) {
             observer.begins(Step(told.first)).map_err(RunError::Observer)?;
+            let why: Arc<str> = "all steps are decided".into();
             Worker::all(told.workers.unwrap_or(0))
-                .for_each(|worker| transport.send(worker, Order::Stop));
+                .for_each(|worker| transport.send(worker, Order::Stop { why: Arc::clone(&why) }));
             transport.flush();
             return Ok(Outcome::Finished);
         }

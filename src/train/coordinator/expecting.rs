@@ -1,9 +1,10 @@
 //! What a step will be made of, where it can be known before the answers.
 
+use super::{Coordinator, RunError};
 use crate::codes::sequential::SchemeFacts;
-use crate::ids::{Job, Task, Units, Worker};
+use crate::ids::{Job, Step, Task, Units, Worker};
 use crate::schedulers::{Action, Given};
-use crate::transport::{Piece, Summand, What};
+use crate::transport::{Piece, Stage, SumRequest, Summand, Transport, What};
 use std::collections::BTreeMap;
 
 /// The terms of the step for which tasks are handed out, in the order in which they are summed;
@@ -53,6 +54,28 @@ pub(super) fn expected_terms(
     }
     let terms = classes.into_values().map(term).collect();
     Some((job?, terms)).filter(|_| next == facts.units)
+}
+
+impl<T: Transport> Coordinator<T> {
+    /// The step that is handed out by these actions, and what it will be made of, if that is known.
+    pub(super) fn expected(&mut self, actions: &[Action]) -> Option<(Step, Vec<Summand>)> {
+        let hands_out = |action: &Action| matches!(action, Action::Compute { .. });
+        if self.config().jobs.micro_steps > 1 || !actions.iter().any(hands_out) {
+            return None;
+        }
+        let later = self.engine.tasks_to_come();
+        let (job, terms) = expected_terms(self.engine.facts(), actions, &later)?;
+        Some((job.step(1), terms))
+    }
+
+    /// Lets workers begin to sum a step while they compute it.
+    pub(super) fn expect(&mut self, step: Step, terms: &[Summand]) -> Result<(), RunError> {
+        let (length, spares_one) = (self.config().length, self.engine.spares_one());
+        let stage = Stage::Expected;
+        let sum = SumRequest { step, attempt: 0, terms, length, spares_one, stage };
+        self.transport.fold(sum)?;
+        Ok(())
+    }
 }
 
 #[cfg(test)]

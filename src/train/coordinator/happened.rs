@@ -41,6 +41,13 @@ pub enum Happening {
         /// Why, as far as is known.
         reason: String,
     },
+    /// A worker has left, and does not come back.
+    Left {
+        /// Who.
+        worker: Worker,
+        /// Why, in its words.
+        reason: String,
+    },
     /// A worker is sent away, for no state of the run is any good for it.
     SentAway {
         /// Who.
@@ -123,6 +130,7 @@ impl Happening {
         match self {
             Self::Joined { .. } => "join",
             Self::Lost { .. } => "lost",
+            Self::Left { .. } => "left",
             Self::Erased { .. } => "erased",
             Self::Missed { .. }
             | Self::Resynced { .. }
@@ -142,6 +150,7 @@ impl Happening {
         match self {
             Self::Joined { worker }
             | Self::Lost { worker, .. }
+            | Self::Left { worker, .. }
             | Self::SentAway { worker, .. }
             | Self::Erased { worker, .. }
             | Self::Missed { worker }
@@ -163,6 +172,7 @@ impl fmt::Display for Happening {
         match self {
             Self::Joined { .. } => f.write_str("is there again"),
             Self::Lost { reason, .. } => write!(f, "lost: {reason}"),
+            Self::Left { reason, .. } => write!(f, "has left the run: {reason}"),
             Self::SentAway { reason, .. } => write!(f, "is sent away: {reason}"),
             Self::Erased { why, .. } => f.write_str(match why {
                 Erasure::NotFinite => "its message is not finite and was erased",

@@ -11,7 +11,7 @@ use crate::ids::{Round, Step, Units, Worker, WorkerSet};
 use crate::schedulers::{EngineError, Refusal, RoundReport};
 use crate::train::BuildError;
 use crate::train::policy::Using;
-use crate::transport::{Decoded, Differences, State, Transport};
+use crate::transport::{Decoded, Differences, FailedUnit, State, Transport};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use thiserror::Error;
@@ -30,7 +30,7 @@ pub struct RoundRecord {
     pub arrivals: Vec<Option<f64>>,
     /// Injected lateness of each worker.
     pub delays: Vec<f64>,
-    /// Workers whose results were not finite or who dropped their tasks.
+    /// Workers whose results were not finite.
     pub erased: Vec<Worker>,
     /// Load assigned, in batches.
     pub work: f64,
@@ -206,8 +206,10 @@ impl<V: Vector> Observer<V> for () {}
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All steps are decided.
+    /// All steps are decided, or a worker has ended the run.
     Finished,
+    /// All workers have left after the same step.
+    Left,
     /// The observer stopped it, or a [`Stopper`](super::Stopper).
     Stopped,
 }
@@ -249,6 +251,23 @@ pub enum RunError {
     /// All workers have left.
     #[error("all workers have left")]
     NobodyLeft,
+    /// One unit of one step could not be computed, time after time.
+    #[error(
+        "{step}: {tries} times a worker was lost while it computed {unit}; {worker}, the last one, \
+         said: {reason}"
+    )]
+    UnitFailed {
+        /// The current step.
+        step: Step,
+        /// Which unit.
+        unit: FailedUnit,
+        /// How many workers were lost for it.
+        tries: u32,
+        /// Who was the last.
+        worker: Worker,
+        /// What that one said.
+        reason: String,
+    },
     /// No worker has come for the run to begin with.
     #[error("no worker has joined within {waited_seconds} s")]
     NobodyCame {

@@ -40,7 +40,7 @@ use crate::transport::exchange::{
     Arriving, Blocks, Frame, Warnings, WorkerEffect, WorkerEvent, WorkerSums, name_of, state_frames,
 };
 use crate::transport::wire::{self, Across, COORDINATOR, FromWorker, Kind, ToWorker};
-use crate::transport::{Dismissal, Notice, Order, RunFacts, TaskSpent};
+use crate::transport::{Dismissal, Notice, Order, Parting, RunFacts, TaskSpent};
 use dialer::{Dialer, Dialled};
 use peers::Peers;
 use std::ops::Range;
@@ -88,8 +88,8 @@ enum Command {
     },
     Facts(RunFacts),
     Equip(Equipment),
-    /// It is lost.
-    Leave,
+    /// It ends its part in the run, with a last word if it has one.
+    Leave(Option<Parting>),
 }
 
 /// Between the trainer, the coordinator and the other workers: what one of them says goes to
@@ -141,7 +141,12 @@ impl WorkerNode {
                         self.uplink.tell(&FromWorker::Facts { facts: Box::new(facts) });
                     }
                     Some(Command::Equip(equipment)) => self.equip(equipment),
-                    Some(Command::Leave) | None => break,
+                    Some(Command::Leave(word)) => {
+                        let word = word.map(FromWorker::Parting);
+                        word.iter().for_each(|word| self.uplink.tell(word));
+                        break;
+                    }
+                    None => break,
                 },
                 Some(reported) = reports.recv() => {
                     self.sums(WorkerEvent::Collective(reported));
@@ -465,7 +470,7 @@ impl WorkerNode {
                 }
             }
             ToWorker::Ping { number } => self.uplink.tell(&FromWorker::Pong { number }),
-            ToWorker::Stop {} => self.trainer.stop(self.uplink.name_of(0)),
+            ToWorker::Stop { why } => self.trainer.stop(self.uplink.name_of(0), why.into()),
             ToWorker::Replaced {} => return self.leave(Dismissal::Replaced),
             ToWorker::Refused { reason, .. } => return self.leave(Dismissal::Refused { reason }),
             ToWorker::Welcome(_) => tracing::warn!("a welcome came twice"),

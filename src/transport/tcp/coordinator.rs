@@ -106,8 +106,8 @@ pub(super) struct CoordinatorNode {
     states: Handovers,
     pings: Pings,
     begun: bool,
-    /// The run is over for all workers.
-    stops: bool,
+    /// Why the run is over for all workers, once it is.
+    stops: Option<Arc<str>>,
     watched: Watched,
     events: mpsc::Sender<((u32, u32), Incoming)>,
 }
@@ -181,7 +181,7 @@ impl CoordinatorNode {
             states: Handovers::default(),
             pings: Pings { count: 0, last: Instant::now() },
             begun: false,
-            stops: false,
+            stops: None,
             watched,
             events,
             listen,
@@ -242,8 +242,8 @@ impl CoordinatorNode {
         }
         let mut left: BTreeSet<(u32, u32)> =
             self.members.connected().map(|(worker, member)| (worker, member.epoch)).collect();
-        if self.stops {
-            self.members.tell_all(&ToWorker::Stop {});
+        if let Some(why) = &self.stops {
+            self.members.tell_all(&ToWorker::Stop { why: why.to_string() });
             // Workers hang up when they have said what they still had to say.
             let _ = tokio::time::timeout(LAST_WORDS, until_ended(&mut left, &mut events)).await;
         }
@@ -260,7 +260,7 @@ impl CoordinatorNode {
 
     fn command(&mut self, command: Command) {
         match command {
-            Command::Order(_, _, Order::Stop) => self.stops = true,
+            Command::Order(_, _, Order::Stop { why }) => self.stops = Some(why),
             // It was meant for a connection that is over; the coordinator does not know yet that
             // there is another.
             Command::Order(worker, epoch, _)
@@ -390,7 +390,7 @@ impl CoordinatorNode {
                 return;
             }
             // All are told at once, when the last sums are handed on.
-            Order::Stop => return,
+            Order::Stop { .. } => return,
             Order::Dismiss(why) => return self.dismiss(worker.0, &why),
             Order::Store { step, attempt, decoded } => {
                 let (worker, decoded) = (worker.0, &*decoded);
@@ -617,6 +617,15 @@ impl CoordinatorNode {
                 }
             }
             FromWorker::Finish { after } => self.notify(worker, Notice::Finish { after }),
+            FromWorker::Parting(word) => {
+                let word = word.checked();
+                let reason = word.to_string();
+                // Before the run begins, who leaves is only one that has not come.
+                if self.begun {
+                    self.notify(worker, Notice::Parting(word));
+                }
+                self.lose(worker.0, &reason);
+            }
             FromWorker::StepUnavailable { step } => self.missing(worker, step),
             FromWorker::Waiting { step, attempt, on } => {
                 self.sums(CoordinatorEvent::Waiting { worker: worker.0, step, attempt, on });

@@ -3,7 +3,7 @@
 use super::{CHUNK, framed_format};
 use crate::ids::{Job, Part, Step, Task, Units, Worker};
 use crate::run::NumberFormat;
-use crate::transport::{RunFacts, Summand};
+use crate::transport::{Parting, RunFacts, Summand};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::ops::Range;
 use std::time::Duration;
@@ -374,7 +374,11 @@ pub enum ToWorker {
         number: u64,
     },
     /// The run is over.
-    Stop {},
+    Stop {
+        /// Why, in words.
+        #[serde(default)]
+        why: String,
+    },
 }
 
 /// From a worker to the coordinator.
@@ -538,6 +542,8 @@ pub enum FromWorker {
         /// Why.
         reason: String,
     },
+    /// Last on a connection: the worker ends its part in a run that goes on.
+    Parting(Parting),
     /// Answer to [`ToWorker::Ping`].
     Pong {
         /// Its number.

@@ -235,11 +235,12 @@ impl<'a> Watch<'a> {
     }
 
     fn end_all(&mut self, signal: Signal) {
-        if let Some(crew) = &mut self.crew {
-            crew.end(signal);
-        }
+        // Before the workers: that they leave is then no surprise to it.
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.end(signal, self.job.grace);
+        }
+        if let Some(crew) = &mut self.crew {
+            crew.end(signal);
         }
     }
 

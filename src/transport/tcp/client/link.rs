@@ -31,6 +31,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tracing::{Instrument, info_span};
 
+/// How long a worker that leaves may take to say so.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
 /// A worker's link to its coordinator.
 #[derive(Debug)]
 pub struct TcpLink {
@@ -91,10 +94,15 @@ fn launch(
         // What waits on connections is still sent when the node is dropped in the middle of
         // something.
         let Outlets { commands, events, dialled, reports, closed } = outlets;
+        let serve = node.serve(commands, events, dialled, reports);
+        tokio::pin!(serve);
         tokio::select! {
             biased;
-            () = closed.notified() => {}
-            () = node.serve(commands, events, dialled, reports) => {}
+            // It has been told, and may be in the middle of a call that nobody answers.
+            () = closed.notified() => {
+                let _ = tokio::time::timeout(LAST_WORD, &mut serve).await;
+            }
+            () = &mut serve => {}
         }
         // Nobody is there any more to whom a caller could be handed.
         calls.abort();
@@ -177,7 +185,7 @@ impl TcpLink {
                 dialled,
             },
         };
-        let closed = Arc::new(Notify::new());
+        let (closed, leaving) = (Arc::new(Notify::new()), commands.clone());
         let outlets = Outlets {
             commands: commands_out,
             events: events_out,
@@ -195,7 +203,10 @@ impl TcpLink {
                 vectors,
                 traffic,
                 blocks,
-                closer: Closer::new(move || closed.notify_one()),
+                closer: Closer::new(move |word| {
+                    let _ = leaving.send(Command::Leave(word));
+                    closed.notify_one();
+                }),
                 first,
                 order: 0,
                 connection: 0,
@@ -355,7 +366,7 @@ impl Link for TcpLink {
 impl Drop for TcpLink {
     fn drop(&mut self) {
         // A thread that may still say something later must not hold up the end.
-        let _ = self.commands.send(Command::Leave);
+        let _ = self.commands.send(Command::Leave(None));
         if let (Some(runtime), Some(node)) = (self.runtime.take(), self.node.take()) {
             // What was said last is still to be sent.
             let last = Duration::from_secs(2);

@@ -123,7 +123,7 @@ impl Trainer {
     /// A state for it, once that is there; what was to be applied before is in the state.
     pub(super) fn take_over(&mut self, transfer: u64) {
         // Only the end of the run holds for any state.
-        self.queue.retain(|queued| matches!(queued, Queued::Order(_, Order::Stop)));
+        self.queue.retain(|queued| matches!(queued, Queued::Order(_, Order::Stop { .. })));
         self.queue.push_back(Queued::Take(transfer));
     }
 
@@ -169,10 +169,10 @@ impl Trainer {
     }
 
     /// The run is over, once what was ordered before is done.
-    pub(super) fn stop(&mut self, number: u64) {
+    pub(super) fn stop(&mut self, number: u64, why: Arc<str>) {
         self.stopping = true;
         self.cancel();
-        self.enqueue(number, Order::Stop);
+        self.enqueue(number, Order::Stop { why });
     }
 
     /// There is nothing more for it to do.

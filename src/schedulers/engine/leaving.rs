@@ -1,0 +1,78 @@
+//! Workers that leave for good, and what a run is without them.
+//!
+//! Nobody waits for who has left: others compute what it had, the run is planned for them, or it
+//! ends with an error that names who left. But who leaves first may only be the first of all, whose
+//! loops end after the same step: then the run is ended by them, and that is no error. So where a
+//! round cannot close without those who have left, the error waits until somebody else is known to
+//! go on, and a moment more.
+
+use super::super::events::{Action, EngineError};
+use super::{Engine, Phase};
+use crate::codes::sequential::Outlook;
+
+/// How long after somebody has gone on the others may still leave: all may be told to end at once,
+/// also those that wait for tasks.
+const SETTLE_SECONDS: f64 = 1.0;
+
+/// Whether the open round cannot close without workers that have left.
+#[derive(Debug, Default)]
+pub(super) struct Leaving {
+    blocked: bool,
+    /// All workers have left, and ended the run.
+    ended: bool,
+    /// When the run ends for it, since somebody has gone on.
+    pub(super) ends_at: Option<f64>,
+}
+
+impl Engine {
+    /// Whether all workers have left, and ended the run together after its last decided step.
+    #[must_use]
+    pub fn is_ended_by_workers(&self) -> bool {
+        self.leaving.ended
+    }
+
+    /// Ends the run if all workers have left after the same step.
+    pub(super) fn ends_by_leaving(&mut self, out: &mut Vec<Action>) -> bool {
+        let last = self.roster.sent_all(self.steps.next);
+        let left = self.roster.gone_for_good();
+        let all = !last.is_empty() && last.iter().all(|worker| left.contains(worker));
+        self.leaving.ended = self.roster.is_deserted() && self.steps.has_begun() && all;
+        if self.leaving.ended {
+            self.phase = Phase::Finished;
+            out.push(Action::Finish);
+        }
+        self.leaving.ended
+    }
+
+    /// Whether the current step cannot be computed without workers that have left.
+    pub(super) fn is_blocked_by_leaving(&self) -> bool {
+        let left = self.roster.gone_for_good();
+        !left.is_empty() && matches!(self.scheme.outlook(&left), Outlook::Blocked { .. })
+    }
+
+    /// The open round cannot close: [`Engine::look_at_leaving`] sees what follows.
+    pub(super) fn block_by_leaving(&mut self) {
+        self.leaving.blocked = true;
+    }
+
+    /// Ends the run where it cannot go on without who has left, once the others go on.
+    pub(super) fn look_at_leaving(&mut self, now: f64) -> Result<(), EngineError> {
+        if !self.leaving.blocked {
+            return Ok(());
+        }
+        if self.phase != Phase::Collecting || !self.is_blocked_by_leaving() {
+            (self.leaving.blocked, self.leaving.ends_at) = (false, None);
+            return Ok(());
+        }
+        if self.roster.is_deserted() {
+            return Err(self.too_many_lost());
+        }
+        if self.roster.any_goes_on(self.steps.next) {
+            let ends_at = *self.leaving.ends_at.get_or_insert(now + SETTLE_SECONDS);
+            if now >= ends_at {
+                return Err(self.too_many_lost());
+            }
+        }
+        Ok(())
+    }
+}

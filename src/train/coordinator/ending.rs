@@ -1,0 +1,66 @@
+//! How a run comes to its end, and how workers leave one that goes on.
+
+use super::{Coordinator, Happening, Observer, Outcome, RunError};
+use crate::ids::Worker;
+use crate::schedulers::Input;
+use crate::transport::{Dismissal, Order, Transport, Unneeded};
+use std::sync::Arc;
+
+impl<T: Transport> Coordinator<T> {
+    /// Takes note of why the run is over.
+    pub(super) fn note_end(&mut self, ended: &Result<Outcome, RunError>) {
+        let why = match ended {
+            Ok(Outcome::Finished) if self.journal.step < self.config().end => {
+                "a worker has finished it".into()
+            }
+            Ok(Outcome::Finished) => "all steps are decided".into(),
+            Ok(Outcome::Left) => "all workers have left".into(),
+            Ok(Outcome::Stopped) => "it was told to stop".into(),
+            Err(error) => error.to_string().into(),
+        };
+        self.over = Some(why);
+    }
+
+    /// Tells every worker that the run is over, and why.
+    pub fn stop(&mut self) {
+        let why = self.over.take().unwrap_or_else(|| "it was told to stop".into());
+        for worker in Worker::all(self.config().shape.workers) {
+            self.transport.send(worker, Order::Stop { why: Arc::clone(&why) });
+        }
+        self.transport.flush();
+    }
+
+    /// A worker is lost, or has left.
+    pub(super) fn lost(
+        &mut self,
+        worker: Worker,
+        reason: String,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Input {
+        let what = if self.engine.has_left(worker) {
+            Happening::Left { worker, reason }
+        } else {
+            Happening::Lost { worker, reason }
+        };
+        self.tell(what, observer);
+        self.transport.forget(Unneeded::Worker(worker));
+        self.results.lost(worker);
+        let kept = self.folding.iter().all(|(step, folding)| {
+            folding.decoded.is_some() || self.transport.sum(*step, folding.attempt).is_some()
+        });
+        Input::Lost { worker, kept }
+    }
+
+    /// A worker drops what is waited for, unasked: nothing more is to be expected of it.
+    pub(super) fn give_up(
+        &mut self,
+        worker: Worker,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Input {
+        let reason = "it has dropped its tasks unasked".to_owned();
+        let dismissal = Dismissal::GivenUp { reason: reason.clone() };
+        self.transport.send(worker, Order::Dismiss(dismissal));
+        self.replicas.lost(worker);
+        self.lost(worker, reason, observer)
+    }
+}

@@ -1,0 +1,127 @@
+//! Workers that leave for good: they are not waited for, and all together they end a run.
+
+use super::{CONFIG, Config, Driver, assigned, folded};
+use codedgrad::codes::SchemeSpec;
+use codedgrad::ids::{Step, Worker, WorkerSet};
+use codedgrad::schedulers::{Action, EngineError, Input};
+
+/// Waits long for those that may come back.
+const PATIENT: Config = Config { return_seconds: 40.0, ..CONFIG };
+
+impl Driver {
+    fn leaves(&mut self, worker: u32) -> Result<Vec<Action>, EngineError> {
+        let mut actions = self.give(Input::Left { worker: Worker(worker) })?;
+        actions.extend(self.give(Input::Lost { worker: Worker(worker), kept: true })?);
+        Ok(actions)
+    }
+
+    /// A step of an uncoded run of two workers is computed and decided.
+    fn step(&mut self, step: u64) {
+        for worker in [0, 1] {
+            self.answer(worker, step, true).unwrap();
+        }
+        for worker in [0, 1] {
+            self.held(worker, step, 0);
+        }
+    }
+}
+
+fn left(error: &EngineError) -> Vec<u32> {
+    let EngineError::Left { left, .. } = error else { panic!("{error}") };
+    left.iter().map(|worker| worker.0).collect()
+}
+
+#[test]
+fn who_leaves_is_not_waited_for_and_who_is_lost_is() {
+    let (mut driver, _) = Driver::new("uncoded", 2, 3, PATIENT);
+    assert!(driver.give(Input::Lost { worker: Worker(1), kept: true }).unwrap().is_empty());
+    assert_eq!(driver.engine.deadline(), Some(40.0), "it may come back");
+    let (mut driver, _) = Driver::new("uncoded", 2, 3, PATIENT);
+    assert!(driver.leaves(1).unwrap().is_empty(), "worker 0 may leave in its task as well");
+    driver.at(2.0).answer(0, 0, true).unwrap();
+    assert_eq!(driver.engine.deadline(), Some(3.0), "it has gone on, which is decided at once");
+    assert!(driver.at(2.5).give(Input::Tick).unwrap().is_empty());
+    let error = driver.at(3.0).give(Input::Tick).unwrap_err();
+    assert_eq!(left(&error), [1]);
+    assert_eq!(
+        error.to_string(),
+        "step 0 cannot be computed: workers {1} have left the run and do not come back, and the \
+         scheme tolerates any 0 stragglers"
+    );
+}
+
+#[test]
+fn who_leaves_and_is_tolerated_is_missed_by_nobody() {
+    let (mut driver, _) = Driver::new("groups:s=1", 4, 3, PATIENT);
+    driver.leaves(0).unwrap();
+    driver.answer(2, 0, true).unwrap();
+    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((0, vec![1, 2])));
+    for worker in [1, 2] {
+        driver.held(worker, 0, 0);
+    }
+    // Its partner is lost, and may come back; the run does not wait for the one that has left.
+    driver.at(1.0).give(Input::Lost { worker: Worker(1), kept: true }).unwrap();
+    assert_eq!(driver.engine.deadline(), Some(41.0));
+    let back = driver.at(2.0).give(Input::Joined { worker: Worker(1), next: Some(Step(1)) });
+    assert_eq!(assigned(&back.unwrap()), [1]);
+    driver.leaves(1).unwrap();
+    driver.answer(2, 1, true).unwrap();
+    let ends = driver.engine.deadline().unwrap();
+    assert_eq!(left(&driver.at(ends).give(Input::Tick).unwrap_err()), [0, 1]);
+}
+
+#[test]
+fn a_worker_that_has_left_may_come_again() {
+    let (mut driver, _) = Driver::new("uncoded", 2, 3, PATIENT);
+    driver.leaves(1).unwrap();
+    let joined = driver.give(Input::Joined { worker: Worker(1), next: Some(Step(0)) }).unwrap();
+    assert_eq!(assigned(&joined), [1]);
+    driver.step(0);
+    driver.give(Input::Lost { worker: Worker(1), kept: true }).unwrap();
+    assert_eq!(driver.engine.deadline(), Some(40.0), "it has not said it again");
+}
+
+#[test]
+fn all_who_leave_after_the_same_step_end_the_run() {
+    for applied in [false, true] {
+        let (mut driver, _) = Driver::new("uncoded", 2, 3, PATIENT);
+        driver.step(0);
+        if applied {
+            // They leave in their tasks of the next step, not while they apply this one.
+            driver.applied(0, 0, 7);
+            driver.applied(1, 0, 7);
+        }
+        assert!(driver.leaves(0).unwrap().is_empty(), "worker 1 may do the same");
+        assert!(driver.at(20.0).give(Input::Tick).unwrap().is_empty(), "it takes its time");
+        assert_eq!(driver.leaves(1).unwrap().last(), Some(&Action::Finish));
+        assert!(driver.engine.is_ended_by_workers());
+    }
+}
+
+#[test]
+fn who_goes_on_does_not_leave_with_the_others() {
+    let (mut driver, _) = Driver::new("uncoded", 2, 3, PATIENT);
+    driver.step(0);
+    driver.leaves(0).unwrap();
+    driver.at(5.0).applied(1, 0, 7);
+    assert_eq!(driver.engine.deadline(), Some(6.0), "it has applied what worker 0 has not");
+    assert_eq!(left(&driver.at(6.0).give(Input::Tick).unwrap_err()), [0]);
+}
+
+#[test]
+fn nothing_is_ended_before_a_step_is_made() {
+    let (mut driver, _) = Driver::new("uncoded", 2, 3, PATIENT);
+    driver.leaves(0).unwrap();
+    assert_eq!(left(&driver.leaves(1).unwrap_err()), [0, 1]);
+}
+
+#[test]
+fn a_run_that_may_be_made_by_fewer_goes_on_without_who_leaves() {
+    let config = Config { min_workers: Some(1), ..PATIENT };
+    let (mut driver, _) = Driver::new("uncoded", 2, 3, config);
+    let plan = |workers| SchemeSpec::uncoded().scheme(workers, 2, 0..3).ok();
+    driver.engine = driver.engine.replanning(Box::new(plan));
+    let members = WorkerSet::of(2, [Worker(0)]);
+    assert!(driver.leaves(1).unwrap().contains(&Action::Replanned { members }));
+    assert_eq!(assigned(&driver.give(Input::Idle { worker: Worker(0) }).unwrap()), [0]);
+}
