@@ -454,8 +454,8 @@ impl<T: Transport> Coordinator<T> {
                 }
                 self.journal.closed(record);
             }
-            Action::Fold { step, attempt, sums, folds, decode } => {
-                let fault = self.fold(step, attempt, &sums, folds, decode)?;
+            Action::Fold { step, attempt, sums, folds, decode, counted } => {
+                let fault = self.fold((step, attempt), &sums, folds, decode, &counted)?;
                 self.inbox.add(fault);
             }
             Action::Erase { worker, step } => self.erase(worker, step, observer),
@@ -509,10 +509,14 @@ impl<T: Transport> Coordinator<T> {
     /// Lets workers begin to sum a step while they compute it.
     fn expect(&mut self, step: Step, terms: &[Summand]) -> Result<(), RunError> {
         let (length, spares_one) = (self.config().length, self.engine.spares_one());
-        let stage = Stage::Expected;
-        let sum = SumRequest { step, attempt: 0, terms, length, spares_one, stage };
+        let (counted, stage) = (&self.nobody(), Stage::Expected);
+        let sum = SumRequest { step, attempt: 0, terms, length, spares_one, counted, stage };
         self.transport.fold(sum)?;
         Ok(())
+    }
+
+    fn nobody(&self) -> WorkerSet {
+        WorkerSet::empty(self.config().shape.workers)
     }
 
     fn reduce(&mut self, step: Step, fold: Fold) -> Result<(), RunError> {
@@ -527,11 +531,11 @@ impl<T: Transport> Coordinator<T> {
     /// it but to find out why.
     fn fold(
         &mut self,
-        step: Step,
-        attempt: u32,
+        (step, attempt): (Step, u32),
         sums: &[Worker],
         folds: Vec<Fold>,
         mut decode: Report,
+        counted: &WorkerSet,
     ) -> Result<Option<Input>, RunError> {
         let result = |Fold { worker, task, weight }| Weighted { worker, task, weight };
         let mut results: Vec<Weighted> = folds.into_iter().map(result).collect();
@@ -558,7 +562,7 @@ impl<T: Transport> Coordinator<T> {
             let (length, spares_one) = (self.config().length, self.engine.spares_one());
             let terms = &summands;
             let stage = Stage::Decided;
-            let sum = SumRequest { step, attempt, terms, length, spares_one, stage };
+            let sum = SumRequest { step, attempt, terms, length, spares_one, counted, stage };
             self.transport.fold(sum)?
         };
         if let Some(summed) = summed.as_ref().filter(|summed| !summed.folded.finite) {
@@ -569,7 +573,7 @@ impl<T: Transport> Coordinator<T> {
             return Ok(Some(self.at_fault(step, attempt, &results)));
         }
         let (aux, parts) = self.results.decoded(step, sums, results);
-        let sent = WorkerSet::empty(self.config().shape.workers);
+        let sent = self.nobody();
         let decoded = summed.map(|Summed { gradient, folded }| {
             Arc::new(Decoded {
                 gradient: Arc::new(gradient),
