@@ -1,7 +1,8 @@
 //! What faults cost: of every fault at every phase of a step, the longest time without a committed
 //! step, and whether every step was committed with the gradient of a run without faults. Workers
 //! and coordinator are processes; a fault befalls worker 0 (or the coordinator) once, at one step;
-//! its partner, which computes the same, is a tenth slower.
+//! its partner, which computes the same, is a tenth slower. A worker that comes back late has one
+//! partner alone, which goes on meanwhile and then hands over its state.
 //!
 //! `cargo bench -p codedgrad --bench drills -- --exchange sharded`;
 //! `--only stopped`, `--only sums` or the like for a part of it. `--reconnects 3000` instead cuts
@@ -17,7 +18,7 @@ mod proxy;
 mod reconnects;
 mod tap;
 
-use parts::{End, UNITS_OF_TASK, WORKERS};
+use parts::{End, UNITS, WORKERS};
 use processes::{Outcome, again, median, token};
 use std::collections::BTreeMap;
 use std::env;
@@ -26,7 +27,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 use tap::{Drill, Fault, HAPPENED, Phase};
@@ -37,6 +38,7 @@ const TRIES: usize = 9;
 /// A run, and what happens in it.
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
 struct Case {
+    workers: usize,
     exchange: String,
     elements: usize,
     steps: u64,
@@ -54,9 +56,14 @@ impl Case {
     fn part(&self, worker: u32) -> Duration {
         let equal = self.drill.is_some_and(|drill| drill.phase == Phase::Asked);
         Duration::from_secs_f64(
-            self.compute_seconds / f64::from(UNITS_OF_TASK)
+            self.compute_seconds / f64::from(self.units_of_task())
                 * if worker % 2 == 1 && !equal { 1.1 } else { 1.0 },
         )
+    }
+
+    /// Units of a worker's task: under `groups:s=1` two workers compute each.
+    fn units_of_task(&self) -> u32 {
+        UNITS / self.workers as u32 * 2
     }
 }
 
@@ -75,22 +82,27 @@ const PHASES: [(Phase, &str); 9] = [
     (Phase::BeforeApply, "committed, not applied"),
 ];
 
-const FAULTS: [(Fault, &str); 7] = [
+const FAULTS: [(Fault, &str); 8] = [
     (Fault::Slow, "slow, ten steps"),
     (Fault::Stopped, "stopped"),
     (Fault::Killed, "killed"),
     (Fault::Back, "killed, comes back"),
+    (Fault::BackLate, "comes back late"),
     (Fault::Cut, "cut"),
     (Fault::HalfOpen, "half-open"),
     (Fault::Trickling, "trickling"),
 ];
 
+fn children_of(crew: &Mutex<Vec<Child>>) -> MutexGuard<'_, Vec<Child>> {
+    crew.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Worker processes, which all end with it.
 struct Crew(Arc<Mutex<Vec<Child>>>, Arc<AtomicBool>);
 
 impl Crew {
-    fn children(&self) -> std::sync::MutexGuard<'_, Vec<Child>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn children(&self) -> MutexGuard<'_, Vec<Child>> {
+        children_of(&self.0)
     }
 }
 
@@ -104,15 +116,21 @@ impl Drop for Crew {
     }
 }
 
-/// Waits for the first worker to die, and starts another in its place.
-fn replace(crew: &Crew, words: Vec<String>, place: String) {
-    let (children, over) = (Arc::clone(&crew.0), Arc::clone(&crew.1));
+/// Waits for the first worker to die, and starts another in its place after a while.
+fn replace(crew: &Crew, words: Vec<String>, place: String, after: Duration) {
+    let (crew, over) = (Arc::clone(&crew.0), Arc::clone(&crew.1));
     thread::spawn(move || {
         while !over.load(Ordering::Relaxed) {
             thread::sleep(Duration::from_millis(5));
-            let mut children = children.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut children = children_of(&crew);
             if let Some(Ok(Some(_))) = children.first_mut().map(Child::try_wait) {
-                children.extend(again(&words, "DRILL_WORKER", &place));
+                drop(children);
+                thread::sleep(after);
+                // The run may have ended meanwhile.
+                let mut children = children_of(&crew);
+                if !over.load(Ordering::Relaxed) {
+                    children.extend(again(&words, "DRILL_WORKER", &place));
+                }
                 return;
             }
         }
@@ -167,12 +185,17 @@ fn sail_once(case: &Case) -> Outcome<(Commits, bool)> {
     }
     let address = fs::read_to_string(address)?;
     let place_of = |me: usize, drilled: bool| format!("{address} {token} {me} {drilled}");
-    let workers = (0..WORKERS)
+    let workers = (0..case.workers)
         .map(|me| again(&words, "DRILL_WORKER", &place_of(me, me == 0)))
         .collect::<Result<_, _>>()?;
     let crew = Crew(Arc::new(Mutex::new(workers)), Arc::default());
-    if case.drill.is_some_and(|drill| drill.fault == Fault::Back) {
-        replace(&crew, words.clone(), place_of(0, false));
+    let after = case.drill.and_then(|drill| match drill.fault {
+        Fault::Back => Some(Duration::ZERO),
+        Fault::BackLate => Some(Duration::from_secs_f64(drill.slow_seconds)),
+        _ => None,
+    });
+    if let Some(after) = after {
+        replace(&crew, words.clone(), place_of(0, false), after);
     }
     let mut read_all = || -> Outcome<()> {
         read(&mut coordinator, case.steps, &mut commits)?;
@@ -237,6 +260,7 @@ fn drills(words: &[String]) -> Outcome<()> {
     }
     for exchange in value("--exchange").unwrap_or("sharded".into()).split(',') {
         let case = Case {
+            workers: WORKERS,
             exchange: exchange.into(),
             elements,
             steps,
@@ -246,6 +270,8 @@ fn drills(words: &[String]) -> Outcome<()> {
             end: None,
         };
         let calm = sail(&case)?;
+        let pair = Case { workers: 2, ..case.clone() };
+        let calm_pair = sail(&pair)?;
         let (step, longest) =
             (median(gaps(&calm)), gaps(&calm).into_iter().skip(1).fold(0.0, f64::max));
         println!("\n{exchange}: a step takes {step:.3} s, without faults at most {longest:.3} s\n");
@@ -255,14 +281,23 @@ fn drills(words: &[String]) -> Outcome<()> {
         let bytes = 4 * elements as u64;
         let sharded = exchange == "sharded";
         for (fault, fault_name) in FAULTS {
-            let comes_to_it = |phase| sharded || !matches!(phase, Phase::Asked | Phase::HalfSummed);
+            let (case, calm) = match fault {
+                Fault::BackLate => (&pair, &calm_pair),
+                _ => (&case, &calm),
+            };
+            let comes_to_it = |phase| match phase {
+                Phase::Asked | Phase::HalfSummed => sharded && case.workers > 2,
+                // Two workers have the same result: neither need send it, nor the sum.
+                Phase::MidSend | Phase::AllGather => case.workers > 2,
+                _ => true,
+            };
             for (phase, phase_name) in PHASES.into_iter().filter(|known| comes_to_it(known.0)) {
                 let (name, sent) = (
                     format!("{fault_name}, {phase_name}"),
-                    if sharded { bytes / 4 } else { bytes / 2 },
+                    if sharded { bytes / case.workers as u64 } else { bytes / 2 },
                 );
                 let wanted = if quick {
-                    fault == Fault::Killed && phase == Phase::AfterDone
+                    matches!(fault, Fault::Killed | Fault::BackLate) && phase == Phase::AfterDone
                 } else {
                     name.contains(&only)
                 };
@@ -280,7 +315,7 @@ fn drills(words: &[String]) -> Outcome<()> {
                     show(
                         fault_name,
                         phase_name,
-                        &calm,
+                        calm,
                         sail(&Case { drill: Some(drill), ..case.clone() }),
                     );
                 }

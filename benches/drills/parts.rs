@@ -26,9 +26,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub(crate) const WORKERS: usize = 4;
-const UNITS: u32 = 8;
-/// Units of a worker's task: under `groups:s=1` two workers compute each.
-pub(crate) const UNITS_OF_TASK: u32 = UNITS / WORKERS as u32 * 2;
+pub(crate) const UNITS: u32 = 8;
 /// Parts of a gradient that are final one after the other.
 const BUCKETS: usize = 4;
 
@@ -73,7 +71,7 @@ pub(crate) fn worker(
                     taps.comes_to(Phase::BeforeCompute, step).await;
                     let mut parts = 0;
                     while let Some(part) = task.next_part() {
-                        let is_last = parts + 1 == UNITS_OF_TASK;
+                        let is_last = parts + 1 == case.units_of_task();
                         if !is_last {
                             tokio::time::sleep(case.part(me)).await;
                         }
@@ -175,7 +173,7 @@ pub(crate) fn coordinator(token: &str, folder: &Path, case: &Case) -> Outcome<()
     let address = known.as_deref().unwrap_or("127.0.0.1:0").parse()?;
     let config = RunConfig {
         limits: Limits { return_seconds: 30.0, ..Limits::default() },
-        ..RunConfig::new(Shape::new(WORKERS, UNITS), case.elements, case.steps)
+        ..RunConfig::new(Shape::new(case.workers, UNITS), case.elements, case.steps)
     };
     let security = Security::Plain { token: Token::parse(token)? };
     let listen = Listen {
@@ -198,11 +196,12 @@ pub(crate) fn coordinator(token: &str, folder: &Path, case: &Case) -> Outcome<()
     let text = (0..start.0).map(|step| format!("{step}\n")).collect::<String>();
     fs::write(&journal, text)?;
     transport.begin(start);
-    let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(WORKERS, UNITS, start.0..case.steps)?;
+    let scheme =
+        "groups:s=1".parse::<SchemeSpec>()?.scheme(case.workers, UNITS, start.0..case.steps)?;
     let engine = Engine::new(scheme, RunConfig { first: start, ..config }, 0)?;
     let file = OpenOptions::new().append(true).open(journal)?;
     let mut journal = Journal { file, end: case.end.filter(|_| known.is_none()), case };
-    let run_clock = RunClock::wall(WORKERS, &Delays::None, 0, 0.0);
+    let run_clock = RunClock::wall(case.workers, &Delays::None, 0, 0.0);
     Coordinator::new(transport, engine, run_clock).run(&mut journal)?;
     Ok(())
 }

@@ -51,6 +51,8 @@ pub(crate) enum Fault {
     Killed,
     /// `kill -9`, and another process takes its place.
     Back,
+    /// The same, some time later.
+    BackLate,
     /// The connection is cut.
     Cut,
     /// Nothing comes through any more, and nobody is told.
@@ -65,7 +67,7 @@ pub(crate) struct Drill {
     pub(crate) fault: Fault,
     pub(crate) phase: Phase,
     pub(crate) step: u64,
-    /// How long slow takes.
+    /// How long slow takes, and until who is late comes back.
     pub(crate) slow_seconds: f64,
     /// Bytes of vectors before it happens in the middle of them.
     pub(crate) sent: u64,
@@ -130,7 +132,7 @@ impl Trouble {
         println!("{HAPPENED}");
         match drill.fault {
             Fault::Stopped => strike(Signal::STOP),
-            Fault::Killed | Fault::Back => strike(Signal::KILL),
+            Fault::Killed | Fault::Back | Fault::BackLate => strike(Signal::KILL),
             Fault::Slow | Fault::Cut | Fault::HalfOpen | Fault::Trickling => {
                 self.hit = Some((connection, Instant::now()));
             }

@@ -4,8 +4,8 @@
 //! that come back, in order. One round goes
 //! `Compute* .. Reduce* .. Abandon* Close Fold* .. Commit Apply*`: the results are collected until
 //! the scheme can do without those who are missing; the steps that are complete then are folded,
-//! and applied, in order, only after the decoded vector is held by a live worker (two where there
-//! are two). The next round opens when all that was decoded is held.
+//! and applied, in order, only after the decoded vector is held by two of the workers that need no
+//! state, or by the one that there is. The next round opens when all that was decoded is held.
 //!
 //! What it keeps lies with whoever owns it: `steps` how far the run is, `round` the current round,
 //! `holding` the wait for holders, `recovery` the wait for who may come back, `leaving` whether who
@@ -309,9 +309,8 @@ impl Engine {
             }
             Input::SumNotFinite { step, attempt } => self.overflowed(now, (step, attempt), out),
             Input::SumFailed { step, attempt } => {
-                let (alive, died_since_close) =
-                    (self.roster.alive(), self.holding.died_since_close());
-                let again = self.open_steps.refold(step, attempt, &alive, died_since_close);
+                let (counted, died) = (self.roster.counted(), self.holding.died_since_close());
+                let again = self.open_steps.refold(step, attempt, &counted, died);
                 if again.is_some() {
                     self.holding.begin_again(now);
                 }

@@ -211,6 +211,9 @@ pub enum Action {
         folds: Vec<Fold>,
         /// How good the decode is.
         decode: Report,
+        /// Of these two must hold it before it is committed, or the one that there is: workers that
+        /// are there and need no state.
+        counted: WorkerSet,
     },
     /// Forget what is held of a step that is not decided: it begins again, as do all that are under
     /// way.

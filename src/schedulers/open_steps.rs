@@ -36,8 +36,9 @@ struct Open {
 #[derive(Clone, Debug)]
 struct Waiting {
     step: Step,
-    /// Workers that were alive when it was decoded and still are.
-    asked: WorkerSet,
+    /// Workers of whom two must hold it, or the one that there is: who was there when it was
+    /// decoded, still is, and needs no state.
+    counted: WorkerSet,
     /// Workers of whose results it is made.
     sources: BTreeSet<Worker>,
     /// Live workers that hold it.
@@ -45,12 +46,11 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// The bytes that two workers hold, or one where no two are left of those that were there when
-    /// it was decoded.
+    /// The bytes that two workers hold, or one where no two are left of those that are counted.
     fn agreed(&self) -> Option<u64> {
         // Two, since one worker that holds the vector may die before another has it; with one
         // worker left there is no second to ask.
-        let enough = self.asked.len().clamp(1, 2);
+        let enough = self.counted.len().clamp(1, 2);
         let alike = |digest: u64| self.holders.iter().filter(|holder| holder.1 == digest).count();
         self.holders.iter().map(|holder| holder.1).find(|digest| alike(*digest) >= enough)
     }
@@ -60,7 +60,7 @@ impl Waiting {
     fn disputed(&self) -> Option<Worker> {
         // While somebody is still to report, it may agree with one of those that differ.
         let all =
-            self.asked.iter().all(|worker| self.holders.iter().any(|holder| holder.0 == worker));
+            self.counted.iter().all(|worker| self.holders.iter().any(|holder| holder.0 == worker));
         let (first, others) =
             self.holders.split_first().filter(|_| all && self.agreed().is_none())?;
         others.iter().find(|holder| holder.1 != first.1).map(|holder| holder.0)
@@ -108,8 +108,9 @@ impl OpenSteps {
         open.terms.extend(terms);
     }
 
-    /// The fold of a step if all its jobs are decoded; from then on it waits for holders.
-    pub(super) fn fold(&mut self, step: Step, alive: &WorkerSet) -> Option<Action> {
+    /// The fold of a step if all its jobs are decoded; from then on it waits for holders among
+    /// these.
+    pub(super) fn fold(&mut self, step: Step, counted: &WorkerSet) -> Option<Action> {
         let open = self
             .open
             .get_mut(&step)
@@ -121,9 +122,11 @@ impl OpenSteps {
             open.sums.iter().copied().chain(folds.iter().map(|fold| fold.worker)).collect();
         // Workers that come later are not waited for: they would hold up a step of which they have
         // no part.
-        self.waiting.push(Waiting { step, asked: alive.clone(), sources, holders: Vec::new() });
+        let holders = Vec::new();
+        self.waiting.push(Waiting { step, counted: counted.clone(), sources, holders });
         let (sums, decode) = (open.sums.iter().copied().collect(), open.report.unwrap_or(UNCODED));
-        Some(Action::Fold { step, attempt: open.attempt, sums, folds, decode })
+        let (attempt, counted) = (open.attempt, counted.clone());
+        Some(Action::Fold { step, attempt, sums, folds, decode, counted })
     }
 
     /// The fold of a step again, of the same results, if this attempt at it still waits for
@@ -133,7 +136,7 @@ impl OpenSteps {
         &mut self,
         step: Step,
         attempt: u32,
-        alive: &WorkerSet,
+        counted: &WorkerSet,
         died_since_close: &WorkerSet,
     ) -> Option<Action> {
         let whole = |waiting: &Waiting| {
@@ -148,7 +151,7 @@ impl OpenSteps {
         // The higher number makes acknowledgements of the first attempt void.
         self.waiting.retain(|waiting| waiting.step != step);
         self.open(step).attempt += 1;
-        self.fold(step, alive)
+        self.fold(step, counted)
     }
 
     /// Whether some jobs of a step are decoded and others are not.
@@ -164,8 +167,15 @@ impl OpenSteps {
             open.sums.remove(&worker);
         }
         for waiting in &mut self.waiting {
-            waiting.asked.remove(worker);
+            waiting.counted.remove(worker);
             waiting.holders.retain(|holder| holder.0 != worker);
+        }
+    }
+
+    /// A worker is to take over a state: it is not waited for. What it holds, it holds.
+    pub(super) fn excuse(&mut self, worker: Worker) {
+        for waiting in &mut self.waiting {
+            waiting.counted.remove(worker);
         }
     }
 

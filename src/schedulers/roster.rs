@@ -136,6 +136,12 @@ impl Roster {
         here.filter(|worker| !self.is_stale(*worker))
     }
 
+    /// Who can come to hold a decoded vector: a worker that takes over a state was told nothing of
+    /// its sum, and would have nothing to apply it to.
+    pub(super) fn counted(&self) -> WorkerSet {
+        WorkerSet::of(self.members.len(), self.fit())
+    }
+
     /// Workers with tasks, now told to drop them.
     pub(super) fn abandon_all(&mut self) -> Vec<Worker> {
         let busy: Vec<Worker> =

@@ -308,7 +308,7 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
             Action::Switched { .. } => check_log(&self.engine)?,
             Action::Discard { .. } => {}
             Action::Close(report) => self.journal.close(report),
-            Action::Fold { step, attempt, sums, folds, decode } => {
+            Action::Fold { step, attempt, sums, folds, decode, .. } => {
                 self.journal.decoded(step, &sums, folds, decode);
                 let held = |worker| Input::Held { worker, step, attempt, digest: step.0 };
                 self.then.extend(Worker::all(self.journal.workers).map(held));

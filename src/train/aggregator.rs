@@ -37,7 +37,7 @@ use work::{Desk, Work};
 /// # use codedgrad::transport::{
 /// #     local, Notice, Order, Piece, Stage, SumRequest, Summand, Transport, What,
 /// # };
-/// # use codedgrad::ids::{Job, Part, Step, Task, Units, Worker};
+/// # use codedgrad::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
 /// # let (mut coordinator, mut links) = local::connect(1);
 /// # let parts = vec![Part { units: Units { start: 2, end: 4 }, coefficient: 1.0 }];
 /// # let task = Task { job: Job(0), piece: 0, plan: 0 };
@@ -48,8 +48,9 @@ use work::{Desk, Work};
 /// #     coordinator.send(worker, Order::Stop { why: "all is done".into() });
 /// #     let summand = Summand { weight: 1.0, holders: vec![Piece { worker, what: What::Result(task) }] };
 /// #     let (step, terms) = (Step(0), &[summand]);
-/// #     let stage = Stage::Decided;
-/// #     let sum = SumRequest { step, attempt: 0, terms, length: 1, spares_one: false, stage };
+/// #     let (counted, stage) = (&WorkerSet::full(1), Stage::Decided);
+/// #     let (attempt, length, spares_one) = (0, 1, false);
+/// #     let sum = SumRequest { step, attempt, terms, length, spares_one, counted, stage };
 /// #     coordinator.fold(sum).unwrap().unwrap().gradient
 /// # });
 /// // the loop of a trainer whose "gradient" is the sum of its samples' numbers

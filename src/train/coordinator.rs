@@ -470,8 +470,8 @@ impl<T: Transport> Coordinator<T> {
                 }
                 self.journal.closed(record);
             }
-            Action::Fold { step, attempt, sums, folds, decode } => {
-                let fault = self.fold(step, attempt, &sums, folds, decode)?;
+            Action::Fold { step, attempt, sums, folds, decode, counted } => {
+                let fault = self.fold((step, attempt), &sums, folds, decode, &counted)?;
                 self.inbox.add(fault);
             }
             Action::Erase { worker, step } => self.erase(worker, step, observer),
@@ -511,6 +511,10 @@ impl<T: Transport> Coordinator<T> {
         Ok(None)
     }
 
+    fn nobody(&self) -> WorkerSet {
+        WorkerSet::empty(self.config().shape.workers)
+    }
+
     fn reduce(&mut self, step: Step, fold: Fold) -> Result<(), RunError> {
         let Fold { worker, task, weight } = fold;
         let result = Weighted { worker, task, weight };
@@ -523,11 +527,11 @@ impl<T: Transport> Coordinator<T> {
     /// it but to find out why.
     fn fold(
         &mut self,
-        step: Step,
-        attempt: u32,
+        (step, attempt): (Step, u32),
         sums: &[Worker],
         folds: Vec<Fold>,
         mut decode: Report,
+        counted: &WorkerSet,
     ) -> Result<Option<Input>, RunError> {
         let result = |Fold { worker, task, weight }| Weighted { worker, task, weight };
         let mut results: Vec<Weighted> = folds.into_iter().map(result).collect();
@@ -554,7 +558,7 @@ impl<T: Transport> Coordinator<T> {
             let (length, spares_one) = (self.config().length, self.engine.spares_one());
             let terms = &summands;
             let stage = Stage::Decided;
-            let sum = SumRequest { step, attempt, terms, length, spares_one, stage };
+            let sum = SumRequest { step, attempt, terms, length, spares_one, counted, stage };
             self.transport.fold(sum)?
         };
         if let Some(summed) = summed.as_ref().filter(|summed| !summed.folded.finite) {
@@ -565,7 +569,7 @@ impl<T: Transport> Coordinator<T> {
             return Ok(Some(self.at_fault(step, attempt, &results)));
         }
         let (aux, parts) = self.results.decoded(step, sums, results);
-        let sent = WorkerSet::empty(self.config().shape.workers);
+        let sent = self.nobody();
         let decoded = summed.map(|Summed { gradient, folded }| {
             Arc::new(Decoded {
                 gradient: Arc::new(gradient),

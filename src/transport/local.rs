@@ -396,12 +396,17 @@ impl<V: Vector> Drop for LocalLink<V> {
 mod tests {
     use super::*;
     use crate::gpu::non_host::NonHostVector;
-    use crate::ids::Job;
+    use crate::ids::{Job, WorkerSet};
     use crate::transport::Summand;
 
-    fn request(step: Step, attempt: u32, terms: &[Summand]) -> SumRequest<'_> {
+    fn request<'a>(
+        step: Step,
+        attempt: u32,
+        terms: &'a [Summand],
+        counted: &'a WorkerSet,
+    ) -> SumRequest<'a> {
         let stage = Stage::Decided;
-        SumRequest { step, attempt, terms, length: 2, spares_one: false, stage }
+        SumRequest { step, attempt, terms, length: 2, spares_one: false, counted, stage }
     }
 
     #[test]
@@ -414,10 +419,11 @@ mod tests {
             holders: vec![Piece { worker: Worker(1), what: What::Result(task) }],
         };
         assert!(coordinator.received(summand.holders[0]).is_none());
+        let all = WorkerSet::full(3);
         for attempt in [0, 1] {
             assert!(
                 coordinator
-                    .fold(request(Step(0), attempt, std::slice::from_ref(&summand)))
+                    .fold(request(Step(0), attempt, std::slice::from_ref(&summand), &all))
                     .unwrap()
                     .is_none()
             );
@@ -440,7 +446,8 @@ mod tests {
         coordinator.receive(None);
         assert!(links[1].decoded(Step(0), 1).is_none());
         let inf = Summand { weight: f64::INFINITY, ..summand };
-        assert!(!coordinator.fold(request(Step(1), 0, &[inf])).unwrap().unwrap().folded.finite);
+        let summed = coordinator.fold(request(Step(1), 0, &[inf], &all)).unwrap().unwrap();
+        assert!(!summed.folded.finite);
         links[0].stopped = true;
         links[1].stopped = true;
     }

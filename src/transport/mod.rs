@@ -26,7 +26,7 @@ pub use staged::Staged;
 pub use state::{NotBytes, State};
 
 use crate::gpu::{CombineError, Folded, Vector};
-use crate::ids::{Job, Part, Step, Task, Units, Worker};
+use crate::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -343,6 +343,8 @@ pub struct SumRequest<'a> {
     /// Whether any one worker may be lost from now on: then a worker that holds up a sum is given
     /// up sooner.
     pub spares_one: bool,
+    /// Of these two must come to hold it, or the one that there is.
+    pub counted: &'a WorkerSet,
     /// What is known of it.
     pub stage: Stage,
 }

@@ -3,8 +3,9 @@
 
 use super::tcp::{LONG, Settings, Way, settings};
 use super::{Log, Over, Prank, Setup, bits, modelled, setup, train};
+use codedgrad::delays::Delays;
 use codedgrad::ids::Worker;
-use codedgrad::train::Outcome;
+use codedgrad::train::{Outcome, RunClock};
 use codedgrad::transport::tcp::Exchange;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -198,5 +199,35 @@ fn dead_workers_cost_no_step() {
                 alive.into_iter().all(|parameters| parameters == expected[0].as_ref().unwrap())
             );
         }
+    }
+}
+
+/// One of two workers dies, and comes back while the other computes some later step: it takes over
+/// a state, and from then on both hold every sum.
+#[test]
+fn a_worker_that_comes_back_late_costs_no_step() {
+    let all = [
+        (Exchange::STAR, true),
+        (Exchange::HOLD, true),
+        (Exchange::SHARDED, true),
+        (Exchange::SHARDED, false),
+    ];
+    let (_, expected, _) = train(setup("groups:s=1", 2, 60, modelled(2, 60, 1)));
+    for (exchange, keeps) in all {
+        let left = AtomicU64::new(0);
+        let mischief = |worker: Worker, step| {
+            let leaves = worker.0 == 1 && step == 20 && left.fetch_add(1, Ordering::SeqCst) == 0;
+            if leaves { Prank::Leave } else { Prank::Unhurried }
+        };
+        let returns = Some(Duration::from_millis(100));
+        let over = Over::Tcp(Settings { keeps, returns, ..settings(exchange) });
+        let run_clock = RunClock::wall(2, &Delays::None, 0, 0.0);
+        let (outcome, trained, log) =
+            train(Setup { over, mischief: &mischief, ..setup("groups:s=1", 2, 60, run_clock) });
+        let name = format!("{exchange:?}, kept: {keeps}");
+        assert_eq!(outcome.unwrap(), Outcome::Finished, "{name}");
+        assert_eq!(trained, expected, "{name}: {:?}", log.faults);
+        let resynced = log.faults.iter().any(|fault| fault.2.contains("takes over"));
+        assert!(resynced && log.stuck.is_empty(), "{name}: {:?} {:?}", log.faults, log.stuck);
     }
 }

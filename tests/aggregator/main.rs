@@ -22,8 +22,9 @@ use codedgrad::ids::{Cut, Share, Step, Units, Worker};
 use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Reduce, Refusal};
 use codedgrad::train::{
-    AdamW, AdamWConfig, Aggregator, AggregatorError, Coordinator, Event, Flow, Happened, Observer,
-    Outcome, OwnedEvent, Progress, ProvideRequest, RunClock, RunError, StepRecord, VirtualClock,
+    AdamW, AdamWConfig, Aggregator, AggregatorError, Coordinator, Event, Flow, Happened, Happening,
+    Observer, Outcome, OwnedEvent, Progress, ProvideRequest, RunClock, RunError, StepRecord,
+    VirtualClock,
 };
 use codedgrad::transport::{Decoded, Link, Notice, Order, Received, Staged, State, local};
 use std::error::Error;
@@ -78,6 +79,8 @@ struct Log {
     gradients: Vec<Option<Vec<f32>>>,
     faults: Vec<(u64, u32, String)>,
     decided: AtomicU64,
+    /// Sums that stood still for so long that it was told.
+    stuck: Vec<String>,
     /// Most gradients that each worker held at once.
     peaks: Vec<usize>,
 }
@@ -102,6 +105,11 @@ impl<V: Numbers> Observer<V> for Recorder<'_> {
     fn event(&mut self, Happened { step, what, .. }: &Happened) {
         let worker = what.worker().map(|worker| (step.0, worker.0, what.to_string()));
         self.log.faults.extend(worker);
+        if let Happening::Stuck { waiting } = what
+            && waiting.summing
+        {
+            self.log.stuck.push(waiting.to_string());
+        }
     }
 }
 
@@ -372,7 +380,9 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
     let limits = Limits { max_wait_seconds: 20.0, ..Limits::default() };
     #[cfg(feature = "tcp")]
     let limits = match &over {
-        Over::Tcp(settings) if settings.returns => Limits { return_seconds: 20.0, ..limits },
+        Over::Tcp(settings) if settings.returns.is_some() => {
+            Limits { return_seconds: 20.0, ..limits }
+        }
         _ => limits,
     };
     let config = RunConfig {

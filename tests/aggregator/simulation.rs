@@ -5,6 +5,9 @@
 //! Whatever happens, every step has the gradient of a run without faults, bit for bit; and the same
 //! seed gives the same run, event by event.
 
+mod returns;
+mod whims;
+
 use super::collective::SimulatedCollective;
 use super::network::{Net, Process};
 use super::non_host::NonHostVector;
@@ -15,8 +18,8 @@ use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Happened, Happening, Observer, Outcome, Policy, Progress,
-    RunClock, SchemeChoice, StepRecord, Using,
+    Aggregator, Coordinator, Event, Flow, Happened, Happening, Observer, Outcome, Progress,
+    RunClock, StepRecord, Using,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpStatus, TcpTransport, Waker};
@@ -31,6 +34,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
+use whims::Whims;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Mean time between faults.
@@ -41,8 +45,11 @@ const COORDINATOR: u8 = 100;
 /// A run and its weather.
 #[derive(Clone)]
 struct Voyage {
+    workers: u8,
     scheme: &'static str,
     exchange: Exchange,
+    /// Whether every sum comes to the coordinator too.
+    keeps: bool,
     steps: u64,
     /// Rounds at the end without new faults, so that everybody can come back.
     calm: u64,
@@ -56,6 +63,10 @@ struct Voyage {
     cuts: Option<Duration>,
     /// Instead of all that can go wrong: all workers die at once, again and again.
     wipes: bool,
+    /// Instead of all that can go wrong: workers die or are cut off, one after the other.
+    returns: bool,
+    /// For how long, at most, a process that died is not there.
+    away: f64,
     /// For how long the coordinator may be at something else, now and then, before it hears what
     /// its link has for it.
     busy: Duration,
@@ -69,8 +80,10 @@ fn voyage(exchange: Exchange, scheme: &'static str, seed: u64) -> Voyage {
     let calm = 400;
     let length = 300;
     Voyage {
+        workers: WORKERS,
         scheme,
         exchange,
+        keeps: true,
         steps,
         calm,
         length,
@@ -78,26 +91,10 @@ fn voyage(exchange: Exchange, scheme: &'static str, seed: u64) -> Voyage {
         silenced: None,
         cuts: None,
         wipes: false,
+        returns: false,
+        away: 1.5,
         busy: Duration::ZERO,
         changes: false,
-    }
-}
-
-/// Chooses another scheme by a seed, after 1 to 39 steps.
-struct Whims {
-    random: ChaCha8Rng,
-    next: u64,
-}
-
-impl Policy for Whims {
-    fn decided(&mut self, record: &StepRecord) -> Option<SchemeChoice> {
-        if record.step < self.next {
-            return None;
-        }
-        self.next = record.step + self.random.random_range(1..40);
-        let schemes = ["uncoded", "groups:s=1", "groups:l=1", "queue:m=1"];
-        let text = schemes[self.random.random_range(0..schemes.len())];
-        Some(SchemeChoice { scheme: text.parse().ok()?, predicted: None, why: None })
     }
 }
 
@@ -110,6 +107,8 @@ struct Landfall {
     lost: u64,
     resynced: u64,
     seconds: u64,
+    /// The longest time from one decision to the next.
+    longest: Duration,
     /// Most that the coordinator kept, in each half.
     kept: [usize; 2],
     /// Most vectors that a worker held.
@@ -150,6 +149,7 @@ struct Reference {
     shared: Arc<Shared>,
     replicas: Replicas,
     next: u64,
+    decided_at: Instant,
     found: Landfall,
 }
 
@@ -159,16 +159,21 @@ impl Observer for Reference {
         record: &StepRecord,
         decoded: Option<&Decoded>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
-        let decoded = decoded.ok_or("every sum comes by here")?;
-        let samples = (UNIT_SAMPLES * usize::from(WORKERS)) as f64;
+        let voyage = &self.shared.voyage;
+        let samples = (UNIT_SAMPLES * usize::from(voyage.workers)) as f64;
         let whole =
             record.aux == [samples] && record.decode.coverage == 1.0 && record.step == self.next;
-        if !whole
-            || bits_of(&decoded.gradient) != self.shared.expected[record.step as usize].gradient
-        {
+        let expected = self.shared.expected[record.step as usize].gradient;
+        // Where it does not come by here, workers see whether it is right.
+        let right = decoded.map_or(!voyage.keeps, |sum| bits_of(&sum.gradient) == expected);
+        if !whole || !right {
             return Err(format!("step {} is wrong: {record:?}", record.step).into());
         }
-        self.replicas.apply(&decoded.gradient, record.step);
+        if let Some(decoded) = decoded {
+            self.replicas.apply(&decoded.gradient, record.step);
+        }
+        self.found.longest = self.found.longest.max(self.decided_at.elapsed());
+        self.decided_at = Instant::now();
         self.next = record.step + 1;
         self.shared.decided.store(self.next, Ordering::Relaxed);
         self.shared.net.note(&format!(
@@ -259,8 +264,9 @@ async fn train_over<V: Numbers>(
                     "worker {me} computes step {} as if it were {next}",
                     task.step()
                 );
-                let calm = shared.decided.load(Ordering::Relaxed) + shared.voyage.calm
-                    >= shared.voyage.steps;
+                let near = shared.decided.load(Ordering::Relaxed) + shared.voyage.calm;
+                // Who is late would be waited for, and no return.
+                let calm = shared.voyage.returns || near >= shared.voyage.steps;
                 let slow = shared.voyage.silenced.is_some_and(|(_, slow)| slow == me);
                 let part_seconds = if slow { 0.02 } else { 0.0 }
                     + if !calm && random.random_bool(0.01) {
@@ -351,7 +357,7 @@ async fn live(
             return trained;
         }
         process.kill(true);
-        sleep(Duration::from_secs_f64(random.random_range(0.0..1.5))).await;
+        sleep(Duration::from_secs_f64(random.random_range(0.0..shared.voyage.away))).await;
     }
 }
 
@@ -363,6 +369,9 @@ async fn storm(shared: Arc<Shared>, deaths: Vec<watch::Sender<Death>>, faults: A
     if let Some((worker, other)) = shared.voyage.silenced {
         sleep(PAUSE).await;
         return net.cut(worker, other, false);
+    }
+    if shared.voyage.returns {
+        return returns::one_by_one(&shared, &deaths, &faults, random).await;
     }
     if let Some(pause) = shared.voyage.cuts {
         while shared.decided.load(Ordering::Relaxed) < calm {
@@ -428,12 +437,12 @@ async fn storm(shared: Arc<Shared>, deaths: Vec<watch::Sender<Death>>, faults: A
 }
 
 fn listen(shared: &Shared, config: RunConfig) -> Listen {
-    let Voyage { exchange, .. } = shared.voyage;
+    let Voyage { exchange, keeps, .. } = shared.voyage;
     let security = Security::Plain { token: shared.token.clone() };
     Listen {
         run: 0xc0de,
         exchange,
-        keeps: true,
+        keeps,
         silence: Duration::from_secs(3),
         stall: Duration::from_secs(1),
         ..Listen::new(([127, 1, 0, COORDINATOR], 7000).into(), security, config)
@@ -442,10 +451,10 @@ fn listen(shared: &Shared, config: RunConfig) -> Listen {
 
 /// The coordinator's process.
 async fn steer(shared: &Arc<Shared>, transport: TcpTransport, config: RunConfig) -> Landfall {
-    let Voyage { scheme, steps, length, .. } = shared.voyage.clone();
-    let (workers, units) = (usize::from(WORKERS), u32::from(WORKERS));
+    let Voyage { scheme, steps, length, workers, keeps, .. } = shared.voyage.clone();
+    let (workers, units) = (usize::from(workers), u32::from(workers));
     let scheme = scheme.parse::<SchemeSpec>().unwrap().scheme(workers, units, 0..steps).unwrap();
-    let engine = Engine::new(scheme, config, 0).unwrap().restoring(true);
+    let engine = Engine::new(scheme, config, 0).unwrap().restoring(keeps);
     let begun = Instant::now();
     let run_clock = RunClock::by(move || begun.elapsed(), workers, &Delays::None, 0, 0.0);
     let mut waker = transport.waker();
@@ -456,8 +465,13 @@ async fn steer(shared: &Arc<Shared>, transport: TcpTransport, config: RunConfig)
         coordinator = coordinator.planned_by(Box::new(Whims { random, next: 0 }), Using::uncoded());
     }
     let replicas = Replicas::fresh(1, length);
-    let mut reference =
-        Reference { shared: Arc::clone(shared), replicas, next: 0, found: Landfall::default() };
+    let mut reference = Reference {
+        shared: Arc::clone(shared),
+        replicas,
+        next: 0,
+        decided_at: begun,
+        found: Landfall::default(),
+    };
     loop {
         match coordinator
             .pump(&mut reference)
@@ -505,8 +519,8 @@ async fn sail(voyage: Voyage, expected: Vec<Expected>) -> Landfall {
         status: Mutex::default(),
     });
     let begun = Instant::now();
-    let Voyage { steps, length, .. } = shared.voyage;
-    let shape = Shape::new(usize::from(WORKERS), u32::from(WORKERS));
+    let Voyage { steps, length, workers, .. } = shared.voyage;
+    let shape = Shape::new(usize::from(workers), u32::from(workers));
     let config = RunConfig {
         limits: Limits { max_wait_seconds: 120.0, return_seconds: 120.0, ..Limits::default() },
         log_steps: LOG_STEPS,
@@ -517,10 +531,10 @@ async fn sail(voyage: Voyage, expected: Vec<Expected>) -> Landfall {
             .await
             .unwrap();
     *shared.status.lock().unwrap() = transport.status();
-    let (deaths, ends): (Vec<_>, Vec<_>) = (0..WORKERS).map(|_| watch::channel((0, true))).unzip();
+    let (deaths, ends): (Vec<_>, Vec<_>) = (0..workers).map(|_| watch::channel((0, true))).unzip();
     let address = transport.address().to_string();
     let life = |(me, ends)| tokio::spawn(live(Arc::clone(&shared), me, address.clone(), ends));
-    let workers: Vec<_> = (0..WORKERS).zip(ends).map(life).collect();
+    let workers: Vec<_> = (0..workers).zip(ends).map(life).collect();
     sleep(Duration::from_secs(1)).await;
     assert_eq!(transport.gather(Duration::ZERO).absent, []);
     transport.begin(Step(0));
@@ -564,7 +578,11 @@ fn simulate(voyage: &Voyage, expected: &[Expected]) -> Landfall {
 
 /// What every step is when nothing goes wrong: over threads, and without a code.
 fn without_faults(length: usize, steps: u64) -> Vec<Expected> {
-    let workers = usize::from(WORKERS);
+    expected_of(WORKERS, length, steps)
+}
+
+fn expected_of(workers: u8, length: usize, steps: u64) -> Vec<Expected> {
+    let workers = usize::from(workers);
     let (outcome, _, log) =
         train(super::Setup { length, ..setup("uncoded", workers, steps, modelled(workers, 0, 1)) });
     assert_eq!(outcome.unwrap(), Outcome::Finished);

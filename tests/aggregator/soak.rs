@@ -28,7 +28,8 @@ fn soak(exchange: Exchange, scheme: &str, steps: u64, seed: u64) {
         if due && left.lock().unwrap().insert((worker, step)) { Prank::Leave } else { Prank::None }
     };
     let (_, _, plain) = train(setup(scheme, 4, steps, modelled(4, steps, seed)));
-    let over = Over::Tcp(Settings { returns: true, ..settings(exchange) });
+    let over =
+        Over::Tcp(Settings { returns: Some(std::time::Duration::ZERO), ..settings(exchange) });
     let run_clock = RunClock::wall(4, &Delays::None, steps as usize, 0.0);
     let (outcome, _, log) =
         train(Setup { over, mischief: &leaves, ..setup(scheme, 4, steps, run_clock) });

@@ -24,8 +24,10 @@ pub(super) struct Settings {
     /// Seconds after which silence is noticed, and a sum that stands still where nobody can be
     /// spared.
     pub(super) patience: [u64; 2],
-    /// Whether workers that have left come back.
-    pub(super) returns: bool,
+    /// Whether every sum comes to the coordinator too.
+    pub(super) keeps: bool,
+    /// Whether workers that have left come back, and after how long.
+    pub(super) returns: Option<Duration>,
 }
 
 /// Whose connection breaks, how and when.
@@ -46,7 +48,8 @@ pub(super) fn settings(exchange: Exchange) -> Settings {
         tls: false,
         way: None,
         patience: [10, 5],
-        returns: false,
+        keeps: true,
+        returns: None,
     }
 }
 
@@ -87,7 +90,7 @@ pub(super) fn connect(settings: &Settings, config: RunConfig) -> (TcpTransport, 
         config: RunConfig { format: settings.format, ..config },
         exchange: settings.exchange,
         overlap: true,
-        keeps: true,
+        keeps: settings.keeps,
         first: Some(config.first),
         job: String::new(),
         facts: RunFacts::default(),
@@ -103,17 +106,17 @@ pub(super) fn connect(settings: &Settings, config: RunConfig) -> (TcpTransport, 
         let join = Join {
             worker: Some(worker.0),
             identity: format!("{worker}"),
-            patience: Duration::from_secs(if settings.returns { 1 } else { 10 }),
+            patience: Duration::from_secs(if settings.returns.is_some() { 1 } else { 10 }),
             ..Join::new(address.to_string(), security)
         };
         let (mut again, returns) = (false, settings.returns);
         Box::new(move || {
-            if std::mem::replace(&mut again, true) && !returns {
-                return None;
+            if std::mem::replace(&mut again, true) {
+                std::thread::sleep(returns?);
             }
             // When the run is over meanwhile, nobody answers.
             let link = TcpLink::join(join.clone());
-            assert!(link.is_ok() || returns, "{link:?}");
+            assert!(link.is_ok() || returns.is_some(), "{link:?}");
             link.ok().map(|(link, _)| Box::new(link) as Box<dyn Link>)
         }) as MakeLink
     };

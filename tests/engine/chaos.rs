@@ -238,6 +238,12 @@ impl Chaos<'_> {
         self.folded.insert((step, attempt), counted.into_keys().collect());
     }
 
+    /// Only those are waited for who can come to hold a sum.
+    fn check_counted(&self, step: Step, counted: &WorkerSet) {
+        let able = |worker: &Worker| !self.places[worker.index()].dead && !self.takes_over(*worker);
+        assert!(counted.iter().all(|worker| able(&worker)), "{step}: {counted:?} are counted");
+    }
+
     fn fold(&mut self, step: Step, attempt: u32, sums: &[Worker], folds: &[Fold]) {
         self.check_fold(step, attempt, sums, folds);
         let before = self.attempts.insert(step, attempt);
@@ -285,9 +291,20 @@ impl Chaos<'_> {
             self.muted.insert(step, attempt);
             return;
         }
-        for worker in self.living() {
+        let mut told = self.living();
+        told.retain(|worker| !self.takes_over(*worker));
+        for worker in told {
             self.pool.push(Event::Input(held(worker, step, attempt)));
         }
+    }
+
+    /// Whether a worker has no state to go on from, or is to give it up for another: nobody sends
+    /// it a sum before it is decided.
+    fn takes_over(&self, worker: Worker) -> bool {
+        let place = &self.places[worker.index()];
+        let awaits =
+            |event: &Event| matches!(event, Event::State { needy, .. } if *needy == worker);
+        place.state.is_none() || place.stuck || self.pool.iter().any(awaits)
     }
 
     /// Whose results in a sum are not finite.
@@ -425,7 +442,8 @@ impl Chaos<'_> {
                     self.pool.push(Event::Input(Input::Late { worker, task, finite: true }));
                 }
             }
-            Action::Fold { step, attempt, sums, folds, .. } => {
+            Action::Fold { step, attempt, sums, folds, counted, .. } => {
+                self.check_counted(step, &counted);
                 self.fold(step, attempt, &sums, &folds);
             }
             Action::Commit { step, .. } | Action::Skip { step, .. } => self.decide(step, &action),
@@ -449,12 +467,12 @@ impl Chaos<'_> {
                     !provider.dead && !provider.stuck && provider.state.is_some(),
                     "{from} has a state"
                 );
-                self.awaits_no_state(worker);
+                self.begins_to_take_over(worker);
                 self.pool.push(Event::State { needy: worker, from: Some(from) });
             }
             Action::Restore { worker } => {
                 assert!(self.config.restores);
-                self.awaits_no_state(worker);
+                self.begins_to_take_over(worker);
                 self.pool.push(Event::State { needy: worker, from: None });
             }
             Action::Replanned { members } => self.check_plan(&members),
@@ -625,9 +643,14 @@ impl Chaos<'_> {
         }
     }
 
-    /// A state that was on its way to a worker is not what it takes over.
-    fn awaits_no_state(&mut self, worker: Worker) {
-        self.pool.retain(|event| !matches!(event, Event::State { needy, .. } if *needy == worker));
+    /// A state that was on its way to a worker is not what it takes over, and sums that were come
+    /// to nothing.
+    fn begins_to_take_over(&mut self, worker: Worker) {
+        self.pool.retain(|event| match event {
+            Event::State { needy, .. } => *needy != worker,
+            Event::Input(Input::Held { worker: of, .. }) => *of != worker,
+            Event::Input(_) => true,
+        });
     }
 
     /// The digest of a worker's parameters after a step.
@@ -662,6 +685,7 @@ impl Chaos<'_> {
         place.drift = drift;
         let taken: Vec<Order> = self.last_words(next).into_iter().map(Order::Taken).collect();
         self.place(needy).orders.extend(taken);
+        self.is_given_sums(needy);
         Input::Synced { worker: needy, next: Step(next) }
     }
 
@@ -724,6 +748,14 @@ impl Chaos<'_> {
         let place = self.place(worker);
         place.orders.extend(words);
         let next = place.state.map(Step);
+        if next.is_some() {
+            self.is_given_sums(worker);
+        }
+        Input::Joined { worker, next }
+    }
+
+    /// A worker that has come, or taken over a state, gets the sums that wait for holders.
+    fn is_given_sums(&mut self, worker: Worker) {
         for (&step, waiting) in &self.waiting {
             let mute = self.muted.get(&step) == Some(&waiting.attempt);
             if !waiting.nonfinite
@@ -733,7 +765,6 @@ impl Chaos<'_> {
                 self.pool.push(Event::Input(held(worker, step, waiting.attempt)));
             }
         }
-        Input::Joined { worker, next }
     }
 
     /// A worker is not there when the run begins.

@@ -564,6 +564,31 @@ fn who_has_no_state_takes_over_one_from_a_peer_or_else_from_the_driver() {
     );
 }
 
+/// It is there, and gets the sum once the step is decided, or none where the state has it: of two
+/// workers one is then alone.
+#[test]
+fn who_takes_over_a_state_is_not_waited_for() {
+    let config = Config { return_seconds: 5.0, ..CONFIG };
+    let (mut driver, _) = Driver::new("groups:s=1", 2, 3, config);
+    driver.give(Input::Lost { worker: Worker(1), kept: false }).unwrap();
+    let resync = Action::Resync { worker: Worker(1), from: Worker(0) };
+    let joined = driver.give(Input::Joined { worker: Worker(1), next: None }).unwrap();
+    assert_eq!(joined, [resync.clone()]);
+    assert_eq!(folded(&driver.answer(0, 0, true).unwrap()), Some((0, vec![0])));
+    let decided = driver.held(0, 0, 0);
+    assert!(matches!(decided[0], Action::Commit { .. }), "worker 0 alone can hold it: {decided:?}");
+    assert_eq!((applies(&decided), assigned(&decided)), (vec![(0, 0)], vec![0]));
+    let synced = driver.give(Input::Synced { worker: Worker(1), next: Step(0) }).unwrap();
+    assert_eq!((applies(&synced), assigned(&synced)), (vec![(1, 0)], vec![1]));
+    // It has a state, and is asked; then it turns out that it needs another.
+    driver.answer(0, 1, true).unwrap();
+    assert_eq!(driver.held(0, 1, 0), [], "worker 1 can hold it too");
+    let missed = driver.give(Input::StepUnavailable { worker: Worker(1) }).unwrap();
+    assert!(matches!(missed[0], Action::Commit { .. }), "{missed:?}");
+    assert_eq!((applies(&missed), assigned(&missed)), (vec![(0, 1)], vec![0]));
+    assert_eq!(driver.give(Input::Idle { worker: Worker(1) }).unwrap(), [resync]);
+}
+
 #[test]
 fn a_vector_whose_makers_and_holders_died_one_after_the_other_is_made_again() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 1, CONFIG);

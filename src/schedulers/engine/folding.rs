@@ -28,7 +28,7 @@ impl Engine {
 
     /// Has a step folded if all its jobs are decoded.
     pub(super) fn fold(&mut self, step: Step, out: &mut Vec<Action>) {
-        out.extend(self.open_steps.fold(step, &self.roster.alive()));
+        out.extend(self.open_steps.fold(step, &self.roster.counted()));
     }
 
     pub(super) fn held(

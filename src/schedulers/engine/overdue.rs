@@ -20,8 +20,8 @@ impl Engine {
         }
         for step in waiting {
             let attempt = self.open_steps.attempt(step);
-            let (alive, died_since_close) = (self.roster.alive(), self.holding.died_since_close());
-            out.extend(self.open_steps.refold(step, attempt, &alive, died_since_close));
+            let (counted, died) = (self.roster.counted(), self.holding.died_since_close());
+            out.extend(self.open_steps.refold(step, attempt, &counted, died));
         }
         Ok(())
     }

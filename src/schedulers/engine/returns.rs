@@ -69,7 +69,7 @@ impl Engine {
         self.recall(worker, out);
         self.resync_idle(now, out)?;
         self.offer(out);
-        Ok(())
+        if self.phase == Phase::Folding { self.check_held(now, out) } else { Ok(()) }
     }
 
     /// Sends a worker what it has missed, or has it take over a state; then it can do what there is
@@ -106,9 +106,11 @@ impl Engine {
         self.steps.are_recent(next, self.config.log_steps)
     }
 
-    /// A worker must take over a state before it does anything else.
+    /// A worker must take over a state before it does anything else. Where its vectors are waited
+    /// for, it is looked afterwards whether they are held without it.
     pub(super) fn recall(&mut self, worker: Worker, out: &mut Vec<Action>) {
         self.roster.mark_stale(worker);
+        self.open_steps.excuse(worker);
         if let doing @ WorkerState::Tasks(_) = self.roster.doing(worker) {
             *doing = WorkerState::Leaving;
             self.scheme.on(RoundEvent::Dropped(worker));

@@ -114,7 +114,9 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         let mut counted = false;
-        for (worker, step) in self.trust.agreement.found() {
+        let found = self.trust.agreement.found();
+        let recalls = !found.is_empty();
+        for (worker, step) in found {
             if *self.roster.doing(worker) == WorkerState::Dead {
                 continue;
             }
@@ -136,6 +138,9 @@ impl Engine {
             self.begin_again(now, out)?;
         }
         self.resync_idle(now, out)?;
+        if recalls && self.phase == Phase::Folding {
+            self.check_held(now, out)?;
+        }
         if self.trust.disputed.is_empty() {
             return Ok(());
         }
@@ -186,7 +191,8 @@ impl Engine {
             return self.resync(now, worker, out);
         }
         self.recall(worker, out);
-        self.resync_idle(now, out)
+        self.resync_idle(now, out)?;
+        if self.phase == Phase::Folding { self.check_held(now, out) } else { Ok(()) }
     }
 
     /// First step that a worker has not applied, as far as it has said.

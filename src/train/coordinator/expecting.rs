@@ -71,8 +71,8 @@ impl<T: Transport> Coordinator<T> {
     /// Lets workers begin to sum a step while they compute it.
     pub(super) fn expect(&mut self, step: Step, terms: &[Summand]) -> Result<(), RunError> {
         let (length, spares_one) = (self.config().length, self.engine.spares_one());
-        let stage = Stage::Expected;
-        let sum = SumRequest { step, attempt: 0, terms, length, spares_one, stage };
+        let (counted, stage) = (&self.nobody(), Stage::Expected);
+        let sum = SumRequest { step, attempt: 0, terms, length, spares_one, counted, stage };
         self.transport.fold(sum)?;
         Ok(())
     }

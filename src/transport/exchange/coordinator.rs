@@ -166,12 +166,14 @@ impl CoordinatorSums {
                 self.eager.iter_mut().for_each(|eager| eager.freed(worker, order));
             }
             CoordinatorEvent::Expect { step, terms } => self.expect(now, step, terms, out),
-            CoordinatorEvent::Sum { step, attempt, terms, spares_one } => {
+            CoordinatorEvent::Sum { step, attempt, terms, spares_one, mut counted } => {
                 // It bears on deadlines: who holds others up is given up sooner where it can be
                 // spared.
                 self.monitors.may_lose(spares_one);
-                if !self.confirm(now, (step, attempt), &terms, out) {
-                    self.sum(now, (step, attempt), terms, out);
+                // Of one that is lost the engine may not have heard.
+                counted.retain(|worker| self.present.contains(worker));
+                if !self.confirm(now, (step, attempt), (&terms, &counted), out) {
+                    self.sum(now, (step, attempt), (terms, counted), out);
                 }
             }
             CoordinatorEvent::Store { worker, step, attempt, decoded } => {
@@ -339,7 +341,13 @@ impl CoordinatorSums {
     }
 
     /// Has a sum made: tells everybody what to exchange.
-    fn sum(&mut self, now: Instant, named: Key, terms: Vec<Summand>, out: &mut Effects) {
+    fn sum(
+        &mut self,
+        now: Instant,
+        named: Key,
+        (terms, counted): (Vec<Summand>, BTreeSet<u32>),
+        out: &mut Effects,
+    ) {
         let step = named.0;
         let attempt = self.monitors.number(step, named.1);
         let key = (step, attempt);
@@ -390,6 +398,7 @@ impl CoordinatorSums {
         let sources = holders.iter().copied().chain(summing).collect();
         let named = Some(named.1);
         let mut monitor = ExchangeMonitor::new(named, plan.receivers.clone(), sources, now);
+        monitor.counted = counted;
         monitor.group = group;
         monitor.own = group.is_none() && alone;
         if group.is_none() {
@@ -722,11 +731,9 @@ impl CoordinatorSums {
         self.end_disputes(now, out);
         let bytes = self.context.length * self.context.format.bytes();
         let deadlines = self.monitors.deadlines(self.settings.stall, self.settings.spare, bytes);
-        // As many holders as a decision needs; a worker alone is enough for itself.
-        let needed = self.present.len().min(2);
-        self.look_after_sums_of_groups(now, deadlines, needed, out);
-        self.do_without_idle_owners(now, deadlines, needed, out);
-        let given_up = self.give_up_who_holds_up(now, deadlines, needed, out);
+        self.look_after_sums_of_groups(now, deadlines, out);
+        self.do_without_idle_owners(now, deadlines, out);
+        let given_up = self.give_up_who_holds_up(now, deadlines, out);
         // A group is made of those who stay.
         if self.settings.collective && self.begun && !given_up {
             match self.groups.look(now, &self.present, self.epoch) {

@@ -56,8 +56,9 @@ pub(in crate::transport) enum CoordinatorEvent<'a> {
     Dropped { worker: u32, order: u64 },
     /// A step that is computed from now on will be made of these terms.
     Expect { step: Step, terms: Vec<Summand> },
-    /// A sum is to be made; `spares_one` if any one worker may be lost without harm from now on.
-    Sum { step: Step, attempt: u32, terms: Vec<Summand>, spares_one: bool },
+    /// A sum is to be made; `spares_one` if any one worker may be lost without harm from now on. It
+    /// can be decided when two of those that are counted hold it, or the one that there is.
+    Sum { step: Step, attempt: u32, terms: Vec<Summand>, spares_one: bool, counted: BTreeSet<u32> },
     /// A worker is to hold a sum that was made on this side.
     Store { worker: u32, step: Step, attempt: u32, decoded: &'a Decoded },
     /// A worker is sent a step that is decided.

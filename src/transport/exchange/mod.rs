@@ -395,6 +395,11 @@ mod tests {
         (0..groups).map(|group| Summand { weight: 1.0, holders: holders(group) }).collect()
     }
 
+    fn sum_of(terms: Vec<Summand>, counted: BTreeSet<u32>) -> CoordinatorEvent<'static> {
+        let (step, attempt, spares_one) = (Step(0), 0, false);
+        CoordinatorEvent::Sum { step, attempt, terms, spares_one, counted }
+    }
+
     fn whole(groups: u32, length: usize) -> Vec<f32> {
         let mut sum = vec![0.0; length];
         for group in 0..groups {
@@ -605,10 +610,15 @@ mod tests {
                 attempt: self.attempt,
                 terms,
                 spares_one: false,
+                counted: self.present(),
             };
             let mut sent = self.coordinator.coordinate(self.now, sum);
             sent.extend(self.coordinator.works(self.now));
             self.send(COORDINATOR, sent);
+        }
+
+        fn present(&self) -> BTreeSet<u32> {
+            (0..self.workers.len() as u32).filter(|at| !self.lost.contains(at)).collect()
         }
 
         fn chance(&mut self, of: u32) -> bool {
@@ -1166,6 +1176,41 @@ mod tests {
         assert_eq!(world.coordinator.given_up[0].0, 2);
     }
 
+    /// Of two workers one comes back after the other was told what the step will be made of. If it
+    /// can come to hold the sum, both are told to make it; if it takes over a state, the word of
+    /// the other is enough, and nobody is given up for what it lacks.
+    #[test]
+    fn who_is_counted_is_told_of_the_sum() {
+        let come_back = |counted: &[u32]| {
+            let mut now = some_time();
+            let mut node = Node::coordinator(2, 3 * CHUNK, SETTINGS);
+            node.coordinate(now, CoordinatorEvent::Lost { worker: 1 });
+            let made_of = || terms(1, &BTreeSet::from([1]));
+            node.coordinate(now, CoordinatorEvent::Expect { step: Step(0), terms: made_of() });
+            let again = CoordinatorEvent::Connected { worker: 1, epoch: 2, reachable: true };
+            node.coordinate(now, again);
+            let sent = node.coordinate(now, sum_of(made_of(), counted.iter().copied().collect()));
+            let plan =
+                |packet: &Packet| matches!(packet, Packet::ToWorker(ToWorker::Exchange { .. }));
+            let told: Vec<u32> =
+                sent.iter().filter(|(_, packet)| plan(packet)).map(|(to, _)| *to).collect();
+            let attempt = told.len().min(1) as u32;
+            let (step, digest) = (Step(0), Some(7));
+            node.coordinate(now, CoordinatorEvent::Held { worker: 0, step, attempt, digest });
+            assert_eq!(node.reports.len(), 1, "worker 0 holds it");
+            for _ in 0..100 {
+                now += TICK;
+                let on = vec![0];
+                node.coordinate(now, CoordinatorEvent::Waiting { worker: 1, step, attempt, on });
+                node.coordinate(now, CoordinatorEvent::Tick);
+            }
+            (told, node.expectations, !node.given_up.is_empty())
+        };
+        use Expectation::{Confirmed, Replaced, Told};
+        assert_eq!(come_back(&[0]), (vec![], vec![Told, Confirmed], false));
+        assert_eq!(come_back(&[0, 1]), (vec![0, 1], vec![Told, Replaced], true));
+    }
+
     type Posted = (u32, Packet);
 
     /// A node on a thread of its own; ends when nobody can send to it any more, or, the
@@ -1187,8 +1232,7 @@ mod tests {
             if node.me == COORDINATOR {
                 let groups = (to.len() as u32 - 1) / 2;
                 let terms = terms(groups, &BTreeSet::new());
-                let sum =
-                    CoordinatorEvent::Sum { step: Step(0), attempt: 0, terms, spares_one: false };
+                let sum = sum_of(terms, (0..2 * groups).collect());
                 let sent = node.coordinate(some_time(), sum);
                 post(node.me, sent);
             }

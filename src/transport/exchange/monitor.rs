@@ -44,6 +44,8 @@ pub(super) struct ExchangeMonitor {
     /// When it was begun, or when the last of what it is made of was there.
     pub(super) begun: Instant,
     pub(super) receivers: Vec<u32>,
+    /// Of whom so many must hold the sum as a decision takes.
+    pub(super) counted: BTreeSet<u32>,
     /// Who has something that is summed, or sums.
     pub(super) sources: BTreeSet<u32>,
     pub(super) parts: Parts,
@@ -80,6 +82,7 @@ impl ExchangeMonitor {
             attempt,
             begun,
             receivers,
+            counted: BTreeSet::new(),
             sources,
             parts: Parts::default(),
             void: false,
@@ -93,6 +96,19 @@ impl ExchangeMonitor {
             own: false,
             overflowed: false,
         }
+    }
+
+    /// As many holders as a decision needs: two, so that the sum outlives the loss of either; a
+    /// worker alone is enough for itself.
+    pub(super) fn needed(&self) -> usize {
+        self.counted.len().clamp(1, 2)
+    }
+
+    /// Whether enough of those that are to be counted get the sum: one that came after the others
+    /// were told is not sent it before it is decided.
+    pub(super) fn reaches(&self, counted: &BTreeSet<u32>) -> bool {
+        let told = counted.iter().filter(|node| self.receivers.contains(node)).take(2);
+        told.count() >= counted.len().min(2)
     }
 
     /// A node says that nothing has come to it for a while; whether that is news.
@@ -154,6 +170,7 @@ impl ExchangeMonitor {
         self.waiting.remove(&node);
         self.waiting.values_mut().for_each(|waiting| waiting.on.retain(|other| *other != node));
         self.receivers.retain(|receiver| *receiver != node);
+        self.counted.remove(&node);
         self.unreported.retain(|(holder, _)| holder.0 != node);
         self.holders.is_empty() && self.sources.contains(&node)
     }

@@ -2,6 +2,7 @@
 
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::{Notice, Order, RunFacts, Summand, Weighted};
+use std::collections::BTreeSet;
 
 #[derive(Debug)]
 pub(super) enum Command {
@@ -22,6 +23,7 @@ pub(super) enum Command {
         attempt: u32,
         terms: Vec<Summand>,
         spares_one: bool,
+        counted: BTreeSet<u32>,
     },
     Release(Step, Job),
     Begin(Step, std::sync::mpsc::Sender<()>),

@@ -285,8 +285,8 @@ impl CoordinatorNode {
             Command::Expect { step, terms } => {
                 self.sums(CoordinatorEvent::Expect { step, terms });
             }
-            Command::Fold { step, attempt, terms, spares_one } => {
-                self.sums(CoordinatorEvent::Sum { step, attempt, terms, spares_one });
+            Command::Fold { step, attempt, terms, spares_one, counted } => {
+                self.sums(CoordinatorEvent::Sum { step, attempt, terms, spares_one, counted });
             }
             Command::Release(step, end) => {
                 self.members.tell_all(&ToWorker::Release { step, end });

@@ -269,7 +269,7 @@ impl Transport for TcpTransport {
     }
 
     fn fold(&mut self, sum: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
-        let SumRequest { step, attempt, terms, length, spares_one, stage } = sum;
+        let SumRequest { step, attempt, terms, length, spares_one, counted, stage } = sum;
         if stage == Stage::Expected {
             self.command(Command::Expect { step, terms: terms.to_vec() });
             return Ok(None);
@@ -281,7 +281,8 @@ impl Transport for TcpTransport {
                 if self.format == NumberFormat::Bf16 { rounded(&mut gradient) } else { folded };
             return Ok(Some(Summed { gradient, folded }));
         }
-        self.command(Command::Fold { step, attempt, terms: terms.to_vec(), spares_one });
+        let counted = counted.iter().map(|worker| worker.0).collect();
+        self.command(Command::Fold { step, attempt, terms: terms.to_vec(), spares_one, counted });
         Ok(None)
     }
 

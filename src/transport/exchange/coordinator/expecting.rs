@@ -9,6 +9,7 @@ use crate::transport::exchange::monitor::ExchangeMonitor;
 use crate::transport::exchange::plan::{Plan, of_all_stripes, without};
 use crate::transport::wire::{COORDINATOR, Owner, Predecessor, ToWorker, chunks};
 use crate::transport::{Summand, lock};
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 /// Who sums which chunks of every stripe.
@@ -98,7 +99,7 @@ impl CoordinatorSums {
         &mut self,
         now: Instant,
         named: Key,
-        terms: &[Summand],
+        (terms, counted): (&[Summand], &BTreeSet<u32>),
         out: &mut Effects,
     ) -> bool {
         let (step, attempt) = named;
@@ -107,8 +108,9 @@ impl CoordinatorSums {
             return false;
         };
         // Such as after a straggler's task was given to somebody else: its result is another
-        // vector.
-        if self.doubts.of(step) || !self.expected.is_of(step, terms) {
+        // vector. Or of two workers one has come since.
+        let reaches = self.monitors.get(key).is_some_and(|monitor| monitor.reaches(counted));
+        if self.doubts.of(step) || !reaches || !self.expected.is_of(step, terms) {
             self.expected.release(step);
             out.push(CoordinatorEffect::Expected(Expectation::Replaced));
             return false;
@@ -118,6 +120,7 @@ impl CoordinatorSums {
         self.look_at_hosts((step, attempt), &holders);
         if let Some(monitor) = self.monitors.get_mut(key) {
             monitor.attempt = Some(attempt);
+            monitor.counted.clone_from(counted);
             // Deadlines count from here: while a step is computed, waiting is no fault.
             monitor.begun = now;
             monitor.sources.extend(&holders);

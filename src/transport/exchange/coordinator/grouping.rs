@@ -15,16 +15,15 @@ impl CoordinatorSums {
         &mut self,
         now: Instant,
         Deadlines { stall, longest }: Deadlines,
-        needed: usize,
         out: &mut Effects,
     ) {
         let late = self.monitors.iter().find(|(_, monitor)| {
             let waits = monitor.group.is_some()
                 && !monitor.done
                 && !monitor.void
-                && monitor.holders.len() < needed;
+                && monitor.holders.len() < monitor.needed();
             // Where one worker makes the sum alone, the next to hold it has it by its connection.
-            let most = if monitor.sources.len() < needed { longest } else { stall };
+            let most = if monitor.sources.len() < monitor.needed() { longest } else { stall };
             waits && !monitor.overflowed && now.duration_since(monitor.begun) > most
         });
         if let Some(((step, _), monitor)) = late {

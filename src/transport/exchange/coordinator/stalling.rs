@@ -26,11 +26,10 @@ impl CoordinatorSums {
         &mut self,
         now: Instant,
         Deadlines { longest, .. }: Deadlines,
-        needed: usize,
         out: &mut Effects,
     ) {
         let found = self.monitors.undecided().find_map(|(key, monitor)| {
-            let stuck = monitor.holders.len() < needed
+            let stuck = monitor.holders.len() < monitor.needed()
                 && monitor.group.is_none()
                 && monitor.is_stuck(now, IDLE_OWNER, longest);
             let culprit = stuck.then(|| monitor.culprit(now))??;
@@ -55,11 +54,10 @@ impl CoordinatorSums {
         &self,
         now: Instant,
         Deadlines { stall, longest }: Deadlines,
-        needed: usize,
         out: &mut Effects,
     ) -> bool {
         let stuck = |monitor: &&ExchangeMonitor| {
-            monitor.holders.len() < needed && monitor.is_stuck(now, stall, longest)
+            monitor.holders.len() < monitor.needed() && monitor.is_stuck(now, stall, longest)
         };
         let found = self
             .monitors

@@ -1,0 +1,92 @@
+//! Workers that come back at any moment of a step, and for how long the others wait for that.
+
+use super::{COORDINATOR, Death, PAUSE, Shared, Voyage, expected_of, simulate, voyage};
+use codedgrad::transport::tcp::Exchange;
+use codedgrad::transport::wire::CHUNK;
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+/// A worker that can be missed, and is back by the next time, dies or is cut off, again and again.
+pub(super) async fn one_by_one(
+    shared: &Shared,
+    deaths: &[watch::Sender<Death>],
+    faults: &AtomicU64,
+    mut random: ChaCha8Rng,
+) {
+    let end = shared.voyage.steps - shared.voyage.calm;
+    loop {
+        sleep(PAUSE.mul_f64(random.random_range(1.0..2.0))).await;
+        if shared.decided.load(Ordering::Relaxed) >= end {
+            return;
+        }
+        faults.fetch_add(1, Ordering::Relaxed);
+        let worker = random.random_range(0..shared.voyage.workers);
+        if random.random_bool(0.3) {
+            shared.net.note(&format!("worker {worker} is cut off"));
+            shared.net.cut_short(worker, COORDINATOR);
+        } else {
+            deaths[usize::from(worker)].send_modify(|death| *death = (death.0 + 1, true));
+        }
+    }
+}
+
+/// All that a round may wait for: that a loss is noticed, which is at once here; that a state is
+/// handed over; and two steps, each of at most a dozen units of 6 ms and what lies on the way.
+const LONGEST: Duration = Duration::from_millis(500);
+
+/// Rounds that were waited for until `max_wait` where two workers were there, one of them with the
+/// state of the other: it was asked for a sum that nobody sent it.
+fn nobody_waits_for_who_comes_back(steps: u64, seeds: std::ops::Range<u64>) {
+    let all = [
+        (Exchange::STAR, true, "groups:s=1"),
+        (Exchange::SHARDED, true, "groups:s=1"),
+        (Exchange::SHARDED, false, "groups:s=1"),
+        (Exchange::HOLD, true, "groups:s=1"),
+        (Exchange::SHARDED, false, "uncoded"),
+    ];
+    for workers in 2..6 {
+        let length = if workers % 2 == 0 { 300 } else { 2 * CHUNK + 77 };
+        let expected = expected_of(workers, length, steps);
+        for (seed, (exchange, keeps, scheme)) in
+            seeds.clone().flat_map(|seed| all.map(|case| (seed, case)))
+        {
+            let (returns, away, calm) = (true, 0.1, 40);
+            let found = simulate(
+                &Voyage {
+                    workers,
+                    keeps,
+                    returns,
+                    away,
+                    calm,
+                    steps,
+                    length,
+                    ..voyage(exchange, scheme, seed)
+                },
+                &expected,
+            );
+            let name = format!("{workers} workers, {exchange:?} {keeps} {scheme}, seed {seed}");
+            println!("{name}: {found:?}");
+            assert!(
+                found.faults > steps / 100 && 2 * found.lost > found.faults,
+                "{name}: {found:?}"
+            );
+            assert!(found.longest < LONGEST, "{name}: a round of {:?}", found.longest);
+        }
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_worker_that_comes_back() {
+    nobody_waits_for_who_comes_back(400, 0..1);
+}
+
+/// Minutes.
+#[test]
+#[ignore = "long"]
+fn nobody_waits_for_a_worker_that_comes_back_for_long() {
+    nobody_waits_for_who_comes_back(4_000, 100..110);
+}
