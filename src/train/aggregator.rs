@@ -49,7 +49,8 @@ use work::{Desk, Work};
 /// #     let summand = Summand { weight: 1.0, holders: vec![Piece { worker, what: What::Result(task) }] };
 /// #     let (step, terms) = (Step(0), &[summand]);
 /// #     let (counted, stage) = (&WorkerSet::full(1), Stage::Decided);
-/// #     let (attempt, length, spares_one) = (0, 1, false);
+/// #     let (attempt, length) = (0, 1);
+/// #     let spares_one = false;
 /// #     let sum = SumRequest { step, attempt, terms, length, spares_one, counted, stage };
 /// #     coordinator.fold(sum).unwrap().unwrap().gradient
 /// # });

@@ -398,7 +398,7 @@ impl CoordinatorSums {
         let sources = holders.iter().copied().chain(summing).collect();
         let named = Some(named.1);
         let mut monitor = ExchangeMonitor::new(named, plan.receivers.clone(), sources, now);
-        monitor.counted = counted;
+        monitor.decision.counted = counted;
         monitor.group = group;
         monitor.own = group.is_none() && alone;
         if group.is_none() {

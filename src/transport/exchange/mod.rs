@@ -396,8 +396,8 @@ mod tests {
     }
 
     fn sum_of(terms: Vec<Summand>, counted: BTreeSet<u32>) -> CoordinatorEvent<'static> {
-        let (step, attempt, spares_one) = (Step(0), 0, false);
-        CoordinatorEvent::Sum { step, attempt, terms, spares_one, counted }
+        let step = Step(0);
+        CoordinatorEvent::Sum { step, attempt: 0, terms, spares_one: false, counted }
     }
 
     fn whole(groups: u32, length: usize) -> Vec<f32> {

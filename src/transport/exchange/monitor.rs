@@ -35,6 +35,15 @@ pub(super) struct Parts {
     pub(super) askable: Vec<Vec<u32>>,
 }
 
+/// What the decision of a sum takes, and what was decided.
+#[derive(Debug, Default)]
+pub(super) struct Decision {
+    /// Of whom two must hold the sum, or the one that there is.
+    pub(super) counted: BTreeSet<u32>,
+    /// The digest of what was decided.
+    digest: Option<u64>,
+}
+
 /// An exchange.
 #[derive(Debug)]
 pub(super) struct ExchangeMonitor {
@@ -44,8 +53,6 @@ pub(super) struct ExchangeMonitor {
     /// When it was begun, or when the last of what it is made of was there.
     pub(super) begun: Instant,
     pub(super) receivers: Vec<u32>,
-    /// Of whom so many must hold the sum as a decision takes.
-    pub(super) counted: BTreeSet<u32>,
     /// Who has something that is summed, or sums.
     pub(super) sources: BTreeSet<u32>,
     pub(super) parts: Parts,
@@ -56,8 +63,7 @@ pub(super) struct ExchangeMonitor {
     pub(super) given: BTreeSet<u32>,
     /// Who has the whole sum, with which digest, if it takes one.
     pub(super) holders: BTreeMap<u32, Option<u64>>,
-    /// The digest of what was decided.
-    digest: Option<u64>,
+    pub(super) decision: Decision,
     waiting: BTreeMap<u32, Waiting>,
     /// Holders not reported yet, since the sum has not come by here.
     pub(super) unreported: Vec<(Worker, Notice)>,
@@ -82,13 +88,12 @@ impl ExchangeMonitor {
             attempt,
             begun,
             receivers,
-            counted: BTreeSet::new(),
             sources,
             parts: Parts::default(),
             void: false,
             given: BTreeSet::new(),
             holders: BTreeMap::new(),
-            digest: None,
+            decision: Decision::default(),
             waiting: BTreeMap::new(),
             unreported: Vec::new(),
             done: false,
@@ -101,7 +106,7 @@ impl ExchangeMonitor {
     /// As many holders as a decision needs: two, so that the sum outlives the loss of either; a
     /// worker alone is enough for itself.
     pub(super) fn needed(&self) -> usize {
-        self.counted.len().clamp(1, 2)
+        self.decision.counted.len().clamp(1, 2)
     }
 
     /// Whether enough of those that are to be counted get the sum: one that came after the others
@@ -136,7 +141,8 @@ impl ExchangeMonitor {
     /// A node has the whole sum; false if not the bytes that were decided.
     pub(super) fn holds(&mut self, node: u32, digest: Option<u64>) -> bool {
         self.waiting.remove(&node);
-        let right = self.digest.is_none() || digest.is_none() || digest == self.digest;
+        let right =
+            self.decision.digest.is_none() || digest.is_none() || digest == self.decision.digest;
         if right {
             self.holders.insert(node, digest);
         }
@@ -152,7 +158,7 @@ impl ExchangeMonitor {
 
     /// These bytes are applied; gives back who holds others, and is no holder any more.
     pub(super) fn decided(&mut self, digest: u64) -> Vec<u32> {
-        if self.digest.replace(digest) == Some(digest) {
+        if self.decision.digest.replace(digest) == Some(digest) {
             return Vec::new();
         }
         let wrong = |held: Option<u64>| held.is_some_and(|held| held != digest);
@@ -170,7 +176,7 @@ impl ExchangeMonitor {
         self.waiting.remove(&node);
         self.waiting.values_mut().for_each(|waiting| waiting.on.retain(|other| *other != node));
         self.receivers.retain(|receiver| *receiver != node);
-        self.counted.remove(&node);
+        self.decision.counted.remove(&node);
         self.unreported.retain(|(holder, _)| holder.0 != node);
         self.holders.is_empty() && self.sources.contains(&node)
     }

@@ -120,7 +120,7 @@ impl CoordinatorSums {
         self.look_at_hosts((step, attempt), &holders);
         if let Some(monitor) = self.monitors.get_mut(key) {
             monitor.attempt = Some(attempt);
-            monitor.counted.clone_from(counted);
+            monitor.decision.counted.clone_from(counted);
             // Deadlines count from here: while a step is computed, waiting is no fault.
             monitor.begun = now;
             monitor.sources.extend(&holders);
