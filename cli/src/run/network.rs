@@ -117,6 +117,7 @@ pub(crate) fn listen(
         first: Some(first),
         job: serde_json::to_string(&job).or_work()?,
         facts: RunFacts { dtype: Some("f32".to_owned()), ..RunFacts::of(&config) },
+        sure: None,
         silence: SILENCE,
         stall: STALL,
         spare: SPARE,
