@@ -269,8 +269,7 @@ def test_a_run_whose_workers_differ_ends_at_once(
     assert "started again in" not in said, said
     for log in launched.folder.glob("worker-*.log"):
         assert log.read_text().count("Traceback") <= 1, log.read_text()
-    last = (launched.folder / "worker-2.log").read_text().splitlines()[-1]
-    assert last.startswith("ValueError: "), last
+    assert "ValueError: " in said, said
     assert not list(launched.folder.glob("*.final"))
 
 
