@@ -1,9 +1,8 @@
 //! Scalars that are decoded beside gradients, such as a loss, any of which may be no finite number.
 //!
 //! One that is not finite is [`f64::NAN`] from where it is handed in: then all sums with it are the
-//! same, whatever was infinite in them and in whatever order they were made. JSON has no such
-//! number, so that it is `null` there: the functions `serialize` and `deserialize` are for serde's
-//! `with`.
+//! same, in any order in which they are made. JSON has no such number, so that it is `null` there:
+//! the functions `serialize` and `deserialize` are for serde's `with`.
 
 use serde::{Deserialize, Deserializer, Serializer};
 

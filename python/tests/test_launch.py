@@ -305,8 +305,8 @@ print("digest", hex(run.digest()), flush=True)
     [
         ("init", "worker 2 differs in parameters to begin with (.*); workers 0, 1, 3 agree"),
         ("units", "worker 2 differs in units of a batch .8, not 4.; workers 0, 1, 3 agree"),
-        ("seeds", "worker 0 and worker 3 differ in parameters to begin with"),
-        ("argument", "worker 2 cannot join: steps is 0 and first is 0: nothing is left to do"),
+        ("seeds", "worker 0 and worker 1 differ in .*; worker 0 and worker 3 differ in parameters"),
+        ("argument", "worker 2 cannot join: steps is 0: it must be 1 or more"),
     ],
 )
 def test_a_run_whose_workers_differ_ends_at_once(
@@ -321,8 +321,7 @@ def test_a_run_whose_workers_differ_ends_at_once(
     assert "started again in" not in said, said
     for log in launched.folder.glob("worker-*.log"):
         assert log.read_text().count("Traceback") <= 1, log.read_text()
-    last = (launched.folder / "worker-2.log").read_text().splitlines()[-1]
-    assert last.startswith("ValueError: "), last
+    assert "ValueError: " in said, said
     assert not list(launched.folder.glob("*.final"))
 
 

@@ -679,7 +679,8 @@ def test_workers_that_train_something_else_are_told_what_differs() -> None:
         ({"scheme": "uncoded"}, "scheme: uncoded here, groups:s=1 in the run"),
     ]
     options = {"workers": 2, "units": UNITS, "steps": STEPS, "length": LENGTH}
-    with loop.serve("groups:s=1", **options) as coordinator:
+    ended = pytest.raises(RuntimeError, match="nothing is trained: worker 0 and worker 1 differ in")
+    with ended, loop.serve("groups:s=1", **options) as coordinator:
         where = {"address": coordinator.address, "token": coordinator.token, "patience": 0.0}
         for more, words in cases:
             with pytest.raises(ValueError, match=words):

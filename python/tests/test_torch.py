@@ -1097,16 +1097,20 @@ def test_a_unit_without_backward_is_named() -> None:
 
 def test_another_model_is_named() -> None:
     length = coded.length(nn.Linear(2, 2))
-    with loop.serve("uncoded", workers=2, units=2, steps=2, length=length) as coordinator:
-        where = {"address": coordinator.address, "token": coordinator.token, "patience": 0.0}
-        with pytest.raises(ValueError, match="numbers in a gradient: 9 here, 6 in the run"):
-            joined(nn.Linear(2, 3), **where)
-        first = joined(nn.Linear(2, 2), **where)
-        with pytest.raises(ValueError, match="number format of the parameters.*bfloat16"):
-            joined(nn.Linear(2, 2).bfloat16(), **where)
-        with pytest.raises(ValueError, match="layout"):
-            joined(nn.Sequential(nn.Linear(2, 2)), **where)
-        first.close()
+    cases = [
+        (nn.Linear(2, 2).bfloat16(), "number format of the parameters.*bfloat16"),
+        (nn.Sequential(nn.Linear(2, 2)), "layout"),
+    ]
+    for other, words in cases:
+        run = loop.serve("uncoded", workers=2, units=2, steps=2, length=length)
+        with pytest.raises(RuntimeError, match="nothing is trained"), run as coordinator:
+            where = {"address": coordinator.address, "token": coordinator.token, "patience": 0.0}
+            with pytest.raises(ValueError, match="numbers in a gradient: 9 here, 6 in the run"):
+                joined(nn.Linear(2, 3), **where)
+            first = joined(nn.Linear(2, 2), **where)
+            with pytest.raises(ValueError, match=words):
+                joined(other, **where)
+            first.close()
 
 
 def test_a_state_that_does_not_fit_is_refused_and_code_in_it_is_not_run() -> None:
