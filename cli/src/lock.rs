@@ -115,8 +115,8 @@ fn may_go_on(folder: &Path, tried: &Result<(), TryLockError>) -> Result<bool, Fa
 pub(crate) fn hold(file: &File, path: &Path) -> Result<(), Failure> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(Failure::Input(anyhow!(
-            "{} is in use by another command, though the folder's lock is gone: wait until that \
-             has ended, or end it first",
+            "{} is in use by another command, though the folder's lock was removed: wait until \
+             that has ended, or end it first",
             path.display()
         ))),
         // Where there are no locks the folder's own has said so.

@@ -52,7 +52,7 @@ fn kinds(found: &Value) -> Vec<&str> {
     findings.iter().map(|finding| finding["kind"].as_str().unwrap()).collect()
 }
 
-/// Whoever has written a record says neither what is opened here nor what a terminal does.
+/// The writer of a record says neither what is opened here nor what a terminal does.
 #[test]
 fn a_record_opens_no_file_and_moves_no_cursor() {
     let home = home();

@@ -658,7 +658,7 @@ fn a_folder_whose_lock_is_removed_has_one_user_all_the_same() {
     let mut owner = Kept::start(home.path(), &begin);
     owner.has_steps(&record, 3);
     fs::remove_file(home.path().join("run/lock")).unwrap();
-    let who = ["run.jsonl is in use by another command, though the folder's lock is gone"];
+    let who = ["run.jsonl is in use by another command, though the folder's lock was removed"];
     refused(home.path(), &["train", "--resume", "run"], &who);
     owner.has_steps(&record, steps_there(&record) + 10);
     assert_eq!(owner.ends_by("-INT"), Some(130));

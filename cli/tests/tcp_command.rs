@@ -409,7 +409,7 @@ fn the_run_waits_for_those_without_whom_it_cannot_go_on() {
 
 /// The processes that a process has started. With uncoded nobody can be done without: two of three
 /// die for good, and the last one does the rest alone.
-/// Whoever has told it to end does not wait for a worker's return, and no decided step is lost.
+/// One that is told to end does not wait for a worker's return, and no decided step is lost.
 #[test]
 fn a_coordinator_whose_round_cannot_close_saves_and_ends_at_once() {
     let flags = [

@@ -341,7 +341,7 @@ fn scheme(record: &Record, registry: &Registry) -> Result<(SchemeSpec, SchemeFac
     let text = record.scheme();
     let unknown =
         |error: ParameterError| NoReplay::Scheme { text: text.into(), problem: error.to_string() };
-    // Whoever has written the record would say what is opened here.
+    // Its writer would say what is opened here.
     if registry.family_of(text).is_ok_and(Family::reads_files) {
         let problem = "its file is not opened because a record names it".to_owned();
         return Err(NoReplay::Scheme { text: text.into(), problem });

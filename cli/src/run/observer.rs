@@ -126,6 +126,8 @@ pub(crate) struct Files {
     record: LineFile,
     pub(crate) events: EventFile,
     checkpoints: Writer,
+    /// Where the runs stand in the checkpoint that was asked for last.
+    saved: Option<Place>,
     /// Where it is shown how the run is going.
     board: Option<Arc<Board>>,
 }
@@ -143,6 +145,7 @@ impl Files {
             record: LineFile::open(&folder.file(RECORD), kept)?,
             events: EventFile::open(folder, timed)?,
             checkpoints: Writer::new(folder, plan),
+            saved: None,
             board,
         })
     }
@@ -154,6 +157,7 @@ impl Files {
         copied: impl FnOnce() -> anyhow::Result<States>,
     ) -> anyhow::Result<()> {
         let before = self.checkpoints.save(&self.record, place, copied)?;
+        self.saved = Some(place.clone());
         self.tell(before);
         Ok(())
     }
@@ -205,8 +209,6 @@ pub(crate) struct RunObserver<'a> {
     /// Digest of the replica's parameters after the last step, if it is of the kind that workers
     /// take.
     pub(crate) digest: Option<u64>,
-    /// How many steps its last checkpoint has.
-    pub(crate) saved: usize,
 }
 
 impl RunObserver<'_> {
@@ -336,15 +338,14 @@ impl RunObserver<'_> {
 
     /// Saves the steps since the last checkpoint of a run that somebody has ended.
     pub(crate) fn save_rest(&mut self) -> anyhow::Result<()> {
-        if self.saved == self.lines.len() {
+        let place = self.place(self.lines.len() as u64);
+        if self.lines.is_empty() || self.files.saved.as_ref() == Some(&place) {
             return Ok(());
         }
-        let place = self.place(self.lines.len() as u64);
         self.save(&place)
     }
 
     fn save(&mut self, place: &Place) -> anyhow::Result<()> {
-        self.saved = self.lines.len();
         let run = self.run;
         let replicas = &self.reference;
         let in_turn = &self.in_turn;

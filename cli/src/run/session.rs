@@ -509,7 +509,6 @@ impl Session {
         let team = self.team.take();
         let states = self.states_of(run)?;
         let lines = std::mem::take(&mut self.lines[run]);
-        let made_before = lines.len();
         let replicas = states.iter().map(|state| {
             Replica::on(
                 (self.plan.training.beside(), 0),
@@ -549,7 +548,6 @@ impl Session {
             board: self.board.clone(),
             diverged: None,
             digest: None,
-            saved: made_before,
         };
         // All runs of a plan in one memory, whose digests can be compared.
         let runs = self

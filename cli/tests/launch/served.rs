@@ -153,7 +153,7 @@ fn a_run_that_a_worker_ends_says_so() {
     assert!(ends.contains("\"kind\":\"ended\"") && ends.contains("ended by worker 1"), "{ends}");
 }
 
-/// Whoever has told it to end does not wait for a worker's return, which may never be.
+/// One that is told to end does not wait for a worker's return, which may never be.
 #[test]
 fn one_whose_round_cannot_close_ends_at_once() {
     let folder = tempfile::tempdir().unwrap();
