@@ -527,8 +527,8 @@ impl CoordinatorSums {
         }
     }
 
-    /// A worker says something of a sum. Of one that is expected it is kept until it is known whether
-    /// the step is made of it: before, it decides nothing.
+    /// A worker says something of a sum. Of one that is expected it is kept until it is known
+    /// whether the step is made of it: before, it decides nothing.
     fn heard(&mut self, now: Instant, worker: u32, key: Key, what: Heard, out: &mut Effects) {
         if self.monitors.expected(key.0) == Some(key) {
             return self.expected.heard(worker, what);

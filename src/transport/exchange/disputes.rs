@@ -33,9 +33,9 @@ pub(super) struct Verdict {
     pub(super) workers: BTreeSet<u32>,
 }
 
-/// The sums that are in dispute, each from [`Disputes::begin`] until all have [said](Disputes::said)
-/// what they have of it, are [lost](Disputes::forget), or are not waited for any more
-/// ([`Disputes::overdue`]).
+/// The sums that are in dispute, each from [`Disputes::begin`] until all have
+/// [said](Disputes::said) what they have of it, are [lost](Disputes::forget), or are not waited for
+/// any more ([`Disputes::overdue`]).
 #[derive(Debug, Default)]
 pub(super) struct Disputes(BTreeMap<Key, Dispute>);
 

@@ -207,8 +207,8 @@ impl Adder<'_> {
     }
 }
 
-/// Whether who sends such a term is at fault. Numbers that are finite may not be in a narrow format,
-/// but then they are infinite there: that is nobody's fault.
+/// Whether who sends such a term is at fault. Numbers that are finite may not be in a narrow
+/// format, but then they are infinite there: that is nobody's fault.
 pub(super) fn is_bad(term: &Term<'_>, format: NumberFormat, alone: &mut Block) -> bool {
     let one = Term { weight: 1.0, source: term.source };
     let finite = fold_chunk(&[one], alone.floats_mut()).finite;
@@ -839,8 +839,8 @@ mod tests {
         assert!(sent[&1] <= 6 && sent[&2].abs_diff(sent[&3]) <= 1, "{sent:?}");
     }
 
-    /// A term that is not finite is asked of another holder, also where others were added up already,
-    /// and who sent it is named; a sum beyond what numbers hold is nobody's fault.
+    /// A term that is not finite is asked of another holder, also where others were added up
+    /// already, and who sent it is named; a sum beyond what numbers hold is nobody's fault.
     #[test]
     fn who_sends_nan_is_named_and_passed_over() {
         let blocks = Blocks::new(1);

@@ -18,14 +18,15 @@
 //! attempt; a newer attempt makes older ones void, and what still comes for them is dropped.
 //!
 //! Inside, `events` has what the machines are told and want done; every other file owns its state:
-//! `plan` who sums which chunks, `owners` how much each, `part` one node's part in one exchange, `senders` of whom the chunks of its sum come,
-//! `expected` what a step that is still computed will be made of, `announced` what of it is final,
-//! `gathering` how an owner comes by it, `early` what comes before its plan, `node` all exchanges of a node, `store` results and the
-//! sums that are made, `reassembly` vectors that connections read into, `eager` results that are
-//! sent before their weights are known, `monitor` what the coordinator knows of one exchange and
-//! `monitors` of all, `blame` who holds one up, `doubts` who says that a sum is not finite,
-//! `disputes` sums of which nodes hold different bytes, `suspects` who must have lied then, `warnings` what is told of wrong words,
-//! `groups` workers that sum by a collective, `states` replicas' states on their way.
+//! `plan` who sums which chunks, `owners` how much each, `part` one node's part in one exchange,
+//! `senders` of whom the chunks of its sum come, `expected` what a step that is still computed will
+//! be made of, `announced` what of it is final, `gathering` how an owner comes by it, `early` what
+//! comes before its plan, `node` all exchanges of a node, `store` results and the sums that are
+//! made, `reassembly` vectors that connections read into, `eager` results that are sent before
+//! their weights are known, `monitor` what the coordinator knows of one exchange and `monitors` of
+//! all, `blame` who holds one up, `doubts` who says that a sum is not finite, `disputes` sums of
+//! which nodes hold different bytes, `suspects` who must have lied then, `warnings` what is told of
+//! wrong words, `groups` workers that sum by a collective, `states` replicas' states on their way.
 
 mod announced;
 mod blame;
@@ -720,9 +721,10 @@ mod tests {
                 }
                 _ => None,
             };
-            let held: BTreeSet<(u32, u64)> =
+            // The last word counts, of one who says different things.
+            let held: BTreeMap<u32, u64> =
                 self.coordinator.reports.iter().filter_map(held).collect();
-            let digests: BTreeSet<u64> = held.iter().map(|(_, digest)| *digest).collect();
+            let digests: BTreeSet<u64> = held.values().copied().collect();
             assert!(digests.len() <= 1, "all hold the same bytes");
             let all = held.len() + self.lost.len() == self.workers.len();
             digests.first().copied().filter(|_| all)
@@ -967,7 +969,7 @@ mod tests {
         }
     }
 
-    /// A sum that is not finite is seen by who gets it, whatever its owner says of it, and who sent
+    /// A sum that is not finite is seen by who gets it, also if its owner denies it, and who sent
     /// it is found, since all its terms are.
     #[test]
     fn who_sends_sums_that_are_not_finite_is_given_up() {
@@ -983,8 +985,8 @@ mod tests {
         }
     }
 
-    /// Of a worker that announces NaN, nothing counts: terms are asked of the other holder, who has the
-    /// same, and nobody is lost for what others sent. It is named once two have seen it.
+    /// Of a worker that announces NaN, nothing counts: terms are asked of the other holder, who has
+    /// the same, and nobody is lost for what others sent. It is named once two have seen it.
     #[test]
     fn nan_after_an_announcement_are_their_senders_fault() {
         let mut named = 0;
@@ -1112,7 +1114,7 @@ mod tests {
         }),
     ];
 
-    /// Whatever a worker says or sends that is not its to: the sum has the right bits, in time, and
+    /// If a worker says or sends what is not its to: the sum has the right bits, in time, and
     /// nobody else is lost or named for it.
     #[test]
     fn no_lie_costs_bits_time_or_others() {
@@ -1122,6 +1124,7 @@ mod tests {
             world.liar = None;
             lie(&mut world);
             world.compute_but_of(LIAR);
+            eprintln!("{name}, seed {seed}");
             let (coordinator, reasons) = world.run_to_the_end(LIAR);
             let named = |(worker, notice): &(Worker, Notice)| {
                 matches!(notice, Notice::ResultNotFinite { .. }) && worker.0 != LIAR

@@ -33,8 +33,8 @@ struct Open {
     progressed: Instant,
 }
 
-/// Attempts at a step beyond the last one that this node was told of, of which something is kept: so
-/// many may be begun in vain before it hears of any.
+/// Attempts at a step beyond the last one that this node was told of, of which something is kept:
+/// so many may be begun in vain before it hears of any.
 const ATTEMPTS_AHEAD: u32 = 16;
 
 /// What the exchanges of a node have in common with its connections.
@@ -681,7 +681,7 @@ mod tests {
     }
 
     /// What is sent of exchanges that nobody began takes no vectors, and no more memory than a few,
-    /// whatever it names.
+    /// however much it names.
     #[test]
     fn what_nobody_began_takes_little_memory() {
         let (length, now) = (4 * CHUNK, Instant::now());

@@ -10,8 +10,8 @@ const KINDS: usize = 16;
 pub(in crate::transport) struct Warnings(BTreeMap<u32, BTreeSet<String>>);
 
 impl Warnings {
-    /// Whether a reason is to be told: the first of its kind, of not too many. Reasons that differ in
-    /// numbers alone are of one kind.
+    /// Whether a reason is to be told: the first of its kind, of not too many. Reasons that differ
+    /// in numbers alone are of one kind.
     pub(in crate::transport) fn is_new(&mut self, node: u32, reason: &str) -> bool {
         let kinds = self.0.entry(node).or_default();
         let kind: String = reason.chars().filter(|letter| !letter.is_ascii_digit()).collect();
