@@ -15,8 +15,7 @@
 //!         match event {
 //!             Event::Compute(mut task) => {
 //!                 while let Some(part) = task.next_part() {
-//!                     // coefficient x the gradient summed over these samples; what it goes to
-//!                     // is zeros in every part, so it can also be added up there
+//!                     // coefficient x the gradient over these samples; the message begins as zeros
 //!                     let gradient: f32 = part.samples.map(|sample| model - sample as f32).sum();
 //!                     task.message()[0] = part.coefficient as f32 * gradient;
 //!                 }

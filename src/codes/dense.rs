@@ -4,10 +4,11 @@
 //! The matrix `B` `[n x k]` as given; all shares are equal parts of the batch.
 //!
 //! # Guarantee
-//! Survivors decode as soon as their rows span the all-ones vector; of an approximate code, as soon
-//! as they come so close to it as the error allows. The tolerance is found by trying every straggler
-//! set of one size after the other, as long as the sets of a size are few enough; it is then a proven
-//! one that the code may exceed. [`DenseCode::claiming`] states another, for `verify` to check.
+//! Survivors decode as soon as their rows span the all-ones vector; of an approximate code, as
+//! soon as they come so close to it as the error allows. The tolerance is found by trying every
+//! straggler set of one size after the other, as long as the sets of a size are few enough; it is
+//! then a proven one that the code may exceed. [`DenseCode::claiming`] states another, for `verify`
+//! to check.
 //!
 //! # Cost
 //! Once: a rank-revealing factorisation, O(n^2 max(n, k)), and the sets that are tried. An arrival

@@ -41,7 +41,7 @@ pub enum Defect {
 pub struct JudgedDecode {
     /// The weights, one per worker.
     pub weights: Vec<f64>,
-    /// How good they are, whatever the decoder reports; only whether the code's own rule is
+    /// How good they are by the rows, not by the decoder; only whether the code's own rule is
     /// satisfied is its word.
     pub report: Report,
     /// What is wrong with the decoder.
@@ -180,7 +180,9 @@ pub(super) fn assess<'a>(
     }
     // What is no number must not pass a gate: `max` and `>` would overlook it.
     let number = |x: f64| if x.is_nan() { f64::INFINITY } else { x };
-    let (mut residual, mut coverage, mut squares) = (0.0f64, 0.0f64, 0.0);
+    let mut residual = 0.0f64;
+    let mut coverage = 0.0f64;
+    let mut squares = 0.0;
     for (alpha, weight) in alpha.iter().zip(share_weights) {
         let off = alpha - 1.0;
         residual = residual.max(number(off.abs()));

@@ -136,12 +136,13 @@ impl SchemeSpec {
     }
 
     /// Whether a matrix tolerates the stragglers that its text claims (`matrix:FILE,s=2`): all sets
-    /// of so many are tried where they are few, else those that [`verify`](super::verify()) tries, a
-    /// tenth as many. Everything else claims nothing but what is proven.
+    /// of so many are tried where they are few, else a tenth of those that
+    /// [`verify`](super::verify()) tries. Everything else claims nothing but what is proven.
     ///
     /// # Errors
     /// [`ParameterError::Claim`] with stragglers that it does not tolerate;
-    /// [`ParameterError::Defect`] where its decoder is wrong; whatever [`SchemeSpec::code`] refuses.
+    /// [`ParameterError::Defect`] where its decoder is wrong; whatever [`SchemeSpec::code`]
+    /// refuses.
     ///
     /// ```
     /// use codedgrad::codes::SchemeSpec;

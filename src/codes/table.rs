@@ -40,8 +40,8 @@ pub enum TableError {
     },
     /// A worker that would send nothing.
     #[error(
-        "line {line} is all zero: its worker would send nothing; give it a share or leave it out, or \
-         give err= if the code is approximate"
+        "line {line} is all zero: its worker would send nothing; give it a share or leave it out, \
+         or give err= if the code is approximate"
     )]
     ZeroLine {
         /// Which line.

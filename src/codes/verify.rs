@@ -63,8 +63,8 @@ pub struct FailedSet {
 /// Tries sets of at most `facts().tolerance` stragglers: all of them where they are at most a
 /// million, else the holders of each share and of each two shares, bursts of neighbours, and random
 /// sets drawn from `seed`. Answers arrive in an order that is shuffled. Decodes with
-/// [`Choice::MinimumNorm`], now and then as a run does, and judges the weights by the rows: a decoder
-/// that reports something else has a [`Defect`], which is a failure.
+/// [`Choice::MinimumNorm`], now and then as a run does, and judges the weights by the rows: a
+/// decoder that reports something else has a [`Defect`], which is a failure.
 ///
 /// `progress` is called now and then with the sets done and the sets in all.
 ///

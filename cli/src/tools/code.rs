@@ -78,6 +78,15 @@ struct Shown<'a> {
     load: f64,
     matrix: Vec<Vec<f64>>,
     survivors: Vec<Worker>,
+    #[serde(flatten)]
+    decode: ShownDecode<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<ShownVerified>,
+}
+
+/// What became of the survivors' results.
+#[derive(Debug, Serialize)]
+struct ShownDecode<'a> {
     decodable: bool,
     weights: &'a [f64],
     residual: f64,
@@ -86,8 +95,6 @@ struct Shown<'a> {
     error: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     defect: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    verified: Option<ShownVerified>,
 }
 
 /// What `--verify` found.
@@ -156,13 +163,15 @@ pub(crate) fn run(args: &CodeArgs, output: &mut Output<'_>) -> Result<(), Failur
             load: facts.load,
             matrix: Worker::all(workers).map(|worker| dense_row(&*code, worker)).collect(),
             survivors: survivors.iter().collect(),
-            decodable: report.decodable,
-            weights,
-            residual: report.residual,
-            amplification: report.amplification,
-            coverage: report.coverage,
-            error: report.error,
-            defect: defect.map(|defect| defect.to_string()),
+            decode: ShownDecode {
+                decodable: report.decodable,
+                weights,
+                residual: report.residual,
+                amplification: report.amplification,
+                coverage: report.coverage,
+                error: report.error,
+                defect: defect.map(|defect| defect.to_string()),
+            },
             verified: verified.as_ref().map(ShownVerified::from),
         };
         writeln!(output.out, "{}", serde_json::to_string(&shown).or_work()?).or_work()?;
@@ -258,8 +267,8 @@ fn verdict(facts: &Facts, found: &Verified) -> String {
         }
     };
     let mut text = format!(
-        "Tried {sets}: worst residual {:.1e}, worst amplification {:.3}, normalised error {:.1e} on \
-         average and {:.1e} at worst. ",
+        "Tried {sets}: worst residual {:.1e}, worst amplification {:.3}, normalised error {:.1e} \
+         on average and {:.1e} at worst. ",
         found.worst_residual, found.worst_amplification, found.mean_error, found.worst_error
     );
     if found.failed == 0 {

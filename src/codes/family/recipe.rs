@@ -170,7 +170,8 @@ impl Recipe {
         self
     }
 
-    /// The same, with the stragglers over several rounds that it tolerates, for a number of workers.
+    /// The same, with the stragglers over several rounds that it tolerates, for a number of
+    /// workers.
     #[must_use]
     pub fn guarantee(
         mut self,

@@ -21,7 +21,7 @@ pub use slots::SlotKind;
 pub use sr_sgc::{SrSgc, SrSgcParameters};
 pub(super) use stream::JobStream;
 
-use super::{GradientCode, ParameterError, Report};
+use super::{Defect, GradientCode, ParameterError, Report};
 use crate::ids::{Job, Part, Share, Worker, WorkerSet};
 use std::ops::Range;
 
@@ -60,6 +60,8 @@ pub struct SchemeFacts {
     /// Whether a task's result is the gradient at the mixture of its parts' data, not the mixture
     /// of their gradients.
     pub mixture: bool,
+    /// What is wrong with the code, as the last decode has shown: nothing decoded so is applied.
+    pub defect: Option<Defect>,
 }
 
 impl SchemeFacts {
@@ -86,6 +88,7 @@ impl SchemeFacts {
             voting_groups: Vec::new(),
             reopens: true,
             mixture: false,
+            defect: None,
         }
     }
 

@@ -44,7 +44,8 @@ impl Bursty {
     /// load >= (W-1+B) / (n (W-1) + B (n - lambda))
     /// ```
     /// where `n` is the number of workers. If `lambda` of them straggle in the first `B` of every
-    /// `W-1+B` rounds, what the others and these do in the rounds between must cover `W-1+B` batches.
+    /// `W-1+B` rounds, what the others do, and these in the rounds between, must cover `W-1+B`
+    /// batches.
     pub(super) fn guarantee(&self, workers: usize) -> Guarantee {
         let Self { burst, window, distinct } = *self;
         let period = (window + burst).saturating_sub(1) as f64;

@@ -3,7 +3,7 @@
 use super::scheme::{FastForward, Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
 use super::{SchemeFacts, UNCODED, unheld};
 use crate::codes::judged::CodeJudge;
-use crate::codes::{Decoder, Defect, GradientCode, Groups, Report, Status};
+use crate::codes::{Decoder, GradientCode, Groups, Report, Status};
 use crate::ids::{Cut, Job, Part, Run, Share, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
 
@@ -27,7 +27,6 @@ pub struct OneRound {
     code: Box<dyn GradientCode>,
     decoder: Box<dyn Decoder>,
     judge: CodeJudge,
-    defect: Option<Defect>,
     facts: SchemeFacts,
     parts: Vec<Vec<Part>>,
     shares: Vec<Units>,
@@ -63,7 +62,6 @@ impl OneRound {
         Self {
             decoder: code.decoder(),
             judge: CodeJudge::new(&*code),
-            defect: None,
             returned: WorkerSet::empty(facts.workers),
             shares: (0..cut.shares()).map(|j| cut.share(Share(j))).collect(),
             code,
@@ -136,7 +134,7 @@ impl OneRound {
     fn decode(&mut self) -> Report {
         let decoder = &mut *self.decoder;
         let (report, defect) = self.judge.weigh(&*self.code, decoder, &self.returned);
-        self.defect = defect;
+        self.facts.defect = defect;
         report
     }
 
@@ -228,10 +226,6 @@ impl Scheme for OneRound {
         let used = Worker::all(self.facts.workers).zip(self.judge.weights()).filter(counts);
         out.extend(used.map(|(worker, &weight)| Fold { worker, task: self.task(worker), weight }));
         report
-    }
-
-    fn defect(&self) -> Option<Defect> {
-        self.defect
     }
 
     fn restart(&mut self, jobs: Range<Job>) {

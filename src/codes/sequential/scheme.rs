@@ -1,7 +1,7 @@
 //! The trait of schemes: who computes what, when a round may close, which weights are final.
 
 use super::SchemeFacts;
-use crate::codes::{Defect, Report};
+use crate::codes::Report;
 use crate::ids::{Job, Part, Run, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
 
@@ -162,11 +162,6 @@ pub trait Scheme: Send {
     fn close(&mut self, missing: &WorkerSet, late: &[Option<f64>], decoded: &mut Vec<Job>);
     /// Weights that are final, and how good the decodes are that they are of.
     fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report;
-    /// What is wrong with the code that was decoded last, by [`quality`](Scheme::quality) or
-    /// [`settle`](Scheme::settle): nothing that was decoded so is applied.
-    fn defect(&self) -> Option<Defect> {
-        None
-    }
     /// Goes on with other jobs, all of the earlier ones being decoded or refused, or with the
     /// current ones from the beginning; what was learnt of the workers stays.
     fn restart(&mut self, jobs: Range<Job>);

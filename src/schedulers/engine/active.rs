@@ -187,7 +187,7 @@ impl ActiveScheme {
 
     /// Whether the last decode passes the gate.
     pub(super) fn check(&self, report: &Report) -> Result<(), GateError> {
-        match self.scheme.defect() {
+        match self.scheme.facts().defect {
             Some(defect) => Err(GateError::Defect(defect)),
             None => self.gate.check(report),
         }

@@ -89,8 +89,8 @@ impl<V: Vector> ComputeTask<'_, V> {
 
     /// Where the gradient of the current part goes, already weighted by its coefficient. Every
     /// element must be overwritten: what is in it before is left over from earlier steps, in debug
-    /// builds no number (NaN) in memory of the host. What is written while no part is open is of no samples, and [`ComputeTask::submit`] refuses the
-    /// task.
+    /// builds no number (NaN) in memory of the host. What is written while no part is open is of no
+    /// samples, and [`ComputeTask::submit`] refuses the task.
     pub fn vector(&mut self) -> &mut V {
         self.aggregator.any_buffer()
     }
@@ -187,7 +187,8 @@ impl ComputeTask<'_> {
     ///             }
     ///             task.submit(vec![])?;
     ///         }
-    ///         Event::Apply(step) => assert_eq!(step.gradient(), [28.0], "0 + 1 + .. + 7, each time"),
+    ///         // 0 + 1 + .. + 7, in every step
+    ///         Event::Apply(step) => assert_eq!(step.gradient(), [28.0]),
     ///         _ => {}
     ///     }
     /// }
