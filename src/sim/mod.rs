@@ -201,7 +201,7 @@ fn report(scheme: &mut dyn Scheme, runs: impl Iterator<Item = Run>) {
 }
 
 /// Drives a scheme over its jobs `0..jobs`; `rows` gives one delay in seconds per worker and round,
-/// at least as many as there are workers. It ends whatever they are.
+/// at least as many as there are workers. It ends in any case.
 ///
 /// # Errors
 /// [`SimError`] when a row cannot be had or used, or a rule is no number of 0 or more.

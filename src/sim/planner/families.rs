@@ -87,7 +87,7 @@ mod tests {
         for (workers, max_delay) in [(2, 1), (3, 3), (6, 2), (8, 3)] {
             let limits = SearchLimits { workers, max_delay, cut: 4, accumulate: 1 };
             let families = Registry::builtin().families().iter();
-            for space in families.flat_map(|family| spaces(family, &limits)) {
+            for space in families.flat_map(|family| spaces(family, &limits, ClosingRules::Usual)) {
                 let sizes = space.sizes();
                 for mut number in 0..sizes.iter().product() {
                     let mut point = Vec::new();

@@ -12,13 +12,12 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClosingRules {
-    /// Those of schemes without delay as soon as they can be decoded, those of others by
-    /// [`Close::Incremental`](crate::sim::Close::Incremental), with the deadline that is found best for each.
+    /// Those of schemes without delay as soon as they can be decoded, those of others incrementally,
+    /// with the deadline that is found best for each.
     #[default]
     Usual,
-    /// As the authors of sequential gradient coding close them: all by
-    /// [`Close::All`](crate::sim::Close::All), the slowest
-    /// being waited for where the deadline of twice the fastest answer does not do.
+    /// As the authors of sequential gradient coding close them: all schemes wait for the slowest
+    /// where the deadline of twice the fastest answer does not do.
     Paper,
 }
 
