@@ -274,6 +274,7 @@ impl Roster {
         let last = last.min();
         self.members.iter().any(|member| match member.doing {
             WorkerState::Dead | WorkerState::Syncing { .. } => false,
+            // It waits for what comes next, as one that is about to leave does not.
             WorkerState::Nothing if member.applied == member.sent => true,
             _ => last.is_none_or(|last| member.applied > last),
         })

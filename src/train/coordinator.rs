@@ -24,7 +24,7 @@ mod waiting;
 
 use choosing::Choosing;
 use due::Patience;
-use failures::Failures;
+use ending::Ending;
 pub use happened::{Erasure, Happened, Happening};
 use inbox::Inbox;
 use judging::Judging;
@@ -92,10 +92,7 @@ pub struct Coordinator<T: Transport> {
     journal: Journal,
     judging: Judging,
     choosing: Option<Choosing>,
-    stopper: Stopper,
-    failures: Failures,
-    /// Why the run is over, for the workers.
-    over: Option<Arc<str>>,
+    ending: Ending,
 }
 
 impl<T: Transport> Coordinator<T> {
@@ -117,9 +114,7 @@ impl<T: Transport> Coordinator<T> {
             judging: Judging::new(shape.workers),
             run_clock,
             choosing: None,
-            stopper: Stopper::default(),
-            failures: Failures::default(),
-            over: None,
+            ending: Ending::default(),
         }
     }
 
@@ -131,12 +126,12 @@ impl<T: Transport> Coordinator<T> {
     /// Ends the run from another thread.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
-        self.stopper.clone()
+        self.ending.stopper.clone()
     }
 
     #[cfg(feature = "tcp")]
     pub(super) fn stopped_by(mut self, stopper: Stopper) -> Self {
-        self.stopper = stopper;
+        self.ending.stopper = stopper;
         self
     }
 
@@ -149,7 +144,7 @@ impl<T: Transport> Coordinator<T> {
         let _span = info_span!("run", workers = self.config().shape.workers).entered();
         let mut came = None;
         let outcome = loop {
-            if self.stopper.is_stopped() {
+            if self.ending.stopper.is_stopped() {
                 break Ok(Outcome::Stopped);
             }
             match self.advance(came.take(), observer) {
@@ -183,14 +178,14 @@ impl<T: Transport> Coordinator<T> {
         match &progress {
             Ok(Progress::Wait(_)) => {}
             Ok(Progress::Done(outcome)) => self.note_end(&Ok(*outcome)),
-            Err(error) => self.over = Some(error.to_string().into()),
+            Err(error) => self.ending.over = Some(error.to_string().into()),
         }
         progress
     }
 
     fn pump_on(&mut self, observer: &mut dyn Observer<T::Vector>) -> Result<Progress, RunError> {
         loop {
-            if self.stopper.is_stopped() {
+            if self.ending.stopper.is_stopped() {
                 return Ok(Progress::Done(Outcome::Stopped));
             }
             let came = self.transport.receive(Some(Duration::ZERO));
@@ -215,7 +210,7 @@ impl<T: Transport> Coordinator<T> {
             + self.journal.len()
             + self.replicas.open_entries()
             + self.inbox.len()
-            + self.failures.len()
+            + self.ending.failures.len()
             + self.run_clock.open_entries()
     }
 
@@ -300,7 +295,7 @@ impl<T: Transport> Coordinator<T> {
                     },
                 },
             };
-            if let Some(error) = self.failures.take_fatal() {
+            if let Some(error) = self.ending.failures.take_fatal() {
                 return Err(error);
             }
             let _span = info_span!("round", round = self.journal.round.0).entered();
@@ -415,7 +410,7 @@ impl<T: Transport> Coordinator<T> {
             Notice::Lost { .. } if self.engine.is_gone(worker) => Input::Tick,
             Notice::Parting(word) if word.for_good => Input::Left { worker },
             Notice::Parting(word) => {
-                self.failures.heard(worker, self.journal.step, word, self.engine.config());
+                self.ending.failures.heard(worker, self.journal.step, word, self.engine.config());
                 Input::Tick
             }
             Notice::Lost { reason } => self.lost(worker, reason, observer),
@@ -677,7 +672,7 @@ impl<T: Transport> Coordinator<T> {
         let end = step.jobs(self.config().jobs.micro_steps).end;
         self.transport.forget(Unneeded::Step { step, end });
         self.results.release(step, end);
-        self.failures.release(end);
+        self.ending.failures.release(end);
     }
 
     fn remember(&mut self, step: Step, decision: Decision) {

@@ -67,7 +67,7 @@ impl Parting {
         Self { failed, for_good: false, reason: line(reason.as_ref()) }
     }
 
-    /// The same with a reason that can be shown, whoever wrote it.
+    /// The same with a reason that can be shown, also if another program wrote it.
     #[must_use]
     pub(super) fn checked(self) -> Self {
         Self { reason: line(&self.reason), ..self }

@@ -33,6 +33,8 @@ impl Engine {
 
     /// Ends the run if all workers have left after the same step.
     pub(super) fn ends_by_leaving(&mut self, out: &mut Vec<Action>) -> bool {
+        // Who was lost before the last step has no part in its end, and is not waited for; who was
+        // there may come back and go on.
         let last = self.roster.sent_all(self.steps.next);
         let left = self.roster.gone_for_good();
         let all = !last.is_empty() && last.iter().all(|worker| left.contains(worker));
@@ -64,6 +66,7 @@ impl Engine {
             (self.leaving.blocked, self.leaving.ends_at) = (false, None);
             return Ok(());
         }
+        // Nobody is there who could still leave as well.
         if self.roster.is_deserted() {
             return Err(self.too_many_lost());
         }

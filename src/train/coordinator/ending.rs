@@ -1,10 +1,20 @@
 //! How a run comes to its end, and how workers leave one that goes on.
 
-use super::{Coordinator, Happening, Observer, Outcome, RunError};
+use super::failures::Failures;
+use super::{Coordinator, Happening, Observer, Outcome, RunError, Stopper};
 use crate::ids::Worker;
 use crate::schedulers::Input;
 use crate::transport::{Dismissal, Order, Transport, Unneeded};
 use std::sync::Arc;
+
+/// What may end the run before its last step, and why it is over.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    pub(super) stopper: Stopper,
+    pub(super) failures: Failures,
+    /// Why it is over, for the workers.
+    pub(super) over: Option<Arc<str>>,
+}
 
 impl<T: Transport> Coordinator<T> {
     /// Takes note of why the run is over.
@@ -18,12 +28,12 @@ impl<T: Transport> Coordinator<T> {
             Ok(Outcome::Stopped) => "it was told to stop".into(),
             Err(error) => error.to_string().into(),
         };
-        self.over = Some(why);
+        self.ending.over = Some(why);
     }
 
     /// Tells every worker that the run is over, and why.
     pub fn stop(&mut self) {
-        let why = self.over.take().unwrap_or_else(|| "it was told to stop".into());
+        let why = self.ending.over.take().unwrap_or_else(|| "it was told to stop".into());
         for worker in Worker::all(self.config().shape.workers) {
             self.transport.send(worker, Order::Stop { why: Arc::clone(&why) });
         }

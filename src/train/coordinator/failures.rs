@@ -27,8 +27,8 @@ impl Failures {
         let tries = self.counts.entry((unit.job, unit.unit)).or_default();
         *tries += 1;
         if *tries >= run.limits.unit_tries {
-            let (step, tries, reason) = (of, *tries, word.reason);
-            self.fatal = Some(RunError::UnitFailed { step, unit, tries, worker, reason });
+            let (tries, reason) = (*tries, word.reason);
+            self.fatal = Some(RunError::UnitFailed { step: of, unit, tries, worker, reason });
         }
     }
 
