@@ -215,7 +215,7 @@ impl<T: Transport> Coordinator<T> {
             self.tell(Happening::Stuck { waiting: Box::new(waiting.clone()) }, observer);
         }
         if observer.waiting(&waiting) == Flow::Stop {
-            self.stopper.stop();
+            self.stopper().stop();
         }
         None
     }
