@@ -84,6 +84,7 @@ pub(crate) fn reconnects(exchanges: &str, cuts: usize) -> Outcome<()> {
         let elements = 3 << 16;
         let compute_seconds = 0.01;
         let calm = Case {
+            workers: WORKERS,
             exchange,
             elements,
             steps: 100,

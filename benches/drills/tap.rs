@@ -335,7 +335,9 @@ impl Tap {
                 timer.set(sleep_until(until));
                 timer.as_mut().poll(context).map(|()| Ok(usize::MAX))
             }
-            Fault::Stopped | Fault::Killed | Fault::Back => Poll::Ready(Ok(usize::MAX)),
+            Fault::Stopped | Fault::Killed | Fault::Back | Fault::BackLate => {
+                Poll::Ready(Ok(usize::MAX))
+            }
         }
     }
 

@@ -34,9 +34,10 @@ pub(super) async fn one_by_one(
     }
 }
 
-/// All that a round may wait for: that a loss is noticed, which is at once here; that a state is
-/// handed over; and two steps, each of at most a dozen units of 6 ms and what lies on the way.
-const LONGEST: Duration = Duration::from_millis(500);
+/// All that a round may wait for: that it is noticed that a sum stands still, 1 s at most here; that
+/// a state is handed over; and two steps, each of at most a dozen units of 6 ms and what lies on the
+/// way. Who waits for a sum that nobody sends waits for 120 s.
+const LONGEST: Duration = Duration::from_secs(2);
 
 /// Rounds that were waited for until `max_wait` where two workers were there, one of them with the
 /// state of the other: it was asked for a sum that nobody sent it.
