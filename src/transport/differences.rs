@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_larger_group_is_right_whoever_is_first() {
+    fn the_larger_group_is_right_and_not_the_first() {
         for told in [[(0, 1), (1, 1), (2, 9), (3, 1)], [(0, 1), (2, 9), (1, 1), (3, 1)]] {
             let found = words(&told);
             assert_eq!(
