@@ -1,6 +1,6 @@
 //! Who among the workers of a run trains something else than the others.
 
-use super::RunFacts;
+use super::{Disagreement, RunFacts};
 use crate::ids::Worker;
 use std::cmp::Reverse;
 use std::fmt;
@@ -57,7 +57,7 @@ impl fmt::Display for Differences {
         for (at, (workers, facts)) in others.iter().take(TOLD).enumerate() {
             let before = if at > 0 { "; " } else { "" };
             let Err(difference) = known.clone().agree(facts) else { continue };
-            let (fact, here, run) = (difference.fact, difference.here, difference.run);
+            let Disagreement { fact, here, run } = difference;
             let named = named(workers);
             if is_majority {
                 let s = if workers.len() == 1 { "s" } else { "" };
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_larger_group_is_right_whoever_is_first() {
+    fn the_larger_group_is_right_and_not_the_first() {
         for told in [[(0, 1), (1, 1), (2, 9), (3, 1)], [(0, 1), (2, 9), (1, 1), (3, 1)]] {
             let found = words(&told);
             assert_eq!(

@@ -548,12 +548,15 @@ fn gathered(
     patience: Duration,
     stopper: &Stopper,
 ) -> Result<Gathered, RunError> {
-    let (mut left, mut coming, mut came) = (patience, COMING, 0);
+    let mut left = patience;
+    let mut coming = COMING;
+    let mut came = 0;
     let mut gathered = transport.gather(Duration::ZERO);
     loop {
         let workers = gathered.present.len() + gathered.absent.len();
         if gathered.told.len() > came {
-            (came, coming) = (gathered.told.len(), COMING);
+            came = gathered.told.len();
+            coming = COMING;
         }
         if stopper.is_stopped() {
             return Ok(gathered);

@@ -120,7 +120,8 @@ impl<'a> Crew<'a> {
                     }
                 };
                 let member = &mut self.members[at];
-                (member.state, member.joined, member.refused) = (state, false, None);
+                (member.state, member.joined) = (state, false);
+                member.refused = None;
                 if matches!(member.state, State::Over) {
                     let end = End::Status(1);
                     member.ended_last = Some((end, false));
