@@ -103,7 +103,8 @@ mod tests {
         let mut actions = Vec::new();
         engine.handle(0.5, Input::Begin, &mut actions).unwrap();
         for worker in lost {
-            engine.handle(1.0, Input::Lost { worker: Worker(*worker) }, &mut actions).unwrap();
+            let lost = Input::Lost { worker: Worker(*worker), kept: true };
+            engine.handle(1.0, lost, &mut actions).unwrap();
         }
         engine.waits_for().unwrap().needs_return
     }
