@@ -228,6 +228,7 @@ fn work<V: Numbers>(
     decided: &AtomicU64,
 ) -> Option<Vec<Vec<f32>>> {
     let models = replicas.models();
+    let mut has_dropped = false;
     while let Some(event) = aggregator.next_event().unwrap() {
         match event {
             Event::Compute(mut task) => {
@@ -239,10 +240,8 @@ fn work<V: Numbers>(
                     return None;
                 }
                 if prank == Prank::Drop {
-                    drop(task);
-                    let over = aggregator.next_event().err();
-                    assert_eq!(over, Some(AggregatorError::Closed), "its part is over");
-                    return None;
+                    has_dropped = true;
+                    break;
                 }
                 match prank {
                     Prank::Slow => thread::sleep(Duration::from_millis(2)),
@@ -299,6 +298,11 @@ fn work<V: Numbers>(
             }
             Event::Resync(state) => replicas = Replicas::of(&state.vectors),
         }
+    }
+    if has_dropped {
+        let over = aggregator.next_event().err();
+        assert_eq!(over, Some(AggregatorError::Closed), "its part is over");
+        return None;
     }
     Some(replicas.parameters)
 }
