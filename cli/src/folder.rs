@@ -385,7 +385,8 @@ impl LineFile {
         self.file.sync_data().with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    /// Adds one line; it is with the operating system when this returns.
+    /// Adds one line; it is with the operating system when this returns. Of a line that does not
+    /// fit on the disk nothing stays.
     pub(crate) fn push(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
         // Where files may be removed while they are open, lines would go on into nothing.
         if !self.path.exists() {
@@ -393,6 +394,10 @@ impl LineFile {
         }
         let mut line = serde_json::to_vec(value)?;
         line.push(b'\n');
-        self.file.write_all(&line).with_context(|| format!("cannot write {}", self.path.display()))
+        let before = self.file.metadata().map(|file| file.len());
+        let written = self.file.write_all(&line).inspect_err(|_| {
+            drop(before.and_then(|length| self.file.set_len(length)));
+        });
+        written.with_context(|| format!("cannot write {}", self.path.display()))
     }
 }

@@ -258,6 +258,7 @@ fn json_has_every_key() {
     let found = examined(home.path(), &["made_up_groups"]);
     let keys: Vec<&String> = found.as_object().unwrap().keys().collect();
     let expected = [
+        "cautions",
         "changes",
         "checkpoints",
         "effective",
@@ -265,6 +266,8 @@ fn json_has_every_key() {
         "events",
         "findings",
         "mfu",
+        "names",
+        "not_seen",
         "of_workers",
         "plan",
         "reason",

@@ -310,11 +310,11 @@ fn claims_that_are_not_true_are_refused() {
 #[test]
 fn bad_input_is_named_and_short_traces_are_answered() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("dead.csv"), "1,2\n1,inf\n").unwrap();
+    fs::write(folder.path().join("dead.csv"), "1,2\n1,-2\n").unwrap();
     fs::write(folder.path().join("short.csv"), "1,1,4\n1,1,1\n5,1,1\n").unwrap();
     fs::write(folder.path().join("ragged.csv"), "1,2\n1\n").unwrap();
     for (arguments, needles) in [
-        (&["--delays", "dead.csv"][..], &["line 2, column 2", "\"inf\""][..]),
+        (&["--delays", "dead.csv"][..], &["line 2, column 2", "\"-2\""][..]),
         (&["--delays", "ragged.csv"], &["line 2, column 2"]),
         (&["--delays", "hotspott"], &["did you mean \"hotspot\""]),
         (&["--delays", "hotspot", "--max-work", "0.9"], &["--max-work 0.9"]),

@@ -98,7 +98,7 @@ fn case_03_hosts_are_named() {
     has(&said, "worker gpu-9 takes 1.5");
     let output =
         codedgrad(found.home.path(), &["plan", "--delays", "trace.csv", "--families", "groups"]);
-    has(&text(&output.stdout), "worker gpu-9 always takes");
+    has(&text(&output.stdout), "Worker gpu-9 always takes");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn case_08_a_rank_that_ends_is_named_and_leaves_the_others() {
                 0 to 24)";
     found.says(&format!("warning: left out: {gone}"));
     let (said, found) = found.doctor();
-    has(&said, "worker 2 has taken 1.6");
+    has(&said, "worker 2 has taken 1.58 times as long");
     has(&said, "since step 40 (");
     has(&said, &format!("Not seen: {gone}"));
     assert_eq!(found["not_seen"][0], gone);
@@ -231,7 +231,9 @@ fn case_17_ranks_under_a_headline_belong_to_its_round() {
     ];
     let found = import(&[file("17-megatron-times-across-ranks.log")], &patterns);
     assert_eq!(found.shape(), (20, 4));
-    assert_eq!(found.rows[0], [0.98596, 1.00815, 1.47449, 1.01274]);
+    let expected = [0.98596, 1.00815, 1.47449, 1.01274];
+    let near = found.rows[0].iter().zip(expected).all(|(time, other)| (time - other).abs() < 1e-12);
+    assert!(near, "{:?}", found.rows[0]);
     found.says("rounds: 1 to 20");
 }
 
@@ -307,4 +309,32 @@ fn names_are_those_of_the_trace_they_stand_beside() {
     std::fs::write(&trace, text.replace("1.5", "1.55")).unwrap();
     let (said, _) = found.doctor();
     has(&said, "worker 0 takes 1.5");
+}
+
+#[test]
+fn names_in_files_forge_no_lines() {
+    let home = tempfile::tempdir().unwrap();
+    let evil = "\"a\nwarning: all is well\u{1b}[2J\"";
+    let row = |step: usize| {
+        let slow = format!("{step},{evil},2.5\n");
+        let gap = if step == 3 { String::new() } else { slow };
+        format!("{gap}{step},b,1.{step}\n{step},c,1.1\n{step},d,1.2\n")
+    };
+    let rows: String = (0..20).map(row).collect();
+    std::fs::write(home.path().join("t.csv"), format!("step,host,s\n{rows}")).unwrap();
+    let out = ["trace", "import", "t.csv", "--long", "step,host,s", "--out", "trace.csv"];
+    let imported = text(&codedgrad(home.path(), &out).stderr);
+    has(&imported, r"0 = a\nwarning: all is well\u{1b}[2J, 1 = b");
+    has(&imported, r"worker a\nwarning: all is well");
+    let (said, _) = doctor(home.path(), "trace.csv");
+    has(&said, r"worker a\nwarning: all is well");
+    // What stands beside a trace may come from elsewhere.
+    let beside = home.path().join("trace.csv.names.json");
+    let kept = std::fs::read_to_string(&beside).unwrap();
+    std::fs::write(&beside, kept.replace(r"a\\n", r"a\n")).unwrap();
+    let (altered, _) = doctor(home.path(), "trace.csv");
+    for said in [imported, said, altered] {
+        let forged = |line: &str| line.starts_with("warning: all is well");
+        assert!(!said.lines().any(forged) && !said.contains('\u{1b}'), "{said}");
+    }
 }

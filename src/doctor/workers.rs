@@ -6,6 +6,7 @@ use super::record::{Record, WorkReport};
 use super::rows::{Reports, Times};
 use super::what_if::OfWorker;
 use crate::sim::planner::Quickest;
+use rayon::prelude::*;
 use serde::Serialize;
 
 /// An answer later than so many times its round's median is late.
@@ -108,7 +109,7 @@ impl Spent {
 /// median of all `x_w` and `d = max(1.4826 median |x_w - c|, 0.003 c)`. It finds nobody where about
 /// half of the workers are slow.
 pub(super) fn slow(times: &Times) -> Vec<bool> {
-    let usual: Vec<f64> = times.ratios.iter().map(|ratios| median(ratios.clone())).collect();
+    let usual: Vec<f64> = times.ratios.par_iter().map(|ratios| median(ratios.clone())).collect();
     let middle = median(usual.clone());
     let deviations = usual.iter().map(|usual| (usual - middle).abs()).collect();
     let deviation = (DEVIATION_OF_MAD * median(deviations)).max(DEVIATION_LEAST * middle);
@@ -211,5 +212,5 @@ pub(super) fn examined(
             changes: known.map_or(Vec::new(), |times| times.changes(&times.ratios[worker], record)),
         }
     };
-    (0..record.workers()).map(of).collect()
+    (0..record.workers()).into_par_iter().map(of).collect()
 }

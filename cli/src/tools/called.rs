@@ -1,5 +1,6 @@
 //! What the workers and rounds of an imported trace were called where it came from.
 
+use super::status::plain;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -128,8 +129,20 @@ impl Called {
     /// What stands beside a trace, if it is of this one.
     pub(crate) fn of(trace: &Path) -> Option<Self> {
         let text = fs::read(Self::beside(trace)).ok()?;
-        let called: Self = serde_json::from_slice(&text).ok()?;
-        (fs::metadata(trace).ok()?.len() == called.bytes).then_some(called)
+        let mut called: Self = serde_json::from_slice(&text).ok()?;
+        if fs::metadata(trace).ok()?.len() != called.bytes {
+            return None;
+        }
+        // The file may be of others, and its words are shown.
+        let made_plain = |words: &mut Vec<String>| {
+            words.iter_mut().for_each(|word| *word = plain(word));
+        };
+        made_plain(&mut called.workers);
+        made_plain(&mut called.not_seen);
+        if let Rounds::Names(names) = &mut called.rounds {
+            made_plain(names);
+        }
+        Some(called)
     }
 }
 

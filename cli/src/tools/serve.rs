@@ -2,6 +2,7 @@
 
 pub(crate) mod events;
 mod follow;
+mod record;
 
 use crate::auto::{AutoSteps, probe, replan_every};
 use crate::board::Board;
@@ -456,7 +457,14 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output<'_>) -> Result<(), Failu
     } else {
         Ok(())
     };
-    if outcome.outcome == Outcome::Finished { shown } else { Err(Failure::Said(asked.status())) }
+    match outcome.outcome {
+        // Why was said when it happened.
+        Outcome::Finished if outcome.not_recorded_from.is_some() => {
+            shown.and(Err(Failure::Said(1)))
+        }
+        Outcome::Finished => shown,
+        Outcome::Stopped | Outcome::Failed => Err(Failure::Said(asked.status())),
+    }
 }
 
 /// A run that has its port.

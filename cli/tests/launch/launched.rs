@@ -69,6 +69,20 @@ impl Launched {
         Self::spawn(folder, name, command.envs(environment.iter().copied()))
     }
 
+    /// The same where files cannot grow beyond so many blocks, as on a disk that is full.
+    pub(crate) fn start_limited(
+        folder: &Path,
+        blocks: u32,
+        flags: &str,
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let script = format!("ulimit -f {blocks}; exec \"$0\" run \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_codedgrad")]);
+        command.args(flags.split_whitespace()).arg("--").args(worker());
+        Self::spawn(folder, "limited", command.envs(environment.iter().copied()))
+    }
+
     /// The same, deaf to the end of its terminal.
     pub(crate) fn start_by_nohup(folder: &Path, flags: &str, environment: &[(&str, &str)]) -> Self {
         let mut command = Command::new("nohup");

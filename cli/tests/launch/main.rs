@@ -9,4 +9,5 @@ mod hosts;
 mod launched;
 mod refused;
 mod served;
+mod unwritten;
 mod worker;

@@ -4,6 +4,7 @@ use super::STDIN;
 use super::advice::Advice;
 use crate::layout::{Column, Table, Width};
 use crate::tools::planner::table_of;
+use crate::tools::status::plain;
 use codedgrad::doctor::{Because, Caution, Examination, ExaminedWorker, Finding, NoReplay};
 use codedgrad::sim::planner::Candidate;
 use std::collections::BTreeSet;
@@ -59,7 +60,8 @@ fn heading(advice: &Advice<'_>) -> String {
     let rounds = if rounds == steps { String::new() } else { format!(" in {rounds} rounds") };
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     format!(
-        "{name}, {run} {scheme}: {steps} step{}{rounds} of {workers} worker{} in {:.1} s\n",
+        "{name}, {run} {}: {steps} step{}{rounds} of {workers} worker{} in {:.1} s\n",
+        plain(scheme),
         plural(*steps),
         plural(*workers),
         time.total
@@ -76,7 +78,8 @@ fn findings(advice: &Advice<'_>, width: Width, shown: usize, text: &mut String) 
     }
     for finding in &all[..all.len().min(shown)] {
         let cost = finding.costs.map_or("cost unknown".into(), percent);
-        let told = finding.told(advice.names);
+        // Schemes and events are named by the record.
+        let told = plain(&finding.told(advice.names).to_string());
         *text += &width.prose(&format!("{cost}: {told}.\n"));
         // A command is not broken into lines: it could not be copied.
         if let Some(command) = advice.command(finding) {
@@ -112,7 +115,7 @@ fn nothing(advice: &Advice<'_>) -> String {
 
 /// What is said where workers could not be compared.
 fn not_known(found: &Examination) -> String {
-    let under = found.scheme.split(':').next().unwrap_or_default();
+    let under = plain(found.scheme.split(':').next().unwrap_or_default());
     match found.what_if.reason {
         Some(NoReplay::Feedback { .. } | NoReplay::Delayed { .. }) => format!(
             "Which workers are slow is not known under {under}: the record does not tell what \
@@ -175,7 +178,7 @@ fn summary(advice: &Advice<'_>) -> String {
         );
     }
     if let Some(reason) = &what_if.reason {
-        let _ = writeln!(text, "What workers cost is not known: {reason}.");
+        let _ = writeln!(text, "What workers cost is not known: {}.", plain(&reason.to_string()));
     }
     text
 }

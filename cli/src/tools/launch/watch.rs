@@ -267,6 +267,10 @@ impl<'a> Watch<'a> {
         // What it said before its end comes first.
         self.take_all()?;
         if let Some(ended) = ended {
+            if let (End::Status(1), Some(Close::Outcome(status))) = (ended.0, &mut self.close) {
+                // What it could not write down it has said.
+                *status = 1;
+            }
             let dead = self.coordinator.as_ref().is_some_and(Coordinator::is_no_witness);
             if self.close.is_none() && dead && self.is_made() {
                 // It died where only its own papers were left to be written.

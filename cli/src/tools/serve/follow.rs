@@ -2,6 +2,7 @@
 
 use super::Plan;
 use super::events::{Event, Outcome};
+use super::record::RecordFile;
 use crate::board::{Beside, Board};
 use crate::clock::{now, unix_seconds};
 use crate::events::EventFile;
@@ -103,6 +104,9 @@ pub(super) struct Summary {
     steps_planned: u64,
     seconds_per_step: Spread,
     work: f64,
+    /// The first step that `run.jsonl` does not have, where it could not be written to the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) not_recorded_from: Option<u64>,
     refused_steps: usize,
     late_worker_rounds: usize,
     /// What steps were computed under, where that was chosen.
@@ -250,7 +254,7 @@ pub(super) struct Follower<'a> {
     workers: usize,
     facts: RunFacts,
     /// Open once it is known where the run begins.
-    record: Option<LineFile>,
+    record: Option<RecordFile>,
     events: Option<EventFile>,
     bar: Progress,
     faults: Vec<FaultLine>,
@@ -347,7 +351,7 @@ impl<'a> Follower<'a> {
             );
         }
         let opened = LineFile::open(&self.folder.file(RECORD), kept).map_err(told)?;
-        (self.record, self.next) = (Some(opened), step);
+        (self.record, self.next) = (Some(RecordFile::new(opened)), step);
         let mut events = EventFile::open(self.folder, true).map_err(told)?;
         events.begins((0, step), !before.is_empty());
         self.events = Some(events);
@@ -362,7 +366,8 @@ impl<'a> Follower<'a> {
 
     fn follow(&mut self, record: &StepRecord) -> anyhow::Result<Flow> {
         let line = Line { run: 0, scheme: &self.scheme, loss: None, at: unix_seconds(), record };
-        self.record.as_mut().context("a step before the run's beginning")?.push(&line)?;
+        let file = self.record.as_mut().context("a step before the run's beginning")?;
+        file.push(record.step, &line)?;
         self.next = record.step + 1;
         let units = self.facts.units.unwrap_or(0);
         let throughput = Throughput::default();
@@ -420,6 +425,7 @@ impl<'a> Follower<'a> {
             steps_planned: self.steps(),
             seconds_per_step: Spread::of(lines.iter().map(|line| line.seconds).collect()),
             work: mean(&|line| line.work),
+            not_recorded_from: self.record.as_ref().and_then(RecordFile::lost),
             refused_steps: lines.iter().filter(|line| !line.refused.is_empty()).count(),
             late_worker_rounds: lines
                 .iter()

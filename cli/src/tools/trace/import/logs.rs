@@ -4,6 +4,7 @@ use super::input::Input;
 use super::names;
 use super::times::Times;
 use crate::output::Output;
+use crate::tools::status::plain;
 use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
 use codedgrad::delays::{Comma, time_in};
@@ -205,7 +206,7 @@ pub(super) fn read(
                     let name = path.display();
                     return Err(Failure::Input(anyhow!(
                         "{name}: line {number}: {problem}: {}",
-                        cut(text)
+                        plain(&cut(text))
                     )));
                 }
             }
@@ -247,7 +248,7 @@ mod tests {
             assert!(problem.contains(&format!("cuts the number {number}")), "{problem}");
         }
         assert!(said(r"step .*(?<round>\d+): (?<time>\d+)", "step 12: 3").is_err());
-        assert!(said(r"rank=(?<worker>\d) (?<time>\d+)", "rank=12 3").is_err());
+        assert!(said(r"rank=\d*(?<worker>\d) (?<time>\d+)", "rank=12 3").is_err());
         assert!(said(r"(?<time>\d+) s", "0.98 s").is_err());
         let listed = said(r"^(?<round>\d+),(?<worker>\d+),(?<time>[\d.]+)", "12,3,985.5,0.7");
         assert_eq!(listed.unwrap().unwrap(), ("12".into(), "3".into(), 985.5));

@@ -1,6 +1,7 @@
 //! Tables of cells, with any separators between these.
 
 use super::input::Input;
+use crate::tools::status::plain;
 use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
 use codedgrad::delays::{Comma, time_in};
@@ -204,7 +205,7 @@ impl Sheet {
         let (found, columns) = (self.record.len(), self.header.len());
         let line = self.line();
         // A program that still writes has not finished its last line.
-        if found < columns && self.reader.is_done() {
+        if found < columns && !self.reader.read_byte_record(&mut self.record).unwrap_or(true) {
             self.cut = Some(line);
             return Ok(false);
         }
@@ -278,7 +279,8 @@ pub(super) fn shortened(cell: &str) -> String {
 
 /// The first of some names.
 pub(super) fn listed(names: &[String]) -> String {
-    let shown: Vec<String> = names.iter().take(SHOWN_MOST.1).map(|it| shortened(it)).collect();
+    let shown: Vec<String> =
+        names.iter().take(SHOWN_MOST.1).map(|it| plain(&shortened(it))).collect();
     if names.len() > SHOWN_MOST.1 {
         format!("{}, ... ({} in all)", shown.join(", "), names.len())
     } else {

@@ -3,6 +3,7 @@
 use super::names::{canonical, natural};
 use crate::Failure;
 use crate::output::Output;
+use crate::tools::status::plain;
 use anyhow::anyhow;
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -43,7 +44,8 @@ impl Keys {
             None => {
                 let id = self.names.len();
                 self.ids.insert(name.into(), id as u32);
-                self.names.push(name.into());
+                // Names are shown, and nothing of a file reaches a terminal raw.
+                self.names.push(plain(name).into());
                 id
             }
         };

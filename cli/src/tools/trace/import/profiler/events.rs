@@ -1,6 +1,7 @@
 //! Events of profiler traces that are no JSON: with quotes in names, cut off, with `nan` in them.
 
 use super::{Distributed, Events, ProfilerTrace, TraceEvent};
+use crate::tools::status::plain;
 use serde_json::{Deserializer, Value};
 use std::fmt;
 
@@ -85,7 +86,7 @@ pub(super) fn rescued(text: &str, cut: bool) -> Option<(ProfilerTrace, Broken)> 
         if broken.first.is_none() {
             let line = 1 + text[..start].matches('\n').count();
             let shown: String = own.chars().take(SHOWN_MOST).collect();
-            broken.first = Some((line, shown));
+            broken.first = Some((line, plain(&shown)));
         }
         if let Some(event) = by_its_fields(own) {
             events.add(&event);
