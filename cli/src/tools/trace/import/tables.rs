@@ -248,7 +248,9 @@ fn chosen(header: &[String], choice: &str) -> Result<Vec<usize>, String> {
 
 /// The format of a header and its workers' columns; `small` is the header in small letters.
 fn recognised(header: &[String], small: &[String]) -> Result<(Format, Vec<usize>), String> {
-    let (mut stages, mut workers, mut others) = (Vec::new(), Vec::new(), Vec::new());
+    let mut stages = Vec::new();
+    let mut workers = Vec::new();
+    let mut others = Vec::new();
     for (column, name) in small.iter().enumerate() {
         if is_stage_and_rank(name) {
             stages.push(column);
