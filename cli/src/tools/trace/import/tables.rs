@@ -107,7 +107,7 @@ pub(super) fn wide(
     };
     let same_epoch = index(&SAME_EPOCH);
     // Rows of intervals end wherever an interval does.
-    let round = ROUND_COLUMNS.iter().find_map(|name| index(name)).filter(|_| same_epoch.is_none());
+    let round = ROUND_COLUMNS.iter().find_map(index).filter(|_| same_epoch.is_none());
     let epoch = index(&"epoch");
     let columns: Vec<String> = taken.iter().map(|column| sheet.header[*column].clone()).collect();
     let mut wide = Wide {
