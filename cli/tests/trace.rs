@@ -213,11 +213,11 @@ fn tables_that_cannot_be_used_are_named() {
         &["trace", "import", "ragged.csv"],
         &["line 2, column 4: the line has 4 columns, but the first one has 3"],
     );
-    write("holes.csv", "step,w0,w1\n1,,3\n");
+    write("holes.csv", "step,w0,w1\n1,,\n");
     refused(
         folder.path(),
         &["trace", "import", "holes.csv", "--out", "out.csv"],
-        &["no row has a number for every worker"],
+        &["no round has one time of each of 2 workers"],
     );
     refused(
         folder.path(),
@@ -270,7 +270,12 @@ fn stats_of_files() {
         &["trace", "stats", &data("mlperf_juwels.csv")],
         &["\"epoch\" looks like a header", "trace import"],
     );
-    for (cell, named) in [("", "\"\""), ("NaN", "\"NaN\""), ("-3", "\"-3\""), ("x", "\"x\"")] {
+    for cell in ["", "NaN"] {
+        fs::write(folder.path().join("gap.csv"), format!("1,2\n1,2\n1,{cell}\n")).unwrap();
+        let (_, said) = good(folder.path(), &["trace", "stats", "gap.csv"]);
+        assert!(said.contains("left out: 1 rounds in which a value was missing"), "{said}");
+    }
+    for (cell, named) in [("-3", "\"-3\""), ("x", "\"x\"")] {
         fs::write(folder.path().join("bad.csv"), format!("1,2\n1,2\n1,{cell}\n")).unwrap();
         refused(
             folder.path(),

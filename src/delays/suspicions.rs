@@ -151,7 +151,9 @@ pub fn after_exchange(rows: &[Vec<f64>]) -> Option<Suspicion> {
     if workers < 2 || rows.len() < ROWS_LEAST {
         return None;
     }
-    let (mut medians, mut within, mut ranges) = (Vec::new(), Vec::new(), Vec::new());
+    let mut medians = Vec::new();
+    let mut within = Vec::new();
+    let mut ranges = Vec::new();
     for row in rows {
         let (median, deviation) = median_and_deviation(row.clone());
         let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);

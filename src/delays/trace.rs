@@ -98,8 +98,8 @@ pub enum TraceError {
 /// numbers. Blank lines and comments (`#`) count for nothing. Cells may be apart by commas,
 /// semicolons, tabs, bars or blanks.
 ///
-/// An answer that was not received (`-1`, `inf`) counts with the largest time of its round, which is
-/// the least that it can have taken. A round with a value that is missing (empty, `nan`) is left
+/// An answer that was not received (`-1`, `inf`) counts with the largest time of its round, which
+/// is the least that it can have taken. A round with a value that is missing (empty, `nan`) is left
 /// out. [`TraceReader::next_as_told`] has both as they are.
 ///
 /// ```

@@ -142,7 +142,7 @@ impl Source {
     /// The first rounds, no more than `most`, and whether there are others. A round with a value
     /// that is missing is left out, and what was not received took as long as the round's last.
     pub(crate) fn first(self, most: usize) -> Result<(Vec<Vec<f64>>, bool), Failure> {
-        let (rows, more) = self.as_told(most)?;
+        let (rows, more) = self.told_rows(most)?;
         let rows: Vec<Vec<f64>> = at_least_of(rows.into_iter()).collect();
         if rows.is_empty() {
             return Err(Failure::Input(anyhow!("no round has a time of every worker")));
@@ -150,7 +150,7 @@ impl Source {
         Ok((rows, more))
     }
 
-    fn as_told(self, most: usize) -> Result<(Vec<Vec<f64>>, bool), Failure> {
+    fn told_rows(self, most: usize) -> Result<(Vec<Vec<f64>>, bool), Failure> {
         match self.rows {
             Rows::Preset(rows) => {
                 let rows = answers(rows).take(most).collect::<Result<_, _>>().or_input()?;
@@ -175,7 +175,7 @@ impl Source {
         let is_trace = self.is_trace;
         let called = self.called.take().filter(|called| called.workers.len() >= workers);
         let called = called.unwrap_or_default();
-        let (rows, more) = self.as_told(most)?;
+        let (rows, more) = self.told_rows(most)?;
         let all = called.rounds.all_numbers();
         let numbers: Vec<u64> = match all.filter(|all| all.len() >= rows.len()) {
             Some(numbers) => numbers.into_iter().take(rows.len()).collect(),
@@ -246,6 +246,7 @@ impl Told {
             self.names = (0..workers).map(|worker| worker.to_string()).collect();
         }
         let mut times = Times::of_workers(&self.names);
+        times.keep_order();
         for (number, row) in self.numbers.iter().zip(std::mem::take(&mut self.rows)) {
             times.push(&number.to_string(), row);
         }

@@ -49,10 +49,10 @@ Files:   may be packed by gzip, in UTF-8 or UTF-16, with commas, semicolons, tab
 
 A value that is missing (empty, nan, null) leaves out its round; where that would be more than 20 %
 of the rounds, the worker with most of the gaps is left out. An answer that was not received (-1,
-inf) is written as inf: it took at least as long as the round's last. Of a round that is told several
-times the last counts. With --out, the names of workers and rounds go to FILE.names.json, where
-`codedgrad doctor`, `plan` and `trace stats` find them. The trace is for these, for `simulate` and
-for `train --delays`.
+inf) is written as inf: it took at least as long as the round's last. Of a round that is told
+several times the last counts. With --out, the names of workers and rounds go to FILE.names.json,
+where `codedgrad doctor`, `plan` and `trace stats` find them. The trace is for these, for `simulate`
+and for `train --delays`.
 
 Examples:
   codedgrad trace import examples/traces/long.csv --long step,rank,ms --per-second 1000

@@ -135,7 +135,9 @@ impl Objects<'_> {
         let mut input = Input::open(path).with_context(cannot).or_input()?;
         let (mut line, mut number) = (Vec::new(), 0usize);
         // An object under way, where it began, and how deep it is.
-        let (mut text, mut began, mut depth) = (String::new(), 0usize, Depth::default());
+        let mut text = String::new();
+        let mut began = 0usize;
+        let mut depth = Depth::default();
         while let Some(ended) = input.line(&mut line).with_context(cannot).or_input()? {
             number += 1;
             let this = String::from_utf8_lossy(&line);
@@ -183,7 +185,9 @@ impl Objects<'_> {
 
     /// Takes objects that stand one behind the other, with commas or nothing between them.
     fn objects(&mut self, text: &str, path: &Path, line: usize, own: &str) -> Result<(), Failure> {
-        let (mut depth, mut start, mut found) = (Depth::default(), None, false);
+        let mut depth = Depth::default();
+        let mut start = None;
+        let mut found = false;
         for (at, letter) in text.char_indices() {
             let before = depth.open;
             let mut bytes = [0; 4];

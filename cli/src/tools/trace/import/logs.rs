@@ -132,7 +132,7 @@ fn group<'a>(found: &Captures<'a>, name: &str, text: &'a str) -> Result<Option<&
     let ends = Ends { after: !is_matched(end), before: start > 0 && !is_matched(start - 1) };
     match whole_number(&matched, text, &ends) {
         Some(number) => Err(format!(
-            "the group {name} is {:?}, which cuts the number {number}: [-+\\d.,eE]+ takes all of it",
+            "the group {name} is {:?}, which cuts the number {number}: [-+\\d.,eE]+ takes it all",
             matched.as_str()
         )),
         None => Ok(Some(matched.as_str())),
@@ -184,11 +184,15 @@ pub(super) fn read(
     pattern: &Pattern,
     output: &mut Output<'_>,
 ) -> Result<Times, Failure> {
-    let (mut times, mut passed_over, mut first) = (Times::default(), 0, None);
+    let mut times = Times::default();
+    let mut passed_over = 0;
+    let mut first = None;
     for (path, own) in files.iter().zip(names::of_files(files)) {
         let cannot = || format!("cannot read {}", path.display());
         let mut input = Input::open(path).with_context(cannot).or_input()?;
-        let (mut line, mut number, mut place) = (Vec::new(), 0usize, Place::default());
+        let mut line = Vec::new();
+        let mut number = 0usize;
+        let mut place = Place::default();
         while input.line(&mut line).with_context(cannot).or_input()?.is_some() {
             number += 1;
             let text = String::from_utf8_lossy(&line);

@@ -107,7 +107,7 @@ pub(super) fn wide(
     };
     let same_epoch = index(&SAME_EPOCH);
     // Rows of intervals end wherever an interval does.
-    let round = ROUND_COLUMNS.iter().find_map(|name| index(&name)).filter(|_| same_epoch.is_none());
+    let round = ROUND_COLUMNS.iter().find_map(index).filter(|_| same_epoch.is_none());
     let epoch = index(&"epoch");
     let columns: Vec<String> = taken.iter().map(|column| sheet.header[*column].clone()).collect();
     let mut wide = Wide {
@@ -117,6 +117,9 @@ pub(super) fn wide(
         evaluations: 0,
         cut: None,
     };
+    if format == Format::Chosen {
+        wide.times.keep_order();
+    }
     let bar = output.file_bar(path, bar);
     let mut rows: Vec<Vec<f64>> = Vec::new();
     let (mut steps, mut in_epochs) = (Vec::new(), Vec::new());
@@ -241,6 +244,7 @@ fn chosen(header: &[String], choice: &str) -> Result<Vec<usize>, String> {
             ));
         }
         found.retain(|column| !taken.contains(column));
+        found.sort_by(|a, b| names::natural(&header[*a], &header[*b]));
         taken.extend(found);
     }
     Ok(taken)
@@ -248,7 +252,9 @@ fn chosen(header: &[String], choice: &str) -> Result<Vec<usize>, String> {
 
 /// The format of a header and its workers' columns; `small` is the header in small letters.
 fn recognised(header: &[String], small: &[String]) -> Result<(Format, Vec<usize>), String> {
-    let (mut stages, mut workers, mut others) = (Vec::new(), Vec::new(), Vec::new());
+    let mut stages = Vec::new();
+    let mut workers = Vec::new();
+    let mut others = Vec::new();
     for (column, name) in small.iter().enumerate() {
         if is_stage_and_rank(name) {
             stages.push(column);
@@ -269,7 +275,7 @@ fn recognised(header: &[String], small: &[String]) -> Result<(Format, Vec<usize>
         let numbered = |column: &usize| pattern(column) != small[*column];
         columns.len() > 1
             && columns.iter().all(|column| Some(pattern(column)) == first && numbered(column))
-            && columns.len() + 1 <= small.len()
+            && columns.len() < small.len()
     };
     let number = |column: &usize| small[*column].parse::<f64>().is_ok();
     if workers.is_empty() && stages.is_empty() {

@@ -26,6 +26,8 @@ struct Keys {
     ids: HashMap<Box<str>, u32>,
     names: Vec<Box<str>>,
     last: usize,
+    /// Whether their order is that of their coming.
+    kept: bool,
 }
 
 impl Keys {
@@ -55,6 +57,9 @@ impl Keys {
     /// Places in the order of the names: as numbers where all are some.
     fn in_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.names.len()).collect();
+        if self.kept {
+            return order;
+        }
         let numbers: Option<Vec<f64>> = self
             .names
             .iter()
@@ -119,6 +124,11 @@ impl Times {
             times.workers.id(name);
         }
         times
+    }
+
+    /// Has the workers stay in the order in which they were named.
+    pub(crate) fn keep_order(&mut self) {
+        self.workers.kept = true;
     }
 
     pub(super) fn is_empty(&self) -> bool {
