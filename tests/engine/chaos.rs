@@ -25,7 +25,7 @@ enum Order {
 }
 
 /// A worker as it is.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Place {
     dead: bool,
     /// First step not in its state; none if it has no state.
@@ -241,7 +241,13 @@ impl Chaos<'_> {
     /// Only those are waited for who can come to hold a sum.
     fn check_counted(&self, step: Step, counted: &WorkerSet) {
         let able = |worker: &Worker| !self.places[worker.index()].dead && !self.takes_over(*worker);
-        assert!(counted.iter().all(|worker| able(&worker)), "{step}: {counted:?} are counted");
+        let unable = counted.iter().find(|worker| !able(worker));
+        let place = unable.map(|worker| &self.places[worker.index()]);
+        assert!(
+            place.is_none(),
+            "{step}: {unable:?} of {counted:?} cannot hold it: {place:?} {:?}",
+            self.pool
+        );
     }
 
     fn fold(&mut self, step: Step, attempt: u32, sums: &[Worker], folds: &[Fold]) {
@@ -500,15 +506,16 @@ impl Chaos<'_> {
             && !self.pool.iter().any(|event| matches!(event, Event::Input(Input::Begin)));
         let deadline = self.driver.engine.deadline();
         assert!(!begun || self.finished || deadline.is_some(), "nothing is waited for without end");
+        // Before all else: nothing comes between a worker's last word and its loss.
+        if let Some(told) = self.told.pop() {
+            return Some(told);
+        }
         if self.mishaps.silent_after.is_some_and(|events| begun && self.happened > events) {
             if self.finished {
                 return None;
             }
             self.driver.now = self.driver.now.max(deadline?);
             return Some(Input::Tick);
-        }
-        if let Some(told) = self.told.pop() {
-            return Some(told);
         }
         if let Some(mishap) = self.mishap() {
             return Some(mishap);
@@ -811,7 +818,9 @@ impl Chaos<'_> {
                         && place.sent == self.decided
                 };
                 let others = Worker::all(self.places.len()).filter(|other| other != worker);
-                let waited = !patient || self.dead().is_empty() || input == Input::Tick;
+                // Who has left is not waited for.
+                let returns = self.dead().iter().any(|dead| !self.driver.engine.has_left(*dead));
+                let waited = !patient || !returns || input == Input::Tick;
                 !self.config.restores
                     && waited
                     && !others.into_iter().any(|other| fit(&self.places[other.index()]))
@@ -835,7 +844,9 @@ impl Chaos<'_> {
             match self.driver.give(input) {
                 Ok(actions) => actions.into_iter().for_each(|action| self.act(action)),
                 Err(error) => {
-                    assert!(self.may_end(&error, input), "{error} after {input:?}");
+                    let dead = self.dead();
+                    let may = self.may_end(&error, input);
+                    assert!(may, "{error} after {input:?}, and {dead:?} are dead");
                     return Err(error);
                 }
             }
