@@ -15,7 +15,7 @@
 //!         match event {
 //!             Event::Compute(mut task) => {
 //!                 while let Some(part) = task.next_part() {
-//!                     // coefficient x the gradient over these samples; the message begins as zeros
+//!                     // coefficient x the gradient of these samples; the message begins as zeros
 //!                     let gradient: f32 = part.samples.map(|sample| model - sample as f32).sum();
 //!                     task.message()[0] = part.coefficient as f32 * gradient;
 //!                 }

@@ -9,12 +9,13 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
-use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Event, Outcome, RunClock};
+use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Outcome, RunClock};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpError, TcpLink, TcpTransport};
 use codedgrad::transport::wire::Has;
 use codedgrad::transport::{Link, RunFacts};
 use integers::{
     Job, Log, Secret, UNIT_SAMPLES, UNITS, WORKERS, Watch, coordinate, join, run_locally, secret,
+    train_until,
 };
 use std::thread;
 use std::time::Duration;
@@ -204,17 +205,7 @@ fn a_worker_ends_the_run_for_everybody() {
         TcpLink::join(Join { worker: Some(0), ..calling(&transport, &secret) }).unwrap();
     let link: Box<dyn Link> = Box::new(link);
     let weary = thread::spawn(move || {
-        let mut aggregator = Aggregator::new(link, JOB.length, UNIT_SAMPLES);
-        let mut last = None;
-        while let Some(event) = aggregator.next_event().unwrap() {
-            if let Event::Apply(mut step) = event {
-                last = Some(step.index);
-                if last == Some(4) {
-                    step.end_run();
-                }
-            }
-        }
-        last
+        train_until(Aggregator::new(link, JOB.length, UNIT_SAMPLES), |_| true, Some(4))
     });
     assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
     transport.begin(Step(0));
@@ -223,7 +214,8 @@ fn a_worker_ends_the_run_for_everybody() {
     assert_eq!(coordinate(long, transport, &mut watch).unwrap(), Outcome::Finished);
     let steps = watch.log.records.len() as u64;
     assert!((6..10_000).contains(&steps), "{steps}");
-    assert_eq!(weary.join().unwrap(), Some(steps - 1), "it is told all that was decided");
-    let parameters: Vec<_> = others.into_iter().map(|worker| worker.join().unwrap()).collect();
-    assert_eq!(parameters[0], parameters[1]);
+    let weary = weary.join().unwrap();
+    for worker in others {
+        assert_eq!(worker.join().unwrap(), weary, "it is told all that was decided");
+    }
 }

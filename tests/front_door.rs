@@ -517,7 +517,8 @@ fn a_local_run_goes_on_without_a_closed_worker() {
     let (expected, parameters) = run_locally(JOB);
     let (coordinator, mut workers) = builder(JOB).local().unwrap();
     let closed = workers.remove(1);
-    let (closer, wait) = (closed.closer(), waiting(closed));
+    let closer = closed.closer();
+    let closed = thread::spawn(move || train_owned(closed));
     let threads: Vec<_> =
         workers.into_iter().map(|worker| thread::spawn(|| train(worker, |_| true))).collect();
     let mut watch = Watch::new(|step| {
@@ -527,7 +528,7 @@ fn a_local_run_goes_on_without_a_closed_worker() {
     });
     assert_eq!(coordinator.run(&mut watch).unwrap(), Outcome::Finished);
     assert_eq!(watch.log.gradients, expected.gradients);
-    assert_eq!(wait.join().unwrap().1, AggregatorError::Closed);
+    assert_eq!(closed.join().unwrap(), Err(AggregatorError::Closed));
     let lost =
         |fault: &(u64, u32, String)| (fault.1, &*fault.2) == (1, "lost: its link was closed");
     assert!(watch.log.faults.iter().any(lost), "{:?}", watch.log.faults);

@@ -106,7 +106,7 @@ fn work(mut worker: Aggregator, does: impl Fn(u64, &str) -> Does) -> Option<Stri
 /// depends on its number and its life, from 0.
 type Plan = dyn Fn(u32, usize, u64, &str) -> Does + Send + Sync;
 
-fn run_of_two(scheme: &str, of: impl FnOnce(Builder) -> Builder, plan: Arc<Plan>) -> Ran {
+fn run_of_two(scheme: &str, of: impl FnOnce(Builder) -> Builder, plan: &Arc<Plan>) -> Ran {
     let security = Security::Plain { token: Token::fresh().unwrap() };
     let run = Coordinator::builder(scheme).workers(2).units(2).steps(STEPS).length(1);
     let run = of(run.return_within(LONG).max_wait(LONG).keeps(true));
@@ -118,7 +118,7 @@ fn run_of_two(scheme: &str, of: impl FnOnce(Builder) -> Builder, plan: Arc<Plan>
         (outcome, seen)
     });
     let workers = [0, 1].map(|number| {
-        let (plan, address, security) = (Arc::clone(&plan), address.clone(), security.clone());
+        let (plan, address, security) = (Arc::clone(plan), address.clone(), security.clone());
         spawn(move || {
             for life in 0.. {
                 let joining = Aggregator::join(address.clone()).security(security.clone());
@@ -175,7 +175,7 @@ fn an_error_in_a_unit_costs_no_step() {
         (Does::Panic, "unit 1 of batch 3 (sample 1): its thread panicked"),
     ] {
         for scheme in ["uncoded", "groups:s=1"] {
-            let Ran { outcome, seen, why } = run_of_two(scheme, |run| run, once(does));
+            let Ran { outcome, seen, why } = run_of_two(scheme, |run| run, &once(does));
             assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}: {:?}", seen.events);
             assert_eq!((seen.refused.len(), &seen.gradients), (0, &right()), "{scheme}");
             assert_eq!(why[0].as_deref(), Some("all steps are decided"));
@@ -193,7 +193,8 @@ fn a_unit_that_fails_time_after_time_ends_the_run() {
             let then = (worker, step, what) == (1, 3, "compute");
             if then { Does::Fail } else { Does::Compute }
         });
-        let Ran { outcome, seen, why } = run_of_two("uncoded", |run| run.unit_tries(tries), always);
+        let Ran { outcome, seen, why } =
+            run_of_two("uncoded", |run| run.unit_tries(tries), &always);
         let error = outcome.unwrap_err();
         assert!(matches!(error, RunError::UnitFailed { tries: found, .. } if found == told));
         let said = format!(
@@ -214,7 +215,7 @@ fn who_leaves_is_not_waited_for() {
                 let then = (worker, step, at) == (1, 3, what);
                 if then { Does::Leave } else { Does::Compute }
             });
-            run_of_two(scheme, |run| run, plan)
+            run_of_two(scheme, |run| run, &plan)
         };
         let Ran { outcome, seen, why } = leaves("groups:s=1");
         assert_eq!(outcome.unwrap(), Outcome::Finished);
@@ -243,7 +244,7 @@ fn all_who_leave_after_one_step_end_the_run() {
             },
         );
     for scheme in ["uncoded", "groups:s=1", "queue:m=1"] {
-        let Ran { outcome, seen, .. } = run_of_two(scheme, |run| run, Arc::clone(&plan));
+        let Ran { outcome, seen, .. } = run_of_two(scheme, |run| run, &plan);
         assert_eq!(outcome.unwrap(), Outcome::Left, "{scheme}: {:?}", seen.events);
         assert_eq!(seen.gradients, right()[..4], "{scheme}");
     }

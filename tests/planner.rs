@@ -5,7 +5,7 @@ use codedgrad::codes::sequential::{Accept, Horizon};
 use codedgrad::delays::{Growth, Preset};
 use codedgrad::ids::Job;
 use codedgrad::sim::planner::{
-    Candidate, CauseKind, ClosingRules, Interval, Plan, PlanError, Question, plan,
+    Candidate, CauseKind, ClosingRules, GainInterval, Plan, PlanError, Question, plan,
 };
 use codedgrad::sim::{Close, Rules, simulate};
 use std::collections::HashMap;
@@ -458,7 +458,7 @@ fn what_cannot_be_a_trace_is_refused() {
 struct Coverage {
     recommended: usize,
     /// Intervals, and the gain of what was chosen over 60,000 other rounds.
-    given: Vec<(Interval, f64)>,
+    given: Vec<(GainInterval, f64)>,
 }
 
 impl Coverage {
@@ -478,8 +478,9 @@ impl Coverage {
 
     /// By how much the middles of the intervals are too good, and its standard error.
     fn optimism(&self) -> (f64, f64) {
-        let off =
-            |(interval, gain): &(Interval, f64)| f64::midpoint(interval.low, interval.high) - gain;
+        let off = |(interval, gain): &(GainInterval, f64)| {
+            f64::midpoint(interval.low, interval.high) - gain
+        };
         let count = self.given.len() as f64;
         let mean = self.given.iter().map(off).sum::<f64>() / count;
         let squares: f64 = self.given.iter().map(|one| (off(one) - mean).powi(2)).sum();

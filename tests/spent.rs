@@ -28,15 +28,16 @@ fn until(holds: impl Fn() -> bool) {
     }
 }
 
-/// Worker 1 computes one unit of step 0 and goes on when it is sent home; worker 0 waits for that
-/// before it ends step 1.
-fn train(mut aggregator: Aggregator, at_home: &AtomicBool) {
+/// Worker 1 computes one unit of step 0 and goes on when it is sent home; worker 0 waits until it
+/// has begun, and before it ends step 1 until it was sent home.
+fn train(mut aggregator: Aggregator, [begun, at_home]: [&AtomicBool; 2]) {
     let slow = aggregator.worker() == Some(Worker(1));
     while let Some(event) = aggregator.next_event().unwrap() {
         let Event::Compute(mut task) = event else { continue };
         if slow && task.step() == 0 {
             assert!(task.next_part().is_some());
             task.message().fill(1.0);
+            begun.store(true, Ordering::Release);
             let cancel = task.cancel();
             until(|| cancel.is_cancelled());
             assert!(task.next_part().is_none());
@@ -44,6 +45,8 @@ fn train(mut aggregator: Aggregator, at_home: &AtomicBool) {
             at_home.store(true, Ordering::Release);
             continue;
         }
+        // Or the other one could be told to drop what it has not begun.
+        until(|| begun.load(Ordering::Acquire));
         if task.step() == 1 {
             until(|| at_home.load(Ordering::Acquire));
         }
@@ -58,12 +61,13 @@ fn train(mut aggregator: Aggregator, at_home: &AtomicBool) {
 fn who_was_sent_home_has_its_work_in_a_later_line() {
     let run = Coordinator::builder("groups:s=1").workers(2).units(4).steps(3).length(1);
     let (coordinator, workers) = run.local().unwrap();
+    let begun = Arc::new(AtomicBool::new(false));
     let at_home = Arc::new(AtomicBool::new(false));
     let threads: Vec<_> = workers
         .into_iter()
         .map(|worker| {
-            let at_home = Arc::clone(&at_home);
-            spawn(move || train(worker, &at_home))
+            let (begun, at_home) = (Arc::clone(&begun), Arc::clone(&at_home));
+            spawn(move || train(worker, [&begun, &at_home]))
         })
         .collect();
     let mut records = Records::default();

@@ -46,6 +46,8 @@ fn code_prints_the_contract() {
         "residual",
         "amplification",
         "coverage",
+        "error",
+        "proof",
     ];
     contract.sort_unstable();
     let mut found = keys.clone();
@@ -1010,9 +1012,14 @@ fn simulate_prints_the_contract() {
     ] {
         refused(folder.path(), &[&["simulate"], &arguments[..]].concat(), &needles);
     }
+}
+
+#[test]
+fn a_scheme_without_a_matrix_has_no_survivors() {
+    let folder = tempfile::tempdir().unwrap();
     refused(
         folder.path(),
-        &["code", "queue:m=4", "--workers", "4"],
+        &["code", "queue:m=4", "--workers", "4", "--survivors", "0"],
         &["not a one-round code", "simulate"],
     );
 }
@@ -1044,7 +1051,7 @@ fn only_near_misses_are_asked_about() {
         let said = said(&[command, &["--workers", "4"]].concat());
         assert!(said.contains("(auto chooses among them while a run goes on"), "{said}");
     }
-    let said = said(&["code", "m-sgc:B=1,W=2,lambda=3", "--workers", "8"]);
+    let said = said(&["code", "m-sgc:B=1,W=2,lambda=3", "--workers", "8", "--verify"]);
     assert!(said.contains("`codedgrad train` and `coordinator` run it"), "{said}");
 }
 

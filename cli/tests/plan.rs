@@ -91,7 +91,8 @@ fn the_check_it_names_gives_the_same_time() {
         "trace.csv --base-load 0.2 --slope 1.5",
         "trace.csv --base-load 0.2 --proportional --families ring",
         "trace.csv --as-recorded --families groups",
-        "trace.csv --families m-sgc,sr-sgc",
+        "trace.csv --base-load 0.2 --slope 1.5 --families m-sgc,sr-sgc",
+        "static --families m-sgc --rounds 30 --workers 5",
         "trace.csv --dispatch 0.02",
         // What is late after the last job is played on the first rounds again, not on later ones.
         "trace.csv --families defer --rounds 25 --dispatch 0.5",
@@ -328,6 +329,14 @@ fn bad_input_is_named_and_short_traces_are_answered() {
     ] {
         refused(folder.path(), &[&["plan"], arguments].concat(), needles);
     }
+    // A worker that never answered is no bad input, unless nobody ever did.
+    fs::write(folder.path().join("gone.csv"), "1,inf\n1,inf\n").unwrap();
+    let gone = json(&codedgrad(folder.path(), &["plan", "--delays", "gone.csv", "--json"]));
+    let known = [&gone["recommended"], &gone["baseline"], &gone["workers"]];
+    assert_eq!(known, [&json!("uncoded"), &json!(1.0), &json!(2)]);
+    assert!(gone["notes"].to_string().contains("2 answers were not received"), "{gone}");
+    fs::write(folder.path().join("all-gone.csv"), "inf,inf\n").unwrap();
+    refused(folder.path(), &["plan", "--delays", "all-gone.csv"], &["inf is no time"]);
     let output = codedgrad(folder.path(), &["plan", "--delays", "short.csv"]);
     assert_eq!(output.status.code(), Some(0));
     assert!(

@@ -110,7 +110,8 @@ fn check() {
     let record = fs::read_to_string(folder.path().join("run/run.jsonl")).unwrap_or_default();
     assert!(!record.contains("\"residual\""), "nothing was applied: {record}");
 
-    let (status, _, errors) = told(&format!("train --scheme claim {small} {delays}-2"));
+    let (status, _, errors) =
+        told(&format!("train --scheme claim {small} --delays static --out other -q"));
     assert_eq!(status, Some(2));
     assert!(errors.contains("claim has a defect, which shows without worker 0"), "{errors}");
 }

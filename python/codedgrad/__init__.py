@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ._records import Code as Code
     from ._records import FailedSet as FailedSet
     from ._records import FrontPoint as FrontPoint
-    from ._records import Interval as Interval
+    from ._records import GainInterval as GainInterval
     from ._records import OverShare as OverShare
     from ._records import Plan as Plan
     from ._records import RoundTime as RoundTime
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LAZY = {
     **dict.fromkeys(["code", "plan", "simulate", "trace_stats"], "_tools"),
     **dict.fromkeys(
-        "Candidate Cause Code FailedSet FrontPoint Interval OverShare Plan RoundTime Simulation SlowAnswers "
+        "Candidate Cause Code FailedSet FrontPoint GainInterval OverShare Plan RoundTime Simulation SlowAnswers "
         "StragglerWindow TraceStats Verification".split(),
         "_records",
     ),

@@ -260,7 +260,7 @@ class Cause(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Interval(Record):
+class GainInterval(Record):
     """Between what a gain lies, at 95 %, judged on rounds that had no part in choosing."""
 
     low: float
@@ -287,7 +287,7 @@ class Plan(Record):
     gain: float
     #: Between what the gain of choosing so lies on traces like this one, at 95 %; none where
     #: nothing is gained, and where the trace is too short to say.
-    interval: Optional[Interval]
+    interval: Optional[GainInterval]
     why: str
     #: The best of every family, and uncoded; the fastest first.
     candidates: Tuple[Candidate, ...]
@@ -315,7 +315,7 @@ class Plan(Record):
         return _filled(
             cls,
             found,
-            interval=None if interval is None else _filled(Interval, interval),
+            interval=None if interval is None else _filled(GainInterval, interval),
             candidates=tuple(_filled(Candidate, one) for one in found["candidates"]),
             front=tuple(_filled(FrontPoint, one) for one in found["front"]),
             causes=tuple(
@@ -411,6 +411,8 @@ class TraceStats(Record):
     over_median: SlowAnswers
     #: Slow by twice the fastest.
     over_fastest: SlowAnswers
+    #: Answers that were not received: they count as slow as the slowest of their round.
+    not_received: int
 
     @classmethod
     def _of(cls, found: Mapping[str, Any]) -> TraceStats:

@@ -117,7 +117,8 @@ def _own_name(name: str) -> str:
 
 def _modules(model: Union[nn.Module, Sequence[nn.Module]]) -> List[nn.Module]:
     several = not isinstance(model, nn.Module) and hasattr(model, "__iter__")
-    modules = list(model) if several else [model]  # type: ignore[arg-type, list-item]
+    # Whatever somebody has handed over: it is looked at before it is called a module.
+    modules: List[Any] = list(model) if several else [model]  # type: ignore[arg-type]
     for module in modules:
         if isinstance(module, torch.optim.Optimizer):
             raise TypeError(

@@ -114,7 +114,8 @@ def test_times_grow_alike_in_simulations_and_plans(folder):
     flags = "--jobs 9 --rounds 2 --as-recorded".split()
     shown = printed("simulate", "ring:reach=2", "--delays", "d.csv", *flags, cwd=folder)
     found = codedgrad.simulate("ring:reach=2", delays=DELAYS, jobs=9, rounds=2, as_recorded=True)
-    same(found, shown)
+    assert found.delays == "<array>"
+    same(dataclasses.replace(found, delays="d.csv"), shown)
 
 
 def test_a_matrix_is_simulated_planned_and_verified(folder):
@@ -125,7 +126,8 @@ def test_a_matrix_is_simulated_planned_and_verified(folder):
     assert found.verified.exhaustive and found.verified.failed == 0
     line = ["simulate", "matrix:b.csv", "--delays", "d.csv", "--jobs", 9]
     found = codedgrad.simulate(PAIRS, delays=DELAYS, jobs=9)
-    same(dataclasses.replace(found, scheme="matrix:b.csv"), printed(*line, cwd=folder))
+    found = dataclasses.replace(found, scheme="matrix:b.csv", delays="d.csv")
+    same(found, printed(*line, cwd=folder))
     line = ["plan", "--delays", "hotspot", "--workers", 4, "--families", "queue,drop", "--also"]
     found = codedgrad.plan(delays="hotspot", workers=4, families=["queue", "drop"], also=[PAIRS])
     shown = json.dumps(printed(*line, "matrix:b.csv", cwd=folder))
@@ -151,7 +153,8 @@ def test_plans_are_the_commands(folder):
     kept = [(folder / name / "plan.json").read_text() for name in ("ours", "theirs")]
     assert kept[0] == kept[1]
     shown = printed("plan", "--delays", "d.csv", "--share-costs", "d.csv", cwd=folder)
-    same(codedgrad.plan(delays=DELAYS, share_costs=DELAYS), shown)
+    found = codedgrad.plan(delays=DELAYS, share_costs=DELAYS)
+    same(dataclasses.replace(found, delays="d.csv"), shown)
 
 
 @pytest.mark.parametrize("delays", ["hotspot", "serverless"])

@@ -1005,19 +1005,27 @@ def test_replicas_that_differ_at_the_start_are_refused() -> None:
             optim = torch.optim.Adam(model[1].parameters(), 0.1)
         return model, optim
 
-    with loop.serve("uncoded", workers=2, units=2, steps=2, length=6) as coordinator:
-        where = {"address": coordinator.address, "token": coordinator.token, "patience": 0.0}
-        first = joined(*build(""), **where)
-        for what, words in [
-            ("frozen", "digest of what is not trained"),
-            ("trained", "parameters to begin with.*before step 0 here.*from one seed"),
-            ("buffer", "parameters to begin with"),
-            ("optimizer", "layout.*kinds of optimizers"),
-        ]:
+    def serve() -> Any:
+        return loop.serve("uncoded", workers=2, units=2, steps=2, length=6)
+
+    for what, words in [
+        ("frozen", "worker 0 and worker 1 differ in digest of what is not trained"),
+        ("trained", "parameters to begin with.*before step 0 and .*from one seed"),
+        ("buffer", "parameters to begin with"),
+        ("optimizer", "layout.*kinds of optimizers"),
+    ]:
+        with pytest.raises(RuntimeError, match="nothing is trained"), serve() as coordinator:
+            where = {"address": coordinator.address, "token": coordinator.token, "patience": 20.0}
+            first = joined(*build(""), **where)
             with pytest.raises(ValueError, match=words):
                 joined(*build(what), **where)
-        # Another one alike is let in: the run begins, and is stopped before anybody leaves.
-        second = joined(*build(""), **where)
+            # Who of the two is right is not known: the run ends for both.
+            with pytest.raises(ValueError, match="nothing is trained"):
+                next(iter(first))
+    with serve() as coordinator:
+        where = {"address": coordinator.address, "token": coordinator.token, "patience": 20.0}
+        # Two that are alike are let in: the run begins, and is stopped before anybody leaves.
+        first, second = joined(*build(""), **where), joined(*build(""), **where)
         coordinator.stop()
         assert coordinator.wait(30) is False
         first.close()

@@ -148,8 +148,8 @@ pub enum ParameterError {
     },
     /// An approximate code that misses its own bound.
     #[error(
-        "the normalised error is {error:.3e} even with everybody alive, above err={error_max}; take \
-         a larger err, or another graph (d, seed) or matrix"
+        "the normalised error is {error:.3e} even with everybody alive, above err={error_max}; \
+         take a larger err, or another graph (d, seed) or matrix"
     )]
     Unbalanced {
         /// Error with everybody alive.

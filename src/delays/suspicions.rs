@@ -246,7 +246,9 @@ mod tests {
         let noise = |row: usize, by: usize| (row * by % 17) as f64 / 17.0;
         let slowest = |row: usize| 1.5 + 0.05 * noise(row, 5);
         let after = |by: usize| move |row: usize| slowest(row) + 0.001 * noise(row, by);
-        let (a, b, c) = (after(3), after(7), after(11));
+        let a = after(3);
+        let b = after(7);
+        let c = after(11);
         let found = suspicions(&table(&[&a, &b, &c], 60));
         assert!(matches!(found[..], [Suspicion::AfterExchange { .. }]), "{found:?}");
         let same = suspicions(&table(&[&slowest, &slowest], 60));

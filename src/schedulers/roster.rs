@@ -284,6 +284,7 @@ impl Roster {
     /// with none.
     pub(super) fn joined(&mut self, worker: Worker, next: Option<Step>) {
         let step = next.unwrap_or(Step(0));
+        // Who is there again has changed its mind, or is another process under its number.
         self.left.remove(worker);
         self.members[worker.index()] =
             Member { doing: WorkerState::Nothing, sent: step, applied: step };

@@ -278,7 +278,8 @@ fn work<V: Numbers>(
                     loss += part.coefficient * part.samples.len() as f64;
                 }
                 if prank == Prank::WildScalar {
-                    loss = if worker.0 % 2 == 0 { f64::INFINITY } else { f64::NEG_INFINITY };
+                    loss =
+                        if worker.0.is_multiple_of(2) { f64::INFINITY } else { f64::NEG_INFINITY };
                 }
                 task.submit(vec![loss]).unwrap();
             }
@@ -1162,7 +1163,9 @@ fn a_scalar_that_is_not_finite_is_nan_for_its_step_and_nothing_else() {
             assert_eq!(parameters, plain.1, "all steps are applied");
             for record in &log.records {
                 let is_wild = record.step == 3;
-                assert!(record.refused.is_empty() && record.rounds.iter().all(|r| r.erased == []));
+                assert!(
+                    record.refused.is_empty() && record.rounds.iter().all(|r| r.erased.is_empty())
+                );
                 assert_eq!(record.doubts.nonfinite_scalars, usize::from(is_wild));
                 let bits = if is_wild { f64::NAN } else { 12.0 }.to_bits();
                 assert_eq!(record.aux[0].to_bits(), bits, "{scheme}: step {}", record.step);

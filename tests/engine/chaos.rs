@@ -806,9 +806,9 @@ impl Chaos<'_> {
                 let there = self.living().len();
                 let fewest = self.mishaps.fewest;
                 let dead = self.dead();
-                !(fewest > 0 && there >= fewest && (self.plan)(there).is_some())
-                    && !left.is_empty()
-                    && left.iter().all(|worker| dead.contains(&worker))
+                let goes_on = fewest > 0 && there >= fewest && (self.plan)(there).is_some();
+                let has_left = |worker: Worker| dead.contains(&worker);
+                !goes_on && !left.is_empty() && left.iter().all(has_left)
             }
             EngineError::NoState { worker } => {
                 let fit = |place: &Place| {

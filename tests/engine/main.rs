@@ -573,7 +573,7 @@ fn who_takes_over_a_state_is_not_waited_for() {
     driver.give(Input::Lost { worker: Worker(1), kept: false }).unwrap();
     let resync = Action::Resync { worker: Worker(1), from: Worker(0) };
     let joined = driver.give(Input::Joined { worker: Worker(1), next: None }).unwrap();
-    assert_eq!(joined, [resync.clone()]);
+    assert_eq!(joined, std::slice::from_ref(&resync));
     assert_eq!(folded(&driver.answer(0, 0, true).unwrap()), Some((0, vec![0])));
     let decided = driver.held(0, 0, 0);
     assert!(matches!(decided[0], Action::Commit { .. }), "worker 0 alone can hold it: {decided:?}");

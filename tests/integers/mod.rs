@@ -73,7 +73,16 @@ pub(crate) fn work(link: Box<dyn Link>, length: usize, may: impl Fn(u64) -> bool
     train(Aggregator::new(link, length, UNIT_SAMPLES), may)
 }
 
-pub(crate) fn train(mut aggregator: Aggregator, may: impl Fn(u64) -> bool) -> Vec<f32> {
+pub(crate) fn train(aggregator: Aggregator, may: impl Fn(u64) -> bool) -> Vec<f32> {
+    train_until(aggregator, may, None)
+}
+
+/// The same by a worker that ends the run for everybody when it applies a step.
+pub(crate) fn train_until(
+    mut aggregator: Aggregator,
+    may: impl Fn(u64) -> bool,
+    last: Option<u64>,
+) -> Vec<f32> {
     let mut parameters = vec![0.0f32; aggregator.length()];
     while let Ok(Some(event)) = aggregator.next_event() {
         match event {
@@ -92,8 +101,11 @@ pub(crate) fn train(mut aggregator: Aggregator, may: impl Fn(u64) -> bool) -> Ve
                 }
                 task.submit(vec![count]).unwrap();
             }
-            Event::Apply(step) => {
+            Event::Apply(mut step) => {
                 parameters.iter_mut().zip(step.gradient()).for_each(|(p, g)| *p -= g / 64.0);
+                if last == Some(step.index) {
+                    step.end_run();
+                }
             }
             Event::Skip(_) => {}
             Event::Provide(request) => request.reply(vec![parameters.clone()]),

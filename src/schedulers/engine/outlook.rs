@@ -41,6 +41,7 @@ impl Engine {
                 if self.narrow(now, out)? {
                     return Ok(());
                 }
+                // Others may be about to leave too, and end the run by that: it is no error yet.
                 if blocked {
                     self.block_by_leaving();
                     return Ok(());

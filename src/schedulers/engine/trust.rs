@@ -138,6 +138,7 @@ impl Engine {
             self.begin_again(now, out)?;
         }
         self.resync_idle(now, out)?;
+        // Who takes over a state is not counted any more: what was waited for may be held now.
         if recalls && self.phase == Phase::Folding {
             self.check_held(now, out)?;
         }

@@ -74,7 +74,7 @@ fn listed(workers: &[usize]) -> String {
 }
 
 impl Cause {
-    /// Calls its workers by their names, of which there is one each; gives back what it said before.
+    /// Calls its workers by their names, of which each has one; gives back what it said before.
     pub(super) fn call_workers(&mut self, names: &[String]) -> String {
         const SHOWN_MOST: usize = 16;
         let before = self.words.clone();

@@ -1,9 +1,10 @@
 //! How sure a gain is, judged on rounds that had no part in choosing.
 //!
-//! What is fastest on a trace is so partly by luck, and its time there is too good. So the newer half
+//! What is fastest on a trace is so partly by luck, and its time there is too good. The newer half
 //! of the trace decides whether to code at all, and the older half judges: each of its blocks is
 //! timed under the scheme that is the fastest after it. Time runs backwards here: series are given
-//! the newest job first.
+//! the newest job first. A code is for a gain whose lower bound by the deciding blocks alone,
+//! one-sided at 95 %, is above 0.
 //!
 //! # Formula
 //! ```text
@@ -36,11 +37,13 @@ const BESIDE: f64 = 0.4;
 const CORRELATED: f64 = 2.0;
 /// Student's 97.5 % quantiles for 4 to 9 degrees of freedom.
 const STUDENT: [f64; 6] = [2.776, 2.571, 2.447, 2.365, 2.306, 2.262];
+/// Student's 95 % quantiles for 2 to 9 degrees of freedom.
+const STUDENT_ONE_SIDED: [f64; 8] = [2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833];
 
 /// Between what the gain lies of choosing the fastest scheme from a trace like this one, at 95 %.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct Interval {
+pub struct GainInterval {
     /// From here.
     pub low: f64,
     /// To here.
@@ -63,7 +66,7 @@ pub(super) struct TooShort {
     blocks: usize,
 }
 
-/// Seconds of the jobs of a trace under one scheme, the newest first, added up: entry `k` is that of
+/// Seconds of the jobs of a trace under one scheme, newest first, added up: entry `k` is that of
 /// the `k` newest.
 pub(super) struct Seconds(Vec<f64>);
 
@@ -116,6 +119,8 @@ impl Gain {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Seen {
     pub(super) gain: f64,
+    /// What it is at least, at 95 %: few blocks that differ much are not enough either.
+    pub(super) least: f64,
     pub(super) without_best: f64,
 }
 
@@ -155,14 +160,24 @@ impl<'a> Judge<'a> {
     fn seen(&self, scheme: &Seconds, jobs: usize) -> Seen {
         let block = self.least.max(jobs / BLOCKS_MOST).min(jobs / DECIDING_LEAST);
         let mut blocks = self.timed(&edges(0, jobs, block.max(1)), |_| scheme);
-        let gain = Gain::over(&blocks).gain;
+        let Gain { gain, squares, uncoded, blocks: count } = Gain::over(&blocks);
+        let free = count.saturating_sub(1).max(1) as f64;
+        let error = (count as f64 * squares / free * self.beside(block)).sqrt()
+            / uncoded.max(f64::MIN_POSITIVE);
+        let student = count.saturating_sub(DECIDING_LEAST).min(STUDENT_ONE_SIDED.len() - 1);
+        let least = gain - STUDENT_ONE_SIDED[student] * error;
         let saved = |block: &(f64, f64)| block.0 - block.1;
         let best =
             (0..blocks.len()).max_by(|a, b| saved(&blocks[*a]).total_cmp(&saved(&blocks[*b])));
         if let Some(best) = best {
             blocks.swap_remove(best);
         }
-        Seen { gain, without_best: Gain::over(&blocks).gain }
+        Seen { gain, least, without_best: Gain::over(&blocks).gain }
+    }
+
+    /// By how much blocks of so many jobs that lie side by side widen a variance.
+    fn beside(&self, block: usize) -> f64 {
+        1.0 + BESIDE * self.memory as f64 / block.max(1) as f64
     }
 
     fn timed<'b>(&self, edges: &[usize], chosen: impl Fn(usize) -> &'b Seconds) -> Vec<(f64, f64)> {
@@ -174,7 +189,7 @@ impl<'a> Judge<'a> {
     }
 
     /// How sure the gain of the fastest of these schemes is, `uncoded` being one of them.
-    pub(super) fn interval(&self, schemes: &[Seconds]) -> Result<Interval, TooShort> {
+    pub(super) fn interval(&self, schemes: &[Seconds]) -> Result<GainInterval, TooShort> {
         let jobs = self.uncoded.jobs();
         let judging = jobs - self.half;
         let block = self.least.max(judging / BLOCKS_MOST);
@@ -191,11 +206,10 @@ impl<'a> Judge<'a> {
         let earlier = Gain::over(&self.timed(&edges(0, self.half, block), |_| decided));
         let count = (judged.blocks + earlier.blocks - 2) as f64;
         let variance = (judged.squares + earlier.squares) / count;
-        let beside = 1.0 + BESIDE * self.memory as f64 / block as f64;
-        let error = (judged.blocks as f64 * variance * beside).sqrt()
+        let error = (judged.blocks as f64 * variance * self.beside(block)).sqrt()
             / judged.uncoded.max(f64::MIN_POSITIVE);
         let student = STUDENT[(judged.blocks - BLOCKS_LEAST).min(STUDENT.len() - 1)];
-        Ok(Interval {
+        Ok(GainInterval {
             low: judged.gain - student * error,
             high: judged.gain + student * error,
             blocks: judged.blocks,
@@ -262,7 +276,7 @@ mod tests {
         assert_eq!(memory(&rising), 25, "a quarter of the trace, and no interval");
     }
 
-    /// Two schemes that are the faster one in turns: what is chosen is always late, and the interval
+    /// Two schemes that are the faster one in turns: what is chosen is always late; the interval
     /// knows it though each scheme seems to gain.
     #[test]
     fn what_is_chosen_is_judged_on_what_comes_after() {
@@ -270,7 +284,7 @@ mod tests {
         let first: Vec<f64> = (0..40).map(|job| if job < 20 { 0.5 } else { 1.6 }).collect();
         let schemes = [seconds(&[1.0; 40]), seconds(&first)];
         let judge = Judge { uncoded: &uncoded, half: 20, memory: 1, least: 3 };
-        assert_eq!(judge.deciding(&schemes[1]), Seen { gain: 0.5, without_best: 0.5 });
+        assert_eq!(judge.deciding(&schemes[1]), Seen { gain: 0.5, least: 0.5, without_best: 0.5 });
         let interval = judge.interval(&schemes).unwrap();
         assert!(interval.low < 0.0, "{interval:?}");
         assert_eq!((interval.blocks, interval.block), (6, 3));
@@ -298,6 +312,18 @@ mod tests {
         let judge = Judge::new(&uncoded, &coded);
         let early = judge.deciding(&coded);
         assert!(early.gain > 0.5 && early.without_best < -0.03, "{early:?}");
+    }
+
+    /// Five blocks of which each gains, but by anything from nothing to much.
+    #[test]
+    fn few_blocks_that_differ_are_no_reason_to_code() {
+        let uncoded = seconds(&[1.0; 30]);
+        let parts = [0.95, 0.6, 1.1, 0.95, 1.0];
+        let coded: Vec<f64> = (0..30).map(|job| parts[job / 3 % 5]).collect();
+        let judge = Judge { uncoded: &uncoded, half: 15, memory: 1, least: 3 };
+        let seen = judge.deciding(&seconds(&coded));
+        assert!((seen.gain - 0.08).abs() < 1e-9 && seen.without_best >= -1e-9, "{seen:?}");
+        assert!(seen.least < 0.0, "{seen:?}");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | screening | every family's parameters, by the same [`simulate`](super::simulate) as everything else: a coarse look, then descents |
 //! | whether to code | by the newer half of the trace alone |
-//! | how sure | the older half, block by block, each under what is fastest without it ([`Interval`]) |
+//! | how sure | [`GainInterval`]: the older half by blocks, each under what is fastest without it |
 //! | cross-check | closed forms for workers that are slow independently |
 //! | causes | what no code cures: slow shares, constantly slow or dead workers, rounds in which everybody is slow |
 
@@ -19,7 +19,7 @@ mod verdict;
 
 pub(crate) use causes::Quickest;
 pub use causes::{Cause, CauseKind};
-pub use judge::Interval;
+pub use judge::GainInterval;
 pub use question::{ClosingRules, PlanError, Question};
 
 use super::Close;
@@ -28,7 +28,7 @@ use crate::codes::registry::Family;
 use crate::delays::{Growth, StragglerStats};
 use families::spaces;
 use formulas::Pool;
-use judge::{Judge, Seconds};
+use judge::{Judge, Seconds, Seen};
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
 use replay::{Replay, Run, Setting};
@@ -38,8 +38,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Fewer rounds (or steps) than that say too little to recommend a code, or how sure anything is.
 pub const ROUNDS_MIN: usize = 20;
-/// Less gain than that is not worth a code; and what costs more than that but for one run of
-/// rounds is not recommended either.
+/// Less gain than that is not worth a code; and what costs time but for one run of rounds is not
+/// recommended either.
 pub const GAIN_MIN: f64 = 0.03;
 /// Replays of a search, as a first guess for its progress.
 const REPLAYS_GUESS: usize = 1500;
@@ -85,8 +85,8 @@ pub struct Candidate {
 pub(crate) struct Doubts {
     /// Without the block of the trace that speaks most for it.
     pub(crate) whole: f64,
-    /// The gain in the newer half, and the same without its best block.
-    newer: (f64, f64),
+    /// What its newer half says.
+    newer: Seen,
 }
 
 /// A scheme that was tried: time against work.
@@ -122,13 +122,13 @@ pub struct Plan {
     /// Time per job without a code.
     pub baseline: f64,
     /// The fastest exact scheme that the newer half of the trace speaks for, or `uncoded` where
-    /// none gains [`GAIN_MIN`] there.
+    /// none gains [`GAIN_MIN`] there, or none surely gains anything (one-sided, at 95 %).
     pub recommended: String,
     /// Share of the uncoded time that it saves on this trace.
     pub gain: f64,
     /// Between what the gain of choosing so lies on traces like this one, at 95 %; none where
     /// nothing is gained, and where the trace is too short to say.
-    pub interval: Option<Interval>,
+    pub interval: Option<GainInterval>,
     /// Two sentences.
     pub why: String,
     /// The best of every family within the limits, and `uncoded`; the fastest first.
@@ -146,14 +146,15 @@ pub struct Plan {
 }
 
 impl Candidate {
-    /// Its gain by the newer half of the trace; nothing where that is too short.
-    fn newer_gain(&self) -> f64 {
-        self.doubts.map_or(0.0, |doubts| doubts.newer.0)
+    /// Whether the newer half of the trace says that it is worth it, and surely gains.
+    fn newer_is_worth_it(&self) -> bool {
+        let newer = self.doubts.map(|doubts| doubts.newer);
+        newer.is_some_and(|newer| newer.gain >= GAIN_MIN && newer.least > 0.0)
     }
 
-    /// The same without the rounds that speak most for it.
+    /// Its gain by the newer half without the rounds that speak most for it.
     fn newer_without_best(&self) -> f64 {
-        self.doubts.map_or(f64::NEG_INFINITY, |doubts| doubts.newer.1)
+        self.doubts.map_or(f64::NEG_INFINITY, |doubts| doubts.newer.without_best)
     }
 }
 
@@ -346,7 +347,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What may be chosen of all that was tried, `uncoded` first, to be judged; none where the trace
+    /// What may be chosen of all that was tried, `uncoded` first, judged; none where the trace
     /// is too short.
     fn judged(&self, tried: &[Run]) -> Option<Vec<Seconds>> {
         let Question { max_work, inexact, .. } = *self.question;
@@ -374,9 +375,8 @@ impl<'a> Planner<'a> {
             );
             let doubts = judge.as_ref().map(|judge| {
                 let seconds = seconds(run);
-                let newer = judge.deciding(&seconds);
                 let whole = judge.whole(&seconds).without_best;
-                Doubts { whole, newer: (newer.gain, newer.without_best) }
+                Doubts { whole, newer: judge.deciding(&seconds) }
             });
             Candidate {
                 scheme: run.setting.scheme.clone(),
@@ -413,9 +413,8 @@ impl<'a> Planner<'a> {
         let fastest =
             eligible().min_by(|a, b| whole(a).total_cmp(&whole(b))).unwrap_or(&uncoded).clone();
         // Whether to code at all is for the newer half of the trace to say.
-        let is_spoken_for = |candidate: &&Candidate| candidate.newer_without_best() >= -GAIN_MIN;
-        let worth_it = |candidate: &Candidate| candidate.newer_gain() >= GAIN_MIN;
-        let to_code = eligible().filter(is_spoken_for).any(worth_it);
+        let is_spoken_for = |candidate: &&Candidate| candidate.newer_without_best() >= 0.0;
+        let to_code = eligible().filter(is_spoken_for).any(Candidate::newer_is_worth_it);
         let choice = eligible()
             .filter(|candidate| {
                 candidate.scheme == "uncoded" || to_code && is_spoken_for(candidate)

@@ -12,7 +12,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClosingRules {
-    /// Those of schemes without delay as soon as they can be decoded, those of others incrementally,
+    /// Those of schemes without delay as soon as they can be decoded, those of others step by step,
     /// with the deadline that is found best for each.
     #[default]
     Usual,

@@ -48,7 +48,13 @@ impl Search<'_> {
     fn order_within(max_work: f64, a: &Run, b: &Run) -> Ordering {
         let excess = |run: &Run| (run.work - max_work).max(0.0);
         let compared = excess(a).total_cmp(&excess(b)).then(a.cost().total_cmp(&b.cost()));
-        compared.then(a.work.total_cmp(&b.work)).then(a.delay.cmp(&b.delay))
+        let compared = compared.then(a.work.total_cmp(&b.work)).then(a.delay.cmp(&b.delay));
+        // What is equal comes in any order from a map and from threads; a plan is one all the same.
+        let of = |run: &Run| (run.setting.scheme.text().to_owned(), run.setting.mu.unwrap_or(0.0));
+        compared.then_with(|| {
+            let ((text, mu), (other, other_mu)) = (of(a), of(b));
+            text.cmp(&other).then(mu.total_cmp(&other_mu))
+        })
     }
 
     /// Replays of the whole trace that the search came to, the best among them.

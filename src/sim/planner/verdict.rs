@@ -1,6 +1,6 @@
 //! What to say about a plan.
 
-use super::{Candidate, Cause, GAIN_MIN, Interval, Question, ROUNDS_MIN};
+use super::{Candidate, Cause, GAIN_MIN, GainInterval, Question, ROUNDS_MIN};
 use crate::codes::registry::{Family, listed};
 use crate::delays::StragglerSummary;
 
@@ -43,11 +43,12 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
         (true, _) => format!("waits for everybody: {} slower", percent(slower)),
         (_, gain) if gain < 0.0 => "slower than uncoded".into(),
         _ if candidate.doubts.is_none() => "too few rounds to say".into(),
-        _ if candidate.newer_without_best() < -GAIN_MIN => format!(
+        (_, gain) if gain < GAIN_MIN => format!("gains less than {:.0} %", 100.0 * GAIN_MIN),
+        _ if candidate.newer_without_best() < 0.0 => format!(
             "too unsure: without one run of rounds it costs {} more time",
             percent(-candidate.newer_without_best())
         ),
-        (_, gain) if gain < GAIN_MIN => format!("gains less than {:.0} %", 100.0 * GAIN_MIN),
+        _ if slower < 0.0 => "too unsure by the newer half of the rounds".into(),
         _ if candidate.work < 0.95 * choice.work => {
             format!(
                 "{} slower, at {:.2} times its work",
@@ -63,7 +64,7 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
 pub(super) fn why(
     choice: &Candidate,
     fastest: &Candidate,
-    (interval, jobs): (Option<Interval>, usize),
+    (interval, jobs): (Option<GainInterval>, usize),
     (causes, found): (&[Cause], &StragglerSummary),
 ) -> String {
     let ratio = found.bound_by_median;

@@ -1,9 +1,7 @@
 //! What workers have spent on rounds, as they report it: also those that nobody waited for.
 
-use crate::doctor::WorkReport;
 use crate::ids::{Part, Round, Task, Worker};
 use crate::transport::TaskSpent;
-use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::VecDeque;
 
@@ -37,14 +35,25 @@ impl Serialize for SpentRecord {
     }
 }
 
+/// Such a list as it is read.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ReadSpent {
+    Whole((u64, Worker, f64, f64, f64, u64)),
+    /// Of a record that does not tell units.
+    WithoutUnits((u64, Worker, f64, f64, f64)),
+}
+
 impl<'de> Deserialize<'de> for SpentRecord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let WorkReport { round, worker, computed, progress, came, units } =
-            Deserialize::deserialize(deserializer)?;
-        let worker = u32::try_from(worker)
-            .map_err(|_| Error::custom(format!("{worker} is no worker's number")))?;
-        let units = units.unwrap_or(0);
-        Ok(Self { round, worker: Worker(worker), computed, progress, came, units })
+        let (round, worker, computed, progress, came, units) =
+            match ReadSpent::deserialize(deserializer)? {
+                ReadSpent::Whole(list) => list,
+                ReadSpent::WithoutUnits((round, worker, computed, progress, came)) => {
+                    (round, worker, computed, progress, came, 0)
+                }
+            };
+        Ok(Self { round, worker, computed, progress, came, units })
     }
 }
 

@@ -368,7 +368,7 @@ impl NodeExchanges {
             return Err(format!("{step} while steps from {} on are under way", self.first));
         }
         let of_step = self.open.range((step, 0)..=(step, u32::MAX));
-        let last = of_step.map(|(key, _)| key.1).last().unwrap_or_default();
+        let last = of_step.map(|(key, _)| key.1).next_back().unwrap_or_default();
         if attempt > last.saturating_add(ATTEMPTS_AHEAD) {
             return Err(format!("attempt {attempt} at {step}, of which {last} is the last"));
         }

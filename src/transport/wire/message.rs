@@ -592,6 +592,9 @@ pub enum Across {
 }
 
 /// The bytes of a control body.
+///
+/// # Panics
+/// Where a message cannot be written as JSON, which is so of none of this program.
 pub fn encode(message: &impl Serialize) -> Vec<u8> {
     let mut body = Vec::with_capacity(512);
     serde_json::to_writer(&mut body, message).expect("control messages are plain data");

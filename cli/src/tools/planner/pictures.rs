@@ -15,6 +15,8 @@ const WORK_SHOWN: f64 = 8.0;
 const LOW: f64 = 0.15;
 /// Points drawn at most, evenly chosen.
 const POINTS_MAX: usize = 1500;
+/// Where the marks of the legend of times against work are, from the top.
+const LEGEND: i32 = 45;
 
 fn failed(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("picture: {error}")
@@ -88,8 +90,8 @@ fn legend(canvas: &Canvas<'_>) -> anyhow::Result<()> {
         (480, 6, SERIES[0].stroke_width(2), "recommended"),
     ];
     for (left, size, style, words) in legend {
-        canvas.draw(&Circle::new((left + 5, 45), size, style)).map_err(failed)?;
-        text(canvas, (left + 18, 38), 13, words)?;
+        canvas.draw(&Circle::new((left + 5, LEGEND), size, style)).map_err(failed)?;
+        text(canvas, (left + 18, LEGEND - 7), 13, words)?;
     }
     Ok(())
 }
@@ -111,7 +113,7 @@ fn work_shown(plan: &Plan) -> (f64, f64) {
     (least - margin, greatest + margin)
 }
 
-/// A bar per candidate over an axis of seconds per job: full where the scheme is exact, hollow where
+/// A bar per candidate over an axis of seconds per job: full where a scheme is exact, hollow where
 /// it is not.
 pub(crate) fn by_scheme(plan: &Plan) -> anyhow::Result<String> {
     let left = 300;
@@ -187,8 +189,10 @@ mod tests {
         assert!(least < fewest && most > greatest, "{least} {fewest} {greatest} {most}");
         assert!(most - least < 1.15 * (greatest - fewest) + 0.1, "{least} {most}");
         let svg = time_against_work(&found).unwrap();
-        let dots = svg.split("<circle cx=\"").skip(1);
-        let heights = dots.map(|dot| dot.split('"').nth(2).unwrap().parse::<i32>().unwrap());
-        assert!(heights.clone().count() > 5 && heights.clone().all(|y| y > 55), "{svg}");
+        let marks = svg.split("<circle cx=\"").skip(1);
+        let height = |mark: &str| mark.split('"').nth(2).unwrap().parse::<i32>().unwrap();
+        let (legend, dots): (Vec<i32>, Vec<i32>) = marks.map(height).partition(|y| *y == LEGEND);
+        assert_eq!(legend.len(), 4, "a mark for each word: {svg}");
+        assert!(dots.len() > 5 && dots.iter().all(|y| *y > LEGEND + 10), "{svg}");
     }
 }
