@@ -246,9 +246,7 @@ mod tests {
         let noise = |row: usize, by: usize| (row * by % 17) as f64 / 17.0;
         let slowest = |row: usize| 1.5 + 0.05 * noise(row, 5);
         let after = |by: usize| move |row: usize| slowest(row) + 0.001 * noise(row, by);
-        let a = after(3);
-        let b = after(7);
-        let c = after(11);
+        let [a, b, c] = [3, 7, 11].map(after);
         let found = suspicions(&table(&[&a, &b, &c], 60));
         assert!(matches!(found[..], [Suspicion::AfterExchange { .. }]), "{found:?}");
         let same = suspicions(&table(&[&slowest, &slowest], 60));
@@ -257,7 +255,7 @@ mod tests {
         let slow = |row: usize| 1.5 * a(row);
         assert_eq!(suspicions(&table(&[&a, &b, &c, &slow], 60)), []);
         let before = |by: usize| move |row: usize| 1.0 + 0.05 * noise(row, by);
-        let (a, b, c) = (before(3), before(7), before(11));
+        let [a, b, c] = [3, 7, 11].map(before);
         assert_eq!(suspicions(&table(&[&a, &b, &c], 60)), []);
     }
 
