@@ -68,6 +68,7 @@ impl Parting {
     }
 
     /// The same with a reason that can be shown, also if another program wrote it.
+    #[cfg(any(feature = "tcp", test))]
     #[must_use]
     pub(super) fn checked(self) -> Self {
         Self { reason: line(&self.reason), ..self }
