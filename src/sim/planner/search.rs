@@ -50,11 +50,10 @@ impl Search<'_> {
         let compared = excess(a).total_cmp(&excess(b)).then(a.cost().total_cmp(&b.cost()));
         let compared = compared.then(a.work.total_cmp(&b.work)).then(a.delay.cmp(&b.delay));
         // What is equal comes in any order from a map and from threads; a plan is one all the same.
-        let of = |run: &Run| (run.setting.scheme.text().to_owned(), run.setting.mu.unwrap_or(0.0));
-        compared.then_with(|| {
-            let ((text, mu), (other, other_mu)) = (of(a), of(b));
-            text.cmp(&other).then(mu.total_cmp(&other_mu))
-        })
+        let mu = |run: &Run| run.setting.mu.unwrap_or(0.0);
+        compared
+            .then_with(|| a.setting.scheme.text().cmp(b.setting.scheme.text()))
+            .then_with(|| mu(a).total_cmp(&mu(b)))
     }
 
     /// Replays of the whole trace that the search came to, the best among them.
