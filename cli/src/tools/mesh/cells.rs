@@ -1,4 +1,5 @@
-//! Delays of ranks as delays of workers: a cell is as late as its latest rank.
+//! Delays of ranks as delays of workers: a cell is as late as its latest rank. One with a rank
+//! whose delay is not known is not known, one with a rank that never answered never answers.
 
 use crate::limits::WORKERS;
 use crate::output::Output;
@@ -61,7 +62,8 @@ fn write_rows<R: BufRead>(
     let bar = output.file_bar(Path::new(name), true);
     to_output(Some(out), output.out, |output| {
         let mut line = 0;
-        while let Some(row) = rows.next() {
+        // As told, so that `plan` says by itself what is left out of the cells.
+        while let Some(row) = rows.next_as_told() {
             let row = row.or_input()?;
             line += 1;
             if rows.line() != line {
@@ -72,7 +74,9 @@ fn write_rows<R: BufRead>(
             }
             let mut cells = vec![0.0f64; mesh.workers()];
             for (worker, delay) in workers.iter().zip(row) {
-                cells[*worker] = cells[*worker].max(delay);
+                let cell = &mut cells[*worker];
+                // `f64::max` would take the other number for one that is not known.
+                *cell = if delay.is_nan() || cell.is_nan() { f64::NAN } else { cell.max(delay) };
             }
             write_row(output, &cells).or_work()?;
             bar.set_position(rows.bytes_read());
