@@ -70,7 +70,8 @@ impl Engine {
         if self.roster.is_deserted() {
             return Err(self.too_many_lost());
         }
-        if self.roster.any_goes_on(self.steps.next) {
+        // Known once, it stays known: who went on may be lost before the moment is over.
+        if self.leaving.ends_at.is_some() || self.roster.any_goes_on(self.steps.next) {
             let ends_at = *self.leaving.ends_at.get_or_insert(now + SETTLE_SECONDS);
             if now >= ends_at {
                 return Err(self.too_many_lost());
