@@ -52,11 +52,22 @@ impl RunConfig {
     pub const LENGTH: RangeInclusive<u64> = 1..=1 << 36;
     /// Decided steps that may be kept.
     pub const LOG_STEPS: RangeInclusive<u64> = 1..=1 << 20;
-    /// Decided steps that are kept if nothing else is said.
+    /// Most decided steps that are kept if nothing else is said.
     pub const USUAL_LOG_STEPS: u64 = 16;
+    /// Bytes of `f32` that they take at most, as long as a scheme's delay does not ask for more.
+    pub const USUAL_LOG_BYTES: usize = 256 << 20;
 
     /// A run over gradients of `length` numbers, everything else as is usual, to be changed field
     /// by field.
+    ///
+    /// These defaults are those of every way to make a run: [`Builder`](crate::train::Builder), the
+    /// bundled trainer, `codedgrad serve`, the Python package and `simulate --as-trained`. One job
+    /// per step, of one model. A round is given up after [`Limits::max_wait_seconds`] = 60; lost
+    /// workers are not waited for (`return_seconds` = 0) and the run does not go on with fewer
+    /// (`min_workers` = none); approximate schemes wait for nobody (`grace_seconds` = 0). Vectors
+    /// travel as `f32`, results are added up by one tree
+    /// ([`Reduce::Tree`](crate::schedulers::Reduce)), and [`RunConfig::usual_log_steps`] decided
+    /// steps are kept.
     #[must_use]
     pub fn new(shape: Shape, length: usize, steps: u64) -> Self {
         Self {
@@ -66,10 +77,27 @@ impl RunConfig {
             format: NumberFormat::default(),
             length,
             result_length: length,
-            log_steps: Self::USUAL_LOG_STEPS,
+            log_steps: Self::usual_log_steps(length, 0),
             first: Step(0),
             end: Step(steps),
         }
+    }
+
+    /// Decided steps that are kept for those who missed some, if nothing else is said: 16, fewer
+    /// where they would take more than 256 MiB, and always one more than the scheme's delay.
+    ///
+    /// ```
+    /// use codedgrad::run::RunConfig;
+    /// assert_eq!(RunConfig::usual_log_steps(1000, 0), 16);
+    /// // 100 million numbers are 381 MiB.
+    /// assert_eq!(RunConfig::usual_log_steps(100_000_000, 0), 1);
+    /// assert_eq!(RunConfig::usual_log_steps(100_000_000, 3), 4);
+    /// ```
+    #[must_use]
+    pub fn usual_log_steps(length: usize, delay: usize) -> u64 {
+        let each = size_of::<f32>() * length.max(1);
+        let bounded = (Self::USUAL_LOG_BYTES / each) as u64;
+        bounded.min(Self::USUAL_LOG_STEPS).max(delay as u64 + 1)
     }
 
     /// Whether the run can be made under a scheme for so many workers and units, whose jobs take

@@ -8,7 +8,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::{DelayRows, Unit};
 use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
-use codedgrad::schedulers::{Engine, Reduce, VirtualClock};
+use codedgrad::schedulers::{Engine, VirtualClock};
 use codedgrad::sim::{DecodedStep, EngineOutcome, EngineRound, over_engine};
 use program::{MODEL, codedgrad, flags, json, text};
 use serde_json::{Value, json};
@@ -94,8 +94,7 @@ impl Case {
             limits: Limits { mu: self.mu, grace_seconds: self.grace, ..Limits::default() },
             ..RunConfig::new(shape, 1, self.jobs / self.micro_steps)
         };
-        let reduce = Reduce::usual(scheme.facts());
-        let engine = Engine::new(scheme, config, 0).unwrap().reducing(reduce);
+        let engine = Engine::new(scheme, config, 0).unwrap();
         let file = folder.join(self.delays);
         let name = if file.exists() { file.to_str().unwrap() } else { self.delays };
         let mut rows = DelayRows::open(name, Some(self.workers), 1).unwrap();

@@ -178,6 +178,12 @@ impl Engine {
         &self.config
     }
 
+    /// Where it has results added up.
+    #[must_use]
+    pub fn reduce(&self) -> Reduce {
+        self.reduce
+    }
+
     /// When the driver should send a [`Input::Tick`] if nothing else happens before: there is such
     /// a time from [`Input::Begin`] to [`Action::Finish`], and a run in which nothing happens but
     /// ticks comes to its end.

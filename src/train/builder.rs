@@ -3,16 +3,16 @@
 mod error;
 #[cfg(feature = "tcp")]
 mod served;
+mod timing;
 
 pub use error::BuildError;
 #[cfg(feature = "tcp")]
 pub use served::{Open, Served};
 
 use super::aggregator::{Aggregator, Membership};
-use super::{Auto, Coordinator, Policy, RunClock, Using, VirtualClock};
+use super::{Auto, Coordinator, Policy, RunClock, Using};
 use crate::codes::sequential::{Accept, Horizon, Scheme};
 use crate::codes::{ParameterError, SchemeSpec};
-use crate::delays::{Delays, Unit};
 use crate::ids::{Job, Step, Worker};
 use crate::run::{Jobs, Limits, NumberFormat, RunConfig, Shape};
 use crate::schedulers::{Engine, Reduce};
@@ -20,9 +20,7 @@ use crate::transport::local::{self, LocalTransport};
 use crate::transport::{RunFacts, Transport};
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
-
-/// Most injected delays, which are all drawn before the run.
-const DELAYS_MAX: u64 = 1 << 26;
+use timing::{Clock, Time};
 
 /// A run as its user tells it: every number once, in any order, and at the end where its workers
 /// are, threads of this process ([`Builder::local`]) or processes that join over TCP
@@ -72,6 +70,8 @@ pub struct Builder {
     /// What is told of what is trained, or learned from the first worker.
     facts: RunFacts,
     first: u64,
+    /// Number of the first round.
+    round: u64,
     result_length: Option<usize>,
     limits: Limits,
     format: NumberFormat,
@@ -84,15 +84,6 @@ pub struct Builder {
     port: served::Port,
 }
 
-/// How a run's time goes by, as it is told.
-#[derive(Clone, Debug, Default)]
-struct Time {
-    /// Who is late on purpose, and the seed of it.
-    delays: Option<(String, u64)>,
-    step_seconds: Option<f64>,
-    modelled: bool,
-}
-
 /// A run that can be made.
 struct Plan {
     engine: Engine,
@@ -102,26 +93,6 @@ struct Plan {
     /// Whether the coordinator looks at results itself.
     #[cfg(feature = "tcp")]
     judged: bool,
-}
-
-/// The clock that a run will have.
-struct Clock {
-    delays: Delays,
-    rounds: usize,
-    step_seconds: f64,
-    modelled: bool,
-}
-
-impl Clock {
-    /// The clock, which runs from now on.
-    fn start(&self, workers: usize) -> RunClock {
-        let Self { delays, rounds, step_seconds, modelled } = self;
-        if *modelled {
-            let model = VirtualClock { step_seconds: *step_seconds };
-            return RunClock::modelled(workers, delays, *rounds, model, 0.0);
-        }
-        RunClock::wall(workers, delays, *rounds, *step_seconds)
-    }
 }
 
 impl Coordinator<LocalTransport> {
@@ -146,6 +117,7 @@ impl Coordinator<LocalTransport> {
             workers: None,
             facts: RunFacts::default(),
             first: 0,
+            round: 0,
             result_length: None,
             limits: Limits::default(),
             format: NumberFormat::default(),
@@ -228,17 +200,30 @@ impl Builder {
         self
     }
 
-    /// The step with which it begins, 0 unless it goes on from a checkpoint.
+    /// The step with which it begins, 0 unless it goes on from a checkpoint; the number of steps if
+    /// all of them are in that: such a run ends at once.
     ///
     /// ```
     /// # use codedgrad::train::Coordinator;
     /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
     /// assert!(run.clone().first(99).local().is_ok());
-    /// let error = run.first(100).local().err().unwrap();
-    /// assert_eq!(error.to_string(), "first is 100: it must be from 0 to 99");
+    /// let error = run.first(101).local().err().unwrap();
+    /// assert_eq!(error.to_string(), "first is 101: it must be from 0 to 100");
     /// ```
     pub fn first(mut self, step: u64) -> Self {
         self.first = step;
+        self
+    }
+
+    /// Number of its first round, 0 unless the record of an earlier run is gone on with.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.first(50).round(57).local().is_ok());
+    /// ```
+    pub fn round(mut self, round: u64) -> Self {
+        self.round = round;
         self
     }
 
@@ -300,6 +285,20 @@ impl Builder {
         self
     }
 
+    /// How long anybody is waited for, all at once; what was told of it before is forgotten.
+    ///
+    /// ```
+    /// # use codedgrad::{run::Limits, train::Coordinator};
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// let limits = Limits { return_seconds: 30.0, ..Limits::default() };
+    /// assert_eq!(run.limits(limits).engine()?.config().limits.return_seconds, 30.0);
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
     /// How long a round may stay open before the run gives up on workers that never came, at most a
     /// year; a minute if not told.
     ///
@@ -357,8 +356,8 @@ impl Builder {
         self
     }
 
-    /// Decided steps that are kept for workers that missed some, more than the scheme's delay; 16,
-    /// or as many as the scheme takes, if not told.
+    /// Decided steps that are kept for workers that missed some, more than the scheme's delay;
+    /// [`RunConfig::usual_log_steps`] if not told.
     ///
     /// ```
     /// # use codedgrad::train::Coordinator;
@@ -453,52 +452,6 @@ impl Builder {
     }
 }
 
-/// For experiments: a run in which workers are late on purpose, or on a modelled clock.
-impl Builder {
-    /// Has workers be late as a preset or a CSV file of seconds says ([`Delays::open`]), presets
-    /// as `seed` draws them. Presets count in the compute time of an uncoded step:
-    /// [`Builder::step_seconds`].
-    ///
-    /// ```
-    /// # use codedgrad::train::Coordinator;
-    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
-    /// assert!(run.clone().delays("hotspot", 7).step_seconds(0.01).local().is_ok());
-    /// let error = run.delays("hotspot", 7).local().err().unwrap();
-    /// assert!(error.to_string().contains("say .step_seconds(0.1)"));
-    /// ```
-    pub fn delays(mut self, text: impl Into<String>, seed: u64) -> Self {
-        self.time.delays = Some((text.into(), seed));
-        self
-    }
-
-    /// Compute time of an uncoded step in seconds, in which preset delays and the modelled clock
-    /// count.
-    ///
-    /// ```
-    /// # use codedgrad::train::Coordinator;
-    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
-    /// let error = run.step_seconds(f64::NAN).local().err().unwrap();
-    /// assert!(error.to_string().starts_with("step_seconds is NaN: it must be a finite number"));
-    /// ```
-    pub fn step_seconds(mut self, seconds: f64) -> Self {
-        self.time.step_seconds = Some(seconds);
-        self
-    }
-
-    /// Has time be modelled ([`VirtualClock`]): nobody sleeps, and the record of a run is the same
-    /// every time.
-    ///
-    /// ```
-    /// # use codedgrad::train::Coordinator;
-    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
-    /// assert!(run.modelled().step_seconds(1.0).local().is_ok());
-    /// ```
-    pub fn modelled(mut self) -> Self {
-        self.time.modelled = true;
-        self
-    }
-}
-
 impl Builder {
     /// The run over threads of this process: its coordinator, and what every worker's thread takes
     /// to its trainer, worker 0's first.
@@ -531,6 +484,47 @@ impl Builder {
         Ok((planned(coordinator, policy), aggregators))
     }
 
+    /// The run over workers that are already behind a transport, each with an [`Aggregator`] of its
+    /// own, and on a clock of its own: for transports other than threads and TCP.
+    ///
+    /// # Errors
+    /// [`BuildError`] with what is wrong and what would be right.
+    ///
+    /// ```
+    /// use codedgrad::delays::Delays;
+    /// use codedgrad::train::{Coordinator, RunClock};
+    /// use codedgrad::transport::local;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// let (transport, _links) = local::connect(4);
+    /// let _coordinator = run.over(transport, RunClock::wall(4, &Delays::None, 0, 0.0))?;
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    pub fn over<T: Transport>(
+        mut self,
+        transport: T,
+        clock: RunClock,
+    ) -> Result<Coordinator<T>, BuildError> {
+        self.auto = self.auto.map(|auto| auto.waits_if(clock.is_virtual()));
+        let Plan { engine, policy, .. } = self.plan()?;
+        Ok(planned(Coordinator::new(transport, engine, clock), policy))
+    }
+
+    /// The engine of the run, for [`over_engine`](crate::sim::over_engine): what it would decide,
+    /// without workers.
+    ///
+    /// # Errors
+    /// [`BuildError`] with what is wrong and what would be right.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert_eq!(run.engine()?.facts().tolerance, 1);
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    pub fn engine(self) -> Result<Engine, BuildError> {
+        Ok(self.plan()?.engine)
+    }
+
     /// Checks everything that was told.
     fn plan(&self) -> Result<Plan, BuildError> {
         let spec = self.spec()?;
@@ -552,18 +546,18 @@ impl Builder {
         let config = RunConfig {
             shape: Shape { workers, units, unit_samples },
             jobs,
-            limits: self.limits()?,
+            limits: self.checked_limits()?,
             format: self.format,
             length,
             result_length,
-            log_steps: self.kept(delay as u64)?,
+            log_steps: self.kept(length, delay, jobs.models)?,
             first: Step(steps.start),
             end: Step(steps.end),
         };
         jobs.check(delay)?;
         let clock = self.clock(&config, delay as u64)?;
         let mut engine =
-            Engine::new(scheme, config, 0)?.reducing(self.reduce).restoring(self.restores);
+            Engine::new(scheme, config, self.round)?.reducing(self.reduce).restoring(self.restores);
         ranged("unit_tries", self.limits.unit_tries.into(), 1..=u32::MAX.into())?;
         if let Some(fewest) = self.limits.min_workers {
             ranged("min_workers", fewest as u64, 1..=workers as u64)?;
@@ -608,7 +602,7 @@ impl Builder {
         ranged("micro_steps", micro_steps, 0..=most)?;
         ranged("models", models, 0..=most)?;
         let steps = ranged("steps", steps, 1..=most / each)?;
-        let first = ranged("first", self.first, 0..=steps - 1)?;
+        let first = ranged("first", self.first, 0..=steps)?;
         Ok((Jobs { models, micro_steps }, first..steps))
     }
 
@@ -634,7 +628,7 @@ impl Builder {
         Ok(spec.scheme(workers, units, jobs).unwrap_or(own))
     }
 
-    fn limits(&self) -> Result<Limits, BuildError> {
+    fn checked_limits(&self) -> Result<Limits, BuildError> {
         let Limits { max_wait_seconds: value, mu, .. } = self.limits;
         if value <= 0.0 {
             let (what, right) = ("max_wait", "of seconds above 0");
@@ -645,37 +639,16 @@ impl Builder {
     }
 
     /// Decided steps that are kept under a scheme of a delay.
-    fn kept(&self, delay: u64) -> Result<u64, BuildError> {
+    fn kept(&self, length: usize, delay: usize, models: u64) -> Result<u64, BuildError> {
+        let least = delay as u64 + 1;
         match self.log_steps {
-            Some(steps) => ranged("log_steps", steps, delay + 1..=*RunConfig::LOG_STEPS.end()),
-            None => Ok(RunConfig::USUAL_LOG_STEPS.max(delay + 1)),
+            Some(steps) => ranged("log_steps", steps, least..=*RunConfig::LOG_STEPS.end()),
+            // The run may change to a scheme whose jobs overlap as far as its models allow.
+            None => Ok(RunConfig::usual_log_steps(
+                length,
+                delay.max((models as usize).saturating_sub(1)),
+            )),
         }
-    }
-
-    /// The clock of a run under a scheme of a delay.
-    fn clock(&self, run: &RunConfig, delay: u64) -> Result<Clock, BuildError> {
-        let Time { delays, step_seconds: told_seconds, modelled } = &self.time;
-        let step_seconds = told_seconds.unwrap_or(0.0);
-        not_negative("step_seconds", step_seconds)?;
-        let workers = run.shape.workers;
-        let steps = run.end.0 - run.first.0;
-        let micro_steps = run.jobs.micro_steps;
-        let each = if micro_steps > 1 { micro_steps + delay } else { 1 };
-        let rounds = steps.saturating_mul(each).saturating_add(delay);
-        let (mut rounds, mut injected) = (rounds as usize, Delays::None);
-        if let Some((text, seed)) = delays {
-            let drawn = (rounds as u64).saturating_mul(workers as u64);
-            ranged("the number of delays", drawn, 1..=DELAYS_MAX)?;
-            injected = Delays::for_rounds(text, workers, *seed, rounds)?;
-        } else {
-            rounds = 0;
-        }
-        let in_steps = delays.is_some() && injected.unit() == Unit::StepTimes;
-        if in_steps || *modelled {
-            let what = "the compute time of an uncoded step";
-            told(*told_seconds, what, ".step_seconds(0.1) for a tenth of a second")?;
-        }
-        Ok(Clock { delays: injected, rounds, step_seconds, modelled: *modelled })
     }
 }
 

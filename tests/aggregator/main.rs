@@ -747,6 +747,41 @@ fn a_worker_holds_one_sum_per_open_step() {
     folded("defer:T=1,cap=3,cut=4", 32, 2, 1, 3);
 }
 
+/// What docs/benchmarks.md has of the memory of each way to add up: `cargo test --test aggregator
+/// peaks_of_both_orders -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints a table"]
+fn peaks_of_both_orders() {
+    for (scheme, units, models, micro_steps) in [
+        ("groups:s=1", 16, 1, 1),
+        ("queue:m=4", 32, 1, 1),
+        ("defer:T=1,cap=3,cut=4", 32, 2, 1),
+        ("sr-sgc:B=1,W=2,lambda=3", 16, 2, 1),
+        ("sr-sgc:B=1,W=2,rep,s=3", 16, 2, 1),
+        ("m-sgc:B=1,W=2,lambda=3", 40, 2, 1),
+        ("m-sgc:B=1,W=2,lambda=3", 40, 1, 6),
+        ("m-sgc:B=2,W=3,lambda=3", 64, 4, 1),
+        ("m-sgc:B=2,W=5,lambda=3", 112, 6, 1),
+    ] {
+        let [tree, worker] = [Reduce::Tree, Reduce::Worker].map(|reduce| {
+            let steps = if models > 1 { 12 } else { 3 };
+            let run_clock = RunClock::wall(8, &Delays::None, 0, 0.0);
+            let prank = |_, _| Prank::Unhurried;
+            let (outcome, _, log) = train(Setup {
+                units,
+                models,
+                micro_steps,
+                reduce,
+                mischief: &prank,
+                ..setup(scheme, 8, steps, run_clock)
+            });
+            assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
+            log.peaks.into_iter().max().unwrap()
+        });
+        println!("| `{scheme}` | {models} | {micro_steps} | {worker} | {tree} |");
+    }
+}
+
 /// A worker that dies takes its sums with it: their tasks are open again and others compute them.
 #[test]
 fn sums_of_a_dead_worker_are_computed_again() {

@@ -11,25 +11,20 @@ use codedgrad::delays::Delays;
 use codedgrad::gpu::Vector;
 #[cfg(feature = "candle-cuda")]
 use codedgrad::gpu::cuda::DeviceVector;
-use codedgrad::ids::{Job, Step, Worker};
-use codedgrad::run::{ConfigError, Jobs, Limits, NumberFormat, RunConfig, Shape};
+use codedgrad::ids::{Job, Worker};
+use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
 use codedgrad::schedulers::{Engine, Reduce};
 use codedgrad::train::{
-    AdamWConfig, Aggregator, AggregatorError, Auto, ComputeTask, Coordinator, Event, Flow,
-    Happened, Observer, Outcome, RunClock, RunError, StepRecord,
+    AdamWConfig, Aggregator, AggregatorError, Auto, BuildError, Builder, ComputeTask, Coordinator,
+    Event, Flow, Happened, Observer, Outcome, RunClock, RunError, StepRecord,
 };
 use codedgrad::transport::{Decoded, Link, State, Transport, local};
 use std::convert::Infallible;
-use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use thiserror::Error;
 
-/// Bytes of decoded gradients kept for workers that missed some steps.
-const LOG_BYTES_MAX: usize = 256 << 20;
-/// Most steps kept for them, however small the model.
-const LOG_STEPS_MAX: u64 = 64;
 /// Uncoded steps run to find out how long one takes; the first ones only warm up.
 const CALIBRATION_STEPS: u64 = 6;
 
@@ -57,9 +52,8 @@ pub struct LocalRun {
     pub optimizer: AdamWConfig,
     /// Whether the observer has a state for workers that come when no other has one.
     pub restores: bool,
-    /// Where results are added up; if not given, where that keeps the bits of uncoded training at
-    /// no cost.
-    pub reduce: Option<Reduce>,
+    /// Where results are added up.
+    pub reduce: Reduce,
     /// Faults to inject.
     pub faults: Vec<Fault>,
     /// Workers that return wrong results.
@@ -75,13 +69,13 @@ pub enum TrainError {
     /// The scheme does not fit.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
-    /// The scheme and the way its jobs are made up do not fit.
+    /// No run can be made of what was told.
     #[error("{scheme}: {source}")]
-    Config {
+    Build {
         /// The scheme.
         scheme: String,
-        /// What does not fit.
-        source: ConfigError,
+        /// What is wrong, and what would be right.
+        source: Box<BuildError>,
     },
     /// Results that are looked at by the coordinator, of workers that keep them.
     #[error(
@@ -148,7 +142,7 @@ impl LocalRun {
             compute: Compute::default(),
             optimizer,
             restores: false,
-            reduce: None,
+            reduce: Reduce::default(),
             faults: Vec::new(),
             attack: None,
             lanes: Lanes::Alike,
@@ -193,36 +187,38 @@ impl LocalRun {
         Ok(mixed.as_ref().map_or(self.model.parameters(), Mixed::length))
     }
 
-    /// Some of its steps, as coordinator and workers know them, under schemes of a delay.
-    ///
-    /// # Errors
-    /// [`ParameterError`] when the scheme does not fit.
-    pub fn config(&self, steps: Range<u64>, delay: usize) -> Result<RunConfig, ParameterError> {
-        Ok(RunConfig {
-            shape: self.shape,
-            jobs: self.jobs,
-            limits: self.limits,
-            format: self.format,
-            length: self.model.parameters(),
-            result_length: self.result_length()?,
-            log_steps: self.log_steps(delay),
-            first: Step(steps.start),
-            end: Step(steps.end),
+    /// Some of its steps, to be built.
+    fn builder(&self, range: StepRange) -> Result<Builder, TrainError> {
+        let Shape { workers, units, unit_samples } = self.shape;
+        let run = Coordinator::builder(self.scheme.clone());
+        let run = run.workers(workers).units(units).unit_samples(unit_samples);
+        let run = run.models(self.jobs.models).micro_steps(self.jobs.micro_steps);
+        let run = run.steps(range.end).first(range.step).round(range.round);
+        let run = run.length(self.model.parameters()).result_length(self.result_length()?);
+        let run = run.limits(self.limits).wire(self.format);
+        let run = run.reduce(self.reduce).restores(self.restores);
+        Ok(match &self.auto {
+            Some(auto) => run.auto(auto.clone()),
+            None => run,
         })
     }
 
-    /// Where results are added up under a scheme.
-    fn reduce(&self, facts: &SchemeFacts) -> Reduce {
-        self.reduce.unwrap_or(Reduce::usual(facts))
+    /// What its engine is told, and decides by.
+    ///
+    /// # Errors
+    /// [`TrainError`] when the scheme does not fit.
+    pub fn engine(&self, range: StepRange) -> Result<Engine, TrainError> {
+        self.builder(range)?.engine().map_err(|source| self.misfit(source))
     }
 
-    /// Decoded gradients that are kept for workers that missed some steps, under a scheme of a
-    /// delay.
-    #[must_use]
-    pub fn log_steps(&self, delay: usize) -> u64 {
-        let kept =
-            ((LOG_BYTES_MAX / (4 * self.model.parameters().max(1))) as u64).clamp(2, LOG_STEPS_MAX);
-        kept.max(delay as u64 + 1)
+    fn misfit(&self, source: BuildError) -> TrainError {
+        match source {
+            BuildError::Scheme(error) => TrainError::Parameter(error),
+            source => {
+                let scheme = self.scheme.to_string();
+                TrainError::Build { scheme, source: Box::new(source) }
+            }
+        }
     }
 }
 
@@ -284,7 +280,7 @@ pub fn run_local_at<V: Memory>(
     observer: &mut dyn Observer<V>,
 ) -> Result<Outcome, TrainError> {
     let range = StepRange { step: start.step, end, round: start.round };
-    engine(run, range)?;
+    run.engine(range)?;
     let host = V::of_host(Arc::default()).is_some();
     if !host && run.is_judged()? {
         return Err(TrainError::Judged { scheme: run.scheme.to_string() });
@@ -403,27 +399,7 @@ fn coordinator<T: Transport>(
     range: StepRange,
     run_clock: RunClock,
 ) -> Result<Coordinator<T>, TrainError> {
-    let coordinator = Coordinator::new(transport, engine(run, range)?, run_clock);
-    let Some(auto) = run.auto.clone() else { return Ok(coordinator) };
-    let using = auto.using();
-    Ok(coordinator.planned_by(auto.policy(run.shape.workers, run.shape.units), using))
-}
-
-fn engine(run: &LocalRun, range: StepRange) -> Result<Engine, TrainError> {
-    let StepRange { step, end, round } = range;
-    let (Shape { workers, units, .. }, jobs) = (run.shape, run.jobs.of(step..end));
-    let scheme = run.scheme.scheme(workers, units, jobs.clone())?;
-    let (config, reduce) =
-        (run.config(step..end, scheme.facts().delay)?, run.reduce(scheme.facts()));
-    let misfit = |source| TrainError::Config { scheme: run.scheme.to_string(), source };
-    let engine = Engine::new(scheme, config, round).map_err(misfit)?;
-    let engine = engine.reducing(reduce).restoring(run.restores);
-    if run.scheme.mixture(workers).is_ok_and(|mixture| mixture.is_none()) {
-        let spec = run.scheme.clone();
-        let plan = move |workers| spec.or_uncoded(workers, units, jobs.clone());
-        return Ok(engine.replanning(Box::new(plan)));
-    }
-    Ok(engine)
+    run.builder(range)?.over(transport, run_clock).map_err(|source| run.misfit(source))
 }
 
 /// The loop of one worker, until the run is over: compute what is asked for, apply what is decided.

@@ -33,10 +33,6 @@ const LOOK: Duration = Duration::from_millis(20);
 const JOIN: Duration = Duration::from_secs(120);
 /// How long, in seconds, they call this process when they cannot reach it, and it waits for them.
 pub(crate) const CHILD_PATIENCE: u32 = 5;
-const SILENCE: Duration = Duration::from_secs(20);
-const STALL: Duration = Duration::from_secs(10);
-/// Twice what the library takes: several workers may share a core.
-const SPARE: Duration = Duration::from_secs(1);
 
 /// What a worker is told: the plan, which text it is about, and where to begin if that is not the
 /// plan's beginning.
@@ -104,23 +100,17 @@ pub(crate) fn listen(
         digest: digest_of(batches.tokens()),
         state,
     };
-    let config = run.config(0..plan.all_steps(), plan.delay()).or_input()?;
+    let range = StepRange { step: 0, end: plan.all_steps(), round: 0 };
+    let config = *run.engine(range).or_input()?.config();
     let looked_at = plan.natural(&run.scheme)?.looks_at_results();
     let listen = Listen {
-        address,
-        security,
         run: plan.sums.id,
-        config,
         exchange: plan.sums.exchange.exchange().for_results_received(looked_at),
-        overlap: true,
         keeps: true,
         first: Some(first),
         job: serde_json::to_string(&job).or_work()?,
         facts: RunFacts { dtype: Some("f32".to_owned()), ..RunFacts::of(&config) },
-        sure: None,
-        silence: SILENCE,
-        stall: STALL,
-        spare: SPARE,
+        ..Listen::new(address, security, config)
     };
     TcpTransport::listen(listen).map_err(|error| match error {
         TcpError::Security(_) => Failure::Input(error.into()),

@@ -96,8 +96,6 @@ pub(crate) enum ClockKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ReduceKind {
-    /// By one tree where that keeps the bits of uncoded training, else at the workers.
-    Auto,
     /// All at once when a step is decoded, by one tree over its micro-batches.
     Tree,
     /// At each worker, one sum per open step: least memory.
@@ -419,11 +417,6 @@ impl Plan {
             + SPARE_ROUNDS
     }
 
-    /// Steps that may be open at once but for one, as far as it can be known.
-    pub(crate) fn delay(&self) -> usize {
-        self.longest_delay().max(self.jobs.models as usize - 1)
-    }
-
     /// The longest delay of its schemes, as far as it can be known.
     pub(crate) fn longest_delay(&self) -> usize {
         let delay = |text: &String| Some(self.natural(&families::scheme(text).ok()?).ok()?.delay);
@@ -524,9 +517,8 @@ impl Plan {
             optimizer: self.training.optimizer,
             restores: self.sums.transport == TransportKind::Tcp,
             reduce: match self.sums.reduce {
-                ReduceKind::Auto => None,
-                ReduceKind::Tree => Some(Reduce::Tree),
-                ReduceKind::Worker => Some(Reduce::Worker),
+                ReduceKind::Tree => Reduce::Tree,
+                ReduceKind::Worker => Reduce::Worker,
             },
             faults: self.injected.faults()?,
             attack: self.injected.attack(self.training.seed),

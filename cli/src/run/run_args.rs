@@ -128,7 +128,7 @@ pub(crate) struct RunArgs {
     #[arg(
         long,
         value_enum,
-        default_value_t = ReduceKind::Auto,
+        default_value_t = ReduceKind::Tree,
         help_heading = "Batches and schemes",
         hide_short_help = true
     )]

@@ -11,8 +11,9 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::SchemeFacts;
 use codedgrad::ids::{Job, Step};
 use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
-use codedgrad::schedulers::{Engine, Reduce, VirtualClock};
+use codedgrad::schedulers::VirtualClock;
 use codedgrad::sim::{EngineOutcome, EngineRound, OverEngineError, Seen, over_engine};
+use codedgrad::train::{Builder, Coordinator};
 use serde_json::json;
 use std::fmt::Write as _;
 
@@ -130,13 +131,12 @@ impl AsTrainedArgs {
         Jobs { models: self.models.unwrap_or(1), micro_steps: self.micro_steps.unwrap_or(1) }
     }
 
-    /// The run that `train` would make.
-    fn config(
-        &self,
-        asked: &Asked<'_>,
-        workers: usize,
-        delay: usize,
-    ) -> Result<RunConfig, Failure> {
+    fn shape(&self, workers: usize) -> Shape {
+        Shape::new(workers, self.micro_batches.unwrap_or(2 * workers as u32))
+    }
+
+    /// The run that `train` would make, but for its model: a gradient of one number.
+    fn builder(&self, asked: &Asked<'_>, workers: usize) -> Result<Builder, Failure> {
         let (jobs, usual) = (self.jobs(), Limits::default());
         for (flag, number) in [("--models", jobs.models), ("--accumulate", jobs.micro_steps)] {
             if !asked.jobs.is_multiple_of(number) {
@@ -147,19 +147,15 @@ impl AsTrainedArgs {
                 )));
             }
         }
-        let units = self.micro_batches.unwrap_or(2 * workers as u32);
-        let steps = asked.jobs / jobs.micro_steps;
-        Ok(RunConfig {
-            jobs,
-            limits: Limits {
-                max_wait_seconds: self.max_wait.unwrap_or(usual.max_wait_seconds),
-                grace_seconds: self.grace.unwrap_or(usual.grace_seconds),
-                mu: asked.mu,
-                ..usual
-            },
-            log_steps: RunConfig::USUAL_LOG_STEPS.max(delay as u64 + 1),
-            ..RunConfig::new(Shape::new(workers, units), 1, steps)
-        })
+        let run = Coordinator::builder(asked.spec.clone()).workers(workers).length(1);
+        let run = run.units(self.shape(workers).units);
+        let run = run.models(jobs.models).micro_steps(jobs.micro_steps);
+        Ok(run.steps(asked.jobs / jobs.micro_steps).limits(Limits {
+            max_wait_seconds: self.max_wait.unwrap_or(usual.max_wait_seconds),
+            grace_seconds: self.grace.unwrap_or(usual.grace_seconds),
+            mu: asked.mu,
+            ..usual
+        }))
     }
 
     /// Drives the engine; `watch` sees the rounds as they are drawn.
@@ -173,12 +169,13 @@ impl AsTrainedArgs {
         let Asked { scheme: text, spec, jobs, rounds, .. } = *asked;
         let workers = delays.workers();
         let natural = spec.natural(workers).or_input()?;
-        let config = self.config(asked, workers, natural.delay)?;
-        let scheme = families::shaped(text, spec, config.shape, &config.jobs, 0..jobs)?;
-        let uneven = families::uneven(text, natural.units, config.shape.units);
+        let run = self.builder(asked, workers)?;
+        let shape = self.shape(workers);
+        families::shaped(text, spec, shape, &self.jobs(), 0..jobs)?;
+        let uneven = families::uneven(text, natural.units, shape.units);
         uneven.into_iter().for_each(|warning| output.note(format_args!("{warning}")));
-        let facts = scheme.facts().clone();
-        let engine = Engine::new(scheme, config, 0).or_input()?.reducing(Reduce::usual(&facts));
+        let engine = run.engine().or_input()?;
+        let (config, facts) = (*engine.config(), engine.facts().clone());
         let clock = VirtualClock { step_seconds: self.step_seconds.unwrap_or(1.0) };
         let mut rows = delays.lateness(rounds, clock.step_seconds)?;
         let mut lateness = || rows.next().unwrap_or_else(|| unreachable!("delays do not end"));
@@ -328,5 +325,70 @@ impl Predicted {
             facts.workers, clock.step_seconds
         );
         text
+    }
+}
+
+#[cfg(all(test, feature = "trainer"))]
+mod tests {
+    use super::*;
+    use codedgrad::codes::registry::Registry;
+    use codedgrad::run::RunConfig;
+    use codedgrad::train::AdamWConfig;
+    use codedgrad_trainer::{GptConfig, LocalRun, StepRange};
+
+    /// `train` goes through [`LocalRun`], `serve` and the Python package through [`Builder`],
+    /// `simulate --as-trained` through [`AsTrainedArgs`]: a default must be the same in all of them.
+    #[test]
+    fn every_door_tells_the_engine_the_same() {
+        let model =
+            GptConfig { vocabulary: 16, context: 4, layers: 1, heads: 1, width: 4, tied: true };
+        let optimizer = AdamWConfig {
+            learning_rate: 1e-3,
+            warmup_steps: 1,
+            decay_steps: 10,
+            beta1: 0.9,
+            beta2: 0.95,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+            clip_norm: 1.0,
+        };
+        let steps = 6;
+        for text in Registry::builtin().examples().filter(|text| !text.contains("FILE")) {
+            let spec: SchemeSpec = text.parse().unwrap();
+            let fits = (2..16).find(|workers| spec.natural(*workers).is_ok());
+            let workers = fits.unwrap_or_else(|| panic!("{text} takes no number of workers"));
+            let natural = spec.natural(workers).unwrap();
+            let models = natural.delay as u64 + 1;
+            let units = natural.units * workers as u32;
+            let local = LocalRun {
+                shape: Shape::new(workers, units),
+                jobs: Jobs { models, micro_steps: 1 },
+                ..LocalRun::new(spec.clone(), workers, model, optimizer)
+            };
+            let trained = local.engine(StepRange { step: 0, end: steps, round: 0 }).unwrap();
+            let length = trained.config().length;
+            let results = trained.config().result_length;
+            let run = Coordinator::builder(text).workers(workers).units(units).models(models);
+            let run = run.steps(steps).length(length).result_length(results);
+            let built = run.engine().unwrap();
+            let args = AsTrainedArgs {
+                as_trained: true,
+                step_seconds: None,
+                models: Some(models),
+                micro_steps: None,
+                micro_batches: Some(units),
+                grace: None,
+                max_wait: None,
+            };
+            let asked = Asked { scheme: text, spec: &spec, jobs: steps, mu: 1.0, rounds: None };
+            let simulated = args.builder(&asked, workers).unwrap().engine().unwrap();
+            let of_the_model = RunConfig { length, result_length: results, ..*simulated.config() };
+            for engine in [&built, &simulated] {
+                assert_eq!(engine.facts(), trained.facts(), "{text}");
+                assert_eq!(engine.reduce(), trained.reduce(), "{text}");
+            }
+            assert_eq!(built.config(), trained.config(), "{text}");
+            assert_eq!(&of_the_model, trained.config(), "{text}");
+        }
     }
 }
