@@ -714,7 +714,6 @@ fn links_between_documents_lead_somewhere() {
     }
 }
 
-
 #[test]
 fn the_readme_is_short_and_shows_what_other_pages_test() {
     let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();

@@ -113,20 +113,41 @@ impl Saying {
             (false, 1) => LevelFilter::DEBUG,
             (false, _) => LevelFilter::TRACE,
         };
-        let targets = match env::var("RUST_LOG") {
-            Ok(text) if !text.is_empty() => text
-                .parse::<Targets>()
-                .map_err(|error| Failure::Input(anyhow!("RUST_LOG={text}: {error}")))?,
-            _ => Targets::new().with_default(usual),
-        };
-        let lines = tracing_subscriber::fmt::layer()
-            .with_writer(Logs)
-            .with_ansi(std::io::stderr().is_terminal())
-            .with_target(self.verbose > 0)
-            .without_time();
-        let _ = tracing_subscriber::registry().with(lines.with_filter(targets)).try_init();
+        let told = told_by_environment().map_err(|error| Failure::Input(anyhow!(error)))?;
+        log(told.unwrap_or_else(|| Targets::new().with_default(usual)), self.verbose > 0);
         Ok(())
     }
+}
+
+/// What `RUST_LOG` says is to be logged, if it says anything.
+fn told_by_environment() -> Result<Option<Targets>, String> {
+    let Ok(text) = env::var("RUST_LOG") else { return Ok(None) };
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let targets = text.parse().map_err(|error| format!("RUST_LOG={text}: {error}"))?;
+    Ok(Some(targets))
+}
+
+/// Logs to standard error from now on, unless this process does so already.
+fn log(targets: Targets, with_target: bool) {
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(Logs)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(with_target)
+        .without_time();
+    let _ = tracing_subscriber::registry().with(lines.with_filter(targets)).try_init();
+}
+
+/// Logs what `RUST_LOG` says in a process that runs no command line, such as a worker in Python.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn log_by_environment() -> Result<(), String> {
+    if let Some(targets) = told_by_environment()? {
+        log(targets, true);
+    }
+    Ok(())
 }
 
 #[derive(Debug, Subcommand)]

@@ -13,7 +13,9 @@ mod numbers;
 mod tools;
 mod worker;
 
+use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
+use std::ffi::CString;
 
 /// The module `codedgrad._native`: what the package is made of; nothing in it is public.
 #[pymodule]
@@ -36,6 +38,11 @@ mod _native {
         module.add("Replaced", module.py().get_type::<worker::Replaced>())?;
         module.add("Refused", module.py().get_type::<worker::Refused>())?;
         module.add("NotNow", module.py().get_type::<worker::NotNow>())?;
+        // Other libraries read the same variable, by rules that may be others.
+        if let Err(wrong) = codedgrad_cli::log_by_environment() {
+            let warning = module.py().get_type::<PyRuntimeWarning>();
+            PyErr::warn(module.py(), &warning, &CString::new(wrong)?, 1)?;
+        }
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -117,6 +117,8 @@ pub(super) struct Agreement {
     confirmed: bool,
     refuted: bool,
     found: Vec<(Worker, Step)>,
+    /// Who was found to be wrong, after which step, and has taken over no state since.
+    astray: BTreeMap<Worker, Step>,
 }
 
 impl Agreement {
@@ -169,6 +171,7 @@ impl Agreement {
             // As most do: there is nothing to be settled.
             tally.reports.push(Word { worker, digest, lineage });
             self.lineages[worker.index()] = Some(worker);
+            self.astray.remove(&worker);
             return;
         }
         let before: Vec<Worker> = tally.wrong().filter(|other| *other != worker).collect();
@@ -184,9 +187,10 @@ impl Agreement {
         self.try_own(step);
         let wrong: Vec<Worker> =
             self.tally(step).wrong().filter(|wrong| !before.contains(wrong)).collect();
-        self.found.extend(wrong.into_iter().map(|worker| (worker, step)));
+        self.are_wrong(step, wrong);
         if self.verdict(worker, step) == Verdict::Right {
             self.lineages[worker.index()] = Some(worker);
+            self.astray.remove(&worker);
         }
     }
 
@@ -218,12 +222,21 @@ impl Agreement {
         tally.right = Some((digest, true));
         self.try_own(step);
         let wrong: Vec<Worker> = self.tally(step).wrong().collect();
-        self.found.extend(wrong.into_iter().map(|worker| (worker, step)));
+        self.are_wrong(step, wrong);
+    }
+
+    fn are_wrong(&mut self, step: Step, wrong: Vec<Worker>) {
+        for worker in wrong {
+            self.found.push((worker, step));
+            self.astray.entry(worker).or_insert(step);
+        }
     }
 
     /// What a worker reported is void: it is lost, or is to take over a state in which everything
     /// below `next` is applied. Nobody waits any more for its reports on those steps.
     pub(super) fn excuse(&mut self, worker: Worker, next: Option<Step>) {
+        let mut found = Vec::new();
+        self.astray.remove(&worker);
         for (step, tally) in &mut self.tallies {
             let before: Vec<Worker> = tally.wrong().collect();
             if next.is_none_or(|next| *step < next) {
@@ -231,13 +244,10 @@ impl Agreement {
             }
             tally.reports.retain(|word| word.worker != worker);
             tally.settle();
-            self.found.extend(
-                tally
-                    .wrong()
-                    .filter(|worker| !before.contains(worker))
-                    .map(|worker| (worker, *step)),
-            );
+            let wrong = tally.wrong().filter(|worker| !before.contains(worker)).collect();
+            found.push((*step, wrong));
         }
+        found.into_iter().for_each(|(step, wrong)| self.are_wrong(step, wrong));
     }
 
     /// Who turned out to be wrong since this was asked last, and after which step.
@@ -247,8 +257,12 @@ impl Agreement {
 
     /// What is known of a worker's parameters after a step.
     pub(super) fn verdict(&self, worker: Worker, step: Step) -> Verdict {
-        let Some(tally) = self.tallies.get(&step) else { return Verdict::Unknown };
-        let Some(digest) = tally.of(worker) else { return Verdict::Unknown };
+        let told = self.tallies.get(&step).and_then(|tally| Some((tally, tally.of(worker)?)));
+        let Some((tally, digest)) = told else {
+            // Steps that are applied to wrong parameters leave them wrong.
+            let astray = self.astray.get(&worker).is_some_and(|since| *since <= step);
+            return if astray { Verdict::Wrong } else { Verdict::Unknown };
+        };
         match tally.right {
             Some((right, _)) if right == digest => Verdict::Right,
             Some(_) => Verdict::Wrong,

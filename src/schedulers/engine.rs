@@ -47,6 +47,7 @@ use crate::codes::sequential::{Fold, Outlook, Returned, RoundEvent, Scheme, Sche
 use crate::ids::{Part, Step, Task, Worker, WorkerSet};
 use crate::run::{ConfigError, RunConfig};
 use std::collections::BTreeMap;
+use tracing::debug_span;
 
 /// A worker and the tasks that it is given, with what each consists of.
 pub(crate) type Given = (Worker, Vec<(Task, Vec<Part>)>);
@@ -287,8 +288,15 @@ impl Engine {
         input: Input,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
+        let _step = debug_span!("step", step = self.steps.next.0).entered();
+        tracing::debug!(now, ?input, "engine");
+        let before = out.len();
         self.take(now, input, out)?;
-        self.look_at_leaving(now)
+        self.look_at_leaving(now)?;
+        for action in out.iter().skip(before) {
+            tracing::debug!(?action, "engine");
+        }
+        Ok(())
     }
 
     fn take(&mut self, now: f64, input: Input, out: &mut Vec<Action>) -> Result<(), EngineError> {

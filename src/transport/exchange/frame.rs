@@ -4,6 +4,7 @@ use super::block::Block;
 use crate::transport::State;
 use crate::transport::wire::{self, Header};
 use bytemuck::cast_slice;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ impl Frame {
 }
 
 /// What follows the header of a frame.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(in crate::transport) enum Body {
     Control(Arc<[u8]>),
     /// A part of a vector that is held.
@@ -30,6 +31,16 @@ pub(in crate::transport) enum Body {
     /// A part of a vector of a state.
     Part(Arc<State>, usize, Range<usize>),
     Block(Arc<Block>),
+}
+
+/// Text of messages, and of vectors how long they are: a log is for people.
+impl fmt::Debug for Body {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Control(bytes) => formatter.write_str(&String::from_utf8_lossy(bytes)),
+            vector => write!(formatter, "{} bytes", vector.bytes().len()),
+        }
+    }
 }
 
 impl Body {

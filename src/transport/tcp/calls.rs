@@ -155,7 +155,7 @@ pub(super) async fn answer(
                 {
                     door.refuse(
                         from,
-                        &format!("worker {worker} of run {theirs:x} is not who it says"),
+                        &format!("worker {worker} of run {theirs:016x} is not who it says"),
                     );
                 }
                 Ok((stream, _, Across::Peer { worker, epoch, .. })) => {

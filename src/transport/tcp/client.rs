@@ -339,6 +339,7 @@ impl WorkerNode {
 
     fn carry_out(&mut self, effects: Vec<WorkerEffect>) {
         for effect in effects {
+            tracing::trace!(?effect, "exchange");
             match effect {
                 WorkerEffect::Send { to, frame, most } => self.send(to, frame, most),
                 WorkerEffect::TellPeers { to, message } => {

@@ -425,6 +425,7 @@ impl CoordinatorNode {
 
     fn carry_out(&mut self, mut effects: Vec<CoordinatorEffect>) {
         for effect in effects.drain(..) {
+            tracing::trace!(?effect, "exchange");
             match effect {
                 CoordinatorEffect::Send { to, frame, most } => self.send(to, frame, most),
                 CoordinatorEffect::Tell { to, message } => {

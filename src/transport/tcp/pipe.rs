@@ -294,7 +294,12 @@ async fn put(
     frames: impl Iterator<Item = Frame>,
     context: &ConnectionContext,
 ) -> Result<(), PipeError> {
-    let dressed: Vec<_> = frames.map(|frame| dressed(frame, context)).collect();
+    let dressed: Vec<_> = frames
+        .inspect(
+            |Frame { header, body }| tracing::trace!(?header.kind, header.number, ?body, "out"),
+        )
+        .map(|frame| dressed(frame, context))
+        .collect();
     // Header and body are not copied together: a body may be a part of a gradient, as it lies.
     let mut rest: Vec<IoSlice<'_>> = dressed
         .iter()
@@ -395,12 +400,14 @@ async fn next(
         if header.kind == Kind::Control {
             let mut body = vec![0; header.length as usize];
             stream.read_exact(&mut body).await?;
+            tracing::trace!(message = %String::from_utf8_lossy(&body), "in");
             return Ok(Incoming::Control(body));
         }
+        tracing::trace!(?header, "in");
         if (header.run, header.layout) != (context.stamp.run, context.stamp.layout) {
             let (run, layout) = (context.stamp.run, context.stamp.layout);
             return Err(PipeError::Protocol(format!(
-                "a chunk of run {:x}, layout {:x} came; this is run {run:x}, layout {layout:x}",
+                "a chunk of run {:016x}, layout {:x} came; this is run {run:016x}, layout {layout:x}",
                 header.run, header.layout
             )));
         }

@@ -91,7 +91,7 @@ impl TcpTransport {
         let held = (listen.exchange == Exchange::HOLD)
             .then(|| (Ledgers::new(listen.config.shape.workers), Vectors::default()));
         let watched = Watched::new(notices_in, Arc::clone(&status), offers_in);
-        let span = info_span!("run", run = listen.run);
+        let span = info_span!("run", run = %format_args!("{:016x}", listen.run));
         let workers = listen.config.shape.workers;
         let node = CoordinatorNode::new(listen, watched, held.clone(), events);
         let sums = node.sums_here();

@@ -85,7 +85,7 @@ fn launch(
     outlets: Outlets,
 ) -> JoinHandle<()> {
     let Welcome { run: id, worker: Worker(worker), workers, .. } = node.welcome;
-    let span = info_span!("worker", run = id, worker);
+    let span = info_span!("worker", run = %format_args!("{id:016x}"), worker);
     tokio::spawn(node.dialer.carry(stream, queues, node.uplink.name()).instrument(span.clone()));
     // Workers call each other by the same rules as they call the coordinator.
     let door = Door::new(node.dialer.join.security.clone(), workers, None);
