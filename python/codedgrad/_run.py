@@ -32,10 +32,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, Optional, Tuple, final
 
-from . import _native
 from . import _signals
 from ._arrays import Arrays
 from ._joining import Settings, Where, scheme_of
+from ._loops import loop_of
 from ._session import Session
 from ._steps import events, steps
 
@@ -146,4 +146,4 @@ class Run:
         if self._started:
             raise RuntimeError("a run can be iterated over only once: join again for another")
         self._started = True
-        return _native.Loop(iterator, self._session.parting.loop_left)
+        return loop_of(iterator, self._session.parting.loop_left)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union
 
-from . import _native
 from . import _signals
+from ._loops import loop_of
 from ._session import Session
 from ._states import State
 from ._tasks import Task
@@ -36,7 +36,7 @@ class Compute:
         if self._begun:
             raise RuntimeError("the micro-batches of a task can be iterated over only once")
         self._begun = True
-        return _native.Loop(self._units(), self._session.parting.units_left)
+        return loop_of(self._units(), self._session.parting.units_left)
 
     def _units(self) -> Iterator[Any]:
         # The time that it takes begins with the first unit.
@@ -264,7 +264,7 @@ class Step:
                 "a worker that takes over this one's state would change it twice. Do it at the end "
                 "of the body"
             )
-        return _native.Loop(self._micros(), self._session.parting.units_left)
+        return loop_of(self._micros(), self._session.parting.units_left)
 
     def _micros(self) -> Iterator[Any]:
         event: Optional[Event] = self._first
