@@ -64,7 +64,7 @@ impl CoordinatorSums {
     /// it, unless that is known.
     fn tell_expected(&mut self, now: Instant, shared: Option<Shared>, out: &mut Effects) {
         let Some((step, terms)) = self.expected.of_present(&self.present) else { return };
-        // It is made anew, not of this.
+        // It is made again, not of this.
         if self.doubts.of(step) {
             return;
         }
