@@ -1,6 +1,6 @@
 //! A worker that knows the token and lies about what is finite: it says that sums overflow that do
-//! not, or that its NaN are numbers. No step is refused for it, every gradient has the bits of a
-//! run without it, and it is named.
+//! not, or that its NaN are numbers; or that changes what it has announced. No step is refused for
+//! it, every gradient has the bits of a run without it, and it is named.
 
 #[allow(dead_code, reason = "others use the rest of it")]
 mod integers;
@@ -10,15 +10,15 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
-use codedgrad::train::{Coordinator, Outcome, RunClock};
+use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Event, Outcome, RunClock};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
 use codedgrad::transport::wire::{CHUNK, CONTROL_BYTES_MAX, HEADER_BYTES, Header, Kind};
 use codedgrad::transport::{Link, Notice, Order, State, Transport, local};
-use integers::{Log, RUN, Secret, UNIT_SAMPLES, Watch, secret, work};
+use integers::{Log, RUN, Secret, UNIT_SAMPLES, Watch, add_gradient, secret, work};
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -37,17 +37,27 @@ fn config() -> RunConfig {
     RunConfig { limits, ..usual }
 }
 
-/// Whether the liar's partner may go on: not before the liar is found out, so that the liar's
-/// results must count for their group.
-type FoundOut = Arc<AtomicBool>;
-
-/// Whether a worker may go on.
-fn may(worker: u32, found_out: &FoundOut) -> impl Fn(u64) -> bool + Send + use<> {
-    let found_out = Arc::clone(found_out);
-    move |_| worker != PARTNER || found_out.load(Ordering::Relaxed)
+/// What is known of the liar.
+#[derive(Default)]
+struct Known {
+    /// Whether it is found out.
+    found_out: AtomicBool,
+    /// Steps that are decided.
+    decided: AtomicU64,
+    /// From this step on its partner goes on only once it is found out, so that the liar's results
+    /// must count for their group.
+    alone_from: u64,
 }
 
-fn coordinate(transport: impl Transport<Vector = Vec<f32>>, found_out: &FoundOut) -> Log {
+/// Whether a worker may go on.
+fn may(worker: u32, known: &Arc<Known>) -> impl Fn(u64) -> bool + Send + use<> {
+    let known = Arc::clone(known);
+    move |step| {
+        worker != PARTNER || step < known.alone_from || known.found_out.load(Ordering::Relaxed)
+    }
+}
+
+fn coordinate(transport: impl Transport<Vector = Vec<f32>>, known: &Known) -> Log {
     let scheme = "groups:s=1"
         .parse::<SchemeSpec>()
         .unwrap()
@@ -56,11 +66,12 @@ fn coordinate(transport: impl Transport<Vector = Vec<f32>>, found_out: &FoundOut
     let engine = Engine::new(scheme, config(), 0).unwrap();
     let run_clock = RunClock::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
     let at_fault = |worker: u32, what: &str| {
-        if worker == LIAR && what.contains("not finite") {
-            found_out.store(true, Ordering::Relaxed);
+        if worker == LIAR && (what.contains("not finite") || what.contains("changed")) {
+            known.found_out.store(true, Ordering::Relaxed);
         }
     };
-    let mut watch = Watch { at_fault: Box::new(at_fault), ..Watch::new(|_| {}) };
+    let decided = |step| known.decided.store(step + 1, Ordering::Relaxed);
+    let mut watch = Watch { at_fault: Box::new(at_fault), ..Watch::new(decided) };
     let ended = Coordinator::new(transport, engine, run_clock).run(&mut watch);
     assert_eq!(
         ended.unwrap_or_else(|error| panic!("{error}: {:?}", watch.log.faults)),
@@ -74,7 +85,7 @@ fn undisturbed() -> (Log, Vec<f32>) {
     let (transport, links) = local::connect(WORKERS);
     let begin = |link| thread::spawn(move || work(Box::new(link), LENGTH, |_| true));
     let threads: Vec<_> = links.into_iter().map(begin).collect();
-    let log = coordinate(transport, &FoundOut::default());
+    let log = coordinate(transport, &Known::default());
     let mut parameters: Vec<Vec<f32>> =
         threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     (log, parameters.remove(0))
@@ -96,7 +107,7 @@ fn join(worker: u32, address: String, secret: &Secret) -> TcpLink {
 fn run(
     exchange: Exchange,
     keeps: bool,
-    found_out: &FoundOut,
+    known: &Arc<Known>,
     liar: impl FnOnce(String, &Secret) -> JoinHandle<()>,
 ) -> Log {
     let what = format!("{exchange:?}, keeps: {keeps}");
@@ -116,14 +127,14 @@ fn run(
     let address = transport.address().to_string();
     let honest: Vec<_> = (0..LIAR)
         .map(|worker| {
-            let (link, may) = (join(worker, address.clone(), &secret), may(worker, found_out));
+            let (link, may) = (join(worker, address.clone(), &secret), may(worker, known));
             thread::spawn(move || work(Box::new(link), LENGTH, may))
         })
         .collect();
     let liar = liar(address, &secret);
     assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
     transport.begin(Step(0));
-    let log = coordinate(transport, found_out);
+    let log = coordinate(transport, known);
     liar.join().unwrap();
     let refused: Vec<u64> = log
         .records
@@ -190,7 +201,7 @@ fn nan(mut link: impl Link) {
 #[test]
 fn who_says_that_nan_are_finite_is_erased_and_named() {
     for (exchange, keeps) in EXCHANGES.into_iter().chain([(Exchange::HOLD, true)]) {
-        let log = run(exchange, keeps, &FoundOut::default(), |address, secret| {
+        let log = run(exchange, keeps, &Arc::default(), |address, secret| {
             let link = join(LIAR, address, secret);
             thread::spawn(move || nan(link))
         });
@@ -211,13 +222,13 @@ fn who_says_so_in_the_same_process_is_named_too() {
     let (transport, mut links) = local::connect(WORKERS);
     let liar = links.pop().unwrap();
     let liar = thread::spawn(move || nan(liar));
-    let found_out = FoundOut::default();
+    let known = Arc::default();
     let begin = |(link, worker)| {
-        let may = may(worker, &found_out);
+        let may = may(worker, &known);
         thread::spawn(move || work(Box::new(link), LENGTH, may))
     };
     let honest: Vec<_> = links.into_iter().zip(0..).map(begin).collect();
-    let log = coordinate(transport, &found_out);
+    let log = coordinate(transport, &known);
     liar.join().unwrap();
     honest.into_iter().for_each(|worker| drop(worker.join().unwrap()));
     assert!(log.gradients == expected.gradients);
@@ -307,7 +318,7 @@ fn denying(coordinator: String) -> String {
 #[test]
 fn who_says_that_a_finite_sum_is_not_finite_is_named() {
     for (exchange, keeps) in EXCHANGES {
-        let free = FoundOut::new(true.into());
+        let free = Arc::new(Known { found_out: true.into(), ..Known::default() });
         let log = run(exchange, keeps, &free, |address, secret| {
             let link = join(LIAR, denying(address), secret);
             thread::spawn(move || drop(work(Box::new(link), LENGTH, |_| true)))
@@ -316,4 +327,67 @@ fn who_says_that_a_finite_sum_is_not_finite_is_named() {
             log.faults.iter().filter(|fault| fault.2.contains("is not finite, and it is")).count();
         assert!(named > 0, "{exchange:?}, keeps: {keeps}: {:?}", log.faults);
     }
+}
+
+/// A worker that announces its first result with a number that is off by so much, changes that
+/// number by 1 when it may, and ends its part when it is told that it must not.
+fn changing(link: TcpLink, off: f32, may: impl Fn() -> bool) {
+    let mut worker = Aggregator::new(Box::new(link), LENGTH, UNIT_SAMPLES);
+    let Ok(Some(Event::Compute(mut task))) = worker.next_event() else { panic!("a task is first") };
+    let (batch, mut count) = (task.batch(), 0.0);
+    let parameters = vec![0.0; LENGTH];
+    while let Some(part) = task.next_part() {
+        let is_last = part.unit == 3;
+        let message = task.message();
+        message.fill(0.0);
+        for sample in part.samples {
+            add_gradient(message, &parameters, batch, sample, part.coefficient);
+            count += part.coefficient;
+        }
+        if is_last {
+            message[0] += off;
+            task.ready(0..LENGTH).unwrap();
+            while !may() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            task.message()[0] += 1.0;
+        }
+    }
+    let submitted = task.submit(vec![count]);
+    assert!(matches!(submitted, Err(AggregatorError::Changed { .. })), "{submitted:?}");
+    worker.fail("its gradient was changed");
+}
+
+/// While the step is not decided it is made again, of what others have.
+#[test]
+fn what_was_announced_and_changed_in_time_is_not_in_the_sum() {
+    for keeps in [false, true] {
+        let log = run(Exchange::SHARDED, keeps, &Arc::default(), |address, secret| {
+            let link = join(LIAR, address, secret);
+            // Others ask for it meanwhile.
+            let asked = || {
+                thread::sleep(Duration::from_millis(300));
+                true
+            };
+            thread::spawn(move || changing(link, -1.0, asked))
+        });
+        let said = |fault: &&(u64, u32, String)| fault.2.contains("is made again");
+        assert_eq!(log.faults.iter().filter(said).count(), 1, "{:?}", log.faults);
+        assert!(log.records.iter().all(|record| record.doubts.unverified.is_empty()));
+    }
+}
+
+/// Once it is decided, the record says whose numbers they may be.
+#[test]
+fn what_is_changed_too_late_is_told() {
+    let known = Arc::new(Known { alone_from: 5, ..Known::default() });
+    let log = run(Exchange::SHARDED, true, &known, |address, secret| {
+        let (link, known) = (join(LIAR, address, secret), Arc::clone(&known));
+        thread::spawn(move || changing(link, 0.0, || known.decided.load(Ordering::Relaxed) > 0))
+    });
+    let said = |fault: &&(u64, u32, String)| fault.0 == 0 && fault.2.contains("may be made of");
+    assert_eq!(log.faults.iter().filter(said).count(), 1, "{:?}", log.faults);
+    let doubted: Vec<_> =
+        log.records.iter().flat_map(|record| &record.doubts.unverified).copied().collect();
+    assert_eq!(doubted, [Worker(LIAR)]);
 }

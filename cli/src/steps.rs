@@ -35,6 +35,28 @@ pub(crate) struct FaultLine {
     pub(crate) step: u64,
     pub(crate) worker: Worker,
     pub(crate) what: String,
+    /// Whether it may be in a step that is decided.
+    #[serde(skip)]
+    stays: bool,
+}
+
+/// Whose results count though nobody could vouch for them, in words, if there are any: as records
+/// tell, and what has happened since the last of them.
+pub(crate) fn unverified<'a>(
+    records: impl Iterator<Item = &'a StepRecord>,
+    faults: &[FaultLine],
+) -> Option<String> {
+    let late = faults.iter().filter(|fault| fault.stays).map(|fault| &fault.worker);
+    let workers: BTreeSet<&Worker> =
+        records.flat_map(|record| &record.doubts.unverified).chain(late).collect();
+    let numbers: Vec<String> = workers.iter().map(|worker| worker.0.to_string()).collect();
+    (!numbers.is_empty()).then(|| {
+        format!(
+            "Results count that nobody could vouch for, of workers {}: `unverified` in run.jsonl \
+             and `changed` in events.jsonl tell of which steps. ",
+            numbers.join(", ")
+        )
+    })
 }
 
 /// Says what has happened in a scheme's run; what is as it should be only to those who want to know
@@ -50,7 +72,8 @@ impl FaultLine {
     /// What has happened to a worker, if it was one.
     pub(crate) fn of(run: usize, happened: &Happened) -> Option<Self> {
         let Happened { step, what, .. } = happened;
-        Some(Self { run, step: step.0, worker: what.worker()?, what: what.to_string() })
+        let stays = matches!(what, Happening::Changed { is_decided: true, .. });
+        Some(Self { run, step: step.0, worker: what.worker()?, what: what.to_string(), stays })
     }
 }
 

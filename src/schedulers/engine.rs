@@ -384,7 +384,7 @@ impl Engine {
             }
             out.push(match fate {
                 Fate::Held { attempt, digest } => {
-                    Action::Commit { step, attempt, digest, verified: self.is_verified(step) }
+                    Action::Commit { step, attempt, digest, unverified: self.unverified(step) }
                 }
                 Fate::Refused(units, because) => Action::Skip { step, units, because },
             });

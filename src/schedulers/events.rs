@@ -241,9 +241,9 @@ pub enum Action {
         attempt: u32,
         /// Digest of the decoded vector.
         digest: u64,
-        /// Whether everything in it was computed with parameters that are known to be right; false
-        /// only where workers report digests of them.
-        verified: bool,
+        /// Workers of whose results something in it was computed with parameters that are not known
+        /// to be right; none where workers report no digests of them.
+        unverified: Vec<Worker>,
     },
     /// Send a committed step to a worker.
     Apply {

@@ -373,6 +373,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Notice::SumNotFinite { step, attempt } => Input::SumNotFinite { step, attempt },
             Notice::SumFailed { step, attempt } => Input::SumFailed { step, attempt },
+            Notice::Changed { task } => self.changed(worker, task, observer),
             Notice::Held { step, attempt, digest } => Input::Held { worker, step, attempt, digest },
             // Of the state that it is about to give up.
             Notice::Applied { .. } | Notice::AppliedBefore { .. }
@@ -481,8 +482,8 @@ impl<T: Transport> Coordinator<T> {
                     self.tell(Happening::PlannedForAll, observer);
                 }
             }
-            Action::Commit { step, digest, verified, .. } => {
-                return self.commit(step, digest, verified, observer);
+            Action::Commit { step, digest, unverified, .. } => {
+                return self.commit(step, digest, unverified, observer);
             }
             Action::Skip { step, units, because } => {
                 self.folding.remove(&step);
@@ -600,7 +601,7 @@ impl<T: Transport> Coordinator<T> {
         &mut self,
         step: Step,
         digest: u64,
-        verified: bool,
+        unverified: Vec<Worker>,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Option<Outcome>, RunError> {
         let Some(mut folding) = self.folding.remove(&step) else { return Ok(None) };
@@ -618,7 +619,7 @@ impl<T: Transport> Coordinator<T> {
         self.name_wrong(observer);
         assert_eq!(decoded.digest, digest, "what is committed is what was folded");
         let mut record = self.record(step, Some((&folding, digest)), Vec::new());
-        record.doubts.unverified = !verified;
+        record.doubts.unverified.extend(unverified);
         self.remember(step, Decision::Step { attempt, decoded });
         let shown = vector.map(|gradient| Decoded { gradient, aux, digest });
         let outcome = self.show(&record, shown.as_ref(), observer)?;

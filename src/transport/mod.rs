@@ -177,6 +177,12 @@ pub enum Notice {
         /// What the one took that was begun, if the worker says so.
         spent: Option<TaskSpent>,
     },
+    /// Numbers of a task's result are others now than were [announced](Link::announce), and it will
+    /// not be done; others may have summed it as it was.
+    Changed {
+        /// Which.
+        task: Task,
+    },
     /// A decoded vector is held.
     Held {
         /// Of which step.

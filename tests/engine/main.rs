@@ -150,7 +150,7 @@ fn a_round_closes_with_the_first_answer_of_each_group_and_commits_before_it_appl
     let committed = driver.held(1, 0, 0);
     assert_eq!(
         committed[0],
-        Action::Commit { step: Step(0), attempt: 0, digest: 9, verified: true }
+        Action::Commit { step: Step(0), attempt: 0, digest: 9, unverified: vec![] }
     );
     assert_eq!(applies(&committed), [(0, 0), (1, 0), (2, 0), (3, 0)]);
     assert_eq!(assigned(&committed), [1, 3], "the others have not dropped their tasks yet");
@@ -191,7 +191,7 @@ fn a_holder_that_dies_before_the_commit_starts_another_attempt() {
     let committed = driver.held(1, 0, 1);
     assert_eq!(
         committed[0],
-        Action::Commit { step: Step(0), attempt: 1, digest: 9, verified: true }
+        Action::Commit { step: Step(0), attempt: 1, digest: 9, unverified: vec![] }
     );
     assert!(applies(&committed).iter().all(|(worker, _)| *worker != 0), "the dead apply nothing");
 }

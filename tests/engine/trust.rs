@@ -30,9 +30,10 @@ fn commit(driver: &mut Driver, workers: u32, step: u64) -> Vec<Action> {
     }
 }
 
-fn verified(actions: &[Action]) -> Option<bool> {
+fn unverified(actions: &[Action]) -> Option<Vec<u32>> {
     actions.iter().find_map(|action| {
-        if let Action::Commit { verified, .. } = action { Some(*verified) } else { None }
+        let Action::Commit { unverified, .. } = action else { return None };
+        Some(unverified.iter().map(|worker| worker.0).collect())
     })
 }
 
@@ -73,7 +74,7 @@ fn what_two_workers_have_alike_is_right_and_others_do_not_count() {
     );
     assert_eq!(folded(&driver.answer(2, 1, true).unwrap()), Some((0, vec![0, 2])));
     driver.held(0, 1, 0);
-    assert_eq!(verified(&driver.held(2, 1, 0)), Some(true));
+    assert_eq!(unverified(&driver.held(2, 1, 0)), Some(vec![]));
 }
 
 #[test]
@@ -100,14 +101,14 @@ fn where_nobody_else_has_reported_a_step_is_not_verified() {
     );
     driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     driver.held(0, 1, 0);
-    assert_eq!(verified(&driver.held(1, 1, 0)), Some(false));
+    assert_eq!(unverified(&driver.held(1, 1, 0)), Some(vec![0]));
     // The driver's own replica settles it.
     driver.give(Input::Own { step: Step(1), digest: 70 }).unwrap();
     driver.applied(0, 1, 70);
     driver.answer(0, 2, true).unwrap();
     driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     driver.held(0, 2, 0);
-    assert_eq!(verified(&driver.held(1, 2, 0)), Some(true));
+    assert_eq!(unverified(&driver.held(1, 2, 0)), Some(vec![]));
 }
 
 #[test]
@@ -121,7 +122,7 @@ fn a_run_without_digests_says_nothing_of_them() {
     driver.answer(0, 1, true).unwrap();
     driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     driver.held(0, 1, 0);
-    assert_eq!(verified(&driver.held(1, 1, 0)), Some(true));
+    assert_eq!(unverified(&driver.held(1, 1, 0)), Some(vec![]));
 }
 
 /// It counted, since nobody had reported anything else; all that was made of it begins again.

@@ -6,7 +6,7 @@ use super::record::Line;
 use super::turns::{self, Compared};
 use crate::layout::{Column, Table, Width};
 use crate::legs::{LegSummary, legs};
-use crate::steps::{FaultLine, Spread};
+use crate::steps::{FaultLine, Spread, unverified};
 use crate::tools::status::Throughput;
 use codedgrad::train::StepRecord;
 use serde::Serialize;
@@ -155,6 +155,9 @@ pub(crate) struct Summary {
     pub(crate) step_seconds: f64,
     pub(crate) faults: Vec<FaultLine>,
     pub(crate) interrupted: bool,
+    /// Whose results count though nobody could vouch for them, in words.
+    #[serde(skip)]
+    unverified: Option<String>,
     /// Where schemes take turns: every run compared with the first.
     #[serde(skip)]
     compared: Option<Vec<Option<Compared>>>,
@@ -196,6 +199,7 @@ impl Summary {
             max_gradient_difference: checked.iter().copied().reduce(f64::max),
             gradients_checked: checked.len(),
             step_seconds: plan.timing.step_seconds,
+            unverified: unverified(lines.iter().flatten().map(|line| &line.record), &faults),
             faults,
             interrupted,
         }
@@ -329,6 +333,7 @@ impl Summary {
     /// What the run shows, in a sentence or two.
     pub(crate) fn sentence(&self, plan: &Plan) -> String {
         let mut text = self.refusals() + &self.checks() + &self.speeds_compared(plan);
+        text.extend(self.unverified.as_deref());
         for run in self.runs.iter().filter(|run| run.samples_lost > 0) {
             let _ = write!(text, "{} lost {} samples. ", run.scheme, run.samples_lost);
         }
@@ -442,6 +447,7 @@ mod tests {
             step_seconds: 0.1,
             faults: Vec::new(),
             interrupted: false,
+            unverified: None,
         };
         let at = |columns: usize| {
             let width = Width::of(columns);

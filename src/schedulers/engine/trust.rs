@@ -85,15 +85,17 @@ impl Engine {
         matches!(verdict, Verdict::Right | Verdict::Unknown)
     }
 
-    /// Whether all results that counted for a step were computed with parameters known to be right;
-    /// asked once.
-    pub(super) fn is_verified(&mut self, step: Step) -> bool {
+    /// Whose results counted for a step though nobody knows whether they were computed with the
+    /// right parameters; asked once.
+    pub(super) fn unverified(&mut self, step: Step) -> Vec<Worker> {
         let micro_steps = self.config.jobs.micro_steps;
         let unsure = std::mem::take(&mut self.trust.unsure);
         let (of_step, later): (BTreeSet<_>, _) =
             unsure.into_iter().partition(|(_, task)| task.job.step(micro_steps) <= step);
         self.trust.unsure = later;
-        of_step.into_iter().all(|(worker, task)| self.verdict(worker, task) == Verdict::Right)
+        let is_unsure =
+            |(worker, task): &(Worker, Task)| self.verdict(*worker, *task) != Verdict::Right;
+        of_step.into_iter().filter(is_unsure).map(|(worker, _)| worker).collect()
     }
 
     /// Nobody waits any more for what is in dispute.

@@ -267,6 +267,10 @@ impl<V: Vector> Work<V> {
         if let Some(numbers) = buffer.host_mut() {
             self.early.compare(numbers);
         }
+        // Others may have summed it: the sooner that is known, the sooner it is made again.
+        if self.early.changed.is_some() {
+            desk.link.send(Notice::Changed { task: self.task });
+        }
         if self.left() == 0 {
             self.tree.push_last(unit, buffer, desk.link);
         } else {

@@ -86,6 +86,13 @@ pub enum Happening {
         /// Who.
         worker: Worker,
     },
+    /// A worker has changed numbers of its result of a step after it had announced them.
+    Changed {
+        /// Who.
+        worker: Worker,
+        /// Whether the step is decided: then it may be made of them.
+        is_decided: bool,
+    },
     /// The run is planned without a worker.
     LeftOut {
         /// Who.
@@ -137,6 +144,7 @@ impl Happening {
             | Self::BadState { .. }
             | Self::SentAway { .. } => "missed",
             Self::Diverged { .. } => "diverged",
+            Self::Changed { .. } => "changed",
             Self::LeftOut { .. } | Self::PlannedForAll => "replanned",
             Self::Ended { .. } => "ended",
             Self::Stuck { .. } => "stuck",
@@ -157,6 +165,7 @@ impl Happening {
             | Self::Resynced { worker, .. }
             | Self::BadState { worker, .. }
             | Self::Diverged { worker }
+            | Self::Changed { worker, .. }
             | Self::LeftOut { worker } => Some(*worker),
             Self::PlannedForAll
             | Self::Ended { .. }
@@ -198,6 +207,14 @@ impl fmt::Display for Happening {
             Self::Diverged { .. } => {
                 f.write_str("its parameters differ from the others'; resynchronised")
             }
+            Self::Changed { is_decided: true, .. } => f.write_str(
+                "has changed numbers of its gradient after it had announced them; the step is \
+                 decided, and may be made of them as they were",
+            ),
+            Self::Changed { is_decided: false, .. } => f.write_str(
+                "has changed numbers of its gradient after it had announced them; the step is made \
+                 again without them",
+            ),
             Self::LeftOut { .. } => f.write_str("is left out: the run is planned for the others"),
             Self::PlannedForAll => f.write_str("the run is planned for everybody again"),
             Self::Ended { by } => write!(f, "the last one: {by} has ended the run"),

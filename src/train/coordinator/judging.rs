@@ -10,6 +10,7 @@ use crate::codes::Report;
 use crate::codes::sequential::worst;
 use crate::gpu::{Folded, add_into, digest, nonfinite_mask};
 use crate::ids::{Job, Task, Worker, WorkerSet};
+use crate::schedulers::Input;
 use crate::transport::{Piece, Summed, Transport, Weighted, What};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -143,6 +144,23 @@ impl<T: Transport> Coordinator<T> {
         hash.update(bytemuck::cast_slice(&result));
         hash.update(bytemuck::cast_slice(aux));
         (true, Some(hash.digest128()))
+    }
+
+    /// A worker has changed numbers of a result after it had announced them: a step that is decided
+    /// may be made of them.
+    pub(super) fn changed(
+        &mut self,
+        worker: Worker,
+        task: Task,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Input {
+        let step = task.job.step(self.config().jobs.micro_steps);
+        let is_decided = step < self.journal.step;
+        if is_decided {
+            self.journal.changed.insert(worker);
+        }
+        self.tell_of(step, Happening::Changed { worker, is_decided }, observer);
+        Input::Tick
     }
 
     /// Names the workers that are wrong for the first time.

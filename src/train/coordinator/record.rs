@@ -13,6 +13,7 @@ use crate::train::BuildError;
 use crate::train::policy::Using;
 use crate::transport::{Decoded, Differences, FailedUnit, State, Transport};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -79,10 +80,11 @@ impl From<Report> for DecodeRecord {
 /// Which results of a step are not to be relied on, in its record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DoubtRecord {
-    /// Whether some result in the gradient was computed by a worker whose parameters nobody could
-    /// vouch for; never where workers report no digests of theirs.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub unverified: bool,
+    /// Workers of whose results something in the gradient was computed with parameters that nobody
+    /// could vouch for (none where workers report no digests of theirs), or was changed after it had
+    /// been announced; that may also be in a step before, which was decided when that was heard.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unverified: BTreeSet<Worker>,
     /// Workers whose results were found to be wrong.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wrong: Vec<Worker>,
@@ -317,12 +319,21 @@ pub(super) struct Journal {
     pub(super) round: Round,
     /// The rounds that closed since the last commit.
     rounds: Vec<RoundRecord>,
+    /// Workers that have changed what they had announced, heard since the last commit, too late for
+    /// the steps in which it may be.
+    pub(super) changed: BTreeSet<Worker>,
     last_commit: f64,
 }
 
 impl Journal {
     pub(super) fn new(first: Step, now: f64) -> Self {
-        Self { step: first, round: Round(0), rounds: Vec::new(), last_commit: now }
+        Self {
+            step: first,
+            round: Round(0),
+            rounds: Vec::new(),
+            changed: BTreeSet::new(),
+            last_commit: now,
+        }
     }
 
     /// A round is closed.
@@ -380,7 +391,7 @@ impl<T: Transport> Coordinator<T> {
             refused,
             refused_because: None,
             doubts: DoubtRecord {
-                unverified: false,
+                unverified: std::mem::take(&mut self.journal.changed),
                 wrong: self.judging.take_wrong(),
                 nonfinite_scalars: aux.iter().filter(|scalar| !scalar.is_finite()).count(),
             },

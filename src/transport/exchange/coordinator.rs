@@ -152,6 +152,11 @@ impl CoordinatorSums {
                     eager.ordered(worker, order, tasks.into_iter());
                 }
             }
+            CoordinatorEvent::Changed { worker, task } => self.changed(worker, task, out),
+            CoordinatorEvent::Done { worker, task, .. } if self.doubts.is_changed(worker, task) => {
+                let reason = "it says that it has done what it had changed after announcing it";
+                out.push(CoordinatorEffect::GiveUp { worker, reason: reason.into() });
+            }
             CoordinatorEvent::Done { worker, order, task, word, finite } => {
                 let notice = match &mut self.eager {
                     Some(eager) if finite => eager.done(worker, order, task, word),

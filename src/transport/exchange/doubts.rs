@@ -1,4 +1,5 @@
-//! Who says that a sum is not finite, and whose numbers were not.
+//! Who says that a sum is not finite, and whose numbers were not; and who has changed what it had
+//! announced.
 //!
 //! The coordinator believes its own eyes only: it has such a sum made once more with itself as the
 //! one who sums, and sees whose terms are not finite, if any. If all of it is finite, somebody has
@@ -6,13 +7,17 @@
 
 use super::Key;
 use super::store::NotFinite;
-use crate::ids::Step;
+use crate::ids::{Step, Task, Worker};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who said of which attempt that whose numbers are not finite, by steps that are summed by the
-/// coordinator therefore.
+/// The steps that are summed by the coordinator, and why.
 #[derive(Debug, Default)]
-pub(super) struct Doubts(BTreeMap<Step, BTreeMap<(u32, u32), NotFinite>>);
+pub(super) struct Doubts {
+    /// Who said of which attempt that whose numbers are not finite.
+    accusers: BTreeMap<Step, BTreeMap<(u32, u32), NotFinite>>,
+    /// Results that are not what was announced of them: they will not be done.
+    changed: BTreeMap<(Worker, Task), Step>,
+}
 
 /// Who is wrong where a sum is finite.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -26,22 +31,33 @@ pub(super) struct Wrong {
 impl Doubts {
     /// Whether the coordinator is to make the sum of a step by itself.
     pub(super) fn of(&self, step: Step) -> bool {
-        self.0.contains_key(&step)
+        self.accusers.contains_key(&step)
     }
 
     /// The coordinator is to make the sum of a step by itself from now on.
     pub(super) fn raise(&mut self, step: Step) {
-        self.0.entry(step).or_default();
+        self.accusers.entry(step).or_default();
+    }
+
+    /// The same, since a result that may be in the sum is not what was announced of it.
+    pub(super) fn changed(&mut self, step: Step, result: (Worker, Task)) {
+        self.raise(step);
+        self.changed.insert(result, step);
+    }
+
+    /// Whether a result is not what was announced of it.
+    pub(super) fn is_changed(&self, worker: u32, task: Task) -> bool {
+        self.changed.contains_key(&(Worker(worker), task))
     }
 
     /// A worker says of an attempt that is under way that its sum is not finite.
     pub(super) fn accuse(&mut self, (step, attempt): Key, worker: u32, of: NotFinite) {
-        self.0.entry(step).or_default().entry((attempt, worker)).or_default().extend(of);
+        self.accusers.entry(step).or_default().entry((attempt, worker)).or_default().extend(of);
     }
 
     /// The same of an attempt that is over: it counts if others said so too.
     pub(super) fn accuse_too(&mut self, (step, attempt): Key, worker: u32, of: NotFinite) {
-        if let Some(accusers) = self.0.get_mut(&step)
+        if let Some(accusers) = self.accusers.get_mut(&step)
             && accusers.keys().any(|accuser| accuser.0 == attempt)
         {
             accusers.entry((attempt, worker)).or_default().extend(of);
@@ -50,18 +66,18 @@ impl Doubts {
 
     /// Whose terms of a step are said not to be finite.
     pub(super) fn accused(&self, step: Step) -> BTreeSet<u32> {
-        let words = self.0.get(&step).into_iter().flat_map(BTreeMap::values);
+        let words = self.accusers.get(&step).into_iter().flat_map(BTreeMap::values);
         words.flat_map(|of| &of.terms_of).copied().collect()
     }
 
     /// The sum is not finite: those who said so were right.
     pub(super) fn are_right(&mut self, step: Step) {
-        self.0.get_mut(&step).into_iter().for_each(BTreeMap::clear);
+        self.accusers.get_mut(&step).into_iter().for_each(BTreeMap::clear);
     }
 
     /// The sum is finite: gives those who must have lied.
     pub(super) fn are_wrong(&mut self, (step, attempt): Key) -> Wrong {
-        let accusers = self.0.get_mut(&step).map(std::mem::take).unwrap_or_default();
+        let accusers = self.accusers.get_mut(&step).map(std::mem::take).unwrap_or_default();
         let mut wrong = Wrong::default();
         for ((of_attempt, worker), of) in accusers {
             if of_attempt == attempt {
@@ -90,12 +106,16 @@ impl Doubts {
 
     /// A step is decided.
     pub(super) fn release(&mut self, step: Step) {
-        self.0.retain(|doubted, _| *doubted > step);
+        self.accusers.retain(|doubted, _| *doubted > step);
+        self.changed.retain(|_, doubted| *doubted > step);
     }
 
     /// A worker is lost, whatever it said.
     pub(super) fn forget(&mut self, worker: u32) {
-        self.0.values_mut().for_each(|accusers| accusers.retain(|(_, by), _| *by != worker));
+        for accusers in self.accusers.values_mut() {
+            accusers.retain(|(_, by), _| *by != worker);
+        }
+        self.changed.retain(|(of, _), _| of.0 != worker);
     }
 }
 

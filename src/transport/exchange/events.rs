@@ -52,6 +52,8 @@ pub(in crate::transport) enum CoordinatorEvent<'a> {
     Ordered { worker: u32, order: u64, tasks: Vec<Task> },
     /// A worker says that it has done a task of an order.
     Done { worker: u32, order: u64, task: Task, word: DoneWord, finite: bool },
+    /// A worker has changed numbers of a result that it had said to be final.
+    Changed { worker: Worker, task: Task },
     /// A worker will not answer the rest of an order.
     Dropped { worker: u32, order: u64 },
     /// A step that is computed from now on will be made of these terms.

@@ -279,6 +279,10 @@ mod tests {
                     let event = CoordinatorEvent::ChunkDigests { worker, step, attempt, digests };
                     self.coordinate(now, event)
                 }
+                Packet::FromWorker(FromWorker::Changed { task, .. }) => {
+                    let worker = Worker(from);
+                    self.coordinate(now, CoordinatorEvent::Changed { worker, task })
+                }
                 Packet::FromWorker(FromWorker::Held { step, attempt, digest }) => {
                     let held = CoordinatorEvent::Held { worker: from, step, attempt, digest };
                     self.coordinate(now, held)
@@ -1046,7 +1050,7 @@ mod tests {
     }
 
     /// What a worker that knows the token can say in the exchange behind the backward pass.
-    const LIES: [(&str, Lie); 21] = [
+    const LIES: [(&str, Lie); 22] = [
         ("silent", |_| {}),
         ("ready, and never sent", |world| {
             world.mute = true;
@@ -1106,6 +1110,15 @@ mod tests {
             let (step, attempt) = (Step(0), 0);
             let word = FromWorker::SumNotFinite { step, attempt, sums_of, terms_of };
             tell_coordinator(world, word);
+        }),
+        ("announced, then changed", |world| {
+            let (length, task) = (world.length(), TASK);
+            let (chunks, numbers) = (0..chunks(length), Arc::new(vec![5.0; length]));
+            let event = WorkerEvent::Announced { task, chunks, numbers };
+            let sent = world.workers[LIAR as usize].work_on(world.now, event);
+            world.send(LIAR, sent);
+            (0..6).for_each(|_| world.deliver());
+            tell_coordinator(world, FromWorker::Changed { order: 1, task });
         }),
         ("others' chunks did not come", |world| {
             let digests = vec![Some(7); 6];

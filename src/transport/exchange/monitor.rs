@@ -5,7 +5,7 @@
 
 use super::blame::blame;
 use super::{QUIET, WORD};
-use crate::ids::{Step, Worker, named};
+use crate::ids::{Step, Task, Worker, named};
 use crate::transport::Notice;
 use crate::transport::wire::{COORDINATOR, Owner};
 use std::cmp::Reverse;
@@ -33,6 +33,8 @@ pub(super) struct Parts {
     pub(super) owners: Vec<Owner>,
     /// Who can be asked for each term, where terms are asked for.
     pub(super) askable: Vec<Vec<u32>>,
+    /// Whose result of which task may be summed while it is computed, as long as none is changed.
+    pub(super) announced: BTreeSet<(Worker, Task)>,
 }
 
 /// What the decision of a sum takes, and what was decided.

@@ -2,7 +2,7 @@
 
 use super::Key;
 use super::monitor::ExchangeMonitor;
-use crate::ids::Step;
+use crate::ids::{Step, Task, Worker};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -66,6 +66,14 @@ impl Monitors {
         begin: impl FnOnce() -> ExchangeMonitor,
     ) -> &mut ExchangeMonitor {
         self.monitors.entry(key).or_insert_with(begin)
+    }
+
+    /// A result is not what was announced of it; gives the exchange that may be made of that.
+    pub(super) fn withdraw(&mut self, result: (Worker, Task)) -> Option<(Key, &ExchangeMonitor)> {
+        let mut newest = self.monitors.iter_mut().rev();
+        let (key, monitor) = newest.find(|(_, it)| it.parts.announced.contains(&result))?;
+        monitor.parts.announced.remove(&result);
+        Some((*key, monitor))
     }
 
     /// All of them, by step and attempt.

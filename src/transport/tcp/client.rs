@@ -207,6 +207,9 @@ impl WorkerNode {
                 let (computed, units) = said(spent);
                 self.uplink.tell(&FromWorker::Done { order, task, aux, finite, computed, units });
             }
+            Notice::Changed { task } if current => {
+                self.uplink.tell(&FromWorker::Changed { order, task });
+            }
             Notice::Idle { spent } if current => {
                 let (computed, units) = said(spent);
                 self.uplink.tell(&FromWorker::Idle { order, computed, units });

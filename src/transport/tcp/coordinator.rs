@@ -550,9 +550,15 @@ impl CoordinatorNode {
                 self.sums(CoordinatorEvent::Dropped { worker: worker.0, order });
                 self.notify(worker, Notice::Idle { spent: spent(computed, units) });
             }
+            FromWorker::Changed { order, task } if self.members.is_order(worker.0, order) => {
+                self.sums(CoordinatorEvent::Changed { worker, task });
+            }
             // A pong is a sign of life, which was noted when it came. An order that was never given
             // is nothing to answer for: it was given over another connection.
-            FromWorker::Done { .. } | FromWorker::Idle { .. } | FromWorker::Pong { .. } => {}
+            FromWorker::Done { .. }
+            | FromWorker::Changed { .. }
+            | FromWorker::Idle { .. }
+            | FromWorker::Pong { .. } => {}
             FromWorker::Held { step, attempt, digest } => {
                 self.sums(CoordinatorEvent::Held { worker: worker.0, step, attempt, digest });
             }

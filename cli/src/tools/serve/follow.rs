@@ -13,7 +13,7 @@ use crate::output::say;
 use crate::progress::Progress;
 use crate::shared::lock;
 use crate::signals::Asked;
-use crate::steps::{Decided, FaultLine, Spread, late, tell};
+use crate::steps::{Decided, FaultLine, Spread, late, tell, unverified};
 use crate::tools::doctor;
 use crate::tools::status::Throughput;
 use crate::{Failure, OrInput, OrWork};
@@ -451,6 +451,9 @@ impl<'a> Follower<'a> {
             );
             if let Some(refused) = Refusals::words(&lines) {
                 say!("{refused}");
+            }
+            if let Some(unverified) = unverified(lines.iter(), &summary.faults) {
+                say!("{}", unverified.trim_end());
             }
             say!("{}", doctor::hint(self.folder.path(), 0));
         }

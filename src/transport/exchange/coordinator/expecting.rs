@@ -1,14 +1,14 @@
 //! Steps that are summed while they are computed: what workers are told of them, and when it is
 //! known what they are made of.
 
-use super::{CoordinatorSums, Effects, tell};
-use crate::ids::Step;
+use super::{CoordinatorSums, Effects, report, tell};
+use crate::ids::{Step, Task, Worker};
 use crate::transport::exchange::Key;
 use crate::transport::exchange::events::{CoordinatorEffect, Expectation, SumSettings};
 use crate::transport::exchange::monitor::ExchangeMonitor;
 use crate::transport::exchange::plan::{Plan, of_all_stripes, without};
 use crate::transport::wire::{COORDINATOR, Owner, Predecessor, ToWorker, chunks};
-use crate::transport::{Summand, lock};
+use crate::transport::{Notice, Piece, Summand, What, lock};
 use std::collections::BTreeSet;
 use std::time::Instant;
 
@@ -64,6 +64,10 @@ impl CoordinatorSums {
     /// it, unless that is known.
     fn tell_expected(&mut self, now: Instant, shared: Option<Shared>, out: &mut Effects) {
         let Some((step, terms)) = self.expected.of_present(&self.present) else { return };
+        // It is made again, not of this.
+        if self.doubts.of(step) {
+            return;
+        }
         let number = self.monitors.number(step, 0);
         let key = (step, number);
         let length = self.context.length;
@@ -78,6 +82,12 @@ impl CoordinatorSums {
         let mut monitor = ExchangeMonitor::new(None, receivers.clone(), sources, now);
         monitor.given.extend(&receivers);
         monitor.parts.owners = of_all_stripes(&owners, stripe, chunks(length));
+        let result = |piece: &Piece| match piece.what {
+            What::Result(task) => Some((piece.worker, task)),
+            What::Sum => None,
+        };
+        monitor.parts.announced =
+            terms.iter().flat_map(|term| &term.holders).filter_map(result).collect();
         self.monitors.begin(key, monitor);
         // Until the step is known to be made of it, nobody may take this sum for the step's.
         lock(&self.node.sums()).expect(key);
@@ -92,6 +102,21 @@ impl CoordinatorSums {
         } else {
             self.node.supersede(step, number);
         }
+    }
+
+    /// A worker has changed numbers of a result that it had announced. A sum that may be made of
+    /// them is made again, of what others have, unless it is decided.
+    pub(super) fn changed(&mut self, worker: Worker, task: Task, out: &mut Effects) {
+        // Once: that it says so again is nothing new.
+        let Some((key, monitor)) = self.monitors.withdraw((worker, task)) else { return };
+        if !monitor.done {
+            let is_asked_for = monitor.attempt.is_some();
+            self.doubts.changed(key.0, (worker, task));
+            if is_asked_for {
+                self.doubt(key, out);
+            }
+        }
+        report(worker.0, Some(Notice::Changed { task }), out);
     }
 
     /// Whether a step is made of what was expected of it: then its sum is under way, or there.
