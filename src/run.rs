@@ -217,7 +217,8 @@ pub struct Limits {
     /// those who are left, as long as those are so many or more, if at all.
     #[serde(default)]
     pub min_workers: Option<usize>,
-    /// The run ends when so many workers were lost by errors in one unit of one step.
+    /// The run ends when so many workers were lost by errors in one unit of one step; those that
+    /// were at it at once count as one.
     #[serde(default = "Limits::usual_unit_tries")]
     pub unit_tries: u32,
 }

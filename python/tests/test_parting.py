@@ -74,8 +74,8 @@ def digests(run: Launched) -> List[str]:
 @pytest.mark.parametrize("scheme", ["uncoded", "groups:s=1", "queue:m=1", "ring:reach=2"])
 @pytest.mark.parametrize("how", ["once", "body", "fail"])
 def test_an_exception_costs_no_step(scheme: str, how: str, tmp_path: Path, digest: str) -> None:
-    # All that compute a unit may fail at once; under the queue that would be everybody.
-    who = -1 if how == "once" and scheme != "queue:m=1" else 1
+    # Whoever computes the unit fails in its first life.
+    who = -1 if how == "once" else 1
     with launched(tmp_path, scheme, how, who) as run:
         assert run.ends() == 0, run.said()
     assert [record["refused"] for record in run.records()] == [[]] * STEPS

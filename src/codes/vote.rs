@@ -236,7 +236,7 @@ impl Verifier {
             // Where the scheme keeps a result for a decoded job, others who returned the same hold
             // it.
             RoundEvent::Lost { worker, .. } => self.answers[worker.index()] = None,
-            RoundEvent::Dropped(_) | RoundEvent::GivenUp(_) => {}
+            RoundEvent::Dropped(_) | RoundEvent::GivenUp(_) | RoundEvent::NoReturns => {}
         }
     }
 

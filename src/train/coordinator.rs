@@ -431,6 +431,7 @@ impl<T: Transport> Coordinator<T> {
                 let now = self.run_clock.now();
                 self.run_clock.assigned(now, worker, round, shares);
                 self.results.assigned(worker, &tasks);
+                self.ending.failures.gave(worker);
                 // A modelled clock knows nothing of what it took in truth.
                 if !self.run_clock.is_virtual() {
                     self.spending.assigned(worker, round, &tasks, now);

@@ -27,6 +27,7 @@ use codedgrad::transport::wire::CHUNK;
 use codedgrad::transport::{Decoded, Link, State};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -65,6 +66,9 @@ struct Voyage {
     wipes: bool,
     /// Instead of all that can go wrong: workers die or are cut off, one after the other.
     returns: bool,
+    /// Instead of all that can go wrong: now and then there is a unit that ends every process that
+    /// computes it in the worker's first try.
+    poison: bool,
     /// For how long, at most, a process that died is not there.
     away: f64,
     /// For how long the coordinator may be at something else, now and then, before it hears what
@@ -92,6 +96,7 @@ fn voyage(exchange: Exchange, scheme: &'static str, seed: u64) -> Voyage {
         cuts: None,
         wipes: false,
         returns: false,
+        poison: false,
         away: 1.5,
         busy: Duration::ZERO,
         changes: false,
@@ -136,6 +141,8 @@ struct Shared {
     token: Token,
     decided: AtomicU64,
     over: AtomicBool,
+    /// Who was lost at the bad units, and in which step.
+    poisoned: Mutex<BTreeSet<(u64, u8)>>,
     held: AtomicU64,
     status: Mutex<Arc<Mutex<TcpStatus>>>,
 }
@@ -279,6 +286,13 @@ async fn train_over<V: Numbers>(
                 // each time that the seed is run.
                 task.took(Duration::from_secs_f64(part_seconds));
                 while let Some(part) = task.next_part() {
+                    if shared.voyage.poison
+                        && returns::is_bad(task.step(), part.samples.start / UNIT_SAMPLES)
+                        && shared.poisoned.lock().unwrap().insert((task.step(), me))
+                    {
+                        shared.net.note(&format!("a unit ends worker {me}"));
+                        return None;
+                    }
                     sleep(Duration::from_secs_f64(part_seconds / 2.0)).await;
                     let message = task.vector().numbers_mut();
                     message.fill(0.0);
@@ -369,6 +383,9 @@ async fn storm(shared: Arc<Shared>, deaths: Vec<watch::Sender<Death>>, faults: A
     if let Some((worker, other)) = shared.voyage.silenced {
         sleep(PAUSE).await;
         return net.cut(worker, other, false);
+    }
+    if shared.voyage.poison {
+        return;
     }
     if shared.voyage.returns {
         return returns::one_by_one(&shared, &deaths, &faults, random).await;
@@ -515,6 +532,7 @@ async fn sail(voyage: Voyage, expected: Vec<Expected>) -> Landfall {
         token: Token::fresh().unwrap(),
         decided: AtomicU64::new(0),
         over: AtomicBool::new(false),
+        poisoned: Mutex::default(),
         held: AtomicU64::new(0),
         status: Mutex::default(),
     });
@@ -566,8 +584,9 @@ async fn sail(voyage: Voyage, expected: Vec<Expected>) -> Landfall {
         "no task is left, and no connection"
     );
     let (digest, events) = shared.net.digest();
-    let (faults, held) =
-        (faults.load(Ordering::Relaxed), shared.held.load(Ordering::Relaxed) as usize);
+    let poisoned = shared.poisoned.lock().unwrap().iter().map(|(step, _)| *step).collect();
+    let faults = faults.load(Ordering::Relaxed) + BTreeSet::len(&poisoned) as u64;
+    let held = shared.held.load(Ordering::Relaxed) as usize;
     Landfall { digest, events, faults, held, seconds, made: shared.net.made(), ..found }
 }
 

@@ -143,6 +143,12 @@ struct Chaos<'a> {
     overflowed: HashSet<Step>,
     /// Who does nothing until which step is decided.
     erased: HashSet<(Step, Worker)>,
+    /// Workers that the current step has cost at each item of a queue, since the last time that
+    /// nobody was waited for any longer; and who has been lost meanwhile.
+    costs: HashMap<Task, u32>,
+    renewed: HashSet<Worker>,
+    /// Whether it is known for whom an item is kept: who is back is not left out for anything else.
+    keeps: bool,
     /// Attempts at steps of which nobody said that it holds them, one of each step.
     muted: HashMap<Step, u32>,
     decided: u64,
@@ -372,6 +378,8 @@ impl Chaos<'_> {
             self.refused.insert(step);
         }
         self.decided += 1;
+        self.costs.clear();
+        self.renewed = self.dead().into_iter().collect();
         let (decided, log) = (self.decided, self.config.log_steps);
         self.erased.retain(|(until, _)| until.0 >= decided);
         self.release(step);
@@ -383,6 +391,14 @@ impl Chaos<'_> {
     fn act(&mut self, action: Action) {
         match action {
             Action::Compute { worker, tasks, .. } => {
+                let kept = |(task, _): &(Task, Vec<Part>)| {
+                    self.costs.get(task).is_some_and(|cost| *cost >= 2)
+                };
+                assert!(
+                    !self.keeps || self.renewed.contains(&worker) || !tasks.iter().any(kept),
+                    "{worker} is the next that an item may cost: {:?}",
+                    self.costs
+                );
                 let latest = tasks.iter().map(|(task, _)| task.job.0).max().unwrap_or(0);
                 let current = self.config.micro_steps > 1 || latest <= self.decided + self.delay;
                 assert!(
@@ -411,7 +427,12 @@ impl Chaos<'_> {
                     .orders
                     .push_back(Order::Compute(tasks.into_iter().map(|task| task.0).collect()));
             }
-            Action::Close(_) => {}
+            Action::Close(_) => {
+                // Items of the jobs before are forgotten.
+                if self.config.micro_steps > 1 {
+                    self.costs.clear();
+                }
+            }
             Action::Diverged { worker, .. } => {
                 assert!(
                     self.mishaps.drifts
@@ -698,6 +719,14 @@ impl Chaos<'_> {
 
     fn die(&mut self, worker: Worker) -> Input {
         let (state, drift) = (self.place(worker).state, self.place(worker).drift.clone());
+        if let Some(Order::Compute(tasks)) = self.places[worker.index()]
+            .orders
+            .iter()
+            .find(|order| matches!(order, Order::Compute(_)))
+        {
+            *self.costs.entry(tasks[0]).or_default() += 1;
+        }
+        self.renewed.insert(worker);
         *self.place(worker) = Place { dead: true, state, drift, ..Place::default() };
         self.sums.retain(|(_, of), _| *of != worker);
         self.pool.retain(|event| match event {
@@ -841,6 +870,10 @@ impl Chaos<'_> {
                 self.driver.engine.switch(text.parse().unwrap());
             }
             let Some(input) = self.next() else { return Ok(()) };
+            // Nobody may be waited for after it.
+            if matches!(input, Input::Tick | Input::Left { .. }) {
+                self.costs.clear();
+            }
             match self.driver.give(input) {
                 Ok(actions) => actions.into_iter().for_each(|action| self.act(action)),
                 Err(error) => {
@@ -919,6 +952,9 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         scheme.facts().units,
         Mishaps { fewest, switches: mishaps.switches && !next_step, ..mishaps },
     );
+    let keeps = text.starts_with("queue")
+        && config.return_seconds > 0.0
+        && !(mishaps.tasks || mishaps.switches || mishaps.drifts || mishaps.liars > 0);
     let plan = plan_of(spec, units);
     let mut engine = config.engine(scheme, STEPS).unwrap();
     if mishaps.fewest > 0 {
@@ -950,6 +986,9 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         drifted: 0,
         overflowed: HashSet::new(),
         erased: HashSet::new(),
+        costs: HashMap::new(),
+        renewed: HashSet::new(),
+        keeps,
         muted: HashMap::new(),
         decided: 0,
         happened: 0,

@@ -1,6 +1,7 @@
 //! The round engine on virtual time: no thread, no clock, only events.
 
 mod chaos;
+mod kept;
 mod leaving;
 mod trust;
 

@@ -56,6 +56,11 @@ impl Claims {
         true
     }
 
+    /// The current job.
+    pub(super) fn job(&self) -> Job {
+        self.job
+    }
+
     /// Whether a worker could be given a piece now.
     pub(super) fn is_free(&self, worker: Worker) -> bool {
         !self.closed && self.jobs.contains(&self.job) && self.busy[worker.index()].is_none()

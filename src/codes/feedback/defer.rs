@@ -544,6 +544,7 @@ impl Scheme for Defer {
             RoundEvent::Dropped(worker) => self.stream.release(worker),
             RoundEvent::Lost { worker, from, reopened } => self.lost(worker, from, reopened),
             RoundEvent::GivenUp(job) => self.give_up(job),
+            RoundEvent::NoReturns => {}
         }
         true
     }

@@ -2,11 +2,14 @@
 //!
 //! # Construction
 //! A job is `n m` items. Every worker pulls the lowest number not yet handed out; when none is left
-//! it duplicates an item that somebody else still computes, at most two holders each.
+//! it duplicates an item that somebody else still computes, at most two holders each. An item that
+//! has cost two workers may cost the next one too: it is kept for one that comes back, as long as
+//! it makes sense to wait for that.
 //!
 //! # Guarantee
 //! Exact no matter who straggles, as long as one worker lives: the round ends when every item has
-//! one finisher.
+//! one finisher. Only where an item has cost two workers, and one that has come back is at it, is
+//! that one waited for.
 //!
 //! # Cost
 //! A pull is O(1), a duplicate O(n). In a real run every pull is a message there and back.
@@ -25,6 +28,7 @@ use crate::codes::sequential::{
 };
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Run, Task, Worker, WorkerSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// A queue of tasks.
@@ -46,6 +50,42 @@ pub(in crate::codes) const FAMILY: Family = Family {
 
 /// Workers that may compute the same item at once.
 const HOLDERS_MAX: u8 = 2;
+
+/// Workers that an item may cost before it is kept for those that come back.
+const COST_MAX: u32 = 2;
+
+/// Items that have cost workers, and workers that have been lost meanwhile.
+///
+/// What is wrong with an item may be so for the one that computes it first, as with a file that is read
+/// for the first time, and be over in the next life of a process.
+struct Losses {
+    /// Workers that were lost at an item.
+    costs: BTreeMap<(Job, u32), u32>,
+    /// Who was lost while these items were open: one of them that asks for an item is back.
+    lost: WorkerSet,
+}
+
+impl Losses {
+    /// Jobs from this one on are open.
+    fn open(&mut self, first: Job) {
+        self.costs.retain(|(job, _), _| *job >= first);
+        if self.costs.is_empty() {
+            self.lost.clear();
+        }
+    }
+
+    fn note(&mut self, worker: Worker, item: Option<(Job, u32)>) {
+        self.lost.insert(worker);
+        if let Some(item) = item {
+            *self.costs.entry(item).or_default() += 1;
+        }
+    }
+
+    /// Whether only workers that come back are given an item.
+    fn are_too_many(&self, item: (Job, u32)) -> bool {
+        self.costs.get(&item).is_some_and(|cost| *cost >= COST_MAX)
+    }
+}
 
 /// The work queue of one job per round; the piece of a task is the number of its item.
 ///
@@ -82,6 +122,7 @@ pub struct Queue {
     again: Vec<u32>,
     /// Workers at each item now.
     holders: Vec<u8>,
+    losses: Losses,
 }
 
 impl Queue {
@@ -117,6 +158,7 @@ impl Queue {
             holders: vec![0; items],
             next: 0,
             again: Vec::new(),
+            losses: Losses { costs: BTreeMap::new(), lost: WorkerSet::empty(workers) },
         })
     }
 
@@ -124,13 +166,37 @@ impl Queue {
         self.next = 0;
         self.again.clear();
         self.holders.fill(0);
+        self.losses.open(self.claims.job());
     }
 
-    /// The lowest item that one worker holds and nobody has finished.
-    fn duplicate(&self) -> Option<u32> {
+    /// Whether an item has cost so many workers that it is kept for those that come back.
+    fn is_kept(&self, item: u32) -> bool {
+        self.losses.are_too_many((self.claims.job(), item))
+    }
+
+    fn may_take(&self, worker: Worker, item: u32) -> bool {
+        self.losses.lost.contains(worker) || !self.is_kept(item)
+    }
+
+    /// The first item that nobody was given, and this worker may take.
+    fn take_next(&mut self, worker: Worker) -> Option<u32> {
+        while self.next < self.holders.len() {
+            let item = self.next as u32;
+            self.next += 1;
+            if self.may_take(worker, item) {
+                return Some(item);
+            }
+            self.again.push(item);
+        }
+        None
+    }
+
+    /// The lowest item that one worker holds and nobody has finished, and this one may take.
+    fn duplicate(&self, worker: Worker) -> Option<u32> {
         let open = |item: &u32| {
             self.claims.winner[*item as usize].is_none()
                 && self.holders[*item as usize] < HOLDERS_MAX
+                && self.may_take(worker, *item)
         };
         self.claims.busy.iter().filter_map(|item| *item).filter(open).min()
     }
@@ -140,13 +206,11 @@ impl Queue {
         if !self.claims.is_free(worker) {
             return None;
         }
-        let piece = if let Some(item) = self.again.pop() {
-            Some(item)
-        } else if self.next < self.holders.len() {
-            self.next += 1;
-            Some(self.next as u32 - 1)
+        let again = self.again.iter().rposition(|item| self.may_take(worker, *item));
+        let piece = if let Some(place) = again {
+            Some(self.again.remove(place))
         } else {
-            self.duplicate()
+            self.take_next(worker).or_else(|| self.duplicate(worker))
         }?;
         self.holders[piece as usize] += 1;
         Some(self.claims.give(worker, piece))
@@ -164,6 +228,8 @@ impl Queue {
     }
 
     fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
+        let item = self.claims.busy[worker.index()];
+        self.losses.note(worker, item.map(|item| (self.claims.job(), item)));
         self.leave(worker);
         let open = self.claims.reopen(worker, from);
         let idle = open
@@ -204,11 +270,13 @@ impl Scheme for Queue {
                     self.refill();
                 }
                 dead.iter().for_each(|worker| self.leave(worker));
+                self.losses.lost.unite(dead);
             }
             RoundEvent::Gone(worker) | RoundEvent::Dropped(worker) => self.leave(worker),
             RoundEvent::Back(_) => {}
             RoundEvent::Lost { worker, from, reopened } => self.lost(worker, from, reopened),
             RoundEvent::GivenUp(_) => self.claims.give_up(),
+            RoundEvent::NoReturns => self.losses.costs.clear(),
         }
         true
     }
@@ -222,7 +290,14 @@ impl Scheme for Queue {
     }
 
     fn outlook(&self, gone: &WorkerSet) -> Outlook {
-        self.claims.blocked(|_| gone.len() == self.facts.workers)
+        let all = gone.len() == self.facts.workers;
+        let busy =
+            (0..).zip(&self.claims.busy).filter(|(worker, _)| !gone.contains(Worker(*worker)));
+        let none_returns = self.losses.lost.iter().all(|worker| gone.contains(worker));
+        let stays = |item: u32| {
+            none_returns && self.is_kept(item) && busy.clone().all(|(_, at)| *at != Some(item))
+        };
+        self.claims.blocked(|item| all || stays(item as u32))
     }
 
     fn close(&mut self, _: &WorkerSet, _: &[Option<f64>], decoded: &mut Vec<Job>) {
@@ -248,5 +323,110 @@ impl FastForward for Queue {
     fn runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
         let task = self.pull(worker);
         out.extend(task.map(|task| self.claims.run(worker, task)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codes::sequential::Accept;
+
+    /// A queue of one item per worker, all of which are given out.
+    fn queue(jobs: u64) -> Queue {
+        let jobs = Job(0)..Job(jobs);
+        let horizon = Horizon { workers: 4, units: None, jobs, accept: Accept::Lookahead };
+        let mut queue = Queue::new(1, horizon).unwrap();
+        queue.on(RoundEvent::Opened { dead: &WorkerSet::empty(4) });
+        assert!((0..4).all(|worker| takes(&mut queue, worker) == Some(worker)));
+        queue
+    }
+
+    fn takes(queue: &mut Queue, worker: u32) -> Option<u32> {
+        queue.pull(Worker(worker)).map(|task| task.piece)
+    }
+
+    fn returns(queue: &mut Queue, worker: u32, piece: u32) {
+        let task = Task { job: queue.claims.job(), piece, plan: 0 };
+        assert_eq!(queue.returned(Worker(worker), task), Returned::Final);
+    }
+
+    fn loses(queue: &mut Queue, worker: u32) {
+        queue.on(RoundEvent::Lost {
+            worker: Worker(worker),
+            from: None,
+            reopened: &mut Vec::new(),
+        });
+    }
+
+    fn is_open(queue: &Queue, gone: impl IntoIterator<Item = Worker>) -> bool {
+        queue.outlook(&WorkerSet::of(4, gone)) == Outlook::Open
+    }
+
+    /// Item 0 costs workers 0 and 1.
+    fn costs_two(queue: &mut Queue) {
+        loses(queue, 0);
+        returns(queue, 1, 1);
+        assert_eq!(takes(queue, 1), Some(0));
+        loses(queue, 1);
+    }
+
+    #[test]
+    fn who_is_back_takes_what_has_cost_two() {
+        let mut queue = queue(1);
+        costs_two(&mut queue);
+        let lost = [Worker(0), Worker(1)];
+        assert!(is_open(&queue, [Worker(0)]) && !is_open(&queue, lost), "worker 1 may come back");
+        returns(&mut queue, 2, 2);
+        assert_eq!(takes(&mut queue, 2), Some(1), "what worker 1 had done");
+        returns(&mut queue, 2, 1);
+        assert_eq!(takes(&mut queue, 2), Some(3), "and helps worker 3 rather than be lost");
+        assert_eq!(takes(&mut queue, 1), Some(0));
+        assert!(is_open(&queue, [Worker(0)]) && !is_open(&queue, lost));
+        returns(&mut queue, 3, 3);
+        assert_eq!(takes(&mut queue, 3), None, "nor does it help worker 1");
+        loses(&mut queue, 1);
+        assert_eq!(takes(&mut queue, 3), None);
+        queue.on(RoundEvent::NoReturns);
+        assert!(is_open(&queue, lost));
+        assert_eq!(takes(&mut queue, 3), Some(0));
+    }
+
+    #[test]
+    fn of_two_that_are_at_it_the_other_may_finish() {
+        let mut queue = queue(1);
+        loses(&mut queue, 0);
+        for worker in [1, 2] {
+            returns(&mut queue, worker, worker);
+            assert_eq!(takes(&mut queue, worker), Some(0));
+        }
+        loses(&mut queue, 1);
+        assert!(is_open(&queue, [Worker(0), Worker(1)]), "worker 2 is at it");
+        returns(&mut queue, 3, 3);
+        assert_eq!(takes(&mut queue, 3), Some(1));
+        returns(&mut queue, 3, 1);
+        assert_eq!(takes(&mut queue, 3), None, "two are enough");
+        returns(&mut queue, 2, 0);
+        assert!(queue.admits(&WorkerSet::empty(4)));
+    }
+
+    #[test]
+    fn losses_are_forgotten_with_their_job_and_not_when_it_begins_again() {
+        let mut queue = queue(2);
+        costs_two(&mut queue);
+        let dead = WorkerSet::of(4, [Worker(1)]);
+        queue.restart(Job(0)..Job(2));
+        queue.on(RoundEvent::Opened { dead: &dead });
+        assert_eq!([2, 3].map(|worker| takes(&mut queue, worker)), [Some(1), Some(2)]);
+        assert_eq!(takes(&mut queue, 0), Some(0), "it is back");
+        for (worker, piece) in [(2, 1), (3, 2), (0, 0)] {
+            returns(&mut queue, worker, piece);
+        }
+        assert_eq!(takes(&mut queue, 2), Some(3));
+        returns(&mut queue, 2, 3);
+        let mut decoded = Vec::new();
+        queue.close(&dead, &[None; 4], &mut decoded);
+        assert_eq!(decoded, [Job(0)]);
+        queue.on(RoundEvent::Opened { dead: &dead });
+        assert_eq!(takes(&mut queue, 2), Some(0));
     }
 }

@@ -190,6 +190,7 @@ impl Scheme for Ring {
             RoundEvent::Dropped(worker) => self.step_back(worker),
             RoundEvent::Lost { worker, from, reopened } => self.lost(worker, from, reopened),
             RoundEvent::GivenUp(_) => self.claims.give_up(),
+            RoundEvent::NoReturns => {}
         }
         true
     }

@@ -433,7 +433,7 @@ impl Scheme for MSgc {
     fn on(&mut self, event: RoundEvent<'_>) -> bool {
         match event {
             RoundEvent::Opened { .. } => self.begin(),
-            RoundEvent::Gone(_) => {}
+            RoundEvent::Gone(_) | RoundEvent::NoReturns => {}
             RoundEvent::Back(worker) | RoundEvent::Dropped(worker) => self.stream.release(worker),
             RoundEvent::Lost { worker, from, reopened } => self.lost(worker, from, reopened),
             RoundEvent::GivenUp(job) => {

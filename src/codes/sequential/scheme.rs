@@ -44,6 +44,9 @@ pub enum RoundEvent<'a> {
     },
     /// A job is refused: nothing more is done for it.
     GivenUp(Job),
+    /// Those who are lost are not waited for, or not any longer: what is kept for who comes
+    /// back is anybody's.
+    NoReturns,
 }
 
 /// What happens to a result.

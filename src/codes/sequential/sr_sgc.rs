@@ -306,6 +306,7 @@ impl Scheme for SrSgc {
             RoundEvent::Dropped(worker) => self.stream.release(worker),
             RoundEvent::Lost { worker, from, reopened } => self.lost(worker, from, reopened),
             RoundEvent::GivenUp(job) => self.stream.open.retain(|open| open.job != job),
+            RoundEvent::NoReturns => {}
         }
         true
     }

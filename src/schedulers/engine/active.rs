@@ -159,6 +159,7 @@ impl ActiveScheme {
                 of(worker).map(|worker| RoundEvent::Lost { worker, from, reopened })
             }
             RoundEvent::GivenUp(job) => Some(RoundEvent::GivenUp(job)),
+            RoundEvent::NoReturns => Some(RoundEvent::NoReturns),
         };
         let Some(event) = event else { return true };
         self.verifier.iter_mut().for_each(|verifier| verifier.on(&event));

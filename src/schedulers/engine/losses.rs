@@ -41,16 +41,17 @@ impl Engine {
         } else {
             self.scheme.facts().delay > 0 || unheld.is_some() && !self.scheme.facts().reopens
         };
+        // Also where all begins again: a scheme may know by it what costs workers.
+        if unheld.is_none() && (!again || self.scheme.facts().delay == 0) {
+            let reopened = &mut Vec::new();
+            self.scheme.on(RoundEvent::Lost { worker, from: None, reopened });
+        }
         if again {
             return self.begin_again(now, out);
         }
         self.round.unanswered(worker);
-        match unheld {
-            Some(first) => return self.make_again(first, now, out),
-            None => {
-                let reopened = &mut Vec::new();
-                self.scheme.on(RoundEvent::Lost { worker, from: None, reopened });
-            }
+        if let Some(first) = unheld {
+            return self.make_again(first, now, out);
         }
         match self.phase {
             Phase::Collecting => self.carry_on(now, out),

@@ -30,6 +30,12 @@ impl Engine {
             hopeless.unite(self.round.resting());
             return if self.can_close(&hopeless) { Ok(()) } else { self.begin_again(now, out) };
         }
+        if self.can_close(&hopeless) {
+            return Ok(());
+        }
+        if self.can_close(&dead) || !self.may_return() {
+            self.await_nobody(now, &hopeless, out);
+        }
         while !self.can_close(&hopeless) {
             // What is not finite is so for any worker that computes it.
             if !self.can_close(&dead) {

@@ -5,7 +5,7 @@ use super::super::events::{Action, EngineError};
 use super::super::roster::WorkerState;
 use super::{Engine, Phase};
 use crate::codes::sequential::RoundEvent;
-use crate::ids::{Step, Worker};
+use crate::ids::{Step, Worker, WorkerSet};
 
 impl Engine {
     /// A worker that was dead is there again.
@@ -166,6 +166,27 @@ impl Engine {
         self.recovery.wait_until((now + self.config.limits.return_seconds).min(patience));
     }
 
+    /// Where the round cannot close without those who are gone since the scheme keeps something for who
+    /// comes back: it is given to those who are there. Whether it was so.
+    pub(super) fn await_nobody(
+        &mut self,
+        now: f64,
+        gone: &WorkerSet,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        if self.phase != Phase::Collecting || self.can_close(gone) {
+            return false;
+        }
+        self.scheme.on(RoundEvent::NoReturns);
+        let given = self.can_close(gone);
+        if given {
+            // They have as long for it as for what they were given when the round began.
+            self.round.reopen(now);
+            self.offer(out);
+        }
+        given
+    }
+
     /// Ends the run if it cannot go on without those who are gone.
     pub(super) fn nobody_returned(
         &mut self,
@@ -174,13 +195,15 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.recovery.returns_by = None;
         let dead = self.roster.dead();
+        let given = self.await_nobody(now, &dead, out);
         if self.roster.is_deserted() || self.phase == Phase::Collecting && !self.can_close(&dead) {
             return if self.narrow(now, out)? { Ok(()) } else { Err(self.too_many_lost()) };
         }
-        self.roster
-            .stale_idle()
-            .first()
-            .map_or(Ok(()), |&worker| Err(EngineError::NoState { worker }))
+        if let Some(&worker) = self.roster.stale_idle().first() {
+            return Err(EngineError::NoState { worker });
+        }
+        // Those who are there may be of no use in this round.
+        if given { self.check_outlook(now, out) } else { Ok(()) }
     }
 
     pub(super) fn too_many_lost(&self) -> EngineError {

@@ -89,6 +89,37 @@ fn nobody_waits_for_a_worker_that_comes_back() {
     nobody_waits_for_who_comes_back(400, 0..1);
 }
 
+/// Whether a unit ends every worker that computes it for the first time.
+pub(super) fn is_bad(step: u64, unit: usize) -> bool {
+    step % 20 == 7 && unit == 1
+}
+
+/// A queue gives an item on that has cost a worker, and its last ones to two at once: so many are
+/// lost at a bad one before it is kept for one of them, and never all four.
+const LOST_MOST: u64 = 3;
+
+#[test]
+fn an_item_does_not_cost_one_worker_after_the_other() {
+    let (steps, length) = (400, 300);
+    let expected = expected_of(4, length, steps);
+    for (seed, exchange) in (0..6).zip([Exchange::STAR, Exchange::SHARDED].into_iter().cycle()) {
+        let voyage = Voyage {
+            poison: true,
+            // Everybody is back before the end.
+            away: 0.2,
+            calm: steps,
+            steps,
+            length,
+            ..voyage(exchange, "queue:m=1", seed)
+        };
+        let found = simulate(&voyage, &expected);
+        println!("{exchange:?}, seed {seed}: {found:?}");
+        assert_eq!(found.faults, steps / 20);
+        assert!(found.lost > found.faults && found.lost <= LOST_MOST * found.faults, "{found:?}");
+        assert!(found.longest < LONGEST, "a round of {:?}", found.longest);
+    }
+}
+
 /// Minutes.
 #[test]
 #[ignore = "long"]
