@@ -85,9 +85,9 @@ class Memory(NamedTuple):
 def settings(policy: str = "lazy", seed: int = 0, protect: bool = True) -> None:
     """Waits for the device, and says in which order it works from now on.
 
-    lazy: what is waited for and what that needs, when it is waited for. hasty: whatever else may run
-    runs before that. random: some of some stream's work, at any time, by `seed`. eager: at once.
-    protect: page-locked memory is closed to the host while copies from or to it are on their way.
+    lazy: what is waited for and what that needs, when it is waited for. hasty: whatever else may
+    run runs before that. random: some of some stream's work, at any time, by `seed`. eager: at
+    once. protect: page-locked memory is closed to the host while copies from or to it are on their way.
     """
     torch.ops.fake.settings(policy, seed, protect)
 

@@ -1,4 +1,7 @@
-"""Processes of their own for what may end them, or is to be a worker: forked from one that has PyTorch."""
+"""Processes of their own for what may end them, or is to be a worker.
+
+They are forked from one that has PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from typing import Any, Callable, NamedTuple
 LIMIT_SECONDS = 60.0
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["codedgrad.torch"])
+_CONTEXT.set_forkserver_preload(["codedgrad.torch", "pytest"])
 
 
 class Ended(NamedTuple):
-    """How a process ended: its status, negative for a signal, what it wrote and what it gave back."""
+    """How a process ended: its status, negative for a signal; what it wrote and what it gave."""
 
     status: int
     stderr: str
@@ -29,7 +32,8 @@ class Apart:
     def __init__(self, folder: Path, function: Callable[..., Any], *args: Any):
         self._folder = folder
         folder.mkdir()
-        self.process = _CONTEXT.Process(target=_child, args=(str(folder), function, args), daemon=True)
+        given = (str(folder), function, args)
+        self.process = _CONTEXT.Process(target=_child, args=given, daemon=True)
         self.process.start()
 
     def end(self) -> Ended:

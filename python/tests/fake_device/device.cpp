@@ -1,8 +1,8 @@
 // The emulated device as PyTorch knows it, by PrivateUse1.
 //
-// An operation is put off: what it gives back has the shapes that the meta device says, and the CPU's
-// kernel runs on the device's thread when its turn comes. So its numbers have the CPU's bits, and
-// whoever does not wait for them finds poison, always and not by chance.
+// An operation is put off: what it gives back has the shapes that the meta device says, and the
+// CPU's kernel runs on the device's thread when its turn comes. So its numbers have the CPU's bits,
+// and whoever does not wait for them finds poison, always and not by chance.
 #include "schedule.h"
 
 #include <ATen/ATen.h>
@@ -69,7 +69,9 @@ struct PinnedAllocator final : c10::Allocator {
     if (p) device().unpin(static_cast<char*>(p));
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, size_t bytes) const override { memcpy(to, from, bytes); }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    memcpy(to, from, bytes);
+  }
 } pinned_allocator;
 
 at::Generator& generator() {
@@ -80,21 +82,24 @@ at::Generator& generator() {
 bool is_ours(const Tensor& t) { return t.defined() && t.device().type() == kFake; }
 
 Tensor with_flag_of(const Tensor& t, Tensor seen) {
-  if (t.unsafeGetTensorImpl()->is_wrapped_number()) seen.unsafeGetTensorImpl()->set_wrapped_number(true);
+  if (t.unsafeGetTensorImpl()->is_wrapped_number())
+    seen.unsafeGetTensorImpl()->set_wrapped_number(true);
   return seen;
 }
 // A tensor's memory as the device reaches it.
 Tensor behind(const Tensor& t) {
   auto options = at::TensorOptions().dtype(t.dtype());
   if (t.numel() == 0) return at::empty_strided(t.sizes(), t.strides(), options);
-  return with_flag_of(t, at::from_blob(device().behind(t.const_data_ptr()), t.sizes(), t.strides(), options));
+  char* p = device().behind(t.const_data_ptr());
+  return with_flag_of(t, at::from_blob(p, t.sizes(), t.strides(), options));
 }
 Tensor shape_of(const Tensor& t) {
   auto options = at::TensorOptions().dtype(t.dtype()).device(at::kMeta);
   return with_flag_of(t, at::empty_strided(t.sizes(), t.strides(), options));
 }
 Tensor made_like(const Tensor& t) {
-  return at::detail::empty_strided_generic(t.sizes(), t.strides(), &allocator, kKeys, t.scalar_type());
+  return at::detail::empty_strided_generic(
+      t.sizes(), t.strides(), &allocator, kKeys, t.scalar_type());
 }
 
 IValue mapped(const IValue& value, const Visit& visit) {
@@ -217,9 +222,10 @@ class Call {
   }
   // The statistics of norms have another format on the CPU than on the meta device.
   void correct(Stack& shapes) const {
-    if (schema_.name() != "aten::native_layer_norm" && schema_.name() != "aten::native_group_norm") return;
+    bool layers = schema_.name() == "aten::native_layer_norm";
+    if (!layers && schema_.name() != "aten::native_group_norm") return;
     Tensor input = args_[0].toTensor();
-    auto weight = args_[schema_.name() == "aten::native_layer_norm" ? 2 : 1].toOptional<Tensor>();
+    auto weight = args_[layers ? 2 : 1].toOptional<Tensor>();
     auto type = weight && weight->defined() ? weight->scalar_type() : input.scalar_type();
     for (size_t place : {1, 2}) shapes[place] = shapes[place].toTensor().to(type);
   }
@@ -228,7 +234,7 @@ class Call {
   void give(const Stack& found) {
     for (size_t i = 0; i < schema_.returns().size(); ++i) {
       auto* info = schema_.returns()[i].alias_info();
-      TORCH_CHECK(!info || info->isWrite(), schema_.name(), " gives a view: the emulated device has it not");
+      TORCH_CHECK(!info || info->isWrite(), schema_.name(), " gives a view, which is not emulated");
       if (!info) {
         given_.push_back(mapped(found[i], [&](const Tensor& t) {
           if (!t.defined()) return t;
@@ -261,8 +267,10 @@ class Call {
   // Numbers are drawn in the host's order, and written in the stream's.
   void fill() {
     Tensor target = behind(args_[0].toTensor());
-    Stack drawn = arguments([](const Tensor& t) { return at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kCPU)); },
-                            c10::DeviceType::CPU);
+    auto scratch = [](const Tensor& t) {
+      return at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kCPU));
+    };
+    Stack drawn = arguments(scratch, c10::DeviceType::CPU);
     Tensor numbers = drawn[0].toTensor();
     op_.callBoxed(drawn);
     issue([target, numbers]() mutable { target.copy_(numbers); });
@@ -284,13 +292,17 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
   Call(op, stack).run();
 }
 
-Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> type, std::optional<at::Layout>,
-             std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+using Type = std::optional<at::ScalarType>;
+using Layout = std::optional<at::Layout>;
+using Where = std::optional<at::Device>;
+using Format = std::optional<at::MemoryFormat>;
+Tensor empty(c10::IntArrayRef size, Type type, Layout, Where, std::optional<bool>, Format format) {
   return at::detail::empty_generic(size, &allocator, kKeys, c10::dtype_or_default(type), format);
 }
-Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<at::ScalarType> type,
-                     std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
-  return at::detail::empty_strided_generic(size, stride, &allocator, kKeys, c10::dtype_or_default(type));
+Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, Type type, Layout, Where,
+                     std::optional<bool>) {
+  return at::detail::empty_strided_generic(
+      size, stride, &allocator, kKeys, c10::dtype_or_default(type));
 }
 
 // Between the device and page-locked memory a copy is late where it may be. Pageable memory is read
@@ -314,7 +326,8 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
   auto run = [a = behind(from), b = behind(to)]() mutable { b.copy_(a); };
   if (pinned) {
     size_t bytes = host.is_contiguous() ? host.nbytes() : 0;
-    device().issue_copy(current_stream, const_cast<void*>(host.const_data_ptr()), bytes, out, run);
+    auto* p = const_cast<void*>(host.const_data_ptr());
+    device().issue_copy(current_stream, p, bytes, out, run);
     if (!non_blocking) drain(true);
   } else {
     issue(run);
@@ -329,7 +342,7 @@ at::Scalar local_scalar(const Tensor& t) {
   drain(true);
   return behind(t).item();
 }
-const Tensor& resize_(const Tensor& self, c10::SymIntArrayRef size, std::optional<at::MemoryFormat>) {
+const Tensor& resize_(const Tensor& self, c10::SymIntArrayRef size, Format) {
   self.unsafeGetTensorImpl()->set_sizes_contiguous(C10_AS_INTARRAYREF_SLOW(size));
   size_t needed = static_cast<size_t>(self.storage_offset() + self.numel()) * self.itemsize();
   c10::Storage storage = self.storage();
@@ -355,13 +368,15 @@ Tensor reshape_alias(const Tensor& self, c10::SymIntArrayRef size, c10::SymIntAr
 Tensor view(const Tensor& self, c10::SymIntArrayRef size) {
   auto sizes = at::infer_size_dv(C10_AS_INTARRAYREF_SLOW(size), self.numel());
   auto strides = at::detail::computeStride(self.sizes(), self.strides(), sizes);
-  TORCH_CHECK(strides.has_value(), "view size is not compatible with input tensor's size and stride");
-  return as_strided(self, c10::fromIntArrayRefSlow(sizes), c10::fromIntArrayRefSlow(*strides), std::nullopt);
+  TORCH_CHECK(strides.has_value(), "a view of this size does not fit the strides: use reshape");
+  return as_strided(
+      self, c10::fromIntArrayRefSlow(sizes), c10::fromIntArrayRefSlow(*strides), std::nullopt);
 }
 Tensor& set_storage(Tensor& self, at::Storage source, c10::SymInt offset, c10::SymIntArrayRef size,
                     c10::SymIntArrayRef stride) {
   self.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(source));
-  at::native::setStrided(self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride), offset.expect_int());
+  at::native::setStrided(self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride),
+                         offset.expect_int());
   return self;
 }
 Tensor& set_whole_storage(Tensor& self, at::Storage source) {
@@ -396,10 +411,14 @@ Tensor dropout(const Tensor& input, double p, bool train) {
   return input * at::empty_like(input).bernoulli_(1 - p).div_(1 - p);
 }
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) { m.impl("dropout", dropout); }
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
-  static c10::Stream stream(int id) { return c10::Stream(c10::Stream::UNSAFE, c10::Device(kFake, 0), id); }
+  static c10::Stream stream(int id) {
+    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kFake, 0), id);
+  }
   static int id(const c10::Stream& stream) { return static_cast<int>(stream.id()); }
   c10::DeviceType type() const override { return kFake; }
   c10::Device exchangeDevice(c10::Device) const override { return {kFake, 0}; }
@@ -409,26 +428,35 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
   c10::Stream getStream(c10::Device) const override { return stream(current_stream); }
   c10::Stream getDefaultStream(c10::Device) const override { return stream(0); }
-  c10::Stream getNewStream(c10::Device, int) const override { return stream(device().new_stream()); }
-  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return stream(device().new_stream()); }
+  c10::Stream getNewStream(c10::Device, int) const override {
+    return stream(device().new_stream());
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override {
+    return stream(device().new_stream());
+  }
   c10::Stream exchangeStream(c10::Stream next) const override {
     return stream(std::exchange(current_stream, id(next)));
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     delete static_cast<Event*>(event);
   }
-  void record(void** event, const c10::Stream& on, const c10::DeviceIndex, const c10::EventFlag) const override {
+  void record(void** event, const c10::Stream& on, const c10::DeviceIndex,
+              const c10::EventFlag) const override {
     if (!*event) *event = new Event();
     device().record(*static_cast<Event*>(*event), id(on));
   }
   void block(void* event, const c10::Stream& on) const override {
     if (event) device().wait_event(id(on), *static_cast<Event*>(event));
   }
-  bool queryEvent(void* event) const override { return !event || device().query(*static_cast<Event*>(event)); }
+  bool queryEvent(void* event) const override {
+    return !event || device().query(*static_cast<Event*>(event));
+  }
   void synchronizeEvent(void* event) const override {
     if (event) device().wait(*static_cast<Event*>(event));
   }
-  bool queryStream(const c10::Stream& on) const override { return device().query_stream(id(on)); }
+  bool queryStream(const c10::Stream& on) const override {
+    return device().query_stream(id(on));
+  }
   void synchronizeStream(const c10::Stream& on) const override { device().wait_stream(id(on)); }
   void synchronizeDevice(const c10::DeviceIndex) const override { device().wait_device(); }
   void recordDataPtrOnStream(const c10::DataPtr& p, const c10::Stream& on) const override {
@@ -449,7 +477,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override { return generator(); }
-  at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::detail::createCPUGenerator(); }
+  at::Generator getNewGenerator(c10::DeviceIndex) const override {
+    return at::detail::createCPUGenerator();
+  }
   at::Device getDeviceFromPtr(void*) const override { return {kFake, 0}; }
   bool isPinnedPtr(const void* p) const override { return device().is_pinned(p); }
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator; }
@@ -460,9 +490,10 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 const bool registered = (at::RegisterPrivateUse1HooksInterface(&hooks), true);
 
 TORCH_LIBRARY(fake, m) {
-  m.def("settings(str policy, int seed, bool protect) -> ()", [](std::string policy, int64_t seed, bool protect) {
-    device().settings(policy, static_cast<uint64_t>(seed), protect);
-  });
+  m.def("settings(str policy, int seed, bool protect) -> ()",
+        [](std::string policy, int64_t seed, bool protect) {
+          device().settings(policy, static_cast<uint64_t>(seed), protect);
+        });
   m.def("limits(int memory, int pinned) -> ()", [](int64_t memory, int64_t pinned) {
     device().limits(static_cast<size_t>(memory), static_cast<size_t>(pinned));
   });
@@ -471,7 +502,9 @@ TORCH_LIBRARY(fake, m) {
     return {found.late, found.at_once, found.copies, Device::waits()};
   });
   m.def("memory() -> int[]", [] { return device().memory(); });
-  m.def("fail(str what) -> ()", [](std::string what) { issue([what] { throw std::runtime_error(what); }); });
+  m.def("fail(str what) -> ()", [](std::string what) {
+    issue([what] { throw std::runtime_error(what); });
+  });
   m.def("hang() -> ()", [] { device().hang(current_stream); });
   m.def("release() -> ()", [] { device().release(); });
   m.def("seed(int seed) -> ()", [](int64_t seed) {
@@ -479,7 +512,8 @@ TORCH_LIBRARY(fake, m) {
     generator().set_current_seed(static_cast<uint64_t>(seed));
   });
   m.def("random_state() -> Tensor", [] { return generator().get_state(); });
-  m.def("set_random_state(Tensor state) -> ()", [](const Tensor& state) { generator().set_state(state); });
+  m.def("set_random_state(Tensor state) -> ()",
+        [](const Tensor& state) { generator().set_state(state); });
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
-// When an emulated device does its work, and the memory that it does it on. Nothing here knows PyTorch.
+// When an emulated device does its work, and the memory that it does it on. Nothing here knows
+// PyTorch.
 //
-// Whatever is issued to a stream is put off. It runs on the device's own thread, in one of the orders
-// that streams and events allow, and by default as late as they allow: when the host waits for it.
+// Whatever is issued to a stream is put off. It runs on the device's own thread, in one of the
+// orders that streams and events allow, and by default as late as they allow: when the host waits
+// for it.
 #pragma once
 
 #include <signal.h>
@@ -39,7 +41,8 @@ class Arena {
  public:
   Arena(const char* name, size_t size, int protection) : size_(size) {
     int file = memfd_create(name, MFD_CLOEXEC);
-    if (file < 0 || ftruncate(file, size) != 0) throw std::runtime_error("no memory for the emulated device");
+    if (file < 0 || ftruncate(file, size) != 0)
+      throw std::runtime_error("no memory for the emulated device");
     front_ = map(file, protection);
     back_ = map(file, PROT_READ | PROT_WRITE);
     close(file);
@@ -78,8 +81,8 @@ struct Event {
   int asked = 0;
 };
 
-// Pages of page-locked memory that copies are on their way from or to: the host may not touch what the
-// device is to write, nor write what it is to read.
+// Pages of page-locked memory that copies are on their way from or to: the host may not touch what
+// the device is to write, nor write what it is to read.
 class Guarded {
  public:
   void add(char* from, char* to, bool writes, int by) {
@@ -189,7 +192,7 @@ class Device {
   // Memory of the device, for a stream. What it holds is poison by the time that stream uses it.
   char* allocate(int stream, size_t bytes) {
     Lock lock(mutex_);
-    take_back_held();
+    take_back(held_, spare_);
     char* found = nullptr;
     if (in_use_ + in_pages(bytes) <= memory_limit_) {
       found = from_spare(spare_, {stream, in_pages(bytes)});
@@ -227,7 +230,7 @@ class Device {
   // Page-locked memory of the host.
   char* pin(size_t bytes) {
     Lock lock(mutex_);
-    take_back_pins();
+    take_back(held_pins_, spare_pins_);
     size_t size = in_pages(bytes ? bytes : 1);
     char* found = nullptr;
     if (pinned_in_use_ + size <= pinned_limit_) {
@@ -235,7 +238,8 @@ class Device {
       if (!found) found = pinned_.take(size);
     }
     if (!found)
-      throw std::runtime_error("the emulated device refuses to page-lock " + std::to_string(bytes) + " bytes");
+      throw std::runtime_error(
+          "the emulated device refuses to page-lock " + std::to_string(bytes) + " bytes");
     pins_[found] = Block{0, bytes, {}};
     use(pinned_in_use_, pinned_peak_, size);
     memset(pinned_.behind(found), kPoison, size);
@@ -427,16 +431,14 @@ class Device {
       held.erase(held.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
-  void take_back_held() { take_back(held_, spare_); }
-  void take_back_pins() { take_back(held_pins_, spare_pins_); }
   // The pages of which a copy takes all that is in use.
   std::pair<char*, char*> whole_pages(char* p, size_t bytes) {
     Lock lock(mutex_);
     auto block = pins_.upper_bound(p);
     if (!protect_ || !bytes || block == pins_.begin()) return {p, p};
     --block;
-    char* end = p + bytes >= block->first + block->second.bytes ? block->first + in_pages(block->second.bytes)
-                                                                 : p + bytes;
+    char *end = p + bytes, *last = block->first + block->second.bytes;
+    if (end >= last) end = block->first + in_pages(block->second.bytes);
     auto offset = [&](char* q) { return static_cast<size_t>(q - block->first); };
     char* from = block->first + in_pages(offset(p));
     char* to = block->first + offset(end) / kPage * kPage;
