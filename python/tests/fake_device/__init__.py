@@ -87,7 +87,7 @@ def settings(policy: str = "lazy", seed: int = 0, protect: bool = True) -> None:
 
     lazy: what is waited for and what that needs, when it is waited for. hasty: whatever else may
     run runs before that. random: some of some stream's work, at any time, by `seed`. eager: at
-    once. protect: page-locked memory is closed to the host while copies from or to it are on their way.
+    once. protect: page-locked memory is closed to the host while copies from or to it go on.
     """
     torch.ops.fake.settings(policy, seed, protect)
 
