@@ -24,6 +24,10 @@ fn root() -> &'static Path {
 }
 
 fn rust_files(folder: &str) -> Vec<(PathBuf, String)> {
+    files(folder, "rs")
+}
+
+fn files(folder: &str, ending: &str) -> Vec<(PathBuf, String)> {
     let mut open = vec![root().join(folder)];
     let mut files = Vec::new();
     while let Some(folder) = open.pop() {
@@ -31,7 +35,7 @@ fn rust_files(folder: &str) -> Vec<(PathBuf, String)> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 open.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.extension().is_some_and(|extension| extension == ending) {
                 let text = fs::read_to_string(&path).unwrap();
                 files.push((path.strip_prefix(root()).unwrap().to_owned(), text));
             }
@@ -460,6 +464,18 @@ fn files_stay_short() {
     );
     let architecture = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     assert!(architecture.lines().count() <= 100);
+}
+
+#[test]
+fn the_python_package_has_short_files_and_keeps_privates_private() {
+    for (path, text) in files("python/codedgrad", "py") {
+        let lines = text.lines().count();
+        assert!(lines <= 700, "{}: {lines} lines", path.display());
+        assert!(text.starts_with("\"\"\""), "{} does not say what it is", path.display());
+        // What lies below a `Run` is for `_run.py` alone: others take it as they are given it.
+        let reads = text.lines().find(|line| line.contains("run._"));
+        assert_eq!(reads, None, "{}", path.display());
+    }
 }
 
 /// Statements that give more than two values to as many names at once: one a line is read faster.

@@ -34,7 +34,7 @@ class Joined(Protocol):
     def over(self) -> bool:
         """Whether it has ended, for everybody or for this worker."""
 
-    def _leave(self) -> BaseException:
+    def leave(self) -> BaseException:
         """Leaves it; gives back what the process ends by."""
 
 
@@ -104,7 +104,7 @@ def _end(number: int, frame: Any) -> None:
         if runs:
             # Said first: the next signal may come within this one's handler.
             _told = time.monotonic()
-            raise [run._leave() for run in runs][0]
+            raise [run.leave() for run in runs][0]
     _reset()
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -27,32 +27,20 @@ coordinator, in a thread of a process of its own or of any other.
 from __future__ import annotations
 
 import os
-import warnings
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from . import _native
-from . import _run
-from ._run import (
-    Apply,
-    Compute,
-    Event,
-    Left,
-    Provide,
-    Replaced,
-    Resync,
-    RunOver,
-    Settings,
-    Skip,
-    Step,
-    Where,
-    final_errors,
-    layout_hash,
-    unit_seed,
-    whole,
-)
+from ._arrays import Arrays
+from ._exits import Left, Replaced, RunOver, final_errors
+from ._joining import Settings, Where, layout_hash, whole
+from ._run import Run
+from ._seeds import unit_seed
+from ._steps import Apply, Compute, Event, Provide, Resync, Skip, Step
+from ._units import Micro as _Micro
+from ._warn import warn
 
 __all__ = [
     "Apply",
@@ -76,7 +64,7 @@ __all__ = [
 Shape = Tuple[int, ...]
 
 
-class Micro(_run.Micro):
+class Micro(_Micro):
     """A unit of a batch to compute: one micro-batch. Its gradient is told by `give`."""
 
     _gradients: Optional[Sequence[Any]] = None
@@ -98,8 +86,10 @@ class Micro(_run.Micro):
         return np.random.default_rng(self.seed)
 
 
-class Run(_run.Run):
-    """A worker's part in a run on numpy arrays: see `join`."""
+class _NumpyArrays(Arrays):
+    """Arrays of numpy, or of whatever library's `save` and `load` the user gives."""
+
+    micro = Micro
 
     def __init__(
         self,
@@ -107,29 +97,27 @@ class Run(_run.Run):
         trained: Optional[List[np.ndarray]],
         save: Optional[Callable[[], bytes]],
         load: Optional[Callable[[bytes], None]],
-        where: Where,
-        settings: Settings,
     ):
         self._shapes = shapes
         self._trained = trained
         self._user_save = save
         self._user_load = load
-        self._gradients = [np.zeros(shape, dtype=np.float32) for shape in shapes]
+        # Decoded gradients go into kept arrays, of which those that have one are shown.
+        self._kept = [np.zeros(shape, dtype=np.float32) for shape in shapes]
         self._shown: List[Optional[np.ndarray]] = [None] * len(shapes)
         self._last_digest: Optional[int] = None
         self._warned_of_copies = False
-        super().__init__(where, settings)
 
-    def _make_micro(self, batch: int, step: int, part: Tuple[int, int, int, float]) -> Micro:
-        return Micro(self, batch, step, part)
+    def collect(self, micro: _Micro, native: _native.Worker) -> List[bool]:
+        arrays = self._given(micro)
+        native.take(arrays, micro.coefficient)
+        return [array is not None for array in arrays]
 
-    def _prepare(self, micro: _run.Micro) -> None:
-        pass
-
-    def _collect(self, micro: _run.Micro) -> List[Any]:
+    def _given(self, micro: _Micro) -> List[Optional[np.ndarray]]:
+        """The gradient that a unit was given."""
         assert isinstance(micro, Micro)
         given = micro._gradients
-        if micro._nothing:
+        if micro.empty:
             return [None] * len(self._shapes)
         where = f"unit {micro.unit} of batch {micro.batch}"
         if given is None:
@@ -157,17 +145,17 @@ class Run(_run.Run):
             arrays.append(array)
         return arrays
 
-    def _targets(self, there: List[bool]) -> List[Any]:
-        self._shown = [array if has else None for array, has in zip(self._gradients, there)]
-        return list(self._shown)
+    def show(self, there: List[bool], factor: float, native: _native.Worker) -> None:
+        self._shown = [array if has else None for array, has in zip(self._kept, there)]
+        native.give(list(self._shown), factor)
 
-    def _hide(self) -> None:
+    def hide(self) -> None:
         self._shown = [None] * len(self._shapes)
 
-    def _shown_gradients(self) -> Sequence[Optional[np.ndarray]]:
-        return self._shown
+    def gradients(self) -> List[Any]:
+        return list(self._shown)
 
-    def _save(self) -> List[bytes]:
+    def save(self) -> List[bytes]:
         state = [] if self._trained is None else [array.tobytes() for array in self._trained]
         if self._user_save is not None:
             state.append(bytes(self._user_save()))
@@ -178,10 +166,10 @@ class Run(_run.Run):
             )
         return state
 
-    def _undo(self) -> Sequence[bytes]:
-        return [] if self._trained is None and self._user_save is None else self._save()
+    def undo(self) -> Sequence[bytes]:
+        return [] if self._trained is None and self._user_save is None else self.save()
 
-    def _load(self, state: Sequence[bytes]) -> None:
+    def load(self, state: Sequence[bytes]) -> None:
         trained = self._trained or []
         expected = len(trained) + (self._user_load is not None)
         if len(state) != expected:
@@ -195,22 +183,19 @@ class Run(_run.Run):
         if self._user_load is not None:
             self._user_load(state[-1])
 
-    def _digest(self) -> int:
+    def digest(self) -> int:
         return _digest(self._trained or [])
 
-    def _applied(self, step: int) -> None:
-        super()._applied(step)
+    def applied(self) -> None:
         moved = any(array is not None and array.any() for array in self._shown)
         if self._warned_of_copies or self._trained is None or not moved:
             return
-        digest = self._digest()
+        digest = self.digest()
         if self._last_digest == digest:
             self._warned_of_copies = True
-            warnings.warn(
+            warn(
                 "the arrays that were given to join do not change with the steps: train them in "
-                "place (`w -= ...`, not `w = w - ...`), or give shapes, save= and load=",
-                RuntimeWarning,
-                stacklevel=4,
+                "place (`w -= ...`, not `w = w - ...`), or give shapes, save= and load="
             )
         self._last_digest = digest
 
@@ -298,7 +283,7 @@ def join(
         scheme=scheme,
         start=None if trained is None else _digest(trained),
     )
-    return Run(shapes, trained, save, load, where, settings)
+    return Run(where, settings, _NumpyArrays(shapes, trained, save, load))
 
 
 def _parameters(parameters: Sequence[Any]) -> Tuple[List[Shape], Optional[List[np.ndarray]]]:

@@ -12,6 +12,7 @@ environment names the run, and without it the script trains alone, with the same
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -151,6 +152,8 @@ class CodedTrainer(Trainer):
         self._options = dict(coded or {})
         self._part = _Part(self)
         self.callback_handler.callbacks.insert(0, self._part)
+        # What is left when training ends: the run first, then the processes that read for it.
+        self._entered = contextlib.ExitStack()
         self._loader: Any = None
         self._events: Iterator[Any] = iter(())
         self._asked = 0
@@ -171,17 +174,8 @@ class CodedTrainer(Trainer):
         """
         if trial is not None:
             raise ValueError("trial: CodedTrainer cannot have it, a run is of one model")
-        try:
+        with contextlib.ExitStack() as self._entered:
             return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
-        except BaseException as error:
-            if self.run is not None:
-                self.run._fail(error)
-            raise
-        finally:
-            if self._loader is not None:
-                self._loader.close()
-            if self.run is not None:
-                self.run.close()
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A loader as long as an epoch has units; it is not read from."""
@@ -220,6 +214,8 @@ class CodedTrainer(Trainer):
                 **self._options,
             },
         )
+        self._entered.callback(self._close_loader)
+        self._entered.enter_context(self.run)
         self._asked = self.state.global_step
         self._events = self.run.events()
         self._loader = coded.Loader(
@@ -231,6 +227,10 @@ class CodedTrainer(Trainer):
             shuffle=getattr(args, "train_sampling_strategy", "random") == "random",
         )
         self._follow()
+
+    def _close_loader(self) -> None:
+        if self._loader is not None:
+            self._loader.close()
 
     def _follow(self) -> None:
         """Lets this process be the one that saves and logs if it is."""

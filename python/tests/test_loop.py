@@ -70,6 +70,8 @@ class Replica:
 class Hooks:
     """What a test does at some moments of a worker's run."""
 
+    run: loop.Run
+
     def unit(self, replica: Replica, step: int, place: int, micro: loop.Micro) -> None:
         """Before a unit is computed, the so manieth of its step."""
 
@@ -84,6 +86,7 @@ def train(where: Dict[str, Any], hooks: Optional[Hooks] = None, **more: Any) -> 
     hooks = hooks or Hooks()
     replica, losses = Replica(), []
     with replica.join(where, **more) as run:
+        hooks.run = run
         for step in run:
             for place, micro in enumerate(step):
                 hooks.unit(replica, micro.step, place, micro)
@@ -265,11 +268,9 @@ def test_a_run_that_is_ended_early_counts_no_step_too_many(
     step: int, phase: str, place: int, who: int
 ) -> None:
     class Ends(Hooks):
-        run: loop.Run
-
         def unit(self, replica: Replica, at: int, place_: int, micro: loop.Micro) -> None:
             if phase == "unit" and at >= step and place_ >= place:
-                micro._run.finish()
+                self.run.finish()
 
         def body(self, replica: Replica, at: loop.Step, run: loop.Run) -> None:
             if phase == "body" and at.index >= step:
@@ -464,11 +465,11 @@ def test_other_versions_are_warned_of() -> None:
         with warnings.catch_warnings(record=True):
             with replica.join(where) as run:
                 if k == 2:
-                    run._version += 7
+                    run._session.scalars.version += 7
                 for step in run:
                     for micro in step:
                         micro.give(*replica.gradient(micro.generator()))
-        return run._warned
+        return run._session.scalars.warned_of_versions
 
     found, _ = together("uncoded", work)
     assert found == [True] * 4

@@ -6,12 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 import numpy as np
 import pytest
 
 from codedgrad import loop
+from codedgrad._loops import loop_of
 from runs import LIMIT_SECONDS, together
 from test_launch import Launched, environment, script
 
@@ -205,6 +206,20 @@ def test_the_unit_and_the_exception_are_told(body: Any, words: Optional[str]) ->
         assert "cannot be decoded without the dead workers {0}" in said, "no unit is named"
     else:
         assert re.search(re.escape(words).replace(r"\.\*", ".*"), said), said
+
+
+def test_an_exception_is_not_taken_for_a_break_where_a_generator_hides_it() -> None:
+    """As from Python 3.13 on, where a generator around a loop is closed without being resumed."""
+
+    def ask(items: Iterator[int]) -> Iterator[int]:
+        yield next(items)
+
+    told: List[Any] = []
+    for asked in (next, lambda items: list(ask(items))):
+        items = loop_of(iter(range(3)), told.append)
+        asked(items)
+        del items
+    assert [type(error) for error in told] == [type(None), GeneratorExit]
 
 
 def test_workers_are_told_why_the_run_is_over() -> None:

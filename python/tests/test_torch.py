@@ -22,8 +22,8 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import codedgrad.torch as coded  # noqa: E402
-from codedgrad import loop  # noqa: E402
-from codedgrad._run import unit_seed  # noqa: E402
+from codedgrad import _torch_host, loop  # noqa: E402
+from codedgrad.loop import unit_seed  # noqa: E402
 from runs import together, tree_sum, wait_until  # noqa: E402
 
 UNITS = 8
@@ -240,7 +240,7 @@ def deep(
                 time.sleep(wait)
                 x = torch.randn(2, 300, generator=micro.generator())
                 model(x).square().mean().backward()
-                handed += run._announcer._handed == 0
+                handed += run._session.arrays.announcer._handed == 0
                 if (step.index, micro.unit) == (twice_in, UNITS - 1):
                     model(x).square().mean().backward()
             optim.step()
@@ -252,7 +252,7 @@ def deep(
 def test_gradients_are_handed_over_during_the_backward_pass(
     scheme: str, late: int, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(coded, "_PART", 1)
+    monkeypatch.setattr("codedgrad._torch_overlap._PART", 1)
     right, handed = deep({})
     assert handed == 0, "alone there is nobody to hand anything to"
 
@@ -268,7 +268,7 @@ def test_gradients_are_handed_over_during_the_backward_pass(
 
 
 def test_nothing_is_handed_over_where_summing_would_take_the_cores(monkeypatch: Any) -> None:
-    monkeypatch.setattr(coded, "_PART", 1)
+    monkeypatch.setattr("codedgrad._torch_overlap._PART", 1)
     right, _ = deep({})
 
     def work(_: int, where: Dict[str, Any], __: loop.Coordinator) -> Any:
@@ -1138,11 +1138,11 @@ def test_a_state_that_does_not_fit_is_refused_and_code_in_it_is_not_run() -> Non
     # Nor does a worker load what another one sends it all the same.
     model = nn.Linear(2, 2)
     before, run = bits(model), joined(model)
-    harmful = coded._write_state({"models": [{"x": Harmful()}], "optimizers": [], "state": {}})
+    harmful = _torch_host.write_state({"models": [{"x": Harmful()}], "optimizers": [], "state": {}})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(Exception, match="[Ww]eights.only"):
-            run._load([harmful])
+            run._session.arrays.load([harmful])
     assert bits(model) == before
     run.close()
 
@@ -1159,11 +1159,12 @@ def test_a_state_that_fits_in_part_changes_nothing() -> None:
     model = nn.Linear(2, 2)
     before, run = bits(model), joined(model, state={"odd": Odd()})
     other = {name: torch.ones_like(value) for name, value in model.state_dict().items()}
-    state = coded._write_state({"models": [other], "optimizers": [], "state": {"odd": {"x": 2}}})
+    content = {"models": [other], "optimizers": [], "state": {"odd": {"x": 2}}}
+    state = _torch_host.write_state(content)
     with pytest.warns(RuntimeWarning, match="does not fit: x is no 1"):
         with pytest.raises(RuntimeError, match="not current"):
             # Nobody has sent one: there is nothing to refuse.
-            run._load_state([state], 1)
+            run._session.load_state([state], 1)
     assert bits(model) == before
     run.close()
 
@@ -1175,10 +1176,10 @@ def test_numbers_of_numpy_and_states_in_f32_are_handed_over_as_they_are() -> Non
     run = joined(model, optim, state={"scheduler": scheduler})
     for parameter in model.parameters():
         optim.state[parameter]["master"] = torch.full_like(parameter, 1.0, dtype=torch.float32) / 3
-    state = run._save()
+    state = run._session.arrays.save()
     for parameter in model.parameters():
         optim.state[parameter]["master"].zero_()
-    run._load(state)
+    run._session.arrays.load(state)
     for parameter in model.parameters():
         master = optim.state[parameter]["master"]
         assert master.dtype is torch.float32 and bool(master.eq(torch.tensor(1.0) / 3).all())

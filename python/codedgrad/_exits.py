@@ -1,0 +1,99 @@
+"""How a worker's process ends, and what it leaves for whoever has started it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Iterator
+
+from . import _native
+
+# What helps where a worker differs from the run.
+_HINTS = {
+    "layout": "it is of the names, shapes and formats of what is trained, of the kinds of optimizers "
+    "and their groups, the names in state=, and of reduction, seed, seed_all and verify",
+    "not trained": "frozen parameters must be the same on all workers",
+    "to begin with": "build the model from one seed on all workers, or load one checkpoint; buffers "
+    "count too",
+}
+
+# A file, named by the environment, in which a worker says that starting it again would not help: in
+# its first line how it came to that, then why.
+_FINAL = "CODEDGRAD_FINAL"
+
+
+def say_final(how: str, why: object) -> None:
+    """Tells who has started this process that its error is final; the first one is told."""
+    path = os.environ.get(_FINAL)
+    if path:
+        # It is no part of the error that it cannot be told.
+        with contextlib.suppress(OSError), open(path, "x", encoding="utf-8") as file:
+            file.write(f"{how}\n{why}\n")
+
+
+def take_back_final() -> None:
+    """What was said is not so: the run was joined after all."""
+    path = os.environ.get(_FINAL)
+    if path:
+        with contextlib.suppress(OSError):
+            os.remove(path)
+
+
+@contextlib.contextmanager
+def final_errors() -> Iterator[None]:
+    """What is wrong with the arguments of `join` is wrong in every life of a process."""
+    try:
+        yield
+    except _native.NotNow:
+        raise
+    except (TypeError, ValueError) as error:
+        say_final("failed", error)
+        raise
+
+
+def refusal(error: BaseException) -> ValueError:
+    """The run refuses this worker, which it does for good: the error that says what helps."""
+    hints = [f". {hint}" for word, hint in _HINTS.items() if word in str(error)]
+    say_final("refused", error)
+    return ValueError(f"{error}{''.join(hints)}")
+
+
+class RunOver(SystemExit):
+    """The run was over before this worker had any part in it: its model is not trained.
+
+    A `SystemExit` with status 0, so that a script which is started again too late ends quietly.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def __str__(self) -> str:
+        return "the run was over before this worker had any part in it: its model is not trained"
+
+
+class Replaced(SystemExit):
+    """Another process has this worker's number now; the run goes on with that.
+
+    A `SystemExit` with status 4, by which a supervisor knows not to start the script again.
+    """
+
+    def __init__(self, text: str = "this worker was replaced") -> None:
+        super().__init__(4)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Left(SystemExit):
+    """This process was told to end by SIGTERM: it has left the run, which goes on without it.
+
+    A `SystemExit` with status 0, since it ends on purpose.
+    """
+
+    def __init__(self, text: str = "this worker has left the run") -> None:
+        super().__init__(0)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text

@@ -1,0 +1,180 @@
+"""Joining a run: what a worker says of it, and how its coordinator is found."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Dict, Optional, Sequence, Tuple, Union
+
+from . import _native
+from ._exits import Replaced, refusal, take_back_final
+
+REDUCTIONS = ("mean", "sum", "tokens")
+
+
+def whole(name: str, value: object, least: int) -> int:
+    """`value` as an int of at least `least`, or a ValueError that names it."""
+    try:
+        number = int(value.__index__())  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):
+        raise TypeError(f"{name} is {value!r}: it must be a whole number") from None
+    if isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}: it must be a whole number")
+    if number < least:
+        raise ValueError(f"{name} is {number}: it must be {least} or more")
+    return number
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a worker says of its run; the same for all of its workers."""
+
+    units: int
+    steps: int
+    first: int = 0
+    micro_steps: int = 1
+    unit_samples: int = 1
+    reduction: str = "mean"
+    seed: Optional[int] = 0
+    seed_all: bool = False
+    verify: int = 1
+
+    def check(self) -> "Settings":
+        """The same with whole numbers.
+
+        Raises ValueError or TypeError that names the one that is wrong.
+        """
+        if self.reduction not in REDUCTIONS:
+            raise ValueError(
+                f"reduction is {self.reduction!r}: it is one of {', '.join(map(repr, REDUCTIONS))}"
+            )
+        steps, first = whole("steps", self.steps, 1), whole("first", self.first, 0)
+        if steps <= first:
+            raise ValueError(
+                f"steps is {steps} and first is {first}: nothing is left to do. "
+                "steps counts those before first too"
+            )
+        return Settings(
+            units=whole("units", self.units, 1),
+            steps=steps,
+            first=first,
+            micro_steps=whole("micro_steps", self.micro_steps, 1),
+            unit_samples=whole("unit_samples", self.unit_samples, 1),
+            reduction=self.reduction,
+            seed=None if self.seed is None else whole("seed", self.seed, 0),
+            seed_all=bool(self.seed_all),
+            verify=whole("verify", self.verify, 0),
+        )
+
+
+def layout_hash(*parts: object) -> int:
+    """A 63-bit number of what all workers of a run must have in common."""
+    text = json.dumps(parts, separators=(",", ":"), default=str)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+@dataclass(frozen=True)
+class Where:
+    """How the coordinator is found, and what arrays a gradient has."""
+
+    arrays: Sequence[Tuple[int, str]]
+    layout: int
+    dtype: str
+    versions: str
+    address: Optional[str] = None
+    token: Optional[str] = None
+    keys: Union[str, "os.PathLike[str]", None] = None
+    worker: Optional[int] = None
+    patience: float = 30.0
+    scheme: Optional[str] = None
+    frozen: Optional[int] = None
+    start: Optional[int] = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody says where a coordinator is."""
+        return self.address is None and not os.environ.get("CODEDGRAD_ADDRESS")
+
+    @property
+    def on_this_host(self) -> bool:
+        """Whether the coordinator is called by a loopback address, and so are the others."""
+        host = (self.address or os.environ.get("CODEDGRAD_ADDRESS", "")).rpartition(":")[0]
+        host = host.strip("[]")
+        if host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+    def connect(self, settings: Settings) -> "_native.Worker":
+        """Joins the run of the arguments or the environment, or begins one of this process."""
+        arrays = [(count, name) for count, name in self.arrays]
+        facts: Dict[str, Any] = {
+            "units": settings.units,
+            "unit_samples": settings.unit_samples,
+            "micro_steps": settings.micro_steps,
+            "steps": settings.steps,
+            "dtype": self.dtype,
+            "layout": self.layout,
+            "frozen": self.frozen,
+            "start": self.start,
+        }
+        if not sum(count for count, _ in arrays):
+            raise ValueError("nothing is trained: no array has a number that takes a gradient")
+        if self.alone:
+            self._check_alone()
+            return _native.Worker.alone(arrays, facts, settings.first)
+        keys = None if self.keys is None else os.fspath(self.keys)
+        try:
+            native = _native.Worker.join(
+                arrays,
+                facts,
+                settings.first,
+                self.address,
+                self.token,
+                keys,
+                self.worker,
+                self.patience,
+            )
+        except _native.Replaced as error:
+            raise Replaced(str(error)) from None
+        except _native.Refused as error:
+            raise refusal(error) from None
+        found = scheme_of(native)
+        if self.scheme is not None and found not in ("", self.scheme):
+            native.close()
+            raise ValueError(f"scheme: {self.scheme} here, {found} in the run")
+        take_back_final()
+        return native
+
+    def _check_alone(self) -> None:
+        """Raises if somebody who would train alone was told to join a run."""
+        told = {
+            "token": self.token,
+            "keys": self.keys,
+            "worker": self.worker,
+            "scheme": self.scheme,
+        }
+        names = [f"{name}=" for name, value in told.items() if value is not None]
+        variables = ("TOKEN", "TOKEN_FILE", "KEYS", "WORKER")
+        names += [
+            f"CODEDGRAD_{name}" for name in variables if os.environ.get(f"CODEDGRAD_{name}")
+        ]
+        if names:
+            raise ValueError(
+                f"{', '.join(names)} without an address: say address=\"host:port\" or set "
+                "CODEDGRAD_ADDRESS, or this process would train alone"
+            )
+
+
+def scheme_of(native: "_native.Worker") -> str:
+    """The scheme's text, empty if the coordinator does not say it."""
+    try:
+        job = json.loads(native.job)
+    except ValueError:
+        return ""
+    return str(job.get("scheme", "")) if isinstance(job, dict) else ""

@@ -1,0 +1,102 @@
+"""How a worker leaves its run, and what its coordinator hears of it.
+
+Who leaves *for good* is not waited for: by `close`, by `break` out of the loop, by a process that
+ends with status 0, by SIGTERM. Who leaves by an exception counts as lost: the coordinator hears of
+the unit, its samples and the exception, and the worker's task waits for its return or for another
+holder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import traceback
+from typing import Callable, Optional
+
+from . import _native
+from . import _signals
+from ._exits import Left
+from ._units import Micro
+
+
+class Parting:
+    """Whether a worker is in its run, and its last word where it leaves."""
+
+    def __init__(self, native: _native.Worker, release: Callable[[], None]):
+        # Whether the run has ended for everybody; whether this worker has left it.
+        self.ended = False
+        self.left = False
+        #: The unit that is being computed, at which an exception arises.
+        self.unit: Optional[Micro] = None
+        self._native = native
+        self._worker = native.worker
+        self._release = release
+        # What is said of it when this process was told to end.
+        self._farewell: Optional[str] = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended, for everybody or for this worker."""
+        return self.ended or self.left
+
+    def part(self, reason: str, for_good: bool, unit: Optional[Micro] = None) -> None:
+        """Leaves the run, if it goes on, with a last word to its coordinator."""
+        if not self.over:
+            self.left = True
+            failed = None
+            if unit is not None:
+                samples = unit.samples
+                failed = (unit.batch, unit.unit, samples.start, samples.stop)
+            self._native.leave(reason, for_good, failed)
+        self._release()
+        _signals.unwatch(self)
+
+    def fail(self, error: BaseException) -> None:
+        """Leaves the run for an exception, which ends what the user does with it."""
+        if isinstance(error, SystemExit) and not error.code:
+            self.part("its process ends with status 0", True)
+            return
+        # A generator around the loop is closed by whatever ends the one around it.
+        hidden = isinstance(error, GeneratorExit)
+        lines = traceback.format_exception_only(type(error), error)
+        reason = "its loop was left within a generator" if hidden else lines[-1].strip()
+        # Nothing is wrong with a unit at which somebody presses Ctrl-C.
+        unit = None if isinstance(error, KeyboardInterrupt) else self.unit
+        self.part(reason, False, unit)
+
+    def loop_left(self, error: Optional[BaseException]) -> None:
+        """A loop over the run has ended before the run: by an exception, or by `break`."""
+        if error is None:
+            self.part("its loop over the run was left", True)
+        else:
+            self.fail(error)
+
+    def units_left(self, error: Optional[BaseException]) -> None:
+        """A loop over micro-batches has ended before they were done."""
+        if error is not None:
+            self.fail(error)
+        # After `break` the end of the body says what is wrong with that.
+        self.unit = None
+
+    def leave(self) -> Left:
+        """Leaves the run for SIGTERM; gives back what the process ends by.
+
+        The handler of the signal calls it wherever the main thread is: also where the run is not
+        whole yet, or where something is being printed.
+        """
+        self._farewell = f"worker {self._worker} leaves the run: it was told to end (SIGTERM)"
+        self.left = True
+        self._native.leave("it was told to end (SIGTERM)", True)
+        with contextlib.suppress(OSError):
+            os.write(2, f"codedgrad: {self._farewell}\n".encode())
+        return Left(self._farewell)
+
+    def check(self) -> None:
+        """Raises `Left` again where somebody has caught it, and ends other threads."""
+        if self._farewell is None:
+            return
+        if threading.current_thread() is threading.main_thread():
+            raise Left(self._farewell)
+        # By this one alone, by none of its subclasses, a thread ends without a traceback.
+        raise SystemExit(0)

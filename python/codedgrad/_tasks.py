@@ -1,0 +1,67 @@
+"""A task: units that this worker is to compute, one after the other, and then hands in together."""
+
+from __future__ import annotations
+
+from typing import Iterator, Optional
+
+from ._scalars import TaskScalars
+from ._session import Session
+from ._units import Micro
+
+
+class Task:
+    """A task: `unit()` gives the next unit, `take()` takes its gradient, `submit()` hands all in.
+
+    `units()` does all of this for a loop that can be turned inside out.
+    """
+
+    def __init__(self, session: Session, step: int, batch: int):
+        self.step = step
+        self.batch = batch
+        self._session = session
+        self._scalars = TaskScalars(session.scalars)
+        self._taken = 0
+        self._began = session.tally.lap()
+
+    def unit(self) -> Optional[Micro]:
+        """The next unit, whose random numbers are seeded; none when all are taken, or nobody waits
+        for the task any more."""
+        session = self._session
+        part = session.native.part()
+        if part is None:
+            return None
+        arrays = session.arrays
+        micro = arrays.micro(session.settings, self.batch, self.step, part)
+        session.parting.unit = micro
+        session.seed_unit(self.batch, micro.unit)
+        arrays.prepare(micro, session.native)
+        return micro
+
+    def take(self, micro: Micro) -> None:
+        """The unit is computed: takes its gradient and what it reports."""
+        session, seconds = self._session, self._session.tally.seconds
+        session.parting.check()
+        ended = session.tally.lap()
+        seconds["compute"] += ended - self._began
+        there = session.arrays.collect(micro, session.native)
+        self._scalars.add(micro, there)
+        session.parting.unit = None
+        self._taken += 1
+        self._began = session.tally.lap()
+        seconds["take"] += self._began - ended
+
+    def submit(self) -> None:
+        """Hands the task in."""
+        wanted = self._session.native.submit(self._scalars.tail())
+        self._session.tally.counts["units" if wanted else "abandoned"] += self._taken
+
+    def units(self) -> Iterator[Micro]:
+        """The units; each is taken when the next one is asked for, and the task is handed in at the
+        end."""
+        while True:
+            micro = self.unit()
+            if micro is None:
+                break
+            yield micro
+            self.take(micro)
+        self.submit()

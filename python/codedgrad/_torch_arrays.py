@@ -1,0 +1,165 @@
+"""What is trained with PyTorch: the parameters of a model, whose gradients lie in `p.grad`."""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+from typing import Any, List, Mapping, Optional, Sequence, Union
+
+import torch
+from torch import nn
+
+from . import _native
+from ._arrays import Arrays
+from ._states import Progress, State
+from ._torch_host import digest, gradient_of, numbers
+from ._torch_model import mark_joined, trained_of
+from ._torch_overlap import Announcer
+from ._torch_replica import Replica
+from ._torch_scaler import GradScaler
+from ._torch_watch import Agreed, Schedules
+from ._units import Micro as _Micro
+
+
+class Micro(_Micro):
+    """A unit of a batch to compute: one micro-batch. Its gradient is what `backward` leaves."""
+
+    def generator(self, device: Union[str, torch.device] = "cpu") -> torch.Generator:
+        """Random numbers that depend on the run's seed, the batch and the unit alone."""
+        generator = torch.Generator(device=device)
+        generator.manual_seed(self.seed)
+        return generator
+
+
+class TorchArrays(Arrays):
+    """The parameters of some modules that take a gradient.
+
+    Gradients become memory of the host in `collect` and `_ready`, and tensors again in `show`; for
+    states and digests see `Replica` and `_torch_host`.
+    """
+
+    micro = Micro
+
+    def __init__(
+        self,
+        modules: List[nn.Module],
+        optimizers: List[torch.optim.Optimizer],
+        state: Mapping[str, Any],
+        overlap: bool,
+    ):
+        self._modules = modules
+        self._optimizers = optimizers
+        self._parameters = [parameter for _, parameter in trained_of(modules)]
+        self._scalers = [item for item in state.values() if isinstance(item, GradScaler)]
+        self._replica = Replica(modules, optimizers, state)
+        self._agreed = Agreed(modules, optimizers)
+        self._schedules = Schedules(optimizers, state)
+        self._overlap = overlap
+        # Made when a run is joined: hooks in the user's objects.
+        self.announcer: Optional[Announcer] = None
+        self._hooks: List[Any] = []
+        # Decoded gradients go into kept tensors: fresh ones would cost four times the copy.
+        self._kept: List[torch.Tensor] = []
+        self._views: List[Any] = []
+
+    def joined(self, progress: Progress) -> None:
+        for scaler in self._scalers:
+            scaler.follow(progress)
+        known = weakref.ref(progress)
+
+        def check(*_: Any) -> None:
+            progress = known()
+            if progress is not None:
+                _check_whole(progress)
+
+        self._hooks = [optimizer.register_step_pre_hook(check) for optimizer in self._optimizers]
+        self.announcer = Announcer(self._parameters)
+        mark_joined(self._modules, progress)
+
+    def release(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        if self.announcer is not None:
+            self.announcer.close()
+
+    def seed(self, seed: int) -> None:
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda._initialized:  # asking for more would initialise it
+            torch.cuda.manual_seed_all(seed)
+
+    def prepare(self, micro: _Micro, native: _native.Worker) -> None:
+        self._agreed.unit_begins(micro)
+        self.hide()
+        assert self.announcer is not None
+        useful = self._overlap and native.in_parts()
+        factor = micro.coefficient / self._scale()
+        self.announcer.begin(partial(self._ready, native, factor) if useful else None)
+
+    def _ready(self, native: _native.Worker, factor: float, first: int, end: int) -> None:
+        """Hands over the gradients of some parameters while the backward pass goes on."""
+        arrays = [gradient_of(parameter) for parameter in self._parameters[first:end]]
+        native.ready(first, arrays, factor)
+
+    def collect(self, micro: _Micro, native: _native.Worker) -> List[bool]:
+        assert self.announcer is not None
+        self.announcer.end()
+        self._agreed.unit_ends(micro)
+        arrays = [gradient_of(parameter) for parameter in self._parameters]
+        there = [array is not None for array in arrays]
+        if not any(there) and not micro.empty:
+            raise RuntimeError(
+                f"unit {micro.unit} of batch {micro.batch} left no gradient in any parameter: call "
+                "loss.backward() in the inner loop, or micro.nothing() if it has no loss on purpose"
+            )
+        native.take(arrays, micro.coefficient / self._scale())
+        return there
+
+    def _scale(self) -> float:
+        """What gradients are divided by when they are taken."""
+        scale = 1.0
+        for scaler in self._scalers:
+            scale *= scaler.get_scale()
+        return scale
+
+    def show(self, there: List[bool], factor: float, native: _native.Worker) -> None:
+        if not self._kept:
+            self._kept = [
+                torch.zeros(parameter.shape, dtype=parameter.dtype)
+                for parameter in self._parameters
+            ]
+            self._views = [numbers(kept) for kept in self._kept]
+        for parameter, kept, has in zip(self._parameters, self._kept, there):
+            parameter.grad = kept if has else None
+        native.give([view if has else None for view, has in zip(self._views, there)], factor)
+
+    def hide(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def gradients(self) -> List[Any]:
+        return [parameter.grad for parameter in self._parameters]
+
+    def applied(self) -> None:
+        self._schedules.look()
+
+    def save(self) -> List[bytes]:
+        return self._replica.save()
+
+    def load(self, state: Sequence[bytes]) -> None:
+        self._replica.load(state)
+
+    def digest(self) -> int:
+        return digest(self._parameters)
+
+    def fingerprint(self) -> object:
+        return self._replica.fingerprint()
+
+
+def _check_whole(progress: Progress) -> None:
+    """Before an optimizer's step: the gradient must be the whole batch's."""
+    if progress.over or progress.state is not State.UNDECIDED:
+        return
+    raise RuntimeError(
+        "the gradient is not whole yet: optimizer.step() comes after `for micro in step:`, "
+        "once it has ended without `break`"
+    )

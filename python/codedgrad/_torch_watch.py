@@ -1,0 +1,122 @@
+"""What is watched while a run goes on: that what was agreed at `join` stays as it was."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+import torch
+from torch import nn
+
+from ._torch_checks import check_optimizers
+from ._torch_model import parameters_of, persistent_buffers, trained_of
+from ._torch_scaler import GradScaler
+from ._units import Micro
+from ._warn import warn
+
+
+class Agreed:
+    """What takes a gradient, and what computing a unit must not write."""
+
+    def __init__(self, modules: List[nn.Module], optimizers: List[torch.optim.Optimizer]):
+        self._modules = modules
+        self._optimizers = optimizers
+        self._named = trained_of(modules)
+        self._parameters = [parameter for _, parameter in self._named]
+        self._formats = [parameter.dtype for parameter in self._parameters]
+        self._frozen = {
+            name for name, parameter in parameters_of(modules) if not parameter.requires_grad
+        }
+        self._buffers = list(persistent_buffers(modules))
+        self._versions_of_buffers: List[int] = []
+        # The step in which the model was last compared with what was agreed.
+        self._compared = -1
+
+    def unit_begins(self, micro: Micro) -> None:
+        """Raises RuntimeError if the model is not what it was at `join`."""
+        if micro.step != self._compared:
+            self._compare_layout()
+            self._compared = micro.step
+        self._versions_of_buffers = [buffer._version for _, _, _, buffer in self._buffers]
+
+    def unit_ends(self, micro: Micro) -> None:
+        """What computing a unit writes into the model is not the same on all replicas."""
+        versions = self._versions_of_buffers
+        for (path, module, name, buffer), version in zip(self._buffers, versions):
+            if buffer._version != version or module._buffers.get(name) is not buffer:
+                raise RuntimeError(
+                    f"buffer {path} of a {type(module).__name__} was written while unit "
+                    f"{micro.unit} was computed: it depends on who computes what, and replicas "
+                    "would drift apart. Put the module in eval(), use one without such statistics, "
+                    "or register the buffer with persistent=False if it is only a cache"
+                )
+
+    def _compare_layout(self) -> None:
+        """What takes a gradient must be what was agreed."""
+        found = trained_of(self._modules)
+        if len(found) == len(self._named) and all(
+            new is old for (_, new), old in zip(found, self._parameters)
+        ):
+            check_optimizers(self._optimizers, self._named)
+            for (name, parameter), dtype in zip(self._named, self._formats):
+                if parameter.dtype is not dtype:
+                    raise RuntimeError(
+                        f"parameter {name} was {dtype} at join and is {parameter.dtype} now: "
+                        "convert the model before it"
+                    )
+            return
+        before, now = {name for name, _ in self._named}, {name for name, _ in found}
+        changed = (sorted(before ^ now) or sorted(before))[0]
+        there = {name for name, _ in parameters_of(self._modules)}
+        if changed in self._frozen & now:
+            verb = "was frozen at join and takes a gradient"
+        elif changed in now - before:
+            verb = "was added"
+        elif changed in there - now:
+            verb = "was frozen"
+        else:
+            verb = "was taken away or replaced"
+        raise RuntimeError(
+            f"parameter {changed} {verb} after join: build the model, and freeze or unfreeze what "
+            "is to be, before it. What is trained only later, or no longer, takes part from the "
+            "beginning, with a learning rate of 0 meanwhile; for another set of parameters close() "
+            "the run and join again"
+        )
+
+
+class Schedules:
+    """Whether some scheduler changes learning rates and is in nobody's state."""
+
+    def __init__(self, optimizers: List[torch.optim.Optimizer], state: Mapping[str, Any]):
+        self._optimizers = optimizers
+        self._state = state
+        # The learning rates at join, until it is settled whether schedulers are in state=.
+        self._rates: Optional[List[Optional[float]]] = [_rate(group) for group in self._groups()]
+
+    def _groups(self) -> Sequence[Dict[str, Any]]:
+        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
+
+    def look(self) -> None:
+        """Warns, once, of a scheduler that whoever takes over this replica's state would lack."""
+        if self._rates is None:
+            return
+        if any(not isinstance(item, GradScaler) for item in self._state.values()):
+            self._rates = None
+            return
+        # PyTorch's schedulers leave the rate that they begin with in what they change.
+        changed = any(
+            "initial_lr" in group and _rate(group) != before
+            for group, before in zip(self._groups(), self._rates)
+        )
+        if changed:
+            self._rates = None
+            warn(
+                "a scheduler changes the learning rate and is not in state=: a worker that takes "
+                "over another's state would count its steps from 0. Join with "
+                'state={"scheduler": scheduler}'
+            )
+
+
+def _rate(group: Dict[str, Any]) -> Optional[float]:
+    """A parameter group's learning rate, which may be a tensor that is written in place."""
+    rate = group.get("lr")
+    return None if rate is None else float(rate)

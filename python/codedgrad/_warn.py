@@ -1,0 +1,18 @@
+"""Warnings that are shown at the user's line, however deep in the package they arise."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
+
+
+def warn(text: str) -> None:
+    """A RuntimeWarning at the innermost line that is not the package's own."""
+    level, frame = 1, sys._getframe()
+    # How many frames lie between depends on the loop: generators and callbacks come between.
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, RuntimeWarning, stacklevel=level)
