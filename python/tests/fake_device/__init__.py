@@ -145,7 +145,10 @@ def _module() -> types.ModuleType:
     module.Stream, module.Event = torch.Stream, torch.Event
     module.current_stream = lambda device=None: torch.accelerator.current_stream()
     module.synchronize = lambda device=None: torch.accelerator.synchronize()
-    module.manual_seed = module.manual_seed_all = torch.ops.fake.seed
+    # Operators of PyTorch take signed numbers of 64 bits.
+    module.manual_seed = module.manual_seed_all = lambda seed: torch.ops.fake.seed(
+        (seed + 2**63) % 2**64 - 2**63
+    )
     module.get_rng_state = lambda device="fake": torch.ops.fake.random_state()
     module.set_rng_state = lambda state, device="fake": torch.ops.fake.set_random_state(state)
     module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]

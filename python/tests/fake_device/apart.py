@@ -15,7 +15,8 @@ from typing import Any, Callable, NamedTuple
 LIMIT_SECONDS = 60.0
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["codedgrad.torch", "pytest"])
+# The last has most of what PyTorch imports when something is first computed.
+_CONTEXT.set_forkserver_preload(["codedgrad.torch", "pytest", "torch._dynamo"])
 
 
 class Ended(NamedTuple):

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 import weakref
 from queue import SimpleQueue
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 
-# Takes arrays of some parameters, from one place on, in the host's memory.
-HandOver = Callable[[int, List[Any]], None]
+from ._torch_host import HandOver, OnHost, Transfer, numbers
+from ._warn import warn
 
 # An event is asked for between pauses, the first and the longest, so that a signal ends the wait
 # also where the device hangs.
@@ -38,13 +37,15 @@ def wait_for(event: Any, given_up: Callable[[], bool] = lambda: False) -> bool:
     return True
 
 
-class Staging:
-    """The memory of the host through which the gradients of some parameters, of one device, go.
+def transfer_of(parameters: Sequence[torch.nn.Parameter]) -> Transfer:
+    """That of parameters which are all on one device."""
+    on_host = parameters[0].device.type == "cpu"
+    return OnHost(parameters) if on_host else Staging(parameters)
 
-    Of a unit come `begin`, `out` for whatever gradients are final while its backward pass goes on,
-    and `collect`; of a decided step `into`, and `back` when what it gave is written. One buffer
-    serves both ways: they take turns.
-    """
+
+class Staging(Transfer):
+    """That of parameters of an accelerator, through memory of the host that serves both ways: they
+    take turns."""
 
     def __init__(self, parameters: Sequence[torch.Tensor]):
         self._parameters = list(parameters)
@@ -52,7 +53,7 @@ class Staging:
         # Where there are no streams, none: copies are waited for as they are made.
         self._stream = _stream_of(self._device)
         self._host = _host_memory(self._parameters, page_locked=self._stream is not None)
-        self._arrays = [_numbers(each) for each in self._host]
+        self._arrays = [numbers(each) for each in self._host]
         # The gradients that are on their way, with what their versions were then. They are kept
         # until the copies are over: their memory is nobody else's before.
         self._fetched: List[Optional[_Fetched]] = [None] * len(self._parameters)
@@ -67,28 +68,23 @@ class Staging:
 
     @property
     def early(self) -> bool:
-        """Whether `out` is of use."""
         return self._stream is not None
 
     def begin(self) -> None:
-        """Before a unit is computed."""
         if self._there is not None:
             # Backward passes of CUDA graphs write their gradients to the same memory each time.
             self._current().wait_event(self._there)
         self._let_go()
 
     def out(self, first: int, end: int, hand_over: HandOver) -> None:
-        """The gradients of some parameters are final, which lie before all that were final before.
-
-        `hand_over` is called, in another thread, when they are in the host's memory. What it raises
-        `collect` raises."""
+        # In another thread, when they are there. What that raises `collect` raises.
         there = self._fetch(range(first, end))
         self._begun = first
         self._handing.put(there, lambda: hand_over(first, self._found(first, end)))
 
     def collect(self, hand_over: HandOver) -> List[bool]:
-        """The backward pass is over: waits for all gradients and hands over those that were not
-        yet, or were written again since. Gives back which parameters have one."""
+        # What was written again since it was handed over is handed over again: whoever has taken
+        # it finds the difference.
         changed = [
             place
             for place in range(self._begun, len(self._parameters))
@@ -109,7 +105,6 @@ class Staging:
         return found
 
     def into(self, there: Sequence[bool]) -> List[Optional[Any]]:
-        """Where to write what was decoded, for the parameters that have a gradient."""
         self._let_go()
         if self._sent is not None:
             # Whoever has computed since has waited for this already; who is late has not.
@@ -117,7 +112,7 @@ class Staging:
         return [array if has else None for array, has in zip(self._arrays, there)]
 
     def back(self, there: Sequence[bool]) -> List[Optional[torch.Tensor]]:
-        """Gradients of the device that have what was written, for the current stream."""
+        # For the current stream, which is the optimizer's.
         found: List[Optional[torch.Tensor]] = []
         for parameter, host, has in zip(self._parameters, self._host, there):
             gradient = None
@@ -131,7 +126,6 @@ class Staging:
         return found
 
     def close(self) -> None:
-        """Hands nothing over any more."""
         self._handing.close()
 
     def _let_go(self) -> None:
@@ -252,11 +246,9 @@ def _stream_of(device: torch.device) -> Optional[torch.Stream]:
         event.record(torch.accelerator.current_stream(device))
         stream.wait_event(event)
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-        warnings.warn(
+        warn(
             f"{device.type} has no streams or no events for PyTorch ({_first_line(error)}): the "
-            "trainer waits while gradients are copied to the host, and back",
-            RuntimeWarning,
-            stacklevel=5,
+            "trainer waits while gradients are copied to the host, and back"
         )
         return None
     return stream
@@ -272,22 +264,13 @@ def _host_memory(parameters: Sequence[torch.Tensor], page_locked: bool) -> List[
         return make(page_locked)
     except RuntimeError as error:
         size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-        warnings.warn(
+        warn(
             f"{size} bytes of the host's memory cannot be page-locked ({_first_line(error)}): "
             "gradients are copied through memory that is not, which is slower and holds the "
-            "backward pass up",
-            RuntimeWarning,
-            stacklevel=5,
+            "backward pass up"
         )
     return make(False)
 
 
 def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
-
-
-def _numbers(tensor: torch.Tensor) -> Any:
-    """A tensor's memory as numpy sees it: of 16-bit formats the bits."""
-    if tensor.dtype is torch.float32:
-        return tensor.numpy()
-    return tensor.view(torch.int16).numpy()
