@@ -174,12 +174,13 @@ def join(
     told = (settings.reduction, settings.seed, settings.seed_all, settings.verify)
     buffers = [buffer for _, _, _, buffer in persistent_buffers(modules)]
     frozen = [each for module in modules for each in module.parameters() if not each.requires_grad]
+    formats = "+".join(sorted({FORMATS[parameter.dtype] for _, parameter in named}))
     where = Where(
         arrays=[(parameter.numel(), FORMATS[parameter.dtype]) for _, parameter in named],
-        layout=layout_hash("torch", device, shapes, kinds, told, sorted(others)),
+        layout=layout_hash("torch", shapes, kinds, told, sorted(others)),
         frozen=digest(frozen),
         start=digest([parameter for _, parameter in named] + buffers),
-        dtype="+".join(sorted({FORMATS[parameter.dtype] for _, parameter in named})),
+        dtype=formats if device == "cpu" else f"{formats} on {device}",
         versions=f"codedgrad {_native.__version__}, torch {torch.__version__}",
         address=address,
         token=token,
