@@ -8,7 +8,7 @@ import signal
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import pytest
 
@@ -65,6 +65,21 @@ class Model(nn.Module):
         return self.head(x + self.dropout(F.gelu(self.hidden(self.norm(x)))))
 
 
+class Adapted(nn.Module):
+    """A frozen model with a trained correction of few numbers."""
+
+    def __init__(self, dtype: Any, device: str):
+        super().__init__()
+        self.base = Model(dtype, "cpu").requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(32, 4, dtype=dtype) / 9)
+        self.up = nn.Parameter(torch.zeros(4, 13, dtype=dtype))
+        self.to(device)
+        self.base.head.weight = self.base.embedding.weight
+
+    def forward(self, tokens: Any) -> Any:
+        return self.base(tokens) + self.base.embedding(tokens) @ self.down @ self.up
+
+
 def loss_of(model: Any, micro: Any, device: str) -> Any:
     tokens = torch.randint(0, 13, (4, 6), generator=micro.generator())
     logits = model(tokens[:, :-1].to(device))
@@ -87,12 +102,15 @@ def train(
     joins: Optional[Path] = None,
     scaler: Optional[coded.GradScaler] = None,
     spoiled: int = -1,
+    make: Callable[..., Any] = Model,
+    backend: Optional[str] = None,
     **more: Any,
 ) -> Dict[str, Any]:
     """One worker, which makes `joins` when it has joined. It comes with its first unit only when
     `late_until` is there, or is killed in it; in the fourth step it makes `reached`, and goes on
     when `waits_for` is there."""
-    model = Model(getattr(torch, dtype), device)
+    model = make(getattr(torch, dtype), device)
+    called = model if backend is None else torch.compile(model, backend=backend)
     # As an accelerator's, which rounds otherwise in bfloat16.
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2, foreach=True)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 5))
@@ -100,7 +118,7 @@ def train(
     if scaler is not None:
         state["scaler"] = scaler
     more = {"verify": 0, **(where or {}), **more}
-    run = coded.join(model, optimizer, units=UNITS, steps=STEPS, state=state, **more)
+    run = coded.join(called, optimizer, units=UNITS, steps=STEPS, state=state, **more)
     if joins is not None:
         joins.touch()
     units, losses = 0, []
@@ -112,7 +130,7 @@ def train(
                 if dies:
                     os.kill(os.getpid(), signal.SIGKILL)
                 units += 1
-                loss = loss_of(model, micro, device)
+                loss = loss_of(called, micro, device)
                 if step.index == spoiled:
                     loss = loss * math.inf
                 (loss if scaler is None else scaler.scale(loss)).backward()
@@ -239,6 +257,17 @@ def test_a_worker_that_is_killed_takes_over_the_others_state(tmp_path: Path) -> 
         found = [other.result(), again.result()]
     assert [each["bits"] for each in found] == [right] * 2
     assert found[1]["report"]["resyncs"] == 1
+
+
+KINDS: Dict[str, Dict[str, Any]] = {
+    "adapted": {"make": Adapted},
+    "compiled": {"backend": "aot_eager"},
+}
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_models_of_all_kinds_have_the_bits_of_the_cpu(kind: str) -> None:
+    assert train("fake", **KINDS[kind])["bits"] == train("cpu", **KINDS[kind])["bits"]
 
 
 def test_a_step_that_nobody_could_compute_is_refused_as_on_the_cpu() -> None:
