@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 from ._joining import Settings
 from ._units import Micro, Totals
@@ -111,7 +111,7 @@ class TaskScalars:
     def __init__(self, scalars: Scalars):
         self._scalars = scalars
         self._head = [0.0] * (_BEFORE + scalars.arrays)
-        self._totals: List[float] = []
+        self._reported: List[Tuple[float, Tuple[Any, ...]]] = []
 
     def add(self, micro: Micro, there: Sequence[bool]) -> None:
         """Adds those of a unit, which has a gradient of the arrays that are `there`.
@@ -125,11 +125,12 @@ class TaskScalars:
         for place, has in enumerate(there, _BEFORE):
             if has:
                 self._head[place] += coefficient
-        if not self._totals:
-            self._totals = [0.0] * len(micro.scalars)
-        for place, scalar in enumerate(micro.scalars):
-            self._totals[place] += coefficient * scalar
+        self._reported.append((coefficient, micro.scalars))
 
     def tail(self) -> List[float]:
         """All of them, as they are sent."""
-        return self._head + self._totals
+        totals = [0.0] * len(self._reported[0][1]) if self._reported else []
+        for coefficient, scalars in self._reported:
+            for place, scalar in enumerate(scalars):
+                totals[place] += coefficient * float(scalar)
+        return self._head + totals

@@ -12,11 +12,12 @@ from torch import nn
 from . import _native
 from ._arrays import Arrays
 from ._states import Progress, State
-from ._torch_host import digest, gradient_of, numbers
+from ._torch_host import HandOver, digest
 from ._torch_model import mark_joined, trained_of
 from ._torch_overlap import Announcer
 from ._torch_replica import Replica
 from ._torch_scaler import GradScaler
+from ._torch_staging import transfer_of
 from ._torch_watch import Agreed, Schedules
 from ._units import Micro as _Micro
 
@@ -34,8 +35,8 @@ class Micro(_Micro):
 class TorchArrays(Arrays):
     """The parameters of some modules that take a gradient.
 
-    Gradients become memory of the host in `collect` and `_ready`, and tensors again in `show`; for
-    states and digests see `Replica` and `_torch_host`.
+    Gradients become memory of the host, and tensors again, by a `Transfer`; for states and digests
+    see `Replica` and `_torch_host`.
     """
 
     micro = Micro
@@ -55,12 +56,11 @@ class TorchArrays(Arrays):
         self._agreed = Agreed(modules, optimizers)
         self._schedules = Schedules(optimizers, state)
         self._overlap = overlap
+        self._device = self._parameters[0].device.type
+        self._transfer = transfer_of(self._parameters)
         # Made when a run is joined: hooks in the user's objects.
         self.announcer: Optional[Announcer] = None
         self._hooks: List[Any] = []
-        # Decoded gradients go into kept tensors: fresh ones would cost four times the copy.
-        self._kept: List[torch.Tensor] = []
-        self._views: List[Any] = []
 
     def joined(self, progress: Progress) -> None:
         for scaler in self._scalers:
@@ -81,38 +81,50 @@ class TorchArrays(Arrays):
             hook.remove()
         if self.announcer is not None:
             self.announcer.close()
+        self._transfer.close()
 
     def seed(self, seed: int) -> None:
         torch.default_generator.manual_seed(seed)
-        if torch.cuda._initialized:  # asking for more would initialise it
+        if self._device != "cpu":
+            torch.get_device_module(self._device).manual_seed_all(seed)
+        elif torch.cuda._initialized:  # asking for more would initialise it
             torch.cuda.manual_seed_all(seed)
 
     def prepare(self, micro: _Micro, native: _native.Worker) -> None:
         self._agreed.unit_begins(micro)
         self.hide()
+        self._transfer.begin()
         assert self.announcer is not None
-        useful = self._overlap and native.in_parts()
-        factor = micro.coefficient / self._scale()
-        self.announcer.begin(partial(self._ready, native, factor) if useful else None)
+        useful = self._overlap and (self._transfer.early or native.in_parts())
+        ready = partial(self._ready, native, micro.coefficient / self._scale())
+        self.announcer.begin(partial(self._out, ready) if useful else None)
 
-    def _ready(self, native: _native.Worker, factor: float, first: int, end: int) -> None:
-        """Hands over the gradients of some parameters while the backward pass goes on."""
-        arrays = [gradient_of(parameter) for parameter in self._parameters[first:end]]
+    def _out(self, ready: HandOver, first: int, end: int) -> None:
+        """Gradients of some parameters are final while the backward pass goes on."""
+        self._transfer.out(first, end, ready)
+
+    @staticmethod
+    def _ready(native: _native.Worker, factor: float, first: int, arrays: List[Any]) -> None:
         native.ready(first, arrays, factor)
+
+    def _take(self, native: _native.Worker, factor: float, first: int, arrays: List[Any]) -> None:
+        if len(arrays) == len(self._parameters):
+            native.take(arrays, factor)
+        else:
+            native.ready(first, arrays, factor)
 
     def collect(self, micro: _Micro, native: _native.Worker) -> List[bool]:
         assert self.announcer is not None
         self.announcer.end()
         self._agreed.unit_ends(micro)
-        arrays = [gradient_of(parameter) for parameter in self._parameters]
-        there = [array is not None for array in arrays]
-        if not any(there) and not micro.empty:
+        found = any(parameter.grad is not None for parameter in self._parameters)
+        if not found and not micro.empty:
             raise RuntimeError(
                 f"unit {micro.unit} of batch {micro.batch} left no gradient in any parameter: call "
                 "loss.backward() in the inner loop, or micro.nothing() if it has no loss on purpose"
             )
-        native.take(arrays, micro.coefficient / self._scale())
-        return there
+        factor = micro.coefficient / self._scale()
+        return self._transfer.collect(partial(self._take, native, factor))
 
     def _scale(self) -> float:
         """What gradients are divided by when they are taken."""
@@ -122,15 +134,9 @@ class TorchArrays(Arrays):
         return scale
 
     def show(self, there: List[bool], factor: float, native: _native.Worker) -> None:
-        if not self._kept:
-            self._kept = [
-                torch.zeros(parameter.shape, dtype=parameter.dtype)
-                for parameter in self._parameters
-            ]
-            self._views = [numbers(kept) for kept in self._kept]
-        for parameter, kept, has in zip(self._parameters, self._kept, there):
-            parameter.grad = kept if has else None
-        native.give([view if has else None for view, has in zip(self._views, there)], factor)
+        native.give(self._transfer.into(there), factor)
+        for parameter, gradient in zip(self._parameters, self._transfer.back(there)):
+            parameter.grad = gradient
 
     def hide(self) -> None:
         for parameter in self._parameters:

@@ -39,6 +39,7 @@ def check_model(modules: Sequence[nn.Module], named: Sequence[Tuple[str, nn.Para
             )
     if not named:
         raise TypeError("no parameter takes a gradient: nothing is trained")
+    _check_version(named[0][1].device.type)
     for name, parameter in named:
         if isinstance(parameter, UninitializedParameter):
             raise TypeError(f"parameter {name} has no shape yet: run the model once before join")
@@ -52,10 +53,10 @@ def check_model(modules: Sequence[nn.Module], named: Sequence[Tuple[str, nn.Para
                 f"parameter {name} is on the meta device, where it has no numbers: give it some "
                 'before join, by model.to_empty(device="cpu") and then initialising or loading it'
             )
-        if parameter.device.type != "cpu":
+        if parameter.device != named[0][1].device:
             raise TypeError(
-                f"parameter {name} is on {parameter.device}: this version codes gradients in the "
-                'host\'s memory. Join with model.to("cpu")'
+                f"parameter {name} is on {parameter.device} and {named[0][0]} on "
+                f"{named[0][1].device}: a worker trains on one device. Move the model to it"
             )
         if parameter.dtype.is_complex:
             raise TypeError(
@@ -67,6 +68,16 @@ def check_model(modules: Sequence[nn.Module], named: Sequence[Tuple[str, nn.Para
                 f"parameter {name} is {parameter.dtype}: gradients are summed in float32. Convert "
                 "the model with .float()"
             )
+
+
+def _check_version(device: str) -> None:
+    """Raises if PyTorch cannot do what accelerators need: streams that one can enter."""
+    found = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if device not in ("cpu", "meta") and found < (2, 7):
+        raise TypeError(
+            f"the model is on {device}, for which PyTorch 2.7 is needed, and this is "
+            f'{torch.__version__}: install a newer one, or join with model.to("cpu")'
+        )
 
 
 def check_accelerate() -> None:

@@ -1,13 +1,15 @@
 """Tensors as memory of the host: gradients, digests, and states as they are sent.
 
-Whatever leaves a tensor for the native module, or comes back into one, goes through here.
+Whatever leaves a tensor for the native module, or comes back into one, goes through here, and where
+the tensors are an accelerator's through `_torch_staging`.
 """
 
 from __future__ import annotations
 
 import io
+from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict, defaultdict
-from typing import Any, List, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -20,6 +22,74 @@ FORMATS = {
     torch.bfloat16: "bfloat16",
     torch.float16: "float16",
 }
+
+
+# Takes arrays of some parameters, from one place on, in the host's memory.
+HandOver = Callable[[int, List[Any]], None]
+
+
+class Transfer(ABC):
+    """The way of some parameters' gradients into the host's memory, and back.
+
+    Of a unit come `begin`, `out` for whatever gradients are final while its backward pass goes on,
+    and `collect`; of a decided step `into`, and `back` when what it gave is written.
+    """
+
+    @property
+    def early(self) -> bool:
+        """Whether `out` is of use also where nothing is summed while the backward pass goes on."""
+        return False
+
+    def begin(self) -> None:
+        """Before a unit is computed."""
+
+    @abstractmethod
+    def out(self, first: int, end: int, hand_over: HandOver) -> None:
+        """The gradients of some parameters are final, which lie before all that were final before:
+        hands them over, now or when they are in the host's memory."""
+
+    @abstractmethod
+    def collect(self, hand_over: HandOver) -> List[bool]:
+        """The backward pass is over: hands over all gradients, or those that were not yet. Gives
+        back which parameters have one."""
+
+    @abstractmethod
+    def into(self, there: Sequence[bool]) -> List[Optional[Any]]:
+        """Where to write what was decoded, for the parameters that have a gradient."""
+
+    @abstractmethod
+    def back(self, there: Sequence[bool]) -> List[Optional[torch.Tensor]]:
+        """Gradients that have what was written."""
+
+    def close(self) -> None:
+        """Hands nothing over any more."""
+
+
+class OnHost(Transfer):
+    """Where the parameters are in the host's memory: gradients are handed over where they lie."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]):
+        self._parameters = parameters
+        # Decoded gradients go into kept tensors: fresh ones would cost four times the copy.
+        self._kept: List[torch.Tensor] = []
+        self._views: List[Any] = []
+
+    def out(self, first: int, end: int, hand_over: HandOver) -> None:
+        hand_over(first, [gradient_of(parameter) for parameter in self._parameters[first:end]])
+
+    def collect(self, hand_over: HandOver) -> List[bool]:
+        arrays = [gradient_of(parameter) for parameter in self._parameters]
+        hand_over(0, arrays)
+        return [array is not None for array in arrays]
+
+    def into(self, there: Sequence[bool]) -> List[Optional[Any]]:
+        if not self._kept:
+            self._kept = [torch.zeros(each.shape, dtype=each.dtype) for each in self._parameters]
+            self._views = [numbers(kept) for kept in self._kept]
+        return [view if has else None for view, has in zip(self._views, there)]
+
+    def back(self, there: Sequence[bool]) -> List[Optional[torch.Tensor]]:
+        return [kept if has else None for kept, has in zip(self._kept, there)]
 
 
 def numbers(tensor: torch.Tensor) -> Any:
@@ -46,16 +116,32 @@ def gradient_of(parameter: nn.Parameter) -> Any:
 
 def digest(tensors: Sequence[torch.Tensor]) -> int:
     """A digest of the bytes of some tensors."""
-    return _native.digest(
-        [each.detach().contiguous().reshape(-1).view(torch.uint8).numpy() for each in tensors]
-    )
+    plain = [each.detach().contiguous().reshape(-1).view(torch.uint8) for each in tensors]
+    return _native.digest([each.cpu().numpy() for each in plain])
 
 
 def write_state(content: Any) -> bytes:
     """A replica, as another worker is sent it."""
     buffer = io.BytesIO()
-    torch.save(content, buffer)
+    torch.save(_on_host(content, {}), buffer)
     return buffer.getvalue()
+
+
+def _on_host(content: Any, known: Dict[Tuple[Any, ...], torch.Tensor]) -> Any:
+    """The same without a tensor of a device, which another worker may not have; what is the same
+    memory there is `known` here, and written once."""
+    if isinstance(content, torch.Tensor):
+        if content.device.type == "cpu":
+            return content
+        place = (content.data_ptr(), content.dtype, content.shape, content.stride())
+        if place not in known:
+            known[place] = content.detach().cpu()
+        return known[place]
+    if type(content) in (dict, OrderedDict):
+        return type(content)((name, _on_host(value, known)) for name, value in content.items())
+    if type(content) in (list, tuple):
+        return type(content)(_on_host(value, known) for value in content)
+    return content
 
 
 def read_state(state: bytes) -> Any:

@@ -11,8 +11,10 @@ from torch import nn
 # Hands over the gradients of the parameters from one place to another.
 Ready = Callable[[int, int], None]
 
-# Gradients are handed over while the backward pass goes on in parts of at least so many numbers.
+# Gradients are handed over while the backward pass goes on in parts of at least so many numbers: of
+# an accelerator of more, since each part costs it an event and the host a wait.
 _PART = 1 << 18
+_PART_OF_ACCELERATOR = 25 << 18
 
 
 class Announcer:
@@ -25,6 +27,8 @@ class Announcer:
 
     def __init__(self, parameters: Sequence[nn.Parameter]):
         self._sizes = [parameter.numel() for parameter in parameters]
+        on_host = all(parameter.device.type == "cpu" for parameter in parameters)
+        self._part = _PART if on_host else _PART_OF_ACCELERATOR
         # How often each was written in this unit, and whether each was written once in the last.
         self._writes = [0] * len(parameters)
         self._once = False
@@ -72,7 +76,7 @@ class Announcer:
         while self._final > 0 and self._writes[self._final - 1] > 0:
             self._final -= 1
         new = sum(self._sizes[self._final : self._handed])
-        if new == 0 or (new < _PART and self._final > 0):
+        if new == 0 or (new < self._part and self._final > 0):
             return
         self._ready(self._final, self._handed)
         self._handed = self._final

@@ -61,7 +61,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, found: Dict[str, Any]) -> 
         own = optimizer.state[parameters[place]]
         for name, value in saved.items():
             if isinstance(value, torch.Tensor) and own[name].dtype is not value.dtype:
-                own[name] = value.clone()
+                own[name] = value.clone().to(own[name].device)
 
 
 def _without_tensors(state: Any) -> Any:

@@ -22,7 +22,7 @@ class Agreed:
         self._optimizers = optimizers
         self._named = trained_of(modules)
         self._parameters = [parameter for _, parameter in self._named]
-        self._formats = [parameter.dtype for parameter in self._parameters]
+        self._formats = [(each.dtype, each.device) for each in self._parameters]
         self._frozen = {
             name for name, parameter in parameters_of(modules) if not parameter.requires_grad
         }
@@ -57,11 +57,16 @@ class Agreed:
             new is old for (_, new), old in zip(found, self._parameters)
         ):
             check_optimizers(self._optimizers, self._named)
-            for (name, parameter), dtype in zip(self._named, self._formats):
+            for (name, parameter), (dtype, device) in zip(self._named, self._formats):
                 if parameter.dtype is not dtype:
                     raise RuntimeError(
                         f"parameter {name} was {dtype} at join and is {parameter.dtype} now: "
                         "convert the model before it"
+                    )
+                if parameter.device != device:
+                    raise RuntimeError(
+                        f"parameter {name} was on {device} at join and is on {parameter.device} "
+                        "now: move the model before it"
                     )
             return
         before, now = {name for name, _ in self._named}, {name for name, _ in found}

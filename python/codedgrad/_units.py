@@ -9,8 +9,13 @@ from ._joining import Settings
 from ._seeds import unit_seed
 
 
-def _scalar(place: int, value: Any) -> float:
-    """A number that a unit reports: also a tensor of one, whose graph is not needed for it."""
+def _scalar(place: int, value: Any) -> Any:
+    """A number that a unit reports: also a tensor of one, whose graph is not needed for it.
+
+    That of an accelerator is read with the task: its unit must not wait for it.
+    """
+    if not getattr(value, "is_cpu", True) and value.numel() == 1:
+        return value.detach()
     try:
         return float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError):
@@ -55,8 +60,8 @@ class Micro:
     """Its samples, as numbers within the batch."""
     coefficient: float
     """What its gradient is multiplied with when it is taken, an entry of the code."""
-    scalars: Tuple[float, ...]
-    """What `report` was told."""
+    scalars: Tuple[Any, ...]
+    """What `report` was told: numbers, and tensors of an accelerator."""
     empty: bool
     """Whether it has no gradient on purpose: see `nothing`."""
 
@@ -86,7 +91,7 @@ class Micro:
         """
         values = tuple(_scalar(place, scalar) for place, scalar in enumerate(scalars))
         if self._settings.reduction == "tokens" and len(values) > 1:
-            if not math.isfinite(values[1]):
+            if isinstance(values[1], float) and not math.isfinite(values[1]):
                 raise ValueError(
                     f"unit {self.unit} of batch {self.batch} reports {values[1]} tokens: a number "
                     'of tokens is finite, since with reduction="tokens" the gradient is divided '

@@ -91,7 +91,7 @@ def join(
     state: Optional[Mapping[str, Any]] = None,
     seed: Optional[int] = 0,
     seed_all: bool = False,
-    verify: int = 1,
+    verify: Optional[int] = None,
     scheme: Optional[str] = None,
     address: Optional[str] = None,
     token: Optional[str] = None,
@@ -118,17 +118,24 @@ def join(
         `state_dict` and `load_state_dict`.
     seed: of every unit's random numbers, None to leave them alone; PyTorch's are seeded before each
         unit and before the body of each step, with seed_all `random`'s and numpy's too.
-    verify: compare digests of the parameters after every so many steps; 0 = never.
+    verify: compare digests of the parameters after every so many steps; 0 = never. None: every
+        step on the CPU, every 16th on an accelerator, from which they must be copied.
     scheme: refuse a run under another scheme.
     address, token, keys, worker, patience: as for `codedgrad.loop.join`.
     overlap: hand gradients over while the backward pass goes on, where the scheme allows it; None:
-        unless all parameters are on the CPU and the coordinator is called by a loopback address,
+        unless the parameters are on the CPU and the coordinator is called by a loopback address,
         where that takes the backward pass its cores and saves no time on the network.
 
     Raises ConnectionError (nobody answers), ValueError (the run trains something else, or a number
     is out of range: it names the field) and TypeError (the model cannot be replicated exactly: it
     names the module and the cure).
     """
+    modules = modules_of(model)
+    named = trained_of(modules)
+    # What is trained nowhere is refused below.
+    device = named[0][1].device.type if named else "cpu"
+    if verify is None:
+        verify = 1 if device == "cpu" else 16
     settings = Settings(
         units=units,
         steps=steps,
@@ -140,7 +147,6 @@ def join(
         seed_all=seed_all,
         verify=verify,
     ).check()
-    modules = modules_of(model)
     if optimizer is None:
         optimizers = []
     elif isinstance(optimizer, torch.optim.Optimizer):
@@ -152,7 +158,6 @@ def join(
         optimizers = [optimizer]  # type: ignore[list-item]
     # Accelerate's wrapper steps the optimizer inside it.
     optimizers = [getattr(each, "optimizer", each) for each in optimizers]
-    named = trained_of(modules)
     check_model(modules, named)
     check_optimizers(optimizers, named)
     check_accelerate()
@@ -169,12 +174,13 @@ def join(
     told = (settings.reduction, settings.seed, settings.seed_all, settings.verify)
     buffers = [buffer for _, _, _, buffer in persistent_buffers(modules)]
     frozen = [each for module in modules for each in module.parameters() if not each.requires_grad]
+    formats = "+".join(sorted({FORMATS[parameter.dtype] for _, parameter in named}))
     where = Where(
         arrays=[(parameter.numel(), FORMATS[parameter.dtype]) for _, parameter in named],
         layout=layout_hash("torch", shapes, kinds, told, sorted(others)),
         frozen=digest(frozen),
         start=digest([parameter for _, parameter in named] + buffers),
-        dtype="+".join(sorted({FORMATS[parameter.dtype] for _, parameter in named})),
+        dtype=formats if device == "cpu" else f"{formats} on {device}",
         versions=f"codedgrad {_native.__version__}, torch {torch.__version__}",
         address=address,
         token=token,
@@ -185,8 +191,7 @@ def join(
     )
     if overlap is None:
         # Summing takes the backward pass its cores, and there is no network to wait for.
-        on_cpu = all(parameter.device.type == "cpu" for _, parameter in named)
-        overlap = not (on_cpu and where.on_this_host)
+        overlap = not (device == "cpu" and where.on_this_host)
     run = Run(where, settings, TorchArrays(modules, optimizers, others, overlap))
     _keep_freed_memory()
     return run

@@ -1,0 +1,457 @@
+"""Gradients between an accelerator and the host, on the emulated device: bits, waits, failures."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any, Callable, Iterator, List, Optional, Tuple, Type
+
+import pytest
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+
+import fake_device  # noqa: E402
+from codedgrad import _torch_staging  # noqa: E402
+from codedgrad._torch_staging import Staging  # noqa: E402
+from fake_device.apart import Apart  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+if fake_device.unavailable():
+    pytest.skip(str(fake_device.unavailable()), allow_module_level=True)
+fake_device.load()
+
+ORDERS = [("lazy", 0), ("hasty", 0), *(("random", seed) for seed in range(3))]
+# What a worker does in each step: computes units, or finds the step decided.
+COMPUTES = [2, 2, 2]
+LATE = [1, 0, 0, 0, 1, 0, 0]
+
+
+@pytest.fixture(autouse=True)
+def as_it_begins() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    fake_device.settings()
+    yield
+    fake_device.release()
+    fake_device.limits()
+    fake_device.settings()
+    torch.set_num_threads(threads)
+
+
+class Model(nn.Module):
+    """Parameters of more and of less than a page, some without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 40)
+        self.hidden = nn.Linear(40, 40)
+        self.unused = nn.Linear(5, 5)
+        self.head = nn.Linear(40, 11)
+
+    def forward(self, tokens: Any) -> Any:
+        return self.head(F.gelu(self.hidden(self.embedding(tokens))))
+
+
+class Plain:
+    """What `Staging` does, where the gradients are in the host's memory."""
+
+    early = False
+
+    def __init__(self, parameters: List[Any]):
+        self._parameters = parameters
+        self._decoded = [torch.empty_like(each) for each in parameters]
+
+    def begin(self) -> None:
+        pass
+
+    def collect(self, hand_over: Callable[[int, List[Any]], None]) -> List[bool]:
+        gradients = [each.grad for each in self._parameters]
+        hand_over(0, [None if x is None else numbers(x) for x in gradients])
+        return [x is not None for x in gradients]
+
+    def into(self, there: List[bool]) -> List[Any]:
+        return [numbers(x) if has else None for x, has in zip(self._decoded, there)]
+
+    def back(self, there: List[bool]) -> List[Any]:
+        return [x.detach().clone() if has else None for x, has in zip(self._decoded, there)]
+
+    def close(self) -> None:
+        pass
+
+
+def numbers(tensor: Any) -> Any:
+    whole = tensor.element_size() == 2
+    return tensor.detach().view(torch.int16 if whole else torch.float32).numpy()
+
+
+def tensor_of(array: Any, dtype: Any) -> Any:
+    return torch.from_numpy(array).view(dtype)
+
+
+class Trainer:
+    """A worker without a run: its own units' sum is decoded, or what others would have computed."""
+
+    def __init__(self, device: str, dtype: Any, make: Callable[[List[Any]], Any], early: bool):
+        torch.manual_seed(3)
+        self.model = Model().to(dtype).to(device)
+        self.device, self.dtype = device, dtype
+        self.parameters = list(self.model.parameters())
+        self.optimizer = torch.optim.SGD(self.parameters, 0.5, momentum=0.9, foreach=False)
+        self.staging = make(self.parameters)
+        self.early = early and self.staging.early
+        self.sums: List[Optional[Any]] = []
+        self.taken: List[Tuple[int, int]] = []
+        # How often this thread has waited: until the backward passes were over, and to the end.
+        self.waits = [0, 0]
+        self._final = 0
+        for place, parameter in enumerate(self.parameters):
+            parameter.register_post_accumulate_grad_hook(lambda _, place=place: self.written(place))
+
+    def written(self, place: int) -> None:
+        """The last parameter's gradient is final first; the one that has none is passed over."""
+        if self.early and place < self._final:
+            self.staging.out(place, self._final, self.take)
+            self._final = place
+
+    def take(self, first: int, arrays: List[Any]) -> None:
+        self.taken.append((first, first + len(arrays)))
+        for place, array in enumerate(arrays, first):
+            if array is not None:
+                # As into a message: whoever reads too early keeps what it read.
+                gradient = tensor_of(array, self.dtype).float().clone()
+                before = self.sums[place]
+                self.sums[place] = gradient if before is None else before + gradient
+
+    def unit(self, step: int, number: int) -> List[bool]:
+        self.optimizer.zero_grad(set_to_none=True)
+        began = fake_device.counts().waits
+        self.staging.begin()
+        self._final = len(self.parameters)
+        generator = torch.Generator().manual_seed(100 * step + number)
+        tokens = torch.randint(0, 11, (2, 7), generator=generator).to(self.device)
+        logits = self.model(tokens[:, :-1]).flatten(0, 1).float()
+        F.cross_entropy(logits, tokens[:, 1:].flatten()).backward()
+        computed = fake_device.counts().waits
+        there: List[bool] = self.staging.collect(self.take)
+        self.waits[0] += computed - began
+        self.waits[1] += fake_device.counts().waits - computed
+        return there
+
+    def step(self, step: int, units: int) -> None:
+        there = [True] * len(self.parameters)
+        self.sums = [None] * len(self.parameters)
+        for number in range(units):
+            there = self.unit(step, number)
+        generator = torch.Generator().manual_seed(step)
+        for place, array in enumerate(self.staging.into(there)):
+            if array is None:
+                continue
+            decoded = self.sums[place]
+            if not units:
+                decoded = torch.randn(self.parameters[place].shape, generator=generator)
+            tensor_of(array, self.dtype).copy_(decoded / 4)
+        for parameter, gradient in zip(self.parameters, self.staging.back(there)):
+            parameter.grad = gradient
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def bits(self) -> List[Any]:
+        return [each.detach().cpu() for each in self.parameters]
+
+
+def trained(
+    device: str,
+    plan: List[int],
+    dtype: Any = torch.float32,
+    make: Optional[Callable[[List[Any]], Any]] = None,
+    early: bool = True,
+) -> List[Any]:
+    trainer = Trainer(device, dtype, make or (Plain if device == "cpu" else Staging), early)
+    for step, units in enumerate(plan):
+        trainer.step(step, units)
+    found = trainer.bits()
+    trainer.staging.close()
+    return found
+
+
+def same(found: List[Any], right: List[Any]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(found, right))
+
+
+PLANS = pytest.mark.parametrize("plan", [COMPUTES, LATE], ids=["computes", "late"])
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["after", "early"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@PLANS
+def test_it_has_the_bits_of_the_host_in_any_order(plan: List[int], dtype: Any, early: bool) -> None:
+    right = trained("cpu", plan, dtype)
+    assert all(torch.isfinite(each).all() for each in right)
+    for policy, seed in ORDERS:
+        for protect in (False, True):
+            fake_device.settings(policy, seed, protect)
+            assert same(trained("fake", plan, dtype, early=early), right), (policy, seed, protect)
+
+
+# What happens where it makes a mistake: numbers differ, or the process ends.
+
+
+class NoWait(Staging):
+    """The host reads what is on its way."""
+
+    def _fetch(self, places: Any) -> Any:
+        super()._fetch(places)
+        return torch.Event(device="fake")
+
+
+class NoTurns(Staging):
+    """What is decoded is written over what is still copied."""
+
+    def into(self, there: Any) -> Any:
+        self._sent = None
+        return super().into(there)
+
+
+class NoOrder(Staging):
+    """Copies do not wait for the stream that computes."""
+
+    def _fetch(self, places: Any) -> Any:
+        self._current = lambda: self._stream  # type: ignore[method-assign]
+        try:
+            return super()._fetch(places)
+        finally:
+            del self._current  # type: ignore[method-assign]
+
+
+class OtherStream(Staging):
+    """What is decoded comes back on a stream for which the optimizer does not wait."""
+
+    def back(self, there: Any) -> Any:
+        with self._stream:  # type: ignore[union-attr]
+            return super().back(there)
+
+
+class LetsGo(Staging):
+    """The memory that is copied from is given back."""
+
+    def _fetch(self, places: Any) -> Any:
+        there = super()._fetch(places)
+        for place in places:
+            fetched = self._fetched[place]
+            if fetched is not None:
+                self._fetched[place] = (fetched[0], fetched[1], fetched[0])
+        return there
+
+
+MISTAKES = [(NoWait, COMPUTES), (NoTurns, LATE), (NoOrder, COMPUTES)]
+MISTAKES += [(OtherStream, plan) for plan in (COMPUTES, LATE)]
+
+
+@pytest.mark.parametrize(("mistake", "plan"), MISTAKES)
+def test_a_mistake_of_it_is_found(mistake: Type[Staging], plan: List[int]) -> None:
+    fake_device.settings("lazy", 0, False)
+    assert not same(trained("fake", plan, make=mistake), trained("cpu", plan))
+
+
+def mistaken(mistake: Type[Staging], plan: List[int]) -> None:
+    trained("fake", plan, make=mistake)
+
+
+@pytest.mark.parametrize(("mistake", "plan"), [(NoWait, COMPUTES), (NoTurns, LATE)])
+def test_a_mistake_of_it_ends_the_process(
+    mistake: Type[Staging], plan: List[int], tmp_path: Path
+) -> None:
+    ended = Apart(tmp_path / "process", mistaken, mistake, plan).end()
+    assert ended.status == -signal.SIGSEGV
+    assert "the host touches page-locked memory while a copy" in ended.stderr
+
+
+# Waits and memory.
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["after", "early"])
+def test_the_trainer_waits_once_a_unit_when_the_backward_pass_is_over(early: bool) -> None:
+    trainer = Trainer("fake", torch.float32, Staging, early)
+    for step in range(3):
+        trainer.step(step, 2)
+    assert trainer.waits[0] == 0
+    # Of what went out early another thread waits.
+    assert trainer.waits[1] == (0 if early else 6)
+    trainer.staging.close()
+
+
+def test_gradients_are_handed_over_while_the_backward_pass_goes_on() -> None:
+    trainer = Trainer("fake", torch.float32, Staging, True)
+    trainer.step(0, 1)
+    # One by one from the last, but for those in the middle that have none.
+    assert trainer.taken == [(6, 7), (5, 6), (2, 5), (1, 2), (0, 1)]
+    trainer.staging.close()
+
+
+def test_it_takes_the_memory_of_one_gradient() -> None:
+    parameters = [torch.ones(4096, device="fake", requires_grad=True) for _ in range(4)]
+    before = fake_device.memory()
+    staging = Staging(parameters)
+    found = fake_device.memory()
+    assert found.pinned - before.pinned == 4 * 4 * 4096
+    assert found.device == before.device
+    del parameters
+    del staging
+
+
+# What users do.
+
+
+@pytest.mark.parametrize("how", ["in place", "other", "none"])
+def test_a_gradient_that_is_written_after_it_was_handed_over_is_handed_over_again(how: str) -> None:
+    parameter = torch.ones(3, device="fake", requires_grad=True)
+    staging = Staging([parameter])
+    told: List[Any] = []
+
+    def take(first: int, arrays: List[Any]) -> None:
+        told.append((first, [None if each is None else each.tolist() for each in arrays]))
+
+    staging.begin()
+    parameter.grad = torch.full((3,), 2.0, device="fake")
+    staging.out(0, 1, take)
+    if how == "in place":
+        parameter.grad.mul_(2)
+    else:
+        parameter.grad = parameter.grad * 2 if how == "other" else None
+    assert staging.collect(take) == [how != "none"]
+    assert told == [(0, [[2.0] * 3]), (0, [None if how == "none" else [4.0] * 3])]
+    # The next unit begins anew.
+    staging.begin()
+    parameter.grad = torch.full((3,), 5.0, device="fake")
+    assert staging.collect(take) == [True]
+    assert told[2:] == [(0, [[5.0] * 3])]
+    staging.close()
+
+
+def converted(make: Type[Staging]) -> List[Any]:
+    """What is handed over of gradients of another format and with other strides."""
+    first = torch.ones(2, 3, device="fake", requires_grad=True)
+    second = torch.ones(2, 3, device="fake", requires_grad=True)
+    staging = make([first, second])
+    told: List[Any] = []
+    first.grad = torch.arange(6.0, device="fake").view(3, 2).t()
+    second.grad_dtype = None
+    second.grad = torch.full((2, 3), 1.5, device="fake", dtype=torch.bfloat16)
+    staging.begin()
+    staging.collect(lambda _, arrays: told.extend(each.tolist() for each in arrays))
+    return told
+
+
+def test_gradients_of_another_format_and_of_other_strides() -> None:
+    fake_device.settings("hasty")
+    right = [[[0, 2, 4], [1, 3, 5]], [[1.5] * 3] * 2]
+    assert converted(Staging) == right
+    assert converted(LetsGo) != right
+
+
+def test_what_handing_over_raises_is_raised_by_the_trainer() -> None:
+    class Lost(Exception):
+        pass
+
+    def fails(first: int, arrays: List[Any]) -> None:
+        raise Lost
+
+    parameter = torch.ones(3, device="fake", requires_grad=True)
+    staging = Staging([parameter])
+    parameter.grad = torch.ones(3, device="fake")
+    staging.begin()
+    staging.out(0, 1, fails)
+    with pytest.raises(Lost):
+        staging.collect(fails)
+    staging.close()
+
+
+# Failures of the device.
+
+
+def test_an_error_of_the_device_is_raised_where_the_gradient_is_collected() -> None:
+    for early in (False, True):
+        parameter = torch.ones(3, device="fake", requires_grad=True)
+        staging = Staging([parameter])
+        fake_device.fail("illegal access")
+        parameter.grad = torch.ones(3, device="fake")
+        staging.begin()
+        if early:
+            staging.out(0, 1, lambda first, arrays: None)
+        with pytest.raises(RuntimeError, match="illegal access"):
+            staging.collect(lambda first, arrays: None)
+        staging.close()
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["after", "early"])
+def test_a_signal_gets_through_a_kernel_that_hangs(early: bool) -> None:
+    class Told(Exception):
+        pass
+
+    def tell(*_: object) -> None:
+        raise Told
+
+    parameter = torch.ones(3, device="fake", requires_grad=True)
+    staging = Staging([parameter])
+    staging.begin()
+    fake_device.hang()
+    parameter.grad = torch.ones(3, device="fake")
+    if early:
+        staging.out(0, 1, lambda first, arrays: None)
+    before = signal.signal(signal.SIGALRM, tell)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Told):
+            staging.collect(lambda first, arrays: None)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    staging.close()
+    # Its thread does not wait for the device any more.
+    deadline = time.monotonic() + 30
+    while early and staging._handing._thread.is_alive():  # type: ignore[union-attr]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_its_thread_ends_with_it() -> None:
+    parameter = torch.ones(3, device="fake", requires_grad=True)
+    staging = Staging([parameter])
+    parameter.grad = torch.ones(3, device="fake")
+    staging.begin()
+    staging.out(0, 1, lambda first, arrays: None)
+    staging.collect(lambda first, arrays: None)
+    thread: Any = staging._handing._thread
+    assert isinstance(thread, threading.Thread)
+    del staging
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_memory_that_cannot_be_page_locked_is_told_and_done_without() -> None:
+    before = fake_device.memory().pinned
+    fake_device.limits(pinned=before + 4096)
+    with pytest.warns(RuntimeWarning, match="^10244 bytes of the host's memory cannot be page-"):
+        trainer = Trainer("fake", torch.float32, Staging, True)
+    for step, units in enumerate(LATE):
+        trainer.step(step, units)
+    assert same(trainer.bits(), trained("cpu", LATE))
+    assert fake_device.memory().pinned <= before
+    trainer.staging.close()
+
+
+def test_a_device_without_streams_copies_while_the_trainer_waits(monkeypatch: Any) -> None:
+    def none(**_: object) -> Any:
+        raise NotImplementedError("no streams here\nat all")
+
+    right = trained("cpu", LATE)
+    monkeypatch.setattr(_torch_staging.torch, "Stream", none)
+    with pytest.warns(RuntimeWarning, match=r"fake has no streams or no .*\(no streams here\)"):
+        trainer = Trainer("fake", torch.float32, Staging, True)
+    assert not trainer.early
+    for step, units in enumerate(LATE):
+        trainer.step(step, units)
+    assert same(trainer.bits(), right)
