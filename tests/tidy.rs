@@ -720,7 +720,8 @@ fn links_between_documents_lead_somewhere() {
         }
     }
     // A reference that is not defined is shown as it stands.
-    for (document, text) in &documents {
+    for page in ["README.md", "python/README.md"] {
+        let (document, text) = (Path::new(page), &documents[Path::new(page)]);
         let prose: String = text.split("```").step_by(2).collect();
         let uses = prose.split("][").skip(1).filter_map(|rest| rest.split(']').next());
         for name in uses.filter(|name| name.chars().all(|x| x.is_alphanumeric() || x == '-')) {

@@ -215,7 +215,7 @@ impl Builder {
         self
     }
 
-    /// Number of its first round, 0 unless the record of an earlier run is gone on with.
+    /// Number of its first round, 0 unless the run continues the record of an earlier one.
     ///
     /// ```
     /// # use codedgrad::train::Coordinator;
