@@ -39,7 +39,7 @@ fn who_leaves_is_not_waited_for_and_who_is_lost_is() {
     let (mut driver, _) = Driver::new("uncoded", 2, 3, PATIENT);
     assert!(driver.leaves(1).unwrap().is_empty(), "worker 0 may leave in its task as well");
     driver.at(2.0).answer(0, 0, true).unwrap();
-    assert_eq!(driver.engine.deadline(), Some(3.0), "it has gone on, which is decided at once");
+    assert_eq!(driver.engine.deadline(), Some(5.0), "it has gone on, which is decided at once");
     assert!(driver.at(2.5).give(Input::Tick).unwrap().is_empty());
     let error = driver.at(3.0).give(Input::Tick).unwrap_err();
     assert_eq!(left(&error), [1]);
@@ -104,7 +104,7 @@ fn who_goes_on_does_not_leave_with_the_others() {
     driver.step(0);
     driver.leaves(0).unwrap();
     driver.at(5.0).applied(1, 0, 7);
-    assert_eq!(driver.engine.deadline(), Some(6.0), "it has applied what worker 0 has not");
+    assert_eq!(driver.engine.deadline(), Some(8.0), "it has applied what worker 0 has not");
     assert_eq!(left(&driver.at(6.0).give(Input::Tick).unwrap_err()), [0]);
 }
 

@@ -11,8 +11,8 @@ use super::{Engine, Phase};
 use crate::codes::sequential::Outlook;
 
 /// How long after somebody has gone on the others may still leave: all may be told to end at once,
-/// also those that wait for tasks.
-const SETTLE_SECONDS: f64 = 1.0;
+/// also those that wait for tasks, and a Python that ends takes its time where a host is busy.
+const SETTLE_SECONDS: f64 = 3.0;
 
 /// Whether the open round cannot close without workers that have left.
 #[derive(Debug, Default)]
