@@ -86,7 +86,8 @@ class TorchArrays(Arrays):
     def seed(self, seed: int) -> None:
         torch.default_generator.manual_seed(seed)
         if self._device != "cpu":
-            torch.get_device_module(self._device).manual_seed_all(seed)
+            device: Any = torch.get_device_module(self._device)
+            getattr(device, "manual_seed_all", device.manual_seed)(seed)
         elif torch.cuda._initialized:  # asking for more would initialise it
             torch.cuda.manual_seed_all(seed)
 

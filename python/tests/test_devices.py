@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 import codedgrad.torch as coded  # noqa: E402
 import fake_device  # noqa: E402
 from codedgrad import _torch_overlap, loop  # noqa: E402
+from codedgrad._torch_staging import Staging  # noqa: E402
 from fake_device.apart import LIMIT_SECONDS, Apart  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -191,13 +192,26 @@ FORMATS = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["after", "overlap"])
 @FORMATS
-def test_alone_it_has_the_bits_of_the_cpu(dtype: str, overlap: bool) -> None:
+def test_alone_it_has_the_bits_of_the_cpu(dtype: str, overlap: bool, monkeypatch: Any) -> None:
+    early: List[Tuple[int, int]] = []
+    out = Staging.out
+
+    def watched(self: Staging, first: int, end: int, hand_over: Any) -> None:
+        early.append((first, end))
+        out(self, first, end, hand_over)
+
+    monkeypatch.setattr(Staging, "out", watched)
     right = train("cpu", dtype)
     for order in [("hasty", 0, False), *ORDERS]:
         fake_device.settings(*order)
         found = train("fake", dtype, overlap=overlap)
         assert found["bits"] == right["bits"], order
         assert found["losses"] == right["losses"], order
+    # From the second unit on gradients are handed over as they become final.
+    units = 3 * (STEPS * UNITS - 1) if overlap else 0
+    assert [first for first, _ in early].count(0) == units
+    assert [end for _, end in early].count(5) == units
+    assert len(early) >= 3 * units
 
 
 @IN_ORDER
