@@ -41,7 +41,7 @@ fn who_leaves_is_not_waited_for_and_who_is_lost_is() {
     driver.at(2.0).answer(0, 0, true).unwrap();
     assert_eq!(driver.engine.deadline(), Some(5.0), "it has gone on, which is decided at once");
     assert!(driver.at(2.5).give(Input::Tick).unwrap().is_empty());
-    let error = driver.at(3.0).give(Input::Tick).unwrap_err();
+    let error = driver.at(5.0).give(Input::Tick).unwrap_err();
     assert_eq!(left(&error), [1]);
     assert_eq!(
         error.to_string(),
