@@ -105,7 +105,7 @@ fn who_goes_on_does_not_leave_with_the_others() {
     driver.leaves(0).unwrap();
     driver.at(5.0).applied(1, 0, 7);
     assert_eq!(driver.engine.deadline(), Some(8.0), "it has applied what worker 0 has not");
-    assert_eq!(left(&driver.at(6.0).give(Input::Tick).unwrap_err()), [0]);
+    assert_eq!(left(&driver.at(8.0).give(Input::Tick).unwrap_err()), [0]);
 }
 
 #[test]
