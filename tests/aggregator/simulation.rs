@@ -632,11 +632,24 @@ const CUTS: [(Exchange, &str); 4] = [
     (Exchange::SHARDED, "queue:m=1"),
 ];
 
-fn voyages(steps: u64, calm: u64, length: usize, seeds: std::ops::Range<u64>) {
+/// Steps, after how many it is calm, and the length of a gradient, of the run with a seed.
+fn sizes(seed: u64) -> (u64, u64, usize) {
+    match seed {
+        15..20 => (400, 200, 2 * CHUNK + 77),
+        100..160 => (20_000, 400, 300),
+        _ => (5_000, 400, 300),
+    }
+}
+
+fn voyages(seeds: std::ops::Range<u64>) {
+    let (steps, calm, length) = sizes(seeds.start);
     let expected = without_faults(length, steps);
     for seed in seeds {
         let (exchange, scheme) = VOYAGES[seed as usize % VOYAGES.len()];
         let voyage = Voyage { steps, calm, length, ..voyage(exchange, scheme, seed) };
+        println!(
+            "CODEDGRAD_SEED={seed} cargo test --test aggregator one_simulation -- --nocapture"
+        );
         let found = simulate(&voyage, &expected);
         println!("{exchange:?} {scheme}, seed {seed}: {found:?}");
         assert!(
@@ -652,13 +665,13 @@ fn voyages(steps: u64, calm: u64, length: usize, seeds: std::ops::Range<u64>) {
 
 #[test]
 fn no_fault_of_the_network_costs_a_step() {
-    voyages(5_000, 400, 300, 0..7);
+    voyages(0..7);
 }
 
 /// Several nodes sum a part each, and a gradient does not fit into what may be on its way.
 #[test]
 fn no_fault_costs_a_step_of_several_chunks() {
-    voyages(400, 200, 2 * CHUNK + 77, 15..20);
+    voyages(15..20);
 }
 
 /// Connections are cut, and workers go on with what they have: every one of them applies every
@@ -738,7 +751,15 @@ fn no_fault_costs_a_step_while_schemes_change() {
 #[test]
 #[ignore = "long"]
 fn no_fault_costs_a_step_for_long() {
-    voyages(20_000, 400, 300, 100..160);
+    voyages(100..160);
+}
+
+/// One run of those above, by its seed.
+#[test]
+fn one_simulation() {
+    let told = std::env::var("CODEDGRAD_SEED").unwrap_or_else(|_| "15".into());
+    let seed: u64 = told.parse().expect("CODEDGRAD_SEED is a whole number");
+    voyages(seed..seed + 1);
 }
 
 /// Nothing but the seed decides what happens.
