@@ -5,13 +5,11 @@ use crate::folder::RunFolder;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use clap::builder::{EnumValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::error::ErrorKind;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use codedgrad::run::{Limits, NumberFormat};
 use codedgrad::transport::tcp::security::{Keys, Security, Token, check_address};
 use codedgrad::transport::tcp::{Exchange, Secrets};
 use serde::{Deserialize, Serialize};
-use std::ffi::OsStr;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -30,8 +28,6 @@ pub(crate) enum ExchangeKind {
     Star,
     /// The workers among themselves, each a part: no vector goes through one place.
     #[default]
-    // Plans of runs from before it was dropped; the bits are the same.
-    #[serde(alias = "hold-sharded")]
     Sharded,
     /// The coordinator, which gets every result as soon as it is done, before its weight is known;
     /// all of them wait in its memory.
@@ -49,36 +45,6 @@ impl ExchangeKind {
             Self::Hold => Exchange::HOLD,
             Self::Nccl => Exchange::NCCL,
         }
-    }
-}
-
-/// Parses an [`ExchangeKind`]; one that was dropped is answered with what to write instead.
-#[derive(Clone)]
-pub(crate) struct ExchangeParser;
-
-impl TypedValueParser for ExchangeParser {
-    type Value = ExchangeKind;
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        argument: Option<&clap::Arg>,
-        value: &OsStr,
-    ) -> Result<ExchangeKind, clap::Error> {
-        let kinds = EnumValueParser::<ExchangeKind>::new();
-        kinds.parse_ref(command, argument, value).map_err(|error| {
-            match value.to_string_lossy().parse::<Exchange>() {
-                Err(reason) if value == "hold-sharded" => {
-                    command.clone().error(ErrorKind::InvalidValue, format!("--exchange {reason}"))
-                }
-                _ => error,
-            }
-        })
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let kinds = ExchangeKind::value_variants().iter();
-        Some(Box::new(kinds.filter_map(ValueEnum::to_possible_value)))
     }
 }
 

@@ -464,7 +464,7 @@ fn schemes_over_rounds_train_models_in_turn_and_micro_steps() {
             batches,
             "--models",
             models,
-            "--micro-steps",
+            "--accumulate",
             micro_steps,
         ];
         arguments.extend([

@@ -67,8 +67,6 @@ fn training_over_tcp_has_the_record_of_training_over_threads() {
     let difference = narrow["max_gradient_difference"].as_f64().unwrap();
     assert!(difference > 0.0 && difference < 0.02, "{difference}");
     refused(folder.path(), &["train", "--exchange", "star"], &["--transport tcp"]);
-    let dropped = ["train", "--transport", "tcp", "--exchange", "hold-sharded"];
-    refused(folder.path(), &dropped, &["hold-sharded was dropped", "use sharded"]);
     let between = ["train", "--transport", "tcp", "--exchange", "nccl"];
     refused(folder.path(), &between, &["--exchange nccl", "--device cuda"]);
     let narrow = [&between[..], &["--device", "cuda", "--wire", "bf16"]].concat();

@@ -99,7 +99,8 @@ class Run:
         """Ends the run for everybody after the step that is open: early stopping.
 
         In the body of a step that one is decided, and the next one is open or decided by now: it is
-        applied too. This worker goes on iterating until it is told that the run is over.
+        applied too. This worker goes on iterating until it is told that the run is over. If it leaves
+        instead (`break`) and the others cannot do that next step without it, the run ends before.
         """
         self._session.finish()
 

@@ -130,7 +130,8 @@ pub enum Input {
         /// Whether that is the word of the worker that needs one; else the driver has seen it.
         refused: bool,
     },
-    /// The run is to end once a step is decided, or the next one if that is later.
+    /// The run is to end once a step is decided, or the next one if that is later and can be
+    /// computed without those who leave.
     Finish {
         /// Which step.
         after: Step,

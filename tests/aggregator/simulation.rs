@@ -27,7 +27,7 @@ use codedgrad::transport::wire::CHUNK;
 use codedgrad::transport::{Decoded, Link, State};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -584,8 +584,15 @@ async fn sail(voyage: Voyage, expected: Vec<Expected>) -> Landfall {
         "no task is left, and no connection"
     );
     let (digest, events) = shared.net.digest();
-    let poisoned = shared.poisoned.lock().unwrap().iter().map(|(step, _)| *step).collect();
-    let faults = faults.load(Ordering::Relaxed) + BTreeSet::len(&poisoned) as u64;
+    let mut poisoned = BTreeMap::new();
+    for (step, _) in &*shared.poisoned.lock().unwrap() {
+        *poisoned.entry(*step).or_insert(0) += 1;
+    }
+    assert!(
+        poisoned.values().all(|lost| *lost < WORKERS),
+        "all are lost at one unit: {poisoned:?}"
+    );
+    let faults = faults.load(Ordering::Relaxed) + poisoned.len() as u64;
     let held = shared.held.load(Ordering::Relaxed) as usize;
     Landfall { digest, events, faults, held, seconds, made: shared.net.made(), ..found }
 }

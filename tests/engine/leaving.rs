@@ -99,6 +99,32 @@ fn all_who_leave_after_the_same_step_end_the_run() {
 }
 
 #[test]
+fn who_asks_for_the_end_and_leaves_ends_the_run() {
+    for asked in [false, true] {
+        let (mut driver, _) = Driver::new("uncoded", 2, 9, PATIENT);
+        driver.step(0);
+        if asked {
+            assert!(driver.give(Input::Finish { after: Step(0) }).unwrap().is_empty());
+        }
+        let ends = driver.leaves(0).unwrap().contains(&Action::Finish);
+        assert_eq!((ends, driver.engine.deadline().is_none()), (asked, asked));
+        assert!(!driver.engine.is_settled() && !driver.engine.is_ended_by_workers());
+        driver.applied(1, 0, 7);
+        assert!(driver.engine.is_settled());
+    }
+    // Where others can do what is open, that is decided first.
+    let (mut driver, _) = Driver::new("groups:s=1", 2, 9, PATIENT);
+    driver.answer(0, 0, true).unwrap();
+    driver.held(0, 0, 0);
+    driver.held(1, 0, 0);
+    driver.give(Input::Finish { after: Step(0) }).unwrap();
+    assert!(!driver.leaves(0).unwrap().contains(&Action::Finish));
+    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
+    driver.answer(1, 1, true).unwrap();
+    assert_eq!(driver.held(1, 1, 0).last(), Some(&Action::Finish));
+}
+
+#[test]
 fn who_goes_on_does_not_leave_with_the_others() {
     let (mut driver, _) = Driver::new("uncoded", 2, 3, PATIENT);
     driver.step(0);

@@ -10,7 +10,7 @@ use super::plan::{
 use super::resume::Changes;
 use crate::auto::{AutoSteps, probe, replan_every};
 use crate::output::alert;
-use crate::port::{ExchangeKind, ExchangeParser, fresh_id, wire_format};
+use crate::port::{ExchangeKind, fresh_id, wire_format};
 use crate::tools::suspicious;
 use crate::units::{at_least, count, seconds};
 use crate::{Failure, OrInput};
@@ -108,7 +108,6 @@ pub(crate) struct RunArgs {
     /// step (--micro-batches instead) is the alternative to compare with
     #[arg(
         long = "accumulate",
-        alias = "micro-steps",
         value_name = "A",
         default_value_t = 1,
         value_parser = count::<u64>(PARTS),
@@ -313,7 +312,7 @@ pub(crate) struct RunArgs {
     /// take hold]
     #[arg(
         long,
-        value_parser = ExchangeParser,
+        value_enum,
         help_heading = "Devices and exchange",
         hide_short_help = true
     )]

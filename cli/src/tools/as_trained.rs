@@ -49,7 +49,6 @@ pub(crate) struct AsTrainedArgs {
     /// Jobs whose gradients are accumulated to one step of one model [default: 1]
     #[arg(
         long = "accumulate",
-        alias = "micro-steps",
         value_name = "A",
         value_parser = count::<u64>(1..=1 << 20),
         requires = "as_trained",

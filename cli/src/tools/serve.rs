@@ -11,7 +11,7 @@ use crate::folder::{RunFolder, SERVED};
 use crate::layout::help;
 use crate::limits::{self, ANY, WORKERS};
 use crate::output::{Output, say};
-use crate::port::{self, ExchangeKind, ExchangeParser, Port, Secret, fresh_id, wire_format};
+use crate::port::{self, ExchangeKind, Port, Secret, fresh_id, wire_format};
 use crate::signals::Asked;
 use crate::units::{at_least, count, seconds};
 use crate::{Failure, OrInput, OrWork};
@@ -112,7 +112,7 @@ pub(crate) struct Options {
     /// needs]
     #[arg(
         long, value_name = "sharded|star|hold",
-        value_parser = ExchangeParser, hide_possible_values = true,
+        value_enum, hide_possible_values = true,
         help_heading = "Scheme and exchange", hide_short_help = true
     )]
     exchange: Option<ExchangeKind>,

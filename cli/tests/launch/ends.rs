@@ -41,7 +41,7 @@ fn ctrl_c_sigterm_and_sighup_end_everybody() {
 
 #[test]
 fn who_does_not_end_is_killed() {
-    let flags = "-n 2 --scheme uncoded --out run --grace 1";
+    let flags = "-n 2 --scheme uncoded --out run --kill-after 1";
     let mut launched = Launched::start(flags, &RUN);
     launched.waits_for_steps(3);
     // Whoever stands still hears no signal but one.
@@ -151,7 +151,7 @@ fn who_hangs_at_the_end_is_ended() {
 #[test]
 fn who_stays_after_the_end_can_be_ended_and_the_run_was_made() {
     let run = [("STEPS", "10"), ("STAYS", "1")];
-    let mut launched = Launched::start("-n 2 --scheme uncoded --out run --grace 1", &run);
+    let mut launched = Launched::start("-n 2 --scheme uncoded --out run --kill-after 1", &run);
     launched.waits_for_words("the run is over: waiting for worker 1 to end");
     launched.signal("-INT");
     assert_eq!(launched.ends(), Some(0), "{}", launched.said());

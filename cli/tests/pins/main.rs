@@ -111,7 +111,7 @@ fn train(text: &str, turns: Turns, condition: &str) -> String {
         "train --scheme {text} --workers {} --micro-batches {units} --steps {steps}",
         facts.workers
     );
-    for (flag, count) in [("models", models), ("micro-steps", micro_steps)] {
+    for (flag, count) in [("models", models), ("accumulate", micro_steps)] {
         if count > 1 {
             command += &format!(" --{flag} {count}");
         }
@@ -171,7 +171,7 @@ fn auto() {
         [
             auto("late.csv", "--steps 24"),
             auto("hotspot", "--steps 18"),
-            auto("hotspot", "--steps 9 --micro-steps 2"),
+            auto("hotspot", "--steps 9 --accumulate 2"),
         ],
     );
 }

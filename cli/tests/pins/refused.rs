@@ -119,7 +119,7 @@ const RUNS: &[&str] = &[
     "--scheme m-sgc:B=2,W=3,lambda=2 --models 3",
     "--scheme sr-sgc:B=1,W=2,lambda=4",
     "--scheme defer:cap=2,cut=2",
-    "--scheme uncoded --models 2 --micro-steps 2",
+    "--scheme uncoded --models 2 --accumulate 2",
     "--scheme queue:m=2 --late next-step",
     "--scheme defer:cap=2,cut=2 --late next-step --models 2",
     "--scheme defer:cap=2,cut=2 --late next-step --min-workers 4",

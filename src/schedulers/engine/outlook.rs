@@ -4,7 +4,7 @@
 //! nobody waits for them.
 
 use super::super::events::{Action, EngineError, Refusal};
-use super::Engine;
+use super::{Engine, Phase};
 use crate::codes::sequential::{Outlook, RoundEvent};
 use crate::ids::{Units, WorkerSet};
 
@@ -45,6 +45,12 @@ impl Engine {
                     return Ok(());
                 }
                 if self.narrow(now, out)? {
+                    return Ok(());
+                }
+                // Who has asked for the end and leaves has not stayed for the step that is open.
+                if blocked && self.steps.has_begun() && self.steps.end_is_asked {
+                    self.phase = Phase::Finished;
+                    out.push(Action::Finish);
                     return Ok(());
                 }
                 // Others may be about to leave too, and end the run by that: it is no error yet.

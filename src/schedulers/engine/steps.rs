@@ -13,13 +13,22 @@ pub(super) struct Steps {
     /// End of the jobs the scheme knows of.
     known: Job,
     micro_steps: u64,
+    /// Whether it was asked for an early end.
+    pub(super) end_is_asked: bool,
 }
 
 impl Steps {
     /// A run over these steps, each of so many jobs; [`Steps::begin`] is to come first.
     pub(super) fn new(steps: Range<Step>, micro_steps: u64) -> Self {
         let known = steps.start.jobs(micro_steps).start;
-        Self { first: steps.start, next: steps.start, end: steps.end, known, micro_steps }
+        Self {
+            first: steps.start,
+            next: steps.start,
+            end: steps.end,
+            known,
+            micro_steps,
+            end_is_asked: false,
+        }
     }
 
     /// The jobs a scheme is given at once: those of all steps that are left, or of one step of
@@ -60,6 +69,7 @@ impl Steps {
 
     /// No step comes after the one that [`Self::shortened_to`] has found.
     pub(super) fn end_after(&mut self, after: Step) {
+        self.end_is_asked = true;
         if let Some(last) = self.shortened_to(after) {
             self.end = last.next();
         }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     counts: BTreeMap<(Job, u32), Tries>,
-    /// Tries that were counted so far, of all units.
+    /// Tries that were counted so far, for any unit.
     counted: u64,
     /// How many were counted when each worker was given what it is at.
     begun: BTreeMap<Worker, u64>,

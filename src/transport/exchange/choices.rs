@@ -91,16 +91,7 @@ impl FromStr for Exchange {
         if let Some((_, exchange)) = Self::TEXTS.iter().find(|(known, _)| *known == text) {
             return Ok(*exchange);
         }
-        Err(match text {
-            "hold-sharded" => {
-                "hold-sharded was dropped, since it was slower than sharded wherever \
-                               workers answer together: use sharded, which has the same bits"
-                    .into()
-            }
-            _ => {
-                format!("{text:?} is not an exchange; expected star, sharded, hold or nccl")
-            }
-        })
+        Err(format!("{text:?} is not an exchange; expected star, sharded, hold or nccl"))
     }
 }
 
@@ -113,7 +104,6 @@ mod tests {
         for (text, exchange) in Exchange::TEXTS {
             assert_eq!((text.parse(), exchange.to_string()), (Ok(exchange), text.to_owned()));
         }
-        assert!("hold-sharded".parse::<Exchange>().unwrap_err().contains("use sharded"));
         assert!("ring".parse::<Exchange>().unwrap_err().contains("star, sharded, hold or nccl"));
     }
 }

@@ -101,7 +101,7 @@ pub(crate) struct LaunchArgs {
     restarts: u32,
     /// How long processes may take to end before they are killed
     #[arg(
-        long, alias = "grace", value_name = "SECONDS", default_value_t = 10.0,
+        long, value_name = "SECONDS", default_value_t = 10.0,
         value_parser = seconds,
         help_heading = "Time and limits"
     )]
