@@ -310,12 +310,7 @@ pub(crate) struct RunArgs {
     /// closes), or the workers among themselves, each a part (sharded; nccl: their GPUs, which
     /// needs --device cuda) [default: sharded; schemes that look at results as they came always
     /// take hold]
-    #[arg(
-        long,
-        value_enum,
-        help_heading = "Devices and exchange",
-        hide_short_help = true
-    )]
+    #[arg(long, value_enum, help_heading = "Devices and exchange", hide_short_help = true)]
     pub(crate) exchange: Option<ExchangeKind>,
     /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of
     /// uncoded training [default: f32]

@@ -111,9 +111,12 @@ pub(crate) struct Options {
     /// closes), or the workers among themselves, each a part [default: sharded, or what the scheme
     /// needs]
     #[arg(
-        long, value_name = "sharded|star|hold",
-        value_enum, hide_possible_values = true,
-        help_heading = "Scheme and exchange", hide_short_help = true
+        long,
+        value_name = "sharded|star|hold",
+        value_enum,
+        hide_possible_values = true,
+        help_heading = "Scheme and exchange",
+        hide_short_help = true
     )]
     exchange: Option<ExchangeKind>,
     /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of
