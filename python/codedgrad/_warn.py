@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
 
-_PACKAGE = os.path.dirname(__file__) + os.sep
+# The package's own, and what wraps `join`.
+_WITHIN = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
 
 
 def warn(text: str) -> None:
     """A RuntimeWarning at the innermost line that is not the package's own."""
     level, frame = 1, sys._getframe()
     # How many frames lie between depends on the loop: generators and callbacks come between.
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_WITHIN):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, RuntimeWarning, stacklevel=level)
