@@ -1,4 +1,9 @@
-"""Tests with the marker `torch` are skipped where PyTorch is not: CI leaves them out by the marker."""
+"""Tests with the marker `torch` are skipped where PyTorch is not: CI leaves them out by the marker.
+
+Those with the marker `emulated` are run here only where no others are: a process that has the
+emulated device has it as its accelerator for good. Among others `test_accelerators.py` stands for
+them.
+"""
 
 import importlib.util
 from typing import List
@@ -6,7 +11,11 @@ from typing import List
 import pytest
 
 
-def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
+    emulated = [item for item in items if item.get_closest_marker("emulated")]
+    if len(emulated) < len(items):
+        items[:] = [item for item in items if item not in emulated]
+        config.hook.pytest_deselected(items=emulated)
     if importlib.util.find_spec("torch") is not None:
         return
     for item in items:

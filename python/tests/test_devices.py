@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import pytest
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.emulated]
 torch = pytest.importorskip("torch")
 
 import codedgrad.torch as coded  # noqa: E402
@@ -25,7 +25,6 @@ from torch.nn import functional as F  # noqa: E402
 
 if fake_device.unavailable():
     pytest.skip(str(fake_device.unavailable()), allow_module_level=True)
-fake_device.load()
 
 UNITS = 4
 STEPS = 6
@@ -35,6 +34,7 @@ STEPS = 6
 def as_it_begins(monkeypatch: Any) -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    fake_device.load()
     # Every parameter is a part.
     monkeypatch.setattr(_torch_overlap, "_PART_OF_ACCELERATOR", 1)
     fake_device.settings()

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import pytest
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.emulated]
 torch = pytest.importorskip("torch")
 
 import fake_device  # noqa: E402
@@ -21,7 +21,6 @@ from torch.nn import functional as F  # noqa: E402
 
 if fake_device.unavailable():
     pytest.skip(str(fake_device.unavailable()), allow_module_level=True)
-fake_device.load()
 
 # Every order in which the device may work.
 ORDERS: List[Tuple[str, int]] = [
@@ -38,6 +37,7 @@ COUNT = 5000
 def as_it_begins() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    fake_device.load()
     fake_device.settings()
     yield
     fake_device.release()

@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator, List, Optional, Tuple, Type
 
 import pytest
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.emulated]
 torch = pytest.importorskip("torch")
 
 import fake_device  # noqa: E402
@@ -22,7 +22,6 @@ from torch.nn import functional as F  # noqa: E402
 
 if fake_device.unavailable():
     pytest.skip(str(fake_device.unavailable()), allow_module_level=True)
-fake_device.load()
 
 ORDERS = [("lazy", 0), ("hasty", 0), *(("random", seed) for seed in range(3))]
 # What a worker does in each step: computes units, or finds the step decided.
@@ -34,6 +33,7 @@ LATE = [1, 0, 0, 0, 1, 0, 0]
 def as_it_begins() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    fake_device.load()
     fake_device.settings()
     yield
     fake_device.release()
