@@ -246,7 +246,7 @@ fn what_makes_no_run_is_said() {
         (whole().result_length(0), "result_length is 0"),
         (whole().unit_samples(0), "unit_samples is 0: it must be from 1 to 4294967296"),
         (whole().steps(0), "steps is 0: it must be from 1 to 281474976710656"),
-        (whole().first(12), "first is 12: it must be from 0 to 11"),
+        (whole().first(13), "first is 13: it must be from 0 to 12"),
         (whole().micro_steps(0), "micro_steps is 0: a step is the sum of 1 or more jobs"),
         (whole().models(0), "models is 0: a run trains 1 or more models"),
         (whole().models(2).micro_steps(2), "2 models with 2 batches per step"),
