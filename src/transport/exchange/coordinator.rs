@@ -118,6 +118,16 @@ impl CoordinatorSums {
         })
     }
 
+    /// A step is applied by all who were sent it.
+    fn release(&mut self, step: Step) {
+        // Workers that fell behind may still ask for the sums of the last steps.
+        let oldest = Step(step.0.saturating_sub(self.settings.log_steps + 1));
+        self.monitors.release(step, oldest);
+        self.doubts.release(step);
+        self.expected.release(step);
+        lock(&self.node.sums()).forget_names(oldest);
+    }
+
     /// Takes in what happened and appends what is to be done for it.
     pub(in crate::transport) fn handle(
         &mut self,
@@ -188,14 +198,7 @@ impl CoordinatorSums {
                 let number = self.number(step, attempt);
                 self.decided(now, worker, (step, number), decoded, out);
             }
-            CoordinatorEvent::Released { step } => {
-                // Workers that fell behind may still ask for the sums of the last steps.
-                let oldest = Step(step.0.saturating_sub(self.settings.log_steps + 1));
-                self.monitors.release(step, oldest);
-                self.doubts.release(step);
-                self.expected.release(step);
-                lock(&self.node.sums()).forget_names(oldest);
-            }
+            CoordinatorEvent::Released { step } => self.release(step),
             CoordinatorEvent::Held { worker, step, attempt, digest } => {
                 self.heard(now, worker, (step, attempt), Heard::Held(digest), out);
             }
