@@ -388,45 +388,41 @@ impl Chaos<'_> {
             .for_each(|place| place.vectors.retain(|vector| vector.0.0 + log >= decided));
     }
 
+    fn assign(&mut self, worker: Worker, tasks: Vec<(Task, Vec<Part>)>) {
+        let kept =
+            |(task, _): &(Task, Vec<Part>)| self.costs.get(task).is_some_and(|cost| *cost >= 2);
+        assert!(
+            !self.keeps || self.renewed.contains(&worker) || !tasks.iter().any(kept),
+            "{worker} is the next that an item may cost: {:?}",
+            self.costs
+        );
+        let latest = tasks.iter().map(|(task, _)| task.job.0).max().unwrap_or(0);
+        let current = self.config.micro_steps > 1 || latest <= self.decided + self.delay;
+        assert!(
+            self.erased.iter().all(|(_, erased)| *erased != worker),
+            "{worker} would say so again"
+        );
+        assert!(
+            current,
+            "job {latest} begins before the step {} jobs before it is decided",
+            self.delay + 1
+        );
+        self.parts.extend(tasks.iter().map(|(task, parts)| ((worker, *task), parts.clone())));
+        let decided = self.decided;
+        let place = self.place(worker);
+        let busy =
+            place.orders.iter().any(|order| matches!(order, Order::Compute(_) | Order::Leave));
+        assert!(!busy && !place.dead, "one order at a time, to the living");
+        assert!(
+            place.state.is_some() && !place.stuck && place.sent == decided,
+            "{worker} knows all that is decided"
+        );
+        place.orders.push_back(Order::Compute(tasks.into_iter().map(|task| task.0).collect()));
+    }
+
     fn act(&mut self, action: Action) {
         match action {
-            Action::Compute { worker, tasks, .. } => {
-                let kept = |(task, _): &(Task, Vec<Part>)| {
-                    self.costs.get(task).is_some_and(|cost| *cost >= 2)
-                };
-                assert!(
-                    !self.keeps || self.renewed.contains(&worker) || !tasks.iter().any(kept),
-                    "{worker} is the next that an item may cost: {:?}",
-                    self.costs
-                );
-                let latest = tasks.iter().map(|(task, _)| task.job.0).max().unwrap_or(0);
-                let current = self.config.micro_steps > 1 || latest <= self.decided + self.delay;
-                assert!(
-                    self.erased.iter().all(|(_, erased)| *erased != worker),
-                    "{worker} would say so again"
-                );
-                assert!(
-                    current,
-                    "job {latest} begins before the step {} jobs before it is decided",
-                    self.delay + 1
-                );
-                self.parts
-                    .extend(tasks.iter().map(|(task, parts)| ((worker, *task), parts.clone())));
-                let decided = self.decided;
-                let place = self.place(worker);
-                let busy = place
-                    .orders
-                    .iter()
-                    .any(|order| matches!(order, Order::Compute(_) | Order::Leave));
-                assert!(!busy && !place.dead, "one order at a time, to the living");
-                assert!(
-                    place.state.is_some() && !place.stuck && place.sent == decided,
-                    "{worker} knows all that is decided"
-                );
-                place
-                    .orders
-                    .push_back(Order::Compute(tasks.into_iter().map(|task| task.0).collect()));
-            }
+            Action::Compute { worker, tasks, .. } => self.assign(worker, tasks),
             Action::Close(_) => {
                 // Items of the jobs before are forgotten.
                 if self.config.micro_steps > 1 {
