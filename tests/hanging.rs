@@ -38,16 +38,30 @@ impl Observer for Watch {
     }
 }
 
-/// Worker 1 hangs in the task of step 1 until it is lost; worker 0 waits for that in step 3.
-fn train(mut aggregator: Aggregator, found: &AtomicBool) -> Result<(), AggregatorError> {
+/// Worker 1 hangs in the task of step 1 until it is lost. Worker 0 is through with that step only
+/// when worker 1 hangs, and with step 3 only when that was found, however threads get their turns.
+fn train(
+    mut aggregator: Aggregator,
+    hanging: &AtomicBool,
+    found: &AtomicBool,
+) -> Result<(), AggregatorError> {
     let hangs = aggregator.worker() == Some(Worker(1));
+    let wait_for = |flag: &AtomicBool| {
+        while !flag.load(Ordering::Acquire) {
+            yield_now();
+        }
+    };
     while let Some(event) = aggregator.next_event()? {
         let Event::Compute(mut task) = event else { continue };
         while let Some(part) = task.next_part() {
-            if task.step() == if hangs { 1 } else { 3 } {
-                while !found.load(Ordering::Acquire) {
-                    yield_now();
+            match (hangs, task.step()) {
+                (true, 1) => {
+                    hanging.store(true, Ordering::Release);
+                    wait_for(found);
                 }
+                (false, 1) => wait_for(hanging),
+                (false, 3) => wait_for(found),
+                _ => {}
             }
             task.message().fill(part.coefficient as f32);
         }
@@ -60,12 +74,12 @@ fn train(mut aggregator: Aggregator, found: &AtomicBool) -> Result<(), Aggregato
 fn a_worker_whose_trainer_hangs_is_lost_and_the_run_goes_on() {
     let run = Coordinator::builder("groups:s=1").workers(2).units(2).steps(STEPS).length(1);
     let (coordinator, workers) = run.local().unwrap();
-    let found = Arc::new(AtomicBool::new(false));
+    let (hanging, found) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let threads: Vec<_> = workers
         .into_iter()
         .map(|worker| {
-            let found = Arc::clone(&found);
-            spawn(move || train(worker, &found))
+            let (hanging, found) = (Arc::clone(&hanging), Arc::clone(&found));
+            spawn(move || train(worker, &hanging, &found))
         })
         .collect();
     let mut watch = Watch { gradients: Vec::new(), lost: Vec::new(), found };

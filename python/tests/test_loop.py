@@ -707,7 +707,7 @@ def test_workers_that_train_something_else_are_told_what_differs() -> None:
         ({"wire": "float16"}, "float16"),
         ({"exchange": "post"}, "post"),
         ({"max_wait": -1.0}, "max_wait"),
-        ({"first": 5}, "first is 5"),
+        ({"first": 6}, "first is 6"),
         ({"token": "abc"}, "abc"),
     ],
 )

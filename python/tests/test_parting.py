@@ -82,7 +82,8 @@ def test_an_exception_costs_no_step(scheme: str, how: str, tmp_path: Path, diges
     assert set(digests(run)) == {digest}, run.said()
     if scheme == "uncoded" and how == "once":
         assert "unit 1 of batch 6 (samples 2 to 3): ValueError: corrupt sample 123" in run.said()
-    if how == "body":
+    # Other schemes may be through with the run before they hear of it.
+    if scheme == "uncoded" and how == "body":
         assert "worker 1: lost: ZeroDivisionError: in the body" in run.said()
 
 
