@@ -47,7 +47,7 @@ fn train(
 ) -> Result<(), AggregatorError> {
     let hangs = aggregator.worker() == Some(Worker(1));
     let wait_for = |flag: &AtomicBool| {
-        while !flag.load(Ordering::Acquire) {
+        while !flag.load(Ordering::Acquire) && !found.load(Ordering::Acquire) {
             yield_now();
         }
     };
@@ -83,7 +83,7 @@ fn a_worker_whose_trainer_hangs_is_lost_and_the_run_goes_on() {
         })
         .collect();
     let mut watch = Watch { gradients: Vec::new(), lost: Vec::new(), found };
-    let outcome = coordinator.hangs_after(0.01).run(&mut watch).unwrap();
+    let outcome = coordinator.hangs_after(0.2).run(&mut watch).unwrap();
     assert_eq!(outcome, Outcome::Finished);
     let [(step, Worker(1), reason)] = &watch.lost[..] else { panic!("{:?}", watch.lost) };
     assert!(*step >= 1 && reason.starts_with("its trainer hangs"), "{reason}");
