@@ -32,6 +32,8 @@ const CONTROL_WAITING_MAX: usize = 1 << 16;
 
 /// How long what is written at once may take when nobody needs the connection any more.
 const LAST_WORDS: Duration = Duration::from_secs(10);
+/// How long what the other end said before the connection broke may take to be read.
+const UNREAD: Duration = Duration::from_secs(1);
 
 /// Frames that wait are written together up to so many bytes, and so many of them.
 const TOGETHER_BYTES: usize = 64 << 10;
@@ -357,11 +359,22 @@ pub(super) async fn run<N: Clone>(
 ) {
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = BufReader::new(reader);
-    let error = tokio::select! {
-        biased;
-        // Reading is looked at first: what came before the end is worth more than what was to go.
-        error = read(&mut reader, &name, &context, &events) => error,
-        written = write(&mut writer, &queues, &context) => written.err().unwrap_or(PipeError::Closed),
+    let error = {
+        let mut reading = pin!(read(&mut reader, &name, &context, &events));
+        tokio::select! {
+            biased;
+            // Reading is looked at first: what came before the end is worth more than what was to
+            // go.
+            error = &mut reading => error,
+            written = write(&mut writer, &queues, &context) => {
+                let error = written.err().unwrap_or(PipeError::Closed);
+                // An end that closed may have said why, and that lies here unread.
+                if matches!(error, PipeError::Io(_)) {
+                    let _ = tokio::time::timeout(UNREAD, reading).await;
+                }
+                error
+            }
+        }
     };
     let _ = events.send((name, Incoming::Ended(error.to_string()))).await;
 }
