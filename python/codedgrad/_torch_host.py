@@ -102,16 +102,15 @@ def numbers(tensor: torch.Tensor) -> Any:
 def gradient_of(parameter: nn.Parameter) -> Any:
     """A parameter's gradient as it is handed over, if it has one."""
     gradient = parameter.grad
-    if gradient is None:
-        return None
+    return None if gradient is None else numbers(plain(gradient, parameter.dtype).contiguous())
+
+
+def plain(gradient: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A gradient as it is added up: dense, in its parameter's format; itself where it is so."""
     gradient = gradient.detach()
     if gradient.layout is not torch.strided:
         gradient = gradient.to_dense()
-    if gradient.dtype is not parameter.dtype:
-        gradient = gradient.to(parameter.dtype)
-    if not gradient.is_contiguous():
-        gradient = gradient.contiguous()
-    return numbers(gradient)
+    return gradient.to(dtype)
 
 
 def digest(tensors: Sequence[torch.Tensor]) -> int:

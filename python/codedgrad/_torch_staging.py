@@ -17,7 +17,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 
-from ._torch_host import HandOver, OnHost, Transfer, numbers
+from ._torch_host import HandOver, OnHost, Transfer, numbers, plain
 from ._warn import warn
 
 # An event is asked for between pauses, the first and the longest, so that a signal ends the wait
@@ -180,10 +180,7 @@ def _fetch_of(parameter: torch.Tensor) -> Optional[_Fetched]:
     gradient = parameter.grad
     if gradient is None:
         return None
-    plain = gradient.detach()
-    if plain.layout is not torch.strided:
-        plain = plain.to_dense()
-    return gradient, gradient._version, plain.to(parameter.dtype)
+    return gradient, gradient._version, plain(gradient, parameter.dtype)
 
 
 def _is_same(fetched: Optional[_Fetched], gradient: Optional[torch.Tensor]) -> bool:

@@ -32,17 +32,10 @@ STEPS = 6
 
 @pytest.fixture(autouse=True)
 def as_it_begins(monkeypatch: Any) -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    fake_device.load()
     # Every parameter is a part.
     monkeypatch.setattr(_torch_overlap, "_PART_OF_ACCELERATOR", 1)
-    fake_device.settings()
-    yield
-    fake_device.release()
-    fake_device.limits()
-    fake_device.settings()
-    torch.set_num_threads(threads)
+    with fake_device.alone():
+        yield
 
 
 class Model(nn.Module):

@@ -31,15 +31,8 @@ LATE = [1, 0, 0, 0, 1, 0, 0]
 
 @pytest.fixture(autouse=True)
 def as_it_begins() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    fake_device.load()
-    fake_device.settings()
-    yield
-    fake_device.release()
-    fake_device.limits()
-    fake_device.settings()
-    torch.set_num_threads(threads)
+    with fake_device.alone():
+        yield
 
 
 class Model(nn.Module):

@@ -693,6 +693,27 @@ fn late_units_that_count_for_the_next_step_are_counted_once() {
     }
 }
 
+/// Most gradients that any of eight workers holds at once, in a run of a scheme over so many units,
+/// models, and batches per step.
+fn most_held(
+    (scheme, units, models, micro_steps): (&str, u32, u64, u64),
+    reduce: Reduce,
+    mischief: Mischief<'_>,
+) -> usize {
+    let steps = if models > 1 { 12 } else { 3 };
+    let run_clock = RunClock::wall(8, &Delays::None, 0, 0.0);
+    let (outcome, _, log) = train(Setup {
+        units,
+        models,
+        micro_steps,
+        reduce,
+        mischief,
+        ..setup(scheme, 8, steps, run_clock)
+    });
+    assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
+    log.peaks.into_iter().max().unwrap()
+}
+
 /// A worker holds one sum per open step and the results whose weights are not final: `T+1` and `B`
 /// for M-SGC with models in turn, 1 and `B` with micro-steps of one model; one sum for the queue.
 /// Kept to the end it would be more.
@@ -706,18 +727,7 @@ fn a_worker_holds_one_sum_per_open_step() {
         }
     };
     let peak = |scheme: &str, units: u32, models: u64, micro_steps: u64, reduce| {
-        let steps = if models > 1 { 12 } else { 3 };
-        let run_clock = RunClock::wall(8, &Delays::None, 0, 0.0);
-        let (outcome, _, log) = train(Setup {
-            units,
-            models,
-            micro_steps,
-            reduce,
-            mischief: &mischief,
-            ..setup(scheme, 8, steps, run_clock)
-        });
-        assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
-        log.peaks.into_iter().max().unwrap()
+        most_held((scheme, units, models, micro_steps), reduce, &mischief)
     };
     // A coordinator that gets no turn for long hears of a task too late; that does not happen every
     // time.
@@ -763,21 +773,9 @@ fn peaks_of_both_orders() {
         ("m-sgc:B=2,W=3,lambda=3", 64, 4, 1),
         ("m-sgc:B=2,W=5,lambda=3", 112, 6, 1),
     ] {
-        let [tree, worker] = [Reduce::Tree, Reduce::Worker].map(|reduce| {
-            let steps = if models > 1 { 12 } else { 3 };
-            let run_clock = RunClock::wall(8, &Delays::None, 0, 0.0);
-            let prank = |_, _| Prank::Unhurried;
-            let (outcome, _, log) = train(Setup {
-                units,
-                models,
-                micro_steps,
-                reduce,
-                mischief: &prank,
-                ..setup(scheme, 8, steps, run_clock)
-            });
-            assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
-            log.peaks.into_iter().max().unwrap()
-        });
+        let job = (scheme, units, models, micro_steps);
+        let [tree, worker] = [Reduce::Tree, Reduce::Worker]
+            .map(|reduce| most_held(job, reduce, &|_, _| Prank::Unhurried));
         println!("| `{scheme}` | {models} | {micro_steps} | {worker} | {tree} |");
     }
 }

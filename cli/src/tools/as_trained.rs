@@ -170,10 +170,13 @@ impl AsTrainedArgs {
         let natural = spec.natural(workers).or_input()?;
         let run = self.builder(asked, workers)?;
         let shape = self.shape(workers);
-        families::shaped(text, spec, shape, &self.jobs(), 0..jobs)?;
+        let engine = run.engine().or_else(|error| {
+            // Says more of a scheme that does not fit.
+            families::shaped(text, spec, shape, &self.jobs(), 0..jobs)?;
+            Err(error).or_input()
+        })?;
         let uneven = families::uneven(text, natural.units, shape.units);
         uneven.into_iter().for_each(|warning| output.note(format_args!("{warning}")));
-        let engine = run.engine().or_input()?;
         let (config, facts) = (*engine.config(), engine.facts().clone());
         let clock = VirtualClock { step_seconds: self.step_seconds.unwrap_or(1.0) };
         let mut rows = delays.lateness(rounds, clock.step_seconds)?;

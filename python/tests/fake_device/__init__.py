@@ -17,8 +17,9 @@ import shutil
 import subprocess
 import tempfile
 import types
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, Iterator, List, NamedTuple, Optional
 
 import torch
 
@@ -163,3 +164,18 @@ def load() -> None:
     torch.utils.rename_privateuse1_backend("fake")
     torch.ops.load_library(str(library))
     torch._register_device_module("fake", _module())
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """For a test: the device as it begins, and as it is left to the next one; PyTorch computes in
+    one thread meanwhile."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    load()
+    settings()
+    yield
+    release()
+    limits()
+    settings()
+    torch.set_num_threads(threads)
