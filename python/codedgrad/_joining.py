@@ -69,6 +69,16 @@ class Settings:
             verify=whole("verify", self.verify, 0),
         )
 
+    def told(self) -> Dict[str, str]:
+        """What must be the same on all workers beside what the program itself compares."""
+        told = {
+            "reduction": self.reduction,
+            "seed": self.seed,
+            "seed_all": self.seed_all,
+            "verify": self.verify,
+        }
+        return {name: str(value) for name, value in told.items()}
+
 
 def layout_hash(*parts: object) -> int:
     """A 63-bit number of what all workers of a run must have in common."""
@@ -122,6 +132,7 @@ class Where:
             "layout": self.layout,
             "frozen": self.frozen,
             "start": self.start,
+            "settings": settings.told(),
         }
         if not sum(count for count, _ in arrays):
             raise ValueError("nothing is trained: no array has a number that takes a gradient")

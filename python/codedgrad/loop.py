@@ -269,10 +269,9 @@ def join(
         raise ValueError("save and load go together: one of them is missing")
     if trained is None and settings.verify:
         settings = replace(settings, verify=0)
-    hashed = layout_hash("loop", shapes, settings.reduction, settings.seed, settings.verify)
     where = Where(
         arrays=[(int(np.prod(shape, dtype=np.int64)), "float32") for shape in shapes],
-        layout=hashed,
+        layout=layout_hash("loop", shapes),
         dtype="float32",
         versions=f"codedgrad {_native.__version__}, numpy {np.__version__}",
         address=address,

@@ -171,13 +171,12 @@ def join(
     shapes = [(name, list(p.shape), FORMATS[p.dtype]) for name, p in named]
     check_states(optimizers, others)
     kinds = [(type(each).__name__, len(each.param_groups)) for each in optimizers]
-    told = (settings.reduction, settings.seed, settings.seed_all, settings.verify)
     buffers = [buffer for _, _, _, buffer in persistent_buffers(modules)]
     frozen = [each for module in modules for each in module.parameters() if not each.requires_grad]
     formats = "+".join(sorted({FORMATS[parameter.dtype] for _, parameter in named}))
     where = Where(
         arrays=[(parameter.numel(), FORMATS[parameter.dtype]) for _, parameter in named],
-        layout=layout_hash("torch", shapes, kinds, told, sorted(others)),
+        layout=layout_hash("torch", shapes, kinds, sorted(others)),
         frozen=digest(frozen),
         start=digest([parameter for _, parameter in named] + buffers),
         dtype=formats if device == "cpu" else f"{formats} on {device}",

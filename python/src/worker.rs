@@ -13,6 +13,7 @@ use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyTuple};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
@@ -123,6 +124,8 @@ struct Facts {
     frozen: Option<u64>,
     /// A digest of what all replicas must have in common before the first step.
     start: Option<u64>,
+    /// What else the loop is told, by the names of the arguments.
+    settings: BTreeMap<String, String>,
 }
 
 /// By what the coordinator knows its workers.
@@ -260,6 +263,7 @@ impl Worker {
             layout: Some(facts.layout),
             frozen: facts.frozen,
             start: facts.start.map(|digest| Start { step: Step(first), digest }),
+            settings: facts.settings,
         };
         let environment = Environment::of_process().map_err(value_error)?;
         let address = address.or_else(|| environment.address.clone());

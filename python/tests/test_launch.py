@@ -279,7 +279,8 @@ if mode == "seeds":
 units, steps = 8 if mode == "units" and me == 2 else 4, 20
 if mode == "argument" and me == 2:
     steps = 0
-run = loop.join([weights], units=units, steps=steps)
+seed = 7 if mode == "seed" and me == 2 else 0
+run = loop.join([weights], units=units, steps=steps, seed=seed)
 seen = set()
 for step in run:
     seen.add(step.index)
@@ -309,6 +310,7 @@ print("digest", hex(run.digest()), flush=True)
     [
         ("init", "worker 2 differs in parameters to begin with (.*); workers 0, 1, 3 agree"),
         ("units", "worker 2 differs in units of a batch .8, not 4.; workers 0, 1, 3 agree"),
+        ("seed", "worker 2 differs in seed .7, not 0.; workers 0, 1, 3 agree"),
         ("seeds", "worker 0 and worker 1 differ in .*; worker 0 and worker 3 differ in parameters"),
         ("argument", "worker 2 cannot join: steps is 0: it must be 1 or more"),
     ],

@@ -3,6 +3,7 @@
 use crate::ids::Step;
 use crate::run::{Jobs, RunConfig, Shape};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use thiserror::Error;
 
@@ -54,6 +55,10 @@ pub struct RunFacts {
     /// The replica that a worker begins with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<Start>,
+    /// What else the workers' loops are told, by the names of the arguments, such as `seed`; empty
+    /// where that is not known.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
 }
 
 /// A replica with which a worker begins. Those of two workers are compared if they are of one step.
@@ -77,7 +82,7 @@ impl fmt::Display for Start {
 #[error("{fact}: {here} here, {run} in the run")]
 pub struct Disagreement {
     /// Which.
-    pub fact: &'static str,
+    pub fact: String,
     /// What the one who joins says.
     pub here: String,
     /// What the run says.
@@ -114,6 +119,8 @@ impl RunFacts {
         merge("micro_steps", &mut agreed.micro_steps, other.micro_steps.as_ref())?;
         merge("models", &mut agreed.models, other.models.as_ref())?;
         merge("steps", &mut agreed.steps, other.steps.as_ref())?;
+        // Before the hashes: this difference can be named.
+        merge_settings(&mut agreed.settings, &other.settings)?;
         merge("number format of the parameters", &mut agreed.dtype, other.dtype.as_ref())?;
         merge("hash of the parameters' layout", &mut agreed.layout, other.layout.as_ref())?;
         merge("digest of what is not trained", &mut agreed.frozen, other.frozen.as_ref())?;
@@ -127,8 +134,25 @@ impl RunFacts {
     }
 }
 
+/// Those of whoever first says any are all of them: nobody can add some later.
+fn merge_settings(
+    run: &mut BTreeMap<String, String>,
+    here: &BTreeMap<String, String>,
+) -> Result<(), Disagreement> {
+    if run.is_empty() {
+        run.clone_from(here);
+    }
+    if here.is_empty() {
+        return Ok(());
+    }
+    let differing = run.keys().chain(here.keys()).find(|name| run.get(*name) != here.get(*name));
+    let Some(name) = differing else { return Ok(()) };
+    let said = |by: &BTreeMap<String, String>| by.get(name).map_or("not said", |it| it).to_owned();
+    Err(Disagreement { fact: name.clone(), here: said(here), run: said(run) })
+}
+
 fn merge<T: Clone + PartialEq + ToString>(
-    fact: &'static str,
+    fact: &str,
     run: &mut Option<T>,
     here: Option<&T>,
 ) -> Result<(), Disagreement> {
@@ -137,7 +161,7 @@ fn merge<T: Clone + PartialEq + ToString>(
     if known == here {
         return Ok(());
     }
-    Err(Disagreement { fact, here: here.to_string(), run: known.to_string() })
+    Err(Disagreement { fact: fact.to_owned(), here: here.to_string(), run: known.to_string() })
 }
 
 #[cfg(test)]
@@ -150,10 +174,31 @@ mod tests {
         let other = RunFacts { length: Some(3), units: Some(8), ..RunFacts::default() };
         let error = run.agree(&other).unwrap_err();
         assert_eq!(
-            (error.fact, error.here.as_str(), error.run.as_str()),
+            (error.fact.as_str(), error.here.as_str(), error.run.as_str()),
             ("units of a batch", "8", "4")
         );
         assert_eq!(run, RunFacts { units: Some(4), ..RunFacts::default() });
+    }
+
+    #[test]
+    fn settings_are_compared_by_name() {
+        let told = |pairs: &[(&str, &str)]| RunFacts {
+            settings: pairs
+                .iter()
+                .map(|(name, value)| (name.to_string(), value.to_string()))
+                .collect(),
+            ..RunFacts::default()
+        };
+        let mut run = RunFacts::default();
+        run.agree(&told(&[("reduction", "mean"), ("seed", "0")])).unwrap();
+        run.agree(&RunFacts::default()).unwrap();
+        let error = |other| run.clone().agree(&told(other)).unwrap_err().to_string();
+        assert_eq!(error(&[("reduction", "mean"), ("seed", "1")]), "seed: 1 here, 0 in the run");
+        assert_eq!(error(&[("seed", "0")]), "reduction: not said here, mean in the run");
+        assert_eq!(
+            error(&[("reduction", "mean"), ("seed", "0"), ("more", "2")]),
+            "more: 2 here, not said in the run"
+        );
     }
 
     #[test]
