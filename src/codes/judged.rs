@@ -98,13 +98,12 @@ impl CodeJudge {
         weights: &[f64],
         reported: &Report,
     ) -> (Report, Option<Defect>) {
-        let rows = Worker::all(weights.len()).map(|worker| code.row(worker));
         let shares = &code.facts().share_weights;
-        let judged = assess(rows, shares, weights, &mut self.alpha, reported.decodable);
-        let absent = Worker::all(weights.len())
-            .zip(weights)
-            .find(|(worker, weight)| **weight != 0.0 && !arrived(*worker))
-            .map(|(worker, &weight)| Defect::Weight { worker, weight });
+        let row = |worker| code.row(worker);
+        let judged = assess(row, shares, weights, &mut self.alpha, reported.decodable);
+        let absent = used(weights)
+            .find(|(worker, _)| !arrived(*worker))
+            .map(|(worker, weight)| Defect::Weight { worker, weight });
         (judged, absent.or_else(|| difference(reported, &judged)))
     }
 
@@ -158,10 +157,16 @@ fn difference(reported: &Report, judged: &Report) -> Option<Defect> {
     Some(Defect::Report { what, reported, judged })
 }
 
-/// What [`judge`](super::judge) computes, of rows that come one by one; `alpha` has an element for
-/// each share and is overwritten.
+/// The workers whose messages are used, and their weights.
+fn used(weights: &[f64]) -> impl Iterator<Item = (Worker, f64)> {
+    let all = Worker::all(weights.len()).zip(weights);
+    all.filter(|(_, weight)| **weight != 0.0).map(|(worker, weight)| (worker, *weight))
+}
+
+/// What [`judge`](super::judge) computes; a worker's row is asked for where it has a weight, and
+/// `alpha` has an element for each share and is overwritten.
 pub(super) fn assess<'a>(
-    rows: impl Iterator<Item = &'a [(Share, f64)]>,
+    row: impl Fn(Worker) -> &'a [(Share, f64)],
     share_weights: &[f64],
     weights: &[f64],
     alpha: &mut [f64],
@@ -170,9 +175,9 @@ pub(super) fn assess<'a>(
     let shares = share_weights.len() as f64;
     alpha.fill(0.0);
     let mut noise = 0.0;
-    for (row, &a) in rows.zip(weights).filter(|(_, a)| **a != 0.0) {
+    for (worker, a) in used(weights) {
         let mut squares = 0.0;
-        for &(share, b) in row {
+        for &(share, b) in row(worker) {
             alpha[share.index()] += a * b;
             squares += b * b;
         }

@@ -208,7 +208,8 @@ pub trait Decoder: Send {
 pub fn judge(rows: &[Row], share_weights: &[f64], weights: &[f64], decodable: bool) -> Report {
     assert_eq!(rows.len(), weights.len(), "one weight per worker");
     let mut alpha = vec![0.0; share_weights.len()];
-    judged::assess(rows.iter().map(Vec::as_slice), share_weights, weights, &mut alpha, decodable)
+    let row = |worker: Worker| rows.get(worker.index()).map_or(&[][..], Vec::as_slice);
+    judged::assess(row, share_weights, weights, &mut alpha, decodable)
 }
 
 /// Decodes one set of survivors from scratch; the report is what [`judge`] says, not the decoder.

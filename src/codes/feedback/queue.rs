@@ -85,6 +85,12 @@ impl Losses {
     fn are_too_many(&self, item: (Job, u32)) -> bool {
         self.costs.get(&item).is_some_and(|cost| *cost >= COST_MAX)
     }
+
+    /// Whether there may be items that a worker is not given. Asked first, since of most jobs no
+    /// item costs a worker.
+    fn concern(&self, worker: Worker) -> bool {
+        !self.costs.is_empty() && !self.lost.contains(worker)
+    }
 }
 
 /// The work queue of one job per round; the piece of a task is the number of its item.
@@ -174,16 +180,13 @@ impl Queue {
         self.losses.are_too_many((self.claims.job(), item))
     }
 
-    fn may_take(&self, worker: Worker, item: u32) -> bool {
-        self.losses.lost.contains(worker) || !self.is_kept(item)
-    }
-
     /// The first item that nobody was given, and this worker may take.
     fn take_next(&mut self, worker: Worker) -> Option<u32> {
+        let concerned = self.losses.concern(worker);
         while self.next < self.holders.len() {
             let item = self.next as u32;
             self.next += 1;
-            if self.may_take(worker, item) {
+            if !(concerned && self.is_kept(item)) {
                 return Some(item);
             }
             self.again.push(item);
@@ -193,10 +196,11 @@ impl Queue {
 
     /// The lowest item that one worker holds and nobody has finished, and this one may take.
     fn duplicate(&self, worker: Worker) -> Option<u32> {
+        let concerned = self.losses.concern(worker);
         let open = |item: &u32| {
             self.claims.winner[*item as usize].is_none()
                 && self.holders[*item as usize] < HOLDERS_MAX
-                && self.may_take(worker, *item)
+                && !(concerned && self.is_kept(*item))
         };
         self.claims.busy.iter().filter_map(|item| *item).filter(open).min()
     }
@@ -206,7 +210,8 @@ impl Queue {
         if !self.claims.is_free(worker) {
             return None;
         }
-        let again = self.again.iter().rposition(|item| self.may_take(worker, *item));
+        let concerned = self.losses.concern(worker);
+        let again = self.again.iter().rposition(|item| !(concerned && self.is_kept(*item)));
         let piece = if let Some(place) = again {
             Some(self.again.remove(place))
         } else {
