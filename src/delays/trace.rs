@@ -296,13 +296,20 @@ impl<R: BufRead> Iterator for TraceReader<R> {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn write_row(output: &mut (impl Write + ?Sized), row: &[f64]) -> std::io::Result<()> {
+    let mut digits = zmij::Buffer::new();
     for (column, delay) in row.iter().enumerate() {
         if column > 0 {
             output.write_all(b",")?;
         }
         // Both forms are exact; plain digits are the longer ones beyond this range.
         if *delay == 0.0 || (1e-5..1e16).contains(delay) {
-            write!(output, "{delay}")?;
+            let text = digits.format_finite(*delay);
+            if text.contains('e') {
+                write!(output, "{delay}")?;
+            } else {
+                // As `Display` has whole numbers, four times as fast.
+                output.write_all(text.strip_suffix(".0").unwrap_or(text).as_bytes())?;
+            }
         } else {
             write!(output, "{delay:e}")?;
         }
@@ -487,6 +494,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn numbers_are_written_as_rust_displays_them(
+            digits in 0u64..1_000_000_000_000,
+            places in 0i32..22,
+        ) {
+            let delay = digits as f64 / 10f64.powi(places);
+            let plain = delay == 0.0 || (1e-5..1e16).contains(&delay);
+            let expected = if plain { format!("{delay}") } else { format!("{delay:e}") };
+            let mut text = Vec::new();
+            write_row(&mut text, &[delay, delay]).unwrap();
+            prop_assert_eq!(String::from_utf8(text).unwrap(), format!("{expected},{expected}\n"));
+        }
+
         #[test]
         fn what_is_written_is_read_back_to_the_bit(
             rows in (1usize..6).prop_flat_map(|n| {
