@@ -1,6 +1,6 @@
 //! How `--scheme auto` looks at a run: its two numbers, wherever they are told.
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::families;
 use crate::limits::{ANY, count, refused};
 use crate::units::at_least;

@@ -3,11 +3,12 @@
 mod unanswered;
 
 use crate::clock::unix_seconds;
+use crate::failure::{Failure, OrInput};
+use crate::families;
 use crate::layout::Width;
 use crate::shared::lock;
 use crate::steps::late;
 use crate::tools::status::{OfWorker, Progress, Shown, Throughput};
-use crate::{Failure, OrInput, families};
 use anyhow::Context;
 use codedgrad::ids::Worker;
 use codedgrad::train::{Happened, Happening, StepRecord, Waiting};

@@ -1,7 +1,7 @@
 //! `events.jsonl`: what happens in a run beside its steps.
 
-use crate::Failure;
 use crate::clock::unix_seconds;
+use crate::failure::Failure;
 use crate::folder::{EVENTS, LineFile, RunFolder};
 use codedgrad::ids::Worker;
 use codedgrad::train::Happened;

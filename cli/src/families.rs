@@ -1,12 +1,14 @@
 //! The schemes that this program knows, and what is said of them.
 
-use crate::{Failure, OrInput};
+use crate::failure::{Failure, OrInput};
 use anyhow::anyhow;
 use codedgrad::codes::registry::{Family, Registry, listed};
 use codedgrad::codes::sequential::Scheme;
 use codedgrad::codes::{ParameterError, SchemeSpec};
 use codedgrad::run::{ConfigError, Jobs, Shape};
 use codedgrad::train::AUTO;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -27,6 +29,56 @@ pub(crate) fn set(registry: Registry) {
 /// The scheme of a text.
 pub(crate) fn scheme(text: &str) -> Result<SchemeSpec, ParameterError> {
     registry().parse(text)
+}
+
+/// What a run is to be computed under. Its text is read once, where it comes in, since reading it
+/// may open the files that it names.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum RunScheme {
+    /// Chosen while the run goes on.
+    Auto,
+    Fixed(SchemeSpec),
+}
+
+impl RunScheme {
+    pub(crate) fn parse(text: &str) -> Result<Self, ParameterError> {
+        if text == AUTO { Ok(Self::Auto) } else { scheme(text).map(Self::Fixed) }
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Auto => AUTO,
+            Self::Fixed(spec) => spec.text(),
+        }
+    }
+
+    /// The scheme, unless one is chosen later.
+    pub(crate) fn fixed(&self) -> Option<&SchemeSpec> {
+        match self {
+            Self::Auto => None,
+            Self::Fixed(spec) => Some(spec),
+        }
+    }
+}
+
+impl fmt::Display for RunScheme {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.text())
+    }
+}
+
+/// As a text.
+impl Serialize for RunScheme {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.text())
+    }
+}
+
+impl<'de> Deserialize<'de> for RunScheme {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).map_err(de::Error::custom)
+    }
 }
 
 /// The scheme of a text that a record has, unless that names a file: who has written the record
@@ -93,9 +145,9 @@ pub(crate) fn uneven(text: &str, natural: u32, units: u32) -> Option<String> {
     })
 }
 
-/// Whether a text is of a scheme that puts what is late off, to its own step or to the next.
-pub(crate) fn defers(text: &str) -> bool {
-    scheme(text).is_ok_and(|spec| spec.deferring_to_next_step().is_some())
+/// Whether a scheme puts what is late off, to its own step or to the next.
+pub(crate) fn defers(spec: &SchemeSpec) -> bool {
+    spec.clone().deferring_to_next_step().is_some()
 }
 
 /// The families of which something is true.

@@ -3,7 +3,7 @@
 
 use super::found;
 use super::lock::{FolderLock, hold};
-use super::{Failure, OrInput, OrWork};
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::output::say;
 use anyhow::{Context, anyhow, bail};
 use serde::Serialize;

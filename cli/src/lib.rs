@@ -12,9 +12,11 @@ mod auto;
 mod board;
 mod clock;
 mod events;
+mod failure;
 mod families;
 mod folder;
 mod found;
+mod itself;
 mod layout;
 mod legs;
 mod limits;
@@ -25,6 +27,7 @@ mod port;
 mod progress;
 #[cfg(feature = "trainer")]
 mod run;
+mod saying;
 mod shared;
 mod signals;
 mod steps;
@@ -33,21 +36,23 @@ mod supervise;
 mod tools;
 mod units;
 
-use anyhow::anyhow;
+pub use failure::Ended;
+pub use itself::Itself;
+pub use saying::log_by_environment;
+
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use codedgrad::codes::registry::Registry;
-use output::{Logs, Notes, Output, Stdout};
+use failure::{Failure, OrWork as _, is_closed};
+use itself::VERSION;
+use output::{Notes, Output, Stdout};
+use saying::Saying;
 use std::env;
-use std::ffi::{OsStr, OsString};
-use std::io::{self, IsTerminal, Write};
-use std::process::{self, ExitCode};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
 #[cfg(unix)]
 use std::sync::Arc;
-use tracing_subscriber::Layer as _;
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt as _;
-use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// What the program is and what it does where no command is given.
 #[cfg(feature = "trainer")]
@@ -63,11 +68,6 @@ const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed o
     workers, without losing a sample.\n\n\
     Each worker computes a little more than its share of a batch, so that the exact gradient\n\
     can be put together from any fast enough subset of them.";
-
-/// The version, and of which commit it was built (`build.rs`).
-const VERSION: &str = env!("CODEDGRAD_VERSION");
-/// The release, as results name it: that of a commit would make every commit's another.
-pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(Debug, Parser)]
 #[command(
@@ -85,69 +85,6 @@ struct Cli {
     command: Option<Command>,
     #[command(flatten)]
     saying: Saying,
-}
-
-/// Above `--quiet` and `--verbose` in the help of every command.
-const MESSAGES: &str = "Messages";
-
-/// How much is said beside what was asked for.
-#[derive(Debug, Args)]
-struct Saying {
-    /// Say less: no progress and no hints, only results, warnings and errors; of `run`, the lines
-    /// of one worker alone
-    #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = MESSAGES)]
-    quiet: bool,
-    /// Log more: what is done (-v), or all of it (-vv); RUST_LOG, such as codedgrad=debug, says it
-    /// exactly
-    #[arg(short, long, global = true, action = ArgAction::Count, help_heading = MESSAGES)]
-    verbose: u8,
-}
-
-impl Saying {
-    /// Sets up what this process logs. It may run several command lines: the first says of which
-    /// places logs are kept.
-    fn set_up(&self) -> Result<(), Failure> {
-        output::set_quiet(self.quiet);
-        let usual = match (self.quiet, self.verbose) {
-            (true, _) | (false, 0) => LevelFilter::WARN,
-            (false, 1) => LevelFilter::DEBUG,
-            (false, _) => LevelFilter::TRACE,
-        };
-        let told = told_by_environment().map_err(|error| Failure::Input(anyhow!(error)))?;
-        log(told.unwrap_or_else(|| Targets::new().with_default(usual)), self.verbose > 0);
-        Ok(())
-    }
-}
-
-/// What `RUST_LOG` says is to be logged, if it says anything.
-fn told_by_environment() -> Result<Option<Targets>, String> {
-    let Ok(text) = env::var("RUST_LOG") else { return Ok(None) };
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let targets = text.parse().map_err(|error| format!("RUST_LOG={text}: {error}"))?;
-    Ok(Some(targets))
-}
-
-/// Logs to standard error from now on, unless this process does so already.
-fn log(targets: Targets, with_target: bool) {
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(Logs)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(with_target)
-        .without_time();
-    let _ = tracing_subscriber::registry().with(lines.with_filter(targets)).try_init();
-}
-
-/// Logs what `RUST_LOG` says in a process that runs no command line, such as a worker in Python.
-///
-/// # Errors
-/// What is wrong with the text.
-pub fn log_by_environment() -> Result<(), String> {
-    if let Some(targets) = told_by_environment()? {
-        log(targets, true);
-    }
-    Ok(())
 }
 
 #[derive(Debug, Subcommand)]
@@ -199,71 +136,6 @@ enum Tool {
     /// Write man pages, one for every command
     #[cfg(feature = "pages")]
     Man(tools::pages::ManArgs),
-}
-
-/// What ends a command early.
-#[derive(Debug)]
-enum Failure {
-    /// Usage or input that cannot be right: exit status 2.
-    Input(anyhow::Error),
-    /// Work that could not be done: exit status 1.
-    Work(anyhow::Error),
-    /// Another process does this one's work: exit status 4.
-    #[cfg_attr(not(feature = "trainer"), expect(dead_code, reason = "only workers are replaced"))]
-    Replaced(anyhow::Error),
-    /// What it is was said already: this exit status.
-    Said(u8),
-}
-
-/// How the program that runs is started again by itself, for the processes of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Itself {
-    /// The program and what comes before the arguments of a command line.
-    pub program: Vec<OsString>,
-    /// The Python that runs the scripts of `codedgrad run`.
-    pub python: OsString,
-}
-
-impl Itself {
-    /// This process's executable, and `python3`.
-    fn of_process() -> Self {
-        let program = env::current_exe().map_or_else(|_| "codedgrad".into(), Into::into);
-        Self { program: vec![program], python: "python3".into() }
-    }
-
-    /// A start of this program, to which arguments are to be added.
-    #[cfg_attr(
-        not(any(unix, feature = "trainer")),
-        expect(dead_code, reason = "nothing is started there")
-    )]
-    fn command(&self) -> process::Command {
-        let (program, rest) = self.program.split_first().unzip();
-        let mut command = process::Command::new(program.map_or(OsStr::new("codedgrad"), |it| it));
-        command.args(rest.unwrap_or_default());
-        command
-    }
-}
-
-/// Marks errors of what the user gave.
-trait OrInput<T> {
-    fn or_input(self) -> Result<T, Failure>;
-}
-
-impl<T, E: Into<anyhow::Error>> OrInput<T> for Result<T, E> {
-    fn or_input(self) -> Result<T, Failure> {
-        self.map_err(|error| Failure::Input(error.into()))
-    }
-}
-
-/// Marks errors of what the program does.
-trait OrWork<T> {
-    fn or_work(self) -> Result<T, Failure>;
-}
-
-impl<T, E: Into<anyhow::Error>> OrWork<T> for Result<T, E> {
-    fn or_work(self) -> Result<T, Failure> {
-        self.map_err(|error| Failure::Work(error.into()))
-    }
 }
 
 /// Runs the command line of this process.
@@ -403,39 +275,6 @@ fn changeable(_usage: &str) -> Option<&'static str> {
     None
 }
 
-/// Why a command line gave no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Ended {
-    /// What [`execute`] would have given back: 1 failed at work, 2 bad usage or input.
-    pub status: u8,
-    /// The error and its causes, without the name of the program.
-    pub message: String,
-}
-
-impl From<Failure> for Ended {
-    fn from(failure: Failure) -> Self {
-        let (error, status) = match failure {
-            Failure::Input(error) => (error, 2),
-            Failure::Work(error) => (error, 1),
-            Failure::Replaced(error) => (error, 4),
-            Failure::Said(status) => (anyhow!("it has said why"), status),
-        };
-        Self { status, message: told(&error) }
-    }
-}
-
-impl From<clap::Error> for Ended {
-    fn from(error: clap::Error) -> Self {
-        let text = error.render().to_string();
-        // Who calls a function reads another manual than the command's.
-        let end = ["\n\nUsage:", "\n\nFor more information"].map(|mark| text.find(mark));
-        let text = end.into_iter().flatten().min().map_or(&*text, |end| &text[..end]);
-        let message = text.strip_prefix("error: ").unwrap_or(text).trim_end().to_owned();
-        Self { status: u8::try_from(error.exit_code()).unwrap_or(2), message }
-    }
-}
-
 /// Runs the command line of a tool, the program's name first: what the command would print goes to
 /// `out`, what it would say on standard error (warnings, notes) to `notes`, and no bar is drawn.
 /// It may be called from several threads at once.
@@ -507,13 +346,6 @@ impl Tool {
     }
 }
 
-/// Whether the reader of the output has left.
-fn is_closed(error: &anyhow::Error) -> bool {
-    // Connections break too, but such an error says of which it is.
-    let written = error.chain().next().and_then(|error| error.downcast_ref::<std::io::Error>());
-    written.is_some_and(output::is_closed)
-}
-
 /// Runs the command that a line asks for.
 #[cfg_attr(
     not(any(unix, feature = "trainer")),
@@ -533,20 +365,5 @@ fn run_command(command: Command, itself: &Itself, output: &mut Output<'_>) -> Re
         Command::Run(args) => tools::launch::run(&args, itself),
         Command::Serve(args) => tools::serve::run(&args, output),
         Command::Tool(tool) => tool.run(output),
-    }
-}
-
-/// An error with its causes, but those that it already tells of.
-fn told(error: &anyhow::Error) -> String {
-    let text = error.chain().fold(String::new(), |text, cause| match cause.to_string() {
-        cause if text.is_empty() => cause,
-        cause if text.contains(&cause) => text,
-        cause => format!("{text}: {cause}"),
-    });
-    match limits::of_system(&text) {
-        Some(limit) if !text.contains(limit) => {
-            format!("{text}; `{limit}` says how much is allowed")
-        }
-        _ => text,
     }
 }

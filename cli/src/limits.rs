@@ -1,6 +1,6 @@
 //! Numbers that a run may have, wherever they come from: flags, or a file that somebody edited.
 
-use crate::Failure;
+use crate::failure::Failure;
 use anyhow::anyhow;
 use codedgrad::run::Shape;
 use std::ops::RangeInclusive;

@@ -5,8 +5,8 @@
 //! starts do not inherit it: the file is closed in them. The program starts itself again for
 //! candle's threads before it takes the lock, never after.
 
-use super::{Failure, OrInput};
 use crate::clock::time_of_day;
+use crate::failure::{Failure, OrInput};
 use crate::output::alert;
 use anyhow::{Context, anyhow};
 use indicatif::HumanDuration;

@@ -1,8 +1,8 @@
 //! A coordinator's port, for any trainer: where it listens, by what it knows its workers, how their
 //! vectors travel, and what people are told of that.
 
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::folder::RunFolder;
-use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};

@@ -1,6 +1,6 @@
 //! Who asks a command to end: Ctrl-C, SIGTERM, or the end of the launcher that has started it.
 
-use crate::{Failure, OrWork};
+use crate::failure::{Failure, OrWork};
 use anyhow::Context;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;

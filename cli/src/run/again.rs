@@ -2,9 +2,10 @@
 //! dies.
 
 use crate::clock::now;
+use crate::failure::{Failure, OrWork};
+use crate::itself::Itself;
 use crate::output::say;
 use crate::supervise::{End, Next, Policy};
-use crate::{Failure, Itself, OrWork};
 use anyhow::Context;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;

@@ -1,8 +1,8 @@
 //! Workers that return wrong results on purpose: who they are, and how many of them a step found
 //! out.
 
-use crate::Failure;
-use crate::families;
+use crate::failure::Failure;
+use crate::families::RunScheme;
 use crate::tools::code::parse_workers;
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
@@ -82,15 +82,12 @@ impl AttackArgs {
     /// The workers that are named, or drawn ones.
     pub(crate) fn attackers(
         &self,
-        schemes: &[String],
+        schemes: &[RunScheme],
         workers: usize,
         seed: u64,
     ) -> Result<Vec<Worker>, Failure> {
         let Some(list) = &self.attackers else {
-            let most = schemes
-                .iter()
-                .filter_map(|text| Some(families::scheme(text).ok()?.byzantine()))
-                .max();
+            let most = schemes.iter().filter_map(|scheme| Some(scheme.fixed()?.byzantine())).max();
             let count =
                 if self.attack.is_some() { most.unwrap_or(0).max(1).min(workers) } else { 0 };
             let mut drawn: Vec<Worker> =

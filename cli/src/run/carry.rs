@@ -5,7 +5,7 @@ use super::network::{Leg, Team};
 use super::observer::RunObserver;
 use super::plan::{ClockKind, Plan, TransportKind};
 use super::record::Line;
-use crate::Failure;
+use crate::failure::Failure;
 use anyhow::anyhow;
 use codedgrad::delays::Delays;
 use codedgrad::train::{Outcome, RunClock, VirtualClock};

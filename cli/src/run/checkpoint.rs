@@ -10,10 +10,10 @@ mod writer;
 
 pub(crate) use writer::{Saved, Writer};
 
+use crate::failure::{Failure, OrInput, told};
 use crate::folder::{RunFolder, sync};
 use crate::found;
 use crate::output::alert;
-use crate::{Failure, OrInput, told};
 use anyhow::{Context, anyhow, bail};
 use codedgrad_trainer::{GptConfig, Replica, ReplicaState};
 use safetensors::tensor::TensorView;

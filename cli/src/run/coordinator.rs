@@ -7,8 +7,9 @@ use super::resume::Changes;
 use super::run_args::{Own, RunArgs};
 use super::session::Session;
 use super::train;
-use crate::Failure;
 use crate::board::Board;
+use crate::failure::{Failure, OrInput};
+use crate::families::RunScheme;
 use crate::folder::{PLAN, RunFolder};
 use crate::layout::help;
 use crate::limits::WORKERS;
@@ -128,7 +129,7 @@ impl CoordinatorArgs {
             return Err(Failure::Input(anyhow!("--scheme and --workers are needed")));
         };
         let own = Own {
-            schemes: vec![scheme],
+            schemes: vec![RunScheme::parse(&scheme).or_input()?],
             workers,
             delays: self.delays.clone(),
             transport: TransportKind::Tcp,
@@ -290,7 +291,7 @@ fn carry_out(
             (Step(0), None),
         )?;
         let board = Board::new(
-            &session.plan().schemes[0],
+            session.plan().schemes[0].text(),
             session.plan().shape.workers,
             (begin.0, session.plan().all_steps()),
             transport.status(),

@@ -1,8 +1,8 @@
 //! What a plan may ask for, wherever it comes from: a command line, or a file that somebody edited.
 
 use super::plan::Plan;
+use crate::failure::{Failure, OrInput};
 use crate::limits::{ANY, WORKERS, count, not_negative, positive, refused};
-use crate::{Failure, OrInput};
 use std::ops::RangeInclusive;
 
 /// Jobs of a step, micro-batches of a batch, and windows of a micro-batch.

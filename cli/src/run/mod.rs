@@ -20,7 +20,7 @@ pub(crate) mod train;
 mod turns;
 pub(crate) mod worker;
 
-use crate::Failure;
+use crate::failure::Failure;
 use anyhow::anyhow;
 use std::env;
 use std::process::Command;

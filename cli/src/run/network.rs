@@ -4,12 +4,13 @@
 use super::checkpoint;
 use super::plan::Plan;
 use crate::clock::now;
-use crate::families;
+use crate::failure::{Failure, OrInput, OrWork};
+use crate::families::RunScheme;
 use crate::folder::RunFolder;
 use crate::port::TOKEN;
 use crate::shared::lock;
-use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
+use codedgrad::codes::SchemeSpec;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::train::{Observer, Outcome, RunClock};
 use codedgrad::transport::RunFacts;
@@ -40,7 +41,7 @@ pub(crate) const CHILD_PATIENCE: u32 = 5;
 pub(crate) struct Job {
     pub(crate) plan: Plan,
     /// The scheme, for workers whose tasks are mixtures.
-    scheme: String,
+    scheme: RunScheme,
     tokens: usize,
     digest: String,
     /// A file of this host with the states at the first step.
@@ -75,7 +76,10 @@ impl Job {
 
     /// The run as far as it is a worker's affair.
     pub(crate) fn run(&self) -> Result<LocalRun, Failure> {
-        self.plan.local_run(&families::scheme(&self.scheme).or_input()?)
+        match &self.scheme {
+            RunScheme::Fixed(spec) => self.plan.local_run(spec),
+            RunScheme::Auto => self.plan.local_run(&SchemeSpec::uncoded()),
+        }
     }
 }
 
@@ -95,7 +99,7 @@ pub(crate) fn listen(
     let (first, state) = from;
     let job = Job {
         plan: plan.clone(),
-        scheme: run.scheme.to_string(),
+        scheme: RunScheme::Fixed(run.scheme.clone()),
         tokens: batches.tokens().tokens.len(),
         digest: digest_of(batches.tokens()),
         state,

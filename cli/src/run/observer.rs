@@ -5,10 +5,10 @@ use super::attack::Caught;
 use super::checkpoint::{Place, Saved, States, Writer};
 use super::plan::{ClockKind, LateKind, Plan};
 use super::record::Line;
-use crate::Failure;
 use crate::board::{Beside, Board};
 use crate::clock::unix_seconds;
 use crate::events::EventFile;
+use crate::failure::Failure;
 use crate::folder::{LineFile, RECORD, RunFolder};
 use crate::output::say;
 use crate::progress::Progress;
@@ -261,7 +261,7 @@ impl RunObserver<'_> {
         };
         let line = Line {
             run: self.run,
-            scheme: self.plan.schemes[self.run].clone(),
+            scheme: self.plan.schemes[self.run].to_string(),
             loss,
             gradient_difference: difference.map(|errors| errors.0),
             gradient_error: difference.map(|errors| errors.1),
@@ -382,7 +382,7 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
         if let Some(board) = &self.board {
             board.happened(happened);
         }
-        tell(&self.plan.schemes[self.run], happened);
+        tell(self.plan.schemes[self.run].text(), happened);
         self.faults.extend(FaultLine::of(self.run, happened));
     }
 

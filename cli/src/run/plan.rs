@@ -4,12 +4,12 @@ use super::checkpoint;
 use super::turns::Turns;
 use crate::auto::AutoSteps;
 use crate::clock::time_of_day;
-use crate::families;
+use crate::failure::{Failure, OrInput};
+use crate::families::{self, RunScheme};
 use crate::limits::refused;
 use crate::output::alert;
 use crate::port::ExchangeKind;
 use crate::steps::{late, stragglers};
-use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use codedgrad::codes::SchemeSpec;
@@ -18,7 +18,7 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::Worker;
 use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
 use codedgrad::schedulers::Reduce;
-use codedgrad::train::{AUTO, AdamWConfig, Auto, RoundRecord};
+use codedgrad::train::{AdamWConfig, Auto, RoundRecord};
 use codedgrad::transport::wire::framed_format;
 use codedgrad_trainer::{
     Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, Lanes, LocalRun, Processor,
@@ -126,7 +126,7 @@ pub(crate) enum TransportKind {
 /// A training run. In `plan.json` its parts lie flat, beside each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    pub(crate) schemes: Vec<String>,
+    pub(crate) schemes: Vec<RunScheme>,
     /// Optimizer steps of each run, and of each model.
     pub(crate) steps: u64,
     #[serde(flatten)]
@@ -304,18 +304,20 @@ impl Plan {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))
             .or_input()?;
-        let plan: Self = serde_json::from_str(&text)
-            .with_context(|| format!("{} is not a plan of this version", path.display()))
-            .or_input()?;
-        let program = plan.made.as_ref().and_then(|made| made.command.first());
-        for text in &plan.schemes {
-            families::check_known(text, path, program.map(String::as_str))?;
+        let not_a_plan = || format!("{} is not a plan of this version", path.display());
+        let fields: Value = serde_json::from_str(&text).with_context(not_a_plan).or_input()?;
+        let program = fields.pointer("/command/0").and_then(Value::as_str);
+        for scheme in fields["schemes"].as_array().into_iter().flatten() {
+            if let Some(text) = scheme.as_str() {
+                families::check_known(text, path, program)?;
+            }
         }
+        let plan: Self = serde_json::from_str(&text).with_context(not_a_plan).or_input()?;
         plan.check().map_err(|failure| failure.asked_by(path))?;
         // Plans of earlier versions have none.
-        let written = serde_json::from_str::<Value>(&text).or_input()?.get(DIGEST).cloned();
+        let written = fields.get(DIGEST);
         let found = digest_of(&text).or_input()?;
-        if written.is_some_and(|digest| digest != found) {
+        if written.is_some_and(|digest| *digest != found) {
             return Err(Failure::Input(anyhow!(
                 "{} was altered since the run began: the digest of what --resume does not change \
                  is {found}, not as when it was written; put it back as it was",
@@ -336,11 +338,9 @@ impl Plan {
     }
 
     pub(crate) fn specs(&self) -> Result<Vec<SchemeSpec>, Failure> {
-        let spec = |text: &String| -> Result<SchemeSpec, Failure> {
-            if text == AUTO {
-                return Ok(SchemeSpec::uncoded());
-            }
-            let mut spec = families::scheme(text).or_input()?;
+        let spec = |scheme: &RunScheme| -> Result<SchemeSpec, Failure> {
+            let RunScheme::Fixed(spec) = scheme else { return Ok(SchemeSpec::uncoded()) };
+            let (mut spec, text) = (spec.clone(), spec.text());
             spec.check_claim(self.shape.workers).or_input()?;
             let natural = self.natural(&spec)?;
             if natural.mixture && self.training.compute.devices_per_worker > 1 {
@@ -380,15 +380,19 @@ impl Plan {
             Ok(spec)
         };
         let specs = self.schemes.iter().map(spec).collect::<Result<Vec<_>, _>>()?;
-        if self.late == LateKind::NextStep
-            && !self.schemes.iter().any(|text| families::defers(text))
-        {
+        if self.late == LateKind::NextStep && !self.fixed().any(families::defers) {
+            let texts: Vec<&str> = self.schemes.iter().map(RunScheme::text).collect();
             return Err(Failure::Input(anyhow!(
                 "--late next-step is for defer schemes, and {} is none",
-                self.schemes.join(", ")
+                texts.join(", ")
             )));
         }
         Ok(specs)
+    }
+
+    /// Its schemes, without those that are chosen later.
+    fn fixed(&self) -> impl Iterator<Item = &SchemeSpec> {
+        self.schemes.iter().filter_map(RunScheme::fixed)
     }
 
     /// What chooses the scheme under `--scheme auto`.
@@ -407,26 +411,25 @@ impl Plan {
         // The last steps of a block wait for a scheme's delay, as those of a run do.
         let blocks = self.turns.map_or(1, |turns| turns.blocks(self.all_steps()));
         let more = (blocks - 1) * self.longest_delay() as u64;
-        let longest = |text: &String| {
-            let spec = families::scheme(text).ok()?;
-            let facts = self.natural(&spec).ok()?;
-            Some(self.local_run(&spec).ok()?.rounds(self.all_steps(), &facts))
+        let longest = |spec: &SchemeSpec| {
+            let facts = self.natural(spec).ok()?;
+            Some(self.local_run(spec).ok()?.rounds(self.all_steps(), &facts))
         };
-        self.schemes.iter().filter_map(longest).max().unwrap_or_else(|| self.all_steps())
+        self.fixed().filter_map(longest).max().unwrap_or_else(|| self.all_steps())
             + more
             + SPARE_ROUNDS
     }
 
     /// The longest delay of its schemes, as far as it can be known.
     pub(crate) fn longest_delay(&self) -> usize {
-        let delay = |text: &String| Some(self.natural(&families::scheme(text).ok()?).ok()?.delay);
-        self.schemes.iter().filter_map(delay).max().unwrap_or(0)
+        let delay = |spec: &SchemeSpec| Some(self.natural(spec).ok()?.delay);
+        self.fixed().filter_map(delay).max().unwrap_or(0)
     }
 
     /// How its schemes may take turns: where time is real, workers are threads, and there is
     /// something to compare. `auto` has legs of its own.
     pub(crate) fn possible_turns(&self, measured: bool) -> Option<Turns> {
-        let alone = self.schemes.len() < 2 || self.schemes.iter().any(|scheme| scheme == AUTO);
+        let alone = self.schemes.len() < 2 || self.fixed().count() < self.schemes.len();
         if alone
             || self.timing.clock == ClockKind::Virtual
             || self.sums.transport == TransportKind::Tcp

@@ -2,8 +2,8 @@
 
 use super::attack::Caught;
 use super::checkpoint::Place;
+use crate::failure::{Failure, OrInput};
 use crate::folder::{RECORD, RunFolder};
-use crate::{Failure, OrInput};
 use anyhow::Context;
 use codedgrad::train::StepRecord;
 use serde::{Deserialize, Serialize};

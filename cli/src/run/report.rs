@@ -99,7 +99,7 @@ impl RunSummary {
         let samples = lines.iter().map(|line| applied_samples(plan, &line.record)).sum();
         let late = plan.timing.late();
         Self {
-            scheme: plan.schemes[run].clone(),
+            scheme: plan.schemes[run].to_string(),
             workers: plan.shape.workers,
             steps: lines.len(),
             seconds_per_step: Spread::of(lines.iter().map(|line| line.record.seconds).collect()),

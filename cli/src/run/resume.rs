@@ -2,7 +2,7 @@
 //! computed.
 
 use super::plan::{Plan, Upkeep};
-use crate::{Failure, OrInput};
+use crate::failure::{Failure, OrInput};
 use anyhow::anyhow;
 use codedgrad::run::Limits;
 

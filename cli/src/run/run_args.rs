@@ -9,11 +9,12 @@ use super::plan::{
 };
 use super::resume::Changes;
 use crate::auto::{AutoSteps, probe, replan_every};
+use crate::failure::{Failure, OrInput};
+use crate::families::RunScheme;
 use crate::output::alert;
 use crate::port::{ExchangeKind, fresh_id, wire_format};
 use crate::tools::suspicious;
 use crate::units::{at_least, count, seconds};
-use crate::{Failure, OrInput};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
@@ -361,7 +362,7 @@ fn positive(text: &str) -> Result<f64, String> {
 
 /// What a command adds to the shared flags.
 pub(crate) struct Own {
-    pub(crate) schemes: Vec<String>,
+    pub(crate) schemes: Vec<RunScheme>,
     pub(crate) workers: u32,
     pub(crate) delays: Option<String>,
     pub(crate) transport: TransportKind,

@@ -12,16 +12,16 @@ use super::report::{RunSummary, Summary};
 use super::resume::{self, Changes};
 use super::turns::Turn;
 use crate::board::Board;
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
 use crate::folder::{PLAN, RECORD, RunFolder};
 use crate::output::{self, Output, alert, say};
 use crate::progress::Progress;
 use crate::steps::FaultLine;
-use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
-use codedgrad::train::{AUTO, Outcome};
+use codedgrad::train::Outcome;
 use codedgrad_trainer::{Batches, LocalRun, Replica, ReplicaState, calibrate};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -280,7 +280,7 @@ impl Session {
     /// A run, which goes on with what its last steps were computed under if that was chosen.
     fn local_of(&self, run: usize) -> Result<LocalRun, Failure> {
         let local = self.plan.local_run(&self.specs[run])?;
-        if self.plan.schemes[run] != AUTO {
+        if self.plan.schemes[run].fixed().is_some() {
             return Ok(local);
         }
         let mut auto = self.plan.auto();
@@ -473,7 +473,7 @@ impl Session {
                 format!("turn {}/{all} {scheme}", turn.number + 1)
             }
             _ if count > 1 => format!("{scheme} ({number} of {count})"),
-            _ => scheme.clone(),
+            _ => scheme.to_string(),
         }
     }
 
@@ -692,6 +692,7 @@ fn validation_loss(replica: &Replica, batches: &Batches) -> anyhow::Result<f64> 
 
 fn model_name(plan: &Plan, run: usize, model: u64) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    let name = format!("model-{run}-{}", plan.schemes[run].chars().map(plain).collect::<String>());
+    let name =
+        format!("model-{run}-{}", plan.schemes[run].text().chars().map(plain).collect::<String>());
     if plan.jobs.models > 1 { format!("{name}-{model}") } else { name }
 }

@@ -5,7 +5,8 @@ use super::plan::{self, Plan, Training, TransportKind};
 use super::report::Summary;
 use super::run_args::{Own, RunArgs};
 use super::session::Session;
-use crate::families;
+use crate::failure::{Failure, OrInput, OrWork};
+use crate::families::{self, RunScheme};
 use crate::folder::{PLAN, RunFolder};
 use crate::layout::help;
 use crate::limits::WORKERS;
@@ -13,7 +14,6 @@ use crate::output::{Output, say};
 use crate::signals::Asked;
 use crate::tools::doctor;
 use crate::units::count;
-use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::train::AUTO;
@@ -95,12 +95,13 @@ impl TrainArgs {
                 "--compare {text}: give every scheme a --compare of its own"
             )));
         }
-        let schemes = match &self.scheme {
-            None => vec!["uncoded".into(), "groups:s=1".into(), "queue:m=2".into()],
-            Some(scheme) => self.compare.iter().chain([scheme]).cloned().collect(),
+        let texts: Vec<&str> = match &self.scheme {
+            None => vec!["uncoded", "groups:s=1", "queue:m=2"],
+            Some(scheme) => self.compare.iter().chain([scheme]).map(String::as_str).collect(),
         };
+        let schemes = texts.into_iter().map(RunScheme::parse);
         let own = Own {
-            schemes,
+            schemes: schemes.collect::<Result<_, _>>().or_input()?,
             workers: self.workers,
             delays: (!self.no_stragglers).then(|| self.delays.clone()),
             transport: self.transport,

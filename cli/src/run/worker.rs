@@ -2,12 +2,12 @@
 
 use super::network::Job;
 use super::plan;
+use crate::failure::{Failure, OrInput};
 use crate::layout::help;
 use crate::output::{alert, say};
 use crate::port::patience;
 use crate::signals::Asked;
 use crate::units::seconds;
-use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use codedgrad::ids::Worker;

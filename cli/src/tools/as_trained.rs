@@ -1,11 +1,11 @@
 //! `codedgrad simulate --as-trained`: the trainer's engine on its virtual clock, without a trainer.
 
 use super::source::Source;
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
 use crate::limits::refused;
 use crate::output::Output;
 use crate::units::{count, seconds};
-use crate::{Failure, OrInput, OrWork};
 use clap::Args;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::SchemeFacts;

@@ -8,8 +8,8 @@ mod sweep;
 pub(crate) use args::BerrutArgs;
 
 use super::code::parse_workers;
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::output::Output;
-use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::ValueEnum;
 use codedgrad::codes::berrut::trial::Trial;

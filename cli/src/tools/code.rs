@@ -2,11 +2,11 @@
 
 mod over_rounds;
 
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
 use crate::layout::help;
 use crate::output::Output;
 use crate::units::count;
-use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::codes::{

@@ -4,14 +4,15 @@ mod advice;
 mod text;
 
 use super::planner::quoted;
+use super::ranks::Ranks;
 use super::recorded::Recorded;
 use super::source::{Source, Told};
 use super::suspicious;
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
 use crate::folder::RECORD;
 use crate::layout::help;
 use crate::output::{Notes, Output};
-use crate::{Failure, OrInput, OrWork};
 use advice::Advice;
 use anyhow::anyhow;
 use clap::Args;
@@ -39,7 +40,8 @@ to try first), and which workers are worth naming: how slow each is, since when,
 computation or something else (network, queue, host) takes the time.
 
 Input:   the folder of a run of `train`, `coordinator`, `serve` or `run`, finished or under way, or
-         its run.jsonl. Or delays: a CSV file without header, one line per round, one number of
+         its run.jsonl. Or the folder that `codedgrad.record` of the Python package writes beside
+         any training loop. Or delays: a CSV file without header, one line per round, one number of
          seconds per worker (`codedgrad trace import` makes them of tables, JSON lines, logs and
          profiler traces), or - for standard input; those count as a run that waits for everybody.
 Costs:   shares of the time of all rounds, by replays of the run's own scheme: what would be saved
@@ -63,7 +65,7 @@ Examples:
   codedgrad doctor examples/traces/stragglers.csv --plan    # would another scheme be faster?")
 )]
 pub(crate) struct DoctorArgs {
-    /// Folder of a run, its run.jsonl, or a CSV file of delays
+    /// Folder of a run or of recorded steps, a run.jsonl, or a CSV file of delays
     #[arg(value_name = "RUN|CSV")]
     input: String,
     /// Which of the folder's runs, from 0; the first if not given
@@ -134,7 +136,8 @@ impl Case {
     fn read(args: &DoctorArgs, output: &mut Output<'_>) -> Result<Self, Failure> {
         let path = Path::new(&args.input);
         let lines = path.extension().is_some_and(|extension| extension == "jsonl");
-        if Recorded::is_in(path) || lines && path.is_file() {
+        let of_ranks = Ranks::is_in(path);
+        if !of_ranks && Recorded::is_in(path) || lines && path.is_file() {
             let recorded = Recorded::read(path, args.number, true, output)?;
             // Beside a record under another name are other runs' files.
             let own = recorded.path.file_name().is_some_and(|name| name == RECORD);
@@ -152,18 +155,20 @@ impl Case {
         }
         if let Some(number) = args.number {
             return Err(Failure::Input(anyhow!(
-                "--run {number}: {} is no record of runs but a table of delays",
+                "--run {number}: {} is no record of runs but of delays",
                 args.input
             )));
         }
-        if args.input != STDIN && !path.is_file() {
+        if args.input != STDIN && !of_ranks && !path.is_file() {
             return Err(Failure::Input(anyhow!(
                 "{}: no such file; expected the folder of a run, its {RECORD}, or a CSV file of \
                  delays",
                 args.input
             )));
         }
-        suspicious::say_of_form(&args.input, output);
+        if !of_ranks {
+            suspicious::say_of_form(&args.input, output);
+        }
         let source = Source::open(&args.input, None, 0, false, output)?;
         let Told { rows, numbers, names, not_seen, .. } = source.told(usize::MAX, output)?;
         let record = Record::of_numbered_trace(numbers.into_iter().zip(rows)).or_input()?;

@@ -1,10 +1,10 @@
 //! `codedgrad keygen`: the certificates of a job.
 
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::layout::help;
 use crate::limits::WORKERS;
 use crate::output::Output;
 use crate::units::count;
-use crate::{Failure, OrInput, OrWork};
 use clap::Args;
 use codedgrad::transport::tcp::security::keygen;
 use std::path::PathBuf;

@@ -5,10 +5,10 @@ mod cells;
 mod figures;
 mod words;
 
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::layout::help;
 use crate::output::Output;
 use crate::units::count;
-use crate::{Failure, OrInput, OrWork};
 use clap::Args;
 use codedgrad::ids::{Rank, Seat};
 use codedgrad::mesh::{AxisOrder, Class, Layout, Mesh};

@@ -13,6 +13,7 @@ pub(crate) mod mesh;
 #[cfg(feature = "pages")]
 pub(crate) mod pages;
 pub(crate) mod planner;
+mod ranks;
 mod recorded;
 pub(crate) mod serve;
 pub(crate) mod simulate;

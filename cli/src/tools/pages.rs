@@ -1,8 +1,9 @@
 //! `codedgrad completions` and `codedgrad man`: what shells and `man` know of the commands.
 
+use crate::command_line;
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::layout::help;
 use crate::output::Output;
-use crate::{Failure, OrInput, OrWork, command_line};
 use anyhow::Context;
 use clap::Args;
 use clap_complete::Shell;

@@ -1,9 +1,9 @@
 //! Reads the record of a run: its steps, what happened beside them, and what its summary adds.
 
+use crate::failure::{Failure, OrInput};
 use crate::folder::{EVENTS, PLAN, RECORD, SERVED, SUMMARY};
 use crate::found;
 use crate::output::{Notes, Output};
-use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
 use codedgrad::doctor::{Record, RecordedStep, RunEvent};
 use serde::Deserialize;

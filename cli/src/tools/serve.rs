@@ -6,7 +6,8 @@ mod record;
 
 use crate::auto::{AutoSteps, probe, replan_every};
 use crate::board::Board;
-use crate::families;
+use crate::failure::{Failure, OrInput, OrWork};
+use crate::families::{self, RunScheme};
 use crate::folder::{RunFolder, SERVED};
 use crate::layout::help;
 use crate::limits::{self, ANY, WORKERS};
@@ -14,7 +15,6 @@ use crate::output::{Output, say};
 use crate::port::{self, ExchangeKind, Port, Secret, fresh_id, wire_format};
 use crate::signals::Asked;
 use crate::units::{at_least, count, seconds};
-use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use codedgrad::codes::SchemeSpec;
@@ -267,7 +267,7 @@ struct Plan {
     /// Number of the run.
     id: u64,
     workers: usize,
-    scheme: String,
+    scheme: RunScheme,
     join_wait_seconds: f64,
     return_wait_seconds: f64,
     max_wait_seconds: f64,
@@ -304,7 +304,7 @@ impl Plan {
         let plan = Self {
             id: fresh_id(),
             workers: args.workers.unwrap_or(0) as usize,
-            scheme: options.scheme.clone(),
+            scheme: RunScheme::parse(&options.scheme).or_input()?,
             join_wait_seconds: options.join_wait,
             return_wait_seconds: options.return_wait,
             max_wait_seconds: max_wait,
@@ -330,8 +330,7 @@ impl Plan {
         limits::not_negative("--max-wait", self.max_wait_seconds)?;
         limits::not_negative("--join-wait", self.join_wait_seconds)?;
         limits::not_negative("--return-wait", self.return_wait_seconds)?;
-        if self.scheme != AUTO {
-            let spec = families::scheme(&self.scheme).or_input()?;
+        if let Some(spec) = self.scheme.fixed() {
             spec.check_claim(self.workers).or_input()?;
         }
         self.auto.check()
@@ -339,20 +338,19 @@ impl Plan {
 
     /// The scheme that a run begins with, and what chooses another if something does.
     fn scheme(&self, folder: &RunFolder) -> Result<(SchemeSpec, Option<Auto>), Failure> {
-        if self.scheme == AUTO {
-            let mut auto = self.auto.auto();
-            for record in follow::recorded(folder)? {
-                auto.replay(&record);
-            }
-            return Ok((SchemeSpec::uncoded(), Some(auto)));
+        if let Some(spec) = self.scheme.fixed() {
+            return Ok((spec.clone(), None));
         }
-        Ok((families::scheme(&self.scheme).or_input()?, None))
+        let mut auto = self.auto.auto();
+        for record in follow::recorded(folder)? {
+            auto.replay(&record);
+        }
+        Ok((SchemeSpec::uncoded(), Some(auto)))
     }
 
     /// The run as far as it is known.
     fn builder(&self, folder: &RunFolder, resumed: bool) -> Result<Builder, Failure> {
         let (spec, auto) = self.scheme(folder)?;
-        let told = if auto.is_some() { AUTO.to_owned() } else { spec.to_string() };
         let waits = if resumed && self.facts.is_some() {
             self.return_wait_seconds
         } else {
@@ -362,7 +360,7 @@ impl Plan {
             .unmixed()
             .workers(self.workers)
             .run_number(self.id)
-            .job(serde_json::json!({ "scheme": told }).to_string())
+            .job(serde_json::json!({ "scheme": self.scheme }).to_string())
             // A round that waits for somebody to come back is open.
             .max_wait(port::patience(self.max_wait_seconds.max(self.return_wait_seconds)))
             .return_within(port::patience(self.return_wait_seconds))
@@ -402,8 +400,11 @@ impl ServeArgs {
             return Ok((plan, folder, address));
         };
         let folder = RunFolder::open(SERVED, path)?;
+        let fields: serde_json::Value = follow::read(&folder.plan())?;
+        if let Some(text) = fields["scheme"].as_str() {
+            families::check_known(text, &folder.plan(), None)?;
+        }
         let mut plan: Plan = follow::read(&folder.plan())?;
-        families::check_known(&plan.scheme, &folder.plan(), None)?;
         plan.check().map_err(|failure| failure.asked_by(&folder.plan()))?;
         if plan.over {
             return Err(Failure::Input(anyhow!("the run in {} is over", path.display())));
@@ -498,7 +499,7 @@ fn carry_out(
         Opened::Open(open) => (open.address(), open.status(), open.stopper()),
         Opened::Served(served) => (served.address(), served.status(), served.stopper()),
     };
-    let board = Board::new(&plan.scheme, plan.workers, (0, 0), Arc::clone(&status));
+    let board = Board::new(plan.scheme.text(), plan.workers, (0, 0), Arc::clone(&status));
     let metrics = args.metrics(&board)?;
     args.invite(address, folder)?;
     let look = Look::start(asked.clone(), (stopper, status), plan, args.events);

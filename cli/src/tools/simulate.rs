@@ -3,11 +3,13 @@
 use super::as_trained::{self, AsTrainedArgs, Asked};
 use super::source::Source;
 use super::suspicious;
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
+use crate::itself::RELEASE;
 use crate::layout::{Width, help};
 use crate::output::Output;
+use crate::pictures;
 use crate::units::{count, seconds};
-use crate::{Failure, OrInput, OrWork, RELEASE, pictures};
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use codedgrad::codes::SchemeSpec;
@@ -235,7 +237,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     });
     bar.finish_and_clear();
     let outcome = outcome.or_input()?;
-    let json = || shown(args, &rules, &*scheme, &outcome);
+    let json = || shown(args, &rules, (&spec, &*scheme), &outcome);
     let words = || words(args, &rules, &*scheme, &outcome);
     show(args, &grid, &outcome.job_finish_time, (&json, &words), output)
 }
@@ -335,7 +337,7 @@ fn rules(
 fn shown(
     args: &SimulateArgs,
     rules: &Rules,
-    scheme: &dyn Scheme,
+    (spec, scheme): (&SchemeSpec, &dyn Scheme),
     outcome: &SimulationOutcome,
 ) -> serde_json::Value {
     let time = outcome.round_time;
@@ -361,7 +363,7 @@ fn shown(
         "straggler_fraction": outcome.straggler_fraction,
     });
     name_origin(args, &mut shown);
-    if families::defers(&args.scheme) {
+    if families::defers(spec) {
         shown["deferred"] = json!(outcome.unfinished_fraction);
     }
     shown

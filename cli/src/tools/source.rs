@@ -1,13 +1,14 @@
 //! Where `simulate` and `plan` have their delays from: a preset, a file, standard input or a run.
 
 use super::called::{Called, Rounds};
+use super::ranks::Ranks;
 use super::recorded::Recorded;
 use super::suspicious;
 use super::trace::import::input::decoded;
 use super::trace::import::times::{Settled, Times};
 use super::trace::record::Recording;
+use crate::failure::{Failure, OrInput};
 use crate::output::Output;
-use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
 use codedgrad::delays::{DelayError, DelayRows, Growth, Preset, TraceReader, Unit, at_least};
 use std::io::{Cursor, Read};
@@ -77,6 +78,9 @@ impl Source {
                 .or_input()?;
             return Self::kept(text, "standard input", workers, true, output);
         }
+        if preset.is_none() && Ranks::is_in(path) {
+            return Self::of_ranks(path, workers, output);
+        }
         if preset.is_none() && Recorded::is_in(path) {
             let (csv, recorded) = Recording::as_text(path, grown, output)?;
             let kept = Self::kept(csv, &format!("the record of {name}"), workers, false, output)?;
@@ -107,6 +111,33 @@ impl Source {
             recorded: None,
             called,
             is_trace: true,
+        })
+    }
+
+    /// The steps of another trainer's ranks, of so many of them if that is said.
+    fn of_ranks(
+        folder: &Path,
+        workers: Option<usize>,
+        output: &mut Output<'_>,
+    ) -> Result<Self, Failure> {
+        let Ranks { mut rows, called } = Ranks::read(folder, output)?;
+        let ranks = called.workers.len();
+        let workers = workers.unwrap_or(ranks);
+        if workers > ranks {
+            return Err(Failure::Input(anyhow!(
+                "{} has {ranks} ranks, not {workers}",
+                folder.display()
+            )));
+        }
+        rows.iter_mut().for_each(|row| row.truncate(workers));
+        Ok(Self {
+            preset: None,
+            workers,
+            rows: Rows::Kept(rows),
+            recorded: None,
+            called: Some(called),
+            // They were taken before others are waited for.
+            is_trace: false,
         })
     }
 

@@ -1,9 +1,9 @@
 //! How a coordinator's run is going: kept at the coordinator, shown by it over HTTP, asked for by
 //! `codedgrad status`.
 
+use crate::failure::{Failure, OrWork};
 use crate::layout::{Column, Table, Width, help};
 use crate::output::{Output, is_harmful};
-use crate::{Failure, OrWork};
 use anyhow::Context;
 use clap::Args;
 use codedgrad::ids::Worker;

@@ -12,9 +12,9 @@ use super::source::Source;
 use super::suspicious;
 use crate::units::{at_least, count};
 
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::layout::help;
 use crate::output::Output;
-use crate::{Failure, OrInput, OrWork};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use codedgrad::delays::{

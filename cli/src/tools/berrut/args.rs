@@ -1,6 +1,6 @@
 //! The flags of `codedgrad berrut`, and what they ask for of the library.
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::layout::help;
 use crate::units::{at_least, count};
 use anyhow::anyhow;

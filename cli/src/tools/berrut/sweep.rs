@@ -3,10 +3,10 @@
 
 use super::args::BerrutArgs;
 use super::scene::Scene;
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::folder::{PLAN, RunFolder};
 use crate::output::Output;
 use crate::pictures::{Panel, panels};
-use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use codedgrad::codes::berrut::trial::Trial;
 use codedgrad::codes::berrut::{BerrutCode, BerrutError, Encoder, Interpolant, Points};

@@ -1,7 +1,7 @@
 //! What there is to say of a scheme that is no matrix: its load, its delay, and what it tolerates.
 
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::output::Output;
-use crate::{Failure, OrInput, OrWork};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::SchemeFacts;
 use serde::Serialize;

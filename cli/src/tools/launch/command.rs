@@ -1,7 +1,8 @@
 //! What each worker is: a program, its arguments, and its environment.
 
 use super::LaunchArgs;
-use crate::{Failure, Itself};
+use crate::failure::Failure;
+use crate::itself::Itself;
 use anyhow::anyhow;
 use std::env;
 use std::ffi::{OsStr, OsString};

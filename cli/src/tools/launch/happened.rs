@@ -1,7 +1,7 @@
 //! What the launcher is told: events of its coordinator, and signals.
 
+use crate::failure::{Failure, OrWork};
 use crate::tools::serve::events::Event;
-use crate::{Failure, OrWork};
 use anyhow::Context;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};

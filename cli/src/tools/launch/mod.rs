@@ -14,13 +14,14 @@ mod screen;
 mod watch;
 
 use super::serve::Options;
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::folder::{RunFolder, SERVED};
+use crate::itself::Itself;
 use crate::layout::help;
 use crate::limits::WORKERS;
 use crate::output::{self, say};
 use crate::port::{TOKEN, patience};
 use crate::units::{count, seconds};
-use crate::{Failure, Itself, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use codedgrad::transport::tcp::security::Keys;

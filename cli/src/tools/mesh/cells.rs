@@ -1,12 +1,12 @@
 //! Delays of ranks as delays of workers: a cell is as late as its latest rank. One with a rank
 //! whose delay is not known is not known, one with a rank that never answered never answers.
 
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::limits::WORKERS;
 use crate::output::Output;
 use crate::tools::planner::quoted;
 use crate::tools::suspicious;
 use crate::tools::trace::to_output;
-use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use codedgrad::delays::{Preset, TraceReader, write_row};
 use codedgrad::ids::Rank;

@@ -6,6 +6,7 @@ use super::record::RecordFile;
 use crate::board::{Beside, Board};
 use crate::clock::{now, unix_seconds};
 use crate::events::EventFile;
+use crate::failure::{Failure, OrInput, OrWork};
 use crate::folder::{LineFile, RECORD, RunFolder};
 use crate::layout::Width;
 use crate::legs::{LegSummary, legs};
@@ -16,7 +17,6 @@ use crate::signals::Asked;
 use crate::steps::{Decided, FaultLine, Spread, late, tell, unverified};
 use crate::tools::doctor;
 use crate::tools::status::Throughput;
-use crate::{Failure, OrInput, OrWork};
 use anyhow::Context;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::train::{AUTO, Flow, Happened, Happening, Observer, StepRecord, Stopper, Waiting};
@@ -311,7 +311,7 @@ impl<'a> Follower<'a> {
             board,
             look,
             asked: asked.clone(),
-            scheme: plan.scheme.clone(),
+            scheme: plan.scheme.to_string(),
             workers: plan.workers,
             facts: RunFacts::default(),
             record: None,

@@ -10,11 +10,11 @@ mod tables;
 pub(crate) mod times;
 
 use super::to_output;
+use crate::failure::{Failure, OrWork};
 use crate::layout::help;
 use crate::output::Output;
 use crate::tools::called::{Called, Rounds};
 use crate::tools::suspicious;
-use crate::{Failure, OrWork};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::delays::{at_least, write_row};

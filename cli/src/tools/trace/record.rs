@@ -1,11 +1,11 @@
 //! A training run's record, made into a trace.
 
+use crate::failure::{Failure, OrWork};
 use crate::families;
 use crate::folder::PLAN;
 use crate::output::Output;
 use crate::port::ADDRESS;
 use crate::tools::recorded::Recorded;
-use crate::{Failure, OrWork};
 use codedgrad::delays::{Growth, write_row};
 use codedgrad::doctor::{AnswerRows, Known, examine};
 use serde::Deserialize;

@@ -3,9 +3,9 @@
 use super::input::Input;
 use super::names;
 use super::times::Times;
+use crate::failure::{Failure, OrInput};
 use crate::output::Output;
 use crate::tools::status::plain;
-use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
 use codedgrad::delays::{Comma, time_in};
 use regex_lite::{Captures, Match, Regex};

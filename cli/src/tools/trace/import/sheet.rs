@@ -1,8 +1,8 @@
 //! Tables of cells, with any separators between these.
 
 use super::input::Input;
+use crate::failure::{Failure, OrInput};
 use crate::tools::status::plain;
-use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
 use codedgrad::delays::{Comma, time_in};
 use csv::{ByteRecord, Reader, ReaderBuilder};

@@ -3,7 +3,7 @@
 use super::names;
 use super::sheet::{Sheet, listed, shortened};
 use super::times::{Times, join};
-use crate::Failure;
+use crate::failure::Failure;
 use crate::output::Output;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

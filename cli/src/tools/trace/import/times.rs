@@ -1,7 +1,7 @@
 //! Times of rounds and workers as they are read, in any order, and which of them make a trace.
 
 use super::names::{canonical, natural};
-use crate::Failure;
+use crate::failure::Failure;
 use crate::output::Output;
 use crate::tools::status::plain;
 use anyhow::anyhow;
@@ -145,7 +145,7 @@ impl Times {
 
     /// Takes in what a worker took in a round. What is told again counts; what is no number tells
     /// nothing but that both exist.
-    pub(super) fn insert(&mut self, round: &str, worker: &str, time: f64) -> Result<(), Failure> {
+    pub(crate) fn insert(&mut self, round: &str, worker: &str, time: f64) -> Result<(), Failure> {
         let (round, worker) = (self.rounds.id(round), self.workers.id(worker));
         if round == self.cells.len() {
             let usual = self.workers.names.len();

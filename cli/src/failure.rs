@@ -1,0 +1,95 @@
+//! Why a command ends early, with which status and in what words.
+
+use crate::{limits, output};
+use anyhow::anyhow;
+
+/// What ends a command early.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Usage or input that cannot be right: exit status 2.
+    Input(anyhow::Error),
+    /// Work that could not be done: exit status 1.
+    Work(anyhow::Error),
+    /// Another process does this one's work: exit status 4.
+    #[cfg_attr(not(feature = "trainer"), expect(dead_code, reason = "only workers are replaced"))]
+    Replaced(anyhow::Error),
+    /// What it is was said already: this exit status.
+    Said(u8),
+}
+
+/// Marks errors of what the user gave.
+pub(crate) trait OrInput<T> {
+    fn or_input(self) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<anyhow::Error>> OrInput<T> for Result<T, E> {
+    fn or_input(self) -> Result<T, Failure> {
+        self.map_err(|error| Failure::Input(error.into()))
+    }
+}
+
+/// Marks errors of what the program does.
+pub(crate) trait OrWork<T> {
+    fn or_work(self) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<anyhow::Error>> OrWork<T> for Result<T, E> {
+    fn or_work(self) -> Result<T, Failure> {
+        self.map_err(|error| Failure::Work(error.into()))
+    }
+}
+
+/// Why a command line gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ended {
+    /// What [`crate::execute`] would have given back: 1 failed at work, 2 bad usage or input.
+    pub status: u8,
+    /// The error and its causes, without the name of the program.
+    pub message: String,
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Self {
+        let (error, status) = match failure {
+            Failure::Input(error) => (error, 2),
+            Failure::Work(error) => (error, 1),
+            Failure::Replaced(error) => (error, 4),
+            Failure::Said(status) => (anyhow!("it has said why"), status),
+        };
+        Self { status, message: told(&error) }
+    }
+}
+
+impl From<clap::Error> for Ended {
+    fn from(error: clap::Error) -> Self {
+        let text = error.render().to_string();
+        // Who calls a function reads another manual than the command's.
+        let end = ["\n\nUsage:", "\n\nFor more information"].map(|mark| text.find(mark));
+        let text = end.into_iter().flatten().min().map_or(&*text, |end| &text[..end]);
+        let message = text.strip_prefix("error: ").unwrap_or(text).trim_end().to_owned();
+        Self { status: u8::try_from(error.exit_code()).unwrap_or(2), message }
+    }
+}
+
+/// Whether the reader of the output has left.
+pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
+    // Connections break too, but such an error says of which it is.
+    let written = error.chain().next().and_then(|error| error.downcast_ref::<std::io::Error>());
+    written.is_some_and(output::is_closed)
+}
+
+/// An error with its causes, but those that it already tells of.
+pub(crate) fn told(error: &anyhow::Error) -> String {
+    let text = error.chain().fold(String::new(), |text, cause| match cause.to_string() {
+        cause if text.is_empty() => cause,
+        cause if text.contains(&cause) => text,
+        cause => format!("{text}: {cause}"),
+    });
+    match limits::of_system(&text) {
+        Some(limit) if !text.contains(limit) => {
+            format!("{text}; `{limit}` says how much is allowed")
+        }
+        _ => text,
+    }
+}

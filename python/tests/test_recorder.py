@@ -1,0 +1,203 @@
+"""`codedgrad.record`: what it writes beside a loop that knows nothing of it, and what that is for."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import codedgrad  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+# A loop under DistributedDataParallel. Worker SLOW sleeps for 200 ms where WHERE says.
+LOOP = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+import codedgrad
+
+folder, where, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+dist.init_process_group("gloo")
+slow = dist.get_rank() == 1
+torch.set_num_threads(1)
+torch.manual_seed(0)
+
+
+class Late(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(0.2)
+        return gradient
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6)))
+
+    def forward(self, x):
+        for number, layer in enumerate(self.layers):
+            x = layer(x)
+            if slow and where == "backward" and number == 3:
+                x = Late.apply(x)
+        if slow and where == "forward":
+            time.sleep(0.2)
+        return x
+
+
+model = DDP(Model())
+optimizer = torch.optim.AdamW(model.parameters())
+codedgrad.record(model, optimizer, folder)
+for step in range(steps):
+    if slow and where == "loader":
+        time.sleep(0.2)
+    x = torch.randn(8, 64)
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def rows_of(path: Path) -> List[Dict[str, str]]:
+    lines = path.read_text().splitlines()
+    assert lines[0].startswith("# host "), lines[0]
+    return list(csv.DictReader(lines[1:]))
+
+
+def doctor(folder: Path) -> Any:
+    said = subprocess.run(
+        [sys.executable, "-m", "codedgrad", "doctor", str(folder), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(said.stdout), said.stderr
+
+
+@pytest.mark.parametrize("where", ["loader", "forward", "backward"])
+def test_the_slow_rank_of_a_ddp_job_is_named(tmp_path: Path, where: str) -> None:
+    script, folder = tmp_path / "loop.py", tmp_path / "steps"
+    script.write_text(LOOP)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--standalone"]
+    subprocess.run(
+        [*command, str(script), str(folder), where, "12"],
+        check=True,
+        capture_output=True,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    for rank in range(3):
+        rows = rows_of(folder / f"rank-{rank}.csv")
+        assert [int(row["step"]) for row in rows] == list(range(12))
+        for row in rows[1:]:
+            stamps = [float(row[name]) for name in ("began", "forward", "first", "last", "ended")]
+            assert stamps == sorted(stamps)
+    found, notes = doctor(folder)
+    worst = found["worst_workers"]
+    assert worst[0] == 1 or worst[0].get("worker") == 1, found
+    parts = re.search(
+        r"rank 1: .* s a step, of them (.*) s loading, (.*) s forward, (.*) s backward", notes
+    )
+    assert parts is not None, notes
+    of = dict(zip(["loader", "forward", "backward"], map(float, parts.groups())))
+    assert max(of, key=of.__getitem__) == where, notes
+    planned = subprocess.run(
+        [sys.executable, "-m", "codedgrad", "plan", "--delays", str(folder), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(planned.stdout)["workers"] == 3
+
+
+def trained(folder: Path, steps: int) -> codedgrad.Recorder:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    recorder = codedgrad.record(model, optimizer, folder)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    return recorder
+
+
+def test_a_start_of_its_own_has_files_of_its_own(tmp_path: Path) -> None:
+    with trained(tmp_path, 3):
+        pass
+    trained(tmp_path, 5).close()
+    assert len(rows_of(tmp_path / "rank-0.csv")) == 3
+    assert len(rows_of(tmp_path / "rank-0.start-1.csv")) == 5
+    found, notes = doctor(tmp_path)
+    assert found["steps"] == 4 and "started 2 times" in notes
+
+
+def test_after_the_first_step_only_the_hooks_of_buckets_are_left(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(20)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with codedgrad.record(model, optimizer, tmp_path):
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+        hooked = [each for each in model.parameters() if each._backward_hooks]
+        # The first one's gradient comes last, the last one's first.
+        assert len(hooked) == 2
+    assert not any(each._backward_hooks for each in model.parameters())
+    assert not optimizer._optimizer_step_pre_hooks and not model._forward_pre_hooks
+
+
+def test_an_error_of_the_recorder_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    trained(tmp_path / "file" / "steps", 3).close()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.startswith("codedgrad.record is off, and the job goes on")
+    frozen = torch.nn.Linear(2, 2).requires_grad_(False)
+    codedgrad.record(frozen, torch.optim.SGD([torch.ones(1)], lr=1.0), tmp_path)
+    assert "no parameter that takes a gradient" in capsys.readouterr().err
+    assert not list(tmp_path.glob("rank-*.csv"))
+
+
+FULL = """
+import resource, signal, sys
+import torch
+import codedgrad
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
+codedgrad._torch_recorder._FLUSH_SECONDS = 0.0
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+recorder = codedgrad.record(model, optimizer, sys.argv[1])
+for step in range(30):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print("trained")
+"""
+
+
+def test_a_full_disk_ends_nothing(tmp_path: Path) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", "import codedgrad._torch_recorder\n" + FULL, str(tmp_path / "steps")],
+        capture_output=True,
+        text=True,
+    )
+    assert said.returncode == 0 and said.stdout == "trained\n", said.stderr
+    assert said.stderr.count("codedgrad.record is off") == 1, said.stderr
+    found, _ = doctor(tmp_path / "steps")
+    assert 2 <= found["steps"] < 30
