@@ -336,9 +336,8 @@ fn first_step(scene: &Scene, worker: &mut Bare) {
     }
 }
 
-#[test]
-fn a_run_goes_on_whatever_strangers_and_workers_do() {
-    let abuses: Vec<_> = [strangers(), callers(), workers()].concat();
+/// A run of which each of these happens once, whose gradients are those of one without them.
+fn goes_on(abuses: Vec<Abuse>) {
     let job = Job {
         scheme: "groups:s=1",
         length: CHUNK + 77,
@@ -371,6 +370,22 @@ fn a_run_goes_on_whatever_strangers_and_workers_do() {
         log.faults
     );
     assert!(honest.into_iter().all(|worker| worker.join().unwrap() == parameters));
+}
+
+// Three runs, for most of their time is what a silent connection is allowed.
+#[test]
+fn a_run_goes_on_with_strangers_about() {
+    goes_on(strangers());
+}
+
+#[test]
+fn a_run_goes_on_with_callers_about_that_are_no_workers_of_it() {
+    goes_on(callers());
+}
+
+#[test]
+fn a_run_goes_on_with_workers_that_go_wrong() {
+    goes_on(workers());
 }
 
 /// A run of one chunk per gradient, in which a worker does something at step 1 and is gone at step
