@@ -1,5 +1,5 @@
 //! What is tried with any bytes: by the fuzzer in `fuzz_targets`, and with the seeds in
-//! tests/fuzz_corpus.rs.
+//! tests/tcp/fuzz_corpus.rs.
 
 use codedgrad::doctor::{Known, Record, RecordedStep, examine};
 use codedgrad::transport::wire::{

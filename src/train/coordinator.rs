@@ -30,7 +30,6 @@ use inbox::Inbox;
 use judging::Judging;
 pub use judging::{Judge, Judged};
 use record::Journal;
-pub(super) use record::median;
 pub use record::{
     DecodeRecord, DoubtRecord, Flow, Observer, Outcome, Progress, RoundRecord, RunError, StepRecord,
 };
@@ -41,6 +40,7 @@ pub use spent::SpentRecord;
 pub(super) use stopper::LOOK;
 pub use stopper::Stopper;
 use waiting::Watchdog;
+pub(super) use waiting::median;
 pub use waiting::{MissingWorker, Waiting};
 
 use super::run_clock::{Abandoned, Arrival, Next, RunClock};

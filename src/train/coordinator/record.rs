@@ -2,7 +2,7 @@
 
 use super::happened::Happened;
 use super::spent::SpentRecord;
-use super::waiting::Waiting;
+use super::waiting::{Waiting, median};
 use super::{Coordinator, Folding};
 use crate::codes::Report;
 use crate::codes::sequential::by_worker;
@@ -43,13 +43,6 @@ impl RoundRecord {
     pub fn median_arrival(&self) -> Option<f64> {
         median(self.arrivals.iter().flatten().copied())
     }
-}
-
-/// The middle of some numbers, the greater one of two.
-pub(in crate::train) fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = numbers.into_iter().collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
 }
 
 /// How good the decode of a step was, in its record.

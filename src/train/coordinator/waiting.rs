@@ -1,6 +1,5 @@
 //! What a run waits for: the round that is open, who hangs, and whether it takes too long.
 
-use super::record::median;
 use super::{Coordinator, Flow, Happening, Observer, RoundRecord};
 use crate::ids::{Worker, WorkerSet, named};
 use crate::schedulers::OpenRound;
@@ -19,6 +18,13 @@ const STUCK_TIMES: f64 = 10.0;
 /// A trainer hangs that drops nothing for so many seconds, and so many times a usual answer.
 const HANGS_SECONDS: f64 = 60.0;
 const HANGS_TIMES: f64 = 20.0;
+
+/// The middle of some numbers, the greater one of two.
+pub(in crate::train) fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = numbers.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
 
 /// A worker that has not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,0 +1,117 @@
+//! The examples of README.md, of the documents and of every `--help` run as they are written, in a
+//! folder that has the repository's `examples/` and `docs/`.
+//!
+//! Training is made short by flags at the end of a line (fewer steps of a smaller model). Commands
+//! that wait for others ([`WAITING`]), and what resumes or needs a run that only they would leave,
+//! are only parsed here; `tcp.rs` and `launch/` run such lines.
+#![cfg(all(feature = "trainer", unix))]
+
+use crate::program::{COMMANDS, MODEL, codedgrad, text};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const WAITING: [&str; 5] = ["coordinator", "worker", "serve", "run", "status"];
+/// Fewer lines than that were not found where they stand.
+const LINES_LEAST: usize = 50;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Lines that a shell would take as one.
+fn joined(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for line in text.lines() {
+        let whole = lines.last_mut().unwrap();
+        match line.trim().strip_suffix('\\') {
+            Some(start) => *whole += &format!("{start} "),
+            None => {
+                *whole += line.trim();
+                lines.push(String::new());
+            }
+        }
+    }
+    lines
+}
+
+/// The command of a line, without what is said of it.
+fn command(line: &str) -> Option<String> {
+    let line = line.trim_start_matches("$ ");
+    let command = line.split(" #").next().unwrap_or(line).trim_end().trim_end_matches(" &");
+    (command == "codedgrad" || command.starts_with("codedgrad ")).then(|| command.to_owned())
+}
+
+/// What README.md and the documents have in blocks of shell.
+fn of_documents() -> Vec<String> {
+    let mut pages = vec![root().join("README.md")];
+    pages.extend(fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()));
+    pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
+    pages.sort();
+    let mut found = Vec::new();
+    for page in pages {
+        let text = fs::read_to_string(page).unwrap();
+        for block in text.split("\n```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next()) {
+            found.extend(joined(block).iter().filter_map(|line| command(line)));
+        }
+    }
+    found
+}
+
+/// What the help of a command shows.
+fn of_help(name: &str) -> Vec<String> {
+    let output = codedgrad(&root(), &[name, "--help"]);
+    let help = text(&output.stdout);
+    let examples = help.split_once("\nExamples:\n").map_or("", |(_, examples)| examples);
+    joined(examples).iter().filter_map(|line| command(line)).collect()
+}
+
+/// The line as it is tried.
+fn tried(line: &str) -> String {
+    let mut words = line.split(' ').skip(1);
+    let name = words.next().unwrap_or("train");
+    if WAITING.contains(&name) || line.contains("--resume") || line == "codedgrad" {
+        // What comes after a program is the program's.
+        let programs = [" train.py", " torchrun", " -m "];
+        let end = programs.iter().filter_map(|program| line.find(program)).min();
+        let end = end.filter(|_| name == "run").unwrap_or(line.len());
+        return format!("{} --help", &line[..end]);
+    }
+    if name != "train" {
+        return line.to_owned();
+    }
+    let mut short = format!("{line} {MODEL} --steps 4");
+    for (flag, value) in [("--clock", "virtual"), ("--step-seconds", "0.01")] {
+        if !line.contains(flag) {
+            short += &format!(" {flag} {value}");
+        }
+    }
+    short
+}
+
+#[test]
+fn every_example_runs_as_it_is_written() {
+    let home = tempfile::tempdir().unwrap();
+    for folder in ["examples", "docs"] {
+        std::os::unix::fs::symlink(root().join(folder), home.path().join(folder)).unwrap();
+    }
+    let lines: Vec<String> =
+        of_documents().into_iter().chain(COMMANDS.into_iter().flat_map(of_help)).collect();
+    assert!(lines.len() >= LINES_LEAST, "{} examples", lines.len());
+    // Runs first, since others look at what they leave. Keys are made once for each place.
+    let (train, others): (Vec<_>, Vec<_>) =
+        lines.iter().partition(|line| line.starts_with("codedgrad train"));
+    for line in train.into_iter().chain(others) {
+        let _ = fs::remove_dir_all(home.path().join("keys"));
+        let script = format!("codedgrad() {{ \"$PROGRAM\" \"$@\"; }}; {}", tried(line));
+        let output = Command::new("bash")
+            .args(["-c", &script])
+            .env("PROGRAM", env!("CARGO_BIN_EXE_codedgrad"))
+            .env("SLURM_NTASKS", "8")
+            .current_dir(home.path())
+            .output()
+            .unwrap();
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{line}\n(as {})\n{said}", tried(line));
+    }
+}

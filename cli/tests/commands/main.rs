@@ -1,0 +1,23 @@
+//! The program as its users meet it, by command and subject. One program: what takes long is to
+//! link it. `launch` is one of its own, whose file is the worker that is launched; so is
+//! `wrong_decoder`, which is a program with a code of its own.
+
+mod berrut;
+mod cluster;
+mod command;
+mod doctor;
+mod examples;
+mod import;
+mod manners;
+mod mesh;
+mod plan;
+mod predicted;
+mod processes;
+mod program;
+mod public_files;
+mod records;
+mod run_folders;
+mod serving;
+mod tcp;
+mod trace;
+mod turns;

@@ -1,0 +1,12 @@
+//! What needs no feature of the library and no socket, by subject: what is predicted and examined,
+//! and runs over threads. One program: what takes long is to link it.
+
+mod auto;
+mod doctor;
+mod folded_moe;
+mod hanging;
+mod mesh;
+mod over_engine;
+mod planner;
+mod simulator;
+mod spent;
