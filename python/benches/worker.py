@@ -45,6 +45,7 @@ def resident_worker(pipe: Any, where: Dict[str, Any], options: argparse.Namespac
     import codedgrad.torch as coded
 
     torch.set_num_threads(1)
+    torch.manual_seed(1)
     width = 1024
     layers = max(1, int(options.numbers) // width**2)
     # What computing anything once takes belongs to nobody.
@@ -140,7 +141,7 @@ def threads(options: argparse.Namespace) -> Dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description="What a worker takes of its host.")
     parser.add_argument("what", choices=["resident", "threads"])
     parser.add_argument("--numbers", type=float, default=20e6)
     parser.add_argument("--steps", type=int, default=20)

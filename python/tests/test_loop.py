@@ -815,7 +815,7 @@ def test_ctrl_c_ends_a_wait() -> None:
 
 
 THREADS = """
-import sys
+import sys, time
 from pathlib import Path
 from codedgrad import loop
 
@@ -823,12 +823,20 @@ def carriers():
     names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
     return names.count("codedgrad-io\\n")
 
-told = int(sys.argv[1]) or None
+def counted(expected):
+    # A thread has its name only some time after it has begun.
+    for _ in range(1000):
+        if carriers() == expected:
+            break
+        time.sleep(0.01)
+    return carriers()
+
+told, expected = int(sys.argv[1]) or None, int(sys.argv[2])
 more = dict(workers=1, units=1, steps=1, length=1)
 with loop.serve("uncoded", io_threads=told, **more) as run:
-    before = carriers()
+    before = counted(expected)
     worker = loop.join([(1,)], units=1, steps=1, address=run.address, token=run.token)
-    print(before, carriers() - before)
+    print(before, counted(2 * expected) - before)
     run.stop()
     run.wait(30)
     worker.close()
@@ -837,18 +845,18 @@ with loop.serve("uncoded", io_threads=told, **more) as run:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted by /proc")
 def test_how_many_threads_carry_bytes_is_a_setting() -> None:
-    def found(told: int, variable: str) -> "subprocess.CompletedProcess[str]":
+    def found(told: int, variable: str, right: int = 0) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-c", THREADS, str(told)],
+            [sys.executable, "-c", THREADS, str(told), str(right)],
             env={**os.environ, "CODEDGRAD_IO_THREADS": variable},
             capture_output=True,
             text=True,
         )
 
-    assert found(0, "3").stdout == "3 3\n"
-    assert found(5, "3").stdout == "5 5\n"
+    assert found(0, "3", 3).stdout == "3 3\n"
+    assert found(5, "3", 5).stdout == "5 5\n"
     usual = min(max(len(os.sched_getaffinity(0)) // 2, 1), 4)
-    assert found(0, "").stdout == f"{usual} {usual}\n"
+    assert found(0, "", usual).stdout == f"{usual} {usual}\n"
     for told, variable in ((0, "many"), (0, "0"), (257, "")):
         ended = found(told, variable)
         assert ended.returncode == 1
