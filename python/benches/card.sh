@@ -13,6 +13,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 if [ "$DEVICE" = fake ]; then export PYTHONPATH="$here/../tests${PYTHONPATH:+:$PYTHONPATH}"; fi
 if [ "$DEVICE" = cuda ]; then SIZES=${SIZES:-"100e6 1e9"} BYTES=${BYTES:-4e9}; else SIZES=${SIZES:-2e6} BYTES=${BYTES:-8e6}; fi
 # cuBLAS has the same bits twice only with a workspace of its own.
+# The CPU's sums depend on its threads, of which `codedgrad run` gives each worker its share.
+export OMP_NUM_THREADS=1
 export CUBLAS_WORKSPACE_CONFIG=:4096:8 PYTHONDONTWRITEBYTECODE=1
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
