@@ -18,8 +18,8 @@ from ._units import Micro
 class Arrays(ABC):
     """A replica's arrays, in the order of the gradient's layout.
 
-    Of a unit `prepare` and `collect` are called, in this order; of a decided step `show` or `hide`,
-    and `applied` after its body.
+    Of a unit `prepare` and `collect` are called, in this order, and `settle` after the last one of
+    a task; of a decided step `show` or `hide`, and `applied` after its body.
     """
 
     #: How a unit is shown to the user.
@@ -30,7 +30,8 @@ class Arrays(ABC):
     @abstractmethod
     def collect(self, micro: Micro, native: _native.Worker) -> List[bool]:
         """Hands over the gradient of the unit that was computed, times its coefficient: by
-        `native.take`, unless `native.ready` has had it. Gives back which arrays have one."""
+        `native.take`, unless `native.ready` has had it; now, or in its turn before `settle` comes
+        back. Gives back which arrays have one."""
 
     @abstractmethod
     def show(self, there: List[bool], factor: float, native: _native.Worker) -> None:
@@ -71,7 +72,11 @@ class Arrays(ABC):
         """Seeds the random numbers that the user draws from the library."""
 
     def prepare(self, micro: Micro, native: _native.Worker) -> None:
-        """Before a unit is computed."""
+        """Before a unit is computed: `native.part`, when the unit before is handed over."""
+        native.part()
+
+    def settle(self) -> None:
+        """Waits until all units that were collected are handed over."""
 
     def applied(self) -> None:
         """A decided step's body is over, and was reported."""

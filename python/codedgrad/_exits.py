@@ -11,7 +11,7 @@ from . import _native
 # What helps where a worker differs from the run.
 _HINTS = {
     "layout": "it is of the names, shapes and formats of what is trained, of the kinds of optimizers "
-    "and their groups, and the names in state=",
+    "and their groups (and whether those are fused, foreach or capturable), and the names in state=",
     "not trained": "frozen parameters must be the same on all workers",
     "to begin with": "build the model from one seed on all workers, or load one checkpoint; buffers "
     "count too",

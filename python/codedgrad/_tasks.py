@@ -20,6 +20,7 @@ class Task:
         self.batch = batch
         self._session = session
         self._scalars = TaskScalars(session.scalars)
+        self._parts = session.native.parts()
         self._taken = 0
         self._began = session.tally.lap()
 
@@ -27,10 +28,10 @@ class Task:
         """The next unit, whose random numbers are seeded; none when all are taken, or nobody waits
         for the task any more."""
         session = self._session
-        part = session.native.part()
-        if part is None:
+        if self._taken == len(self._parts) or not session.native.wanted():
             return None
         arrays = session.arrays
+        part = self._parts[self._taken]
         micro = arrays.micro(session.settings, self.batch, self.step, part)
         session.parting.unit = micro
         session.seed_unit(self.batch, micro.unit)
@@ -52,6 +53,9 @@ class Task:
 
     def submit(self) -> None:
         """Hands the task in."""
+        began = self._session.tally.lap()
+        self._session.arrays.settle()
+        self._session.tally.seconds["take"] += self._session.tally.lap() - began
         wanted = self._session.native.submit(self._scalars.tail())
         self._session.tally.counts["units" if wanted else "abandoned"] += self._taken
 

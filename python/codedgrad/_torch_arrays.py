@@ -12,7 +12,8 @@ from torch import nn
 from . import _native
 from ._arrays import Arrays
 from ._states import Progress, State
-from ._torch_host import HandOver, digest
+from ._torch_digest import digest
+from ._torch_host import HandOver
 from ._torch_model import mark_joined, trained_of
 from ._torch_overlap import Announcer
 from ._torch_replica import Replica
@@ -20,6 +21,13 @@ from ._torch_scaler import GradScaler
 from ._torch_staging import transfer_of
 from ._torch_watch import Agreed, Schedules
 from ._units import Micro as _Micro
+from ._warn import warn
+
+
+_GRAPHS = (
+    "A captured CUDA graph with a backward pass in it writes to the gradients that parameters had "
+    "when it was captured, and no unit has those: capture by torch.cuda.make_graphed_callables"
+)
 
 
 class Micro(_Micro):
@@ -58,6 +66,8 @@ class TorchArrays(Arrays):
         self._overlap = overlap
         self._device = self._parameters[0].device.type
         self._transfer = transfer_of(self._parameters)
+        # Until the first unit: whose gradients a captured CUDA graph may have been given.
+        self._before = [each.grad is not None for each in self._parameters]
         # Made when a run is joined: hooks in the user's objects.
         self.announcer: Optional[Announcer] = None
         self._hooks: List[Any] = []
@@ -94,7 +104,7 @@ class TorchArrays(Arrays):
     def prepare(self, micro: _Micro, native: _native.Worker) -> None:
         self._agreed.unit_begins(micro)
         self.hide()
-        self._transfer.begin()
+        self._transfer.begin(native.part)
         assert self.announcer is not None
         useful = self._overlap and (self._transfer.early or native.in_parts())
         ready = partial(self._ready, native, micro.coefficient / self._scale())
@@ -120,12 +130,29 @@ class TorchArrays(Arrays):
         self._agreed.unit_ends(micro)
         found = any(parameter.grad is not None for parameter in self._parameters)
         if not found and not micro.empty:
+            graphs = "" if self._device == "cpu" else f". {_GRAPHS}"
             raise RuntimeError(
                 f"unit {micro.unit} of batch {micro.batch} left no gradient in any parameter: call "
                 "loss.backward() in the inner loop, or micro.nothing() if it has no loss on purpose"
+                f"{graphs}"
             )
         factor = micro.coefficient / self._scale()
-        return self._transfer.collect(partial(self._take, native, factor))
+        there = self._transfer.collect(partial(self._take, native, factor))
+        self._warn_of_graphs(there)
+        return there
+
+    def _warn_of_graphs(self, there: List[bool]) -> None:
+        """Says so, after the first unit, if some gradients may have gone where nobody looks."""
+        before, self._before = self._before, []
+        missing = sum(had and not has for had, has in zip(before, there))
+        if missing and self._device != "cpu":
+            warn(
+                f"{missing} parameters had a gradient when the run was joined, and have none of its "
+                f"first unit. {_GRAPHS}"
+            )
+
+    def settle(self) -> None:
+        self._transfer.settle()
 
     def _scale(self) -> float:
         """What gradients are divided by when they are taken."""

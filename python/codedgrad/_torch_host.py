@@ -1,4 +1,4 @@
-"""Tensors as memory of the host: gradients, digests, and states as they are sent.
+"""Tensors as memory of the host: gradients, and states as they are sent.
 
 Whatever leaves a tensor for the native module, or comes back into one, goes through here, and where
 the tensors are an accelerator's through `_torch_staging`.
@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from . import _native
-
 FORMATS = {
     torch.float32: "float32",
     torch.bfloat16: "bfloat16",
@@ -26,13 +24,16 @@ FORMATS = {
 
 # Takes arrays of some parameters, from one place on, in the host's memory.
 HandOver = Callable[[int, List[Any]], None]
+# Whoever takes them goes on to the next unit: those of the one before are all there.
+Next = Callable[[], None]
 
 
 class Transfer(ABC):
     """The way of some parameters' gradients into the host's memory, and back.
 
     Of a unit come `begin`, `out` for whatever gradients are final while its backward pass goes on,
-    and `collect`; of a decided step `into`, and `back` when what it gave is written.
+    and `collect`, and `settle` after the last one of a task; of a decided step `into`, and `back`
+    when what it gave is written.
     """
 
     @property
@@ -40,8 +41,9 @@ class Transfer(ABC):
         """Whether `out` is of use also where nothing is summed while the backward pass goes on."""
         return False
 
-    def begin(self) -> None:
-        """Before a unit is computed."""
+    @abstractmethod
+    def begin(self, go_on: Next) -> None:
+        """Before a unit is computed: `go_on` is called before any of it is handed over."""
 
     @abstractmethod
     def out(self, first: int, end: int, hand_over: HandOver) -> None:
@@ -50,8 +52,11 @@ class Transfer(ABC):
 
     @abstractmethod
     def collect(self, hand_over: HandOver) -> List[bool]:
-        """The backward pass is over: hands over all gradients, or those that were not yet. Gives
-        back which parameters have one."""
+        """The backward pass is over: hands over all gradients, or those that were not yet, now or
+        when they are in the host's memory. Gives back which parameters have one."""
+
+    def settle(self) -> None:
+        """Waits until all is handed over."""
 
     @abstractmethod
     def into(self, there: Sequence[bool]) -> List[Optional[Any]]:
@@ -73,6 +78,9 @@ class OnHost(Transfer):
         # Decoded gradients go into kept tensors: fresh ones would cost four times the copy.
         self._kept: List[torch.Tensor] = []
         self._views: List[Any] = []
+
+    def begin(self, go_on: Next) -> None:
+        go_on()
 
     def out(self, first: int, end: int, hand_over: HandOver) -> None:
         hand_over(first, [gradient_of(parameter) for parameter in self._parameters[first:end]])
@@ -111,12 +119,6 @@ def plain(gradient: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if gradient.layout is not torch.strided:
         gradient = gradient.to_dense()
     return gradient.to(dtype)
-
-
-def digest(tensors: Sequence[torch.Tensor]) -> int:
-    """A digest of the bytes of some tensors."""
-    plain = [each.detach().contiguous().reshape(-1).view(torch.uint8) for each in tensors]
-    return _native.digest([each.cpu().numpy() for each in plain])
 
 
 def write_state(content: Any) -> bytes:

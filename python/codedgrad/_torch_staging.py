@@ -3,8 +3,9 @@
 Gradients go out on a stream of their own, which waits on the device for the one that computes them,
 into page-locked memory; nobody reads that before the event behind the copy. What is decoded comes
 back on the stream that the optimizer uses, and its memory is not written again before that copy is
-over. So no thread waits for the device but where the host needs the numbers: the trainer's once for
-a unit, when its backward pass is over.
+over. A thread of its own waits for the device and hands over what has come, in order; the trainer's
+goes on to the next unit meanwhile, and waits once for a task, when its last backward pass is over.
+Two units' gradients may be on their way: whoever is further ahead waits for the first of them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 
-from ._torch_host import HandOver, OnHost, Transfer, numbers, plain
+from ._torch_host import HandOver, Next, OnHost, Transfer, numbers, plain
 from ._warn import warn
 
 # An event is asked for between pauses, the first and the longest, so that a signal ends the wait
@@ -43,6 +44,17 @@ def transfer_of(parameters: Sequence[torch.nn.Parameter]) -> Transfer:
     return OnHost(parameters) if on_host else Staging(parameters)
 
 
+class _Buffers:
+    """Memory of the host for the gradients of some parameters."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor], page_locked: bool):
+        self.tensors, self.page_locked = _host_memory(parameters, page_locked)
+        self.arrays = [numbers(each) for each in self.tensors]
+        # Whether all is handed over that was copied to it.
+        self.read = threading.Event()
+        self.read.set()
+
+
 class Staging(Transfer):
     """That of parameters of an accelerator, through memory of the host that serves both ways: they
     take turns."""
@@ -52,10 +64,15 @@ class Staging(Transfer):
         self._device = self._parameters[0].device
         # Where there are no streams, none: copies are waited for as they are made.
         self._stream = _stream_of(self._device)
-        self._host = _host_memory(self._parameters, page_locked=self._stream is not None)
-        self._arrays = [numbers(each) for each in self._host]
-        # The gradients that are on their way, with what their versions were then. They are kept
-        # until the copies are over: their memory is nobody else's before.
+        # The first also for what is decoded; the second where a unit begins while the one before is
+        # handed over, which a task of one unit never needs.
+        self._first = _Buffers(self._parameters, page_locked=self.early)
+        self._second: Optional[_Buffers] = None
+        # That of the current unit, and whether it is still computed.
+        self._buffers = self._first
+        self._computes = False
+        # Its gradients that are on their way, with what their versions were then. Whoever hands
+        # them over keeps them until the copies are over: their memory is nobody else's before.
         self._fetched: List[Optional[_Fetched]] = [None] * len(self._parameters)
         # Parameters from here on are on their way, or there.
         self._begun = len(self._parameters)
@@ -70,17 +87,38 @@ class Staging(Transfer):
     def early(self) -> bool:
         return self._stream is not None
 
-    def begin(self) -> None:
+    def begin(self, go_on: Next) -> None:
+        if self._computes:
+            # A unit that was given up: its gradients may still be read.
+            self.settle()
+            self._buffers.read.set()
+        self._handing.check()
         if self._there is not None:
             # Backward passes of CUDA graphs write their gradients to the same memory each time.
             self._current().wait_event(self._there)
-        self._let_go()
+        self._fetched = [None] * len(self._parameters)
+        self._begun = len(self._parameters)
+        self._computes = True
+        if self.early:
+            self._buffers = self._free()
+            self._buffers.read.clear()
+            self._handing.put(go_on)
+        else:
+            go_on()
 
     def out(self, first: int, end: int, hand_over: HandOver) -> None:
-        # In another thread, when they are there. What that raises `collect` raises.
+        self._send(first, end, hand_over)
+
+    def _send(self, first: int, end: int, hand_over: HandOver) -> None:
+        """Puts gradients on their way, to be handed over by another thread when they are there."""
         there = self._fetch(range(first, end))
-        self._begun = first
-        self._handing.put(there, lambda: hand_over(first, self._found(first, end)))
+        self._begun = min(self._begun, first)
+        fetched, arrays = self._fetched[first:end], self._buffers.arrays[first:end]
+        found = [array if has is not None else None for array, has in zip(arrays, fetched)]
+        if there is None:
+            hand_over(first, found)
+        else:
+            self._handing.put(lambda: hand_over(first, found), there, fetched)
 
     def collect(self, hand_over: HandOver) -> List[bool]:
         # What was written again since it was handed over is handed over again: whoever has taken
@@ -90,31 +128,33 @@ class Staging(Transfer):
             for place in range(self._begun, len(self._parameters))
             if not _is_same(self._fetched[place], self._parameters[place].grad)
         ]
-        rest = self._begun
-        self._handing.join()
-        places = [*range(rest), *changed]
-        there = self._fetch(places) if places else None
-        if there is not None:
-            wait_for(there)
-        if rest:
-            hand_over(0, self._found(0, rest))
+        if self._begun:
+            self._send(0, self._begun, hand_over)
+        if changed:
+            self.settle()
         for place in changed:
-            hand_over(place, self._found(place, place + 1))
-        found = [each is not None for each in self._fetched]
-        self._let_go()
-        return found
+            self._send(place, place + 1, hand_over)
+        self._computes = False
+        if self.early:
+            self._handing.put(self._buffers.read.set, always=True)
+        return [each is not None for each in self._fetched]
+
+    def settle(self) -> None:
+        self._handing.join()
+        if not self._computes:
+            self._fetched = [None] * len(self._parameters)
 
     def into(self, there: Sequence[bool]) -> List[Optional[Any]]:
-        self._let_go()
+        self.settle()
         if self._sent is not None:
             # Whoever has computed since has waited for this already; who is late has not.
             wait_for(self._sent)
-        return [array if has else None for array, has in zip(self._arrays, there)]
+        return [array if has else None for array, has in zip(self._first.arrays, there)]
 
     def back(self, there: Sequence[bool]) -> List[Optional[torch.Tensor]]:
         # For the current stream, which is the optimizer's.
         found: List[Optional[torch.Tensor]] = []
-        for parameter, host, has in zip(self._parameters, self._host, there):
+        for host, has in zip(self._first.tensors, there):
             gradient = None
             if has:
                 # PyTorch has this memory at hand; kept, it would be one gradient more.
@@ -128,15 +168,15 @@ class Staging(Transfer):
     def close(self) -> None:
         self._handing.close()
 
-    def _let_go(self) -> None:
-        """The unit's gradients are no longer needed."""
-        if self._begun < len(self._parameters):
-            # A unit that was given up: its gradients may still be read.
-            self._handing.join()
-            if self._there is not None:
-                wait_for(self._there)
-        self._begun = len(self._parameters)
-        self._fetched = [None] * len(self._parameters)
+    def _free(self) -> _Buffers:
+        """Memory of the host that nobody reads any more."""
+        if self._first.read.is_set():
+            return self._first
+        if self._second is None:
+            self._second = _Buffers(self._parameters, self._first.page_locked)
+        older = self._second if self._buffers is self._first else self._first
+        older.read.wait()
+        return older
 
     def _fetch(self, places: Sequence[int]) -> Optional[Any]:
         """Puts gradients on their way; gives back the event behind them."""
@@ -144,7 +184,7 @@ class Staging(Transfer):
         for place in places:
             fetched = self._fetched[place] = _fetch_of(self._parameters[place])
             if fetched is not None:
-                found.append((self._host[place], fetched[2]))
+                found.append((self._buffers.tensors[place], fetched[2]))
         if self._stream is None:
             for host, gradient in found:
                 host.copy_(gradient)
@@ -158,10 +198,6 @@ class Staging(Transfer):
                 host.copy_(gradient, non_blocking=True)
         self._there = self._event(self._stream)
         return self._there
-
-    def _found(self, first: int, end: int) -> List[Any]:
-        pairs = zip(self._fetched[first:end], self._arrays[first:end])
-        return [None if fetched is None else array for fetched, array in pairs]
 
     def _current(self) -> Any:
         return torch.accelerator.current_stream(self._device)
@@ -190,28 +226,45 @@ def _is_same(fetched: Optional[_Fetched], gradient: Optional[torch.Tensor]) -> b
 
 
 class _HandingOver:
-    """A thread that hands over what was put, in this order, when it is in the host's memory."""
+    """A thread that does what was put, in this order, each when its event has come.
+
+    Behind something that raises it does nothing more, but for what is `always` to be done, until
+    that was raised by the trainer's thread.
+    """
 
     def __init__(self) -> None:
         self._orders: "SimpleQueue[Any]" = SimpleQueue()
         self._thread: Optional[threading.Thread] = None
+        # Whether something was put since it was waited for last.
+        self._busy = False
         self._trouble: Optional[BaseException] = None
         self._closed = False
 
-    def put(self, there: Any, order: Callable[[], None]) -> None:
-        """`order` is called when the event `there` has come."""
+    def put(
+        self,
+        order: Callable[[], None],
+        there: Any = None,
+        kept: object = None,
+        always: bool = False,
+    ) -> None:
+        """`order` is called when the event `there` has come, and `kept` kept until then."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, daemon=True)
             self._thread.start()
-        self._orders.put((there, order))
+        self._busy = True
+        self._orders.put((order, there, kept, always))
 
     def join(self) -> None:
-        """Waits until all is handed over; raises what that has raised."""
-        if self._thread is None:
-            return
-        done = threading.Event()
-        self._orders.put((None, done.set))
-        done.wait()
+        """Waits until all is done; raises what that has raised."""
+        if self._busy:
+            done = threading.Event()
+            self.put(done.set, always=True)
+            done.wait()
+            self._busy = False
+        self.check()
+
+    def check(self) -> None:
+        """Raises what was raised so far."""
         trouble, self._trouble = self._trouble, None
         if trouble is not None:
             raise trouble
@@ -225,14 +278,17 @@ class _HandingOver:
             entry = self._orders.get()
             if entry is None:
                 return
-            there, order = entry
+            order, there, _, always = entry
             try:
-                if there is None:
+                if always:
                     order()
-                elif self._trouble is None and wait_for(there, lambda: self._closed):
-                    order()
+                elif self._trouble is None:
+                    if there is None or wait_for(there, lambda: self._closed):
+                        order()
             except BaseException as error:
                 self._trouble = error
+            # Gradients are not kept while nothing is to be done.
+            del entry, order, there, _
 
 
 def _stream_of(device: torch.device) -> Optional[torch.Stream]:
@@ -251,14 +307,16 @@ def _stream_of(device: torch.device) -> Optional[torch.Stream]:
     return stream
 
 
-def _host_memory(parameters: Sequence[torch.Tensor], page_locked: bool) -> List[torch.Tensor]:
-    """Memory for their gradients: page-locked, or as it is with a warning."""
+def _host_memory(
+    parameters: Sequence[torch.Tensor], page_locked: bool
+) -> Tuple[List[torch.Tensor], bool]:
+    """Memory for their gradients, and whether it is page-locked: if not, with a warning."""
 
     def make(pin: bool) -> List[torch.Tensor]:
         return [torch.empty(each.shape, dtype=each.dtype, pin_memory=pin) for each in parameters]
 
     try:
-        return make(page_locked)
+        return make(page_locked), page_locked
     except RuntimeError as error:
         size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
         warn(
@@ -266,7 +324,7 @@ def _host_memory(parameters: Sequence[torch.Tensor], page_locked: bool) -> List[
             "gradients are copied through memory that is not, which is slower and holds the "
             "backward pass up"
         )
-    return make(False)
+    return make(False), False
 
 
 def _first_line(error: BaseException) -> str:

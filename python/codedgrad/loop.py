@@ -419,6 +419,7 @@ def serve(
     keys: Union[str, "os.PathLike[str]", None] = None,
     wire: str = "float32",
     exchange: Optional[str] = None,
+    io_threads: Optional[int] = None,
     min_workers: Optional[int] = None,
     max_wait: Optional[float] = None,
     gather: Optional[float] = None,
@@ -436,6 +437,8 @@ def serve(
     token: the job's secret, 64 hexadecimal digits or a file with them; a fresh one if not given.
     keys: a folder of certificates (`codedgrad keygen`), which addresses other than this host's need.
     wire: "float32" or "bfloat16", how vectors travel. exchange: "sharded", "star" or "hold".
+    io_threads: how many threads carry bytes, of this coordinator and of those and workers that
+        begin in this process later; CODEDGRAD_IO_THREADS, or half of the cores and at most 4.
     min_workers: with how many workers the run goes on when its scheme cannot do without those lost.
     max_wait: seconds that a round may stay open before the run gives up. gather: seconds that the
     workers may take to join. return_within: seconds that lost workers may take to come back when
@@ -465,6 +468,7 @@ def serve(
             "keys": None if keys is None else os.fspath(keys),
             "wire": wire,
             "exchange": exchange,
+            "io_threads": None if io_threads is None else whole("io_threads", io_threads, 1),
             "min_workers": min_workers,
             "max_wait": max_wait,
             "gather": gather,

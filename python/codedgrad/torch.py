@@ -33,7 +33,9 @@ from ._run import Run
 from ._steps import Apply, Compute, Event, Provide, Resync, Skip, Step
 from ._torch_arrays import Micro, TorchArrays
 from ._torch_checks import check_accelerate, check_model, check_optimizers, check_states
-from ._torch_host import FORMATS, digest
+from ._torch_digest import digest
+from ._torch_host import FORMATS
+from ._torch_kinds import kinds_of, versions_with
 from ._torch_loader import Loader
 from ._torch_model import modules_of, persistent_buffers, trained_of
 from ._torch_scaler import GradScaler
@@ -119,7 +121,7 @@ def join(
     seed: of every unit's random numbers, None to leave them alone; PyTorch's are seeded before each
         unit and before the body of each step, with seed_all `random`'s and numpy's too.
     verify: compare digests of the parameters after every so many steps; 0 = never. None: every
-        step on the CPU, every 16th on an accelerator, from which they must be copied.
+        step on the CPU, every 16th on an accelerator, which computes them itself.
     scheme: refuse a run under another scheme.
     address, token, keys, worker, patience: as for `codedgrad.loop.join`.
     overlap: hand gradients over while the backward pass goes on, where the scheme allows it; None:
@@ -170,17 +172,17 @@ def join(
             )
     shapes = [(name, list(p.shape), FORMATS[p.dtype]) for name, p in named]
     check_states(optimizers, others)
-    kinds = [(type(each).__name__, len(each.param_groups)) for each in optimizers]
     buffers = [buffer for _, _, _, buffer in persistent_buffers(modules)]
     frozen = [each for module in modules for each in module.parameters() if not each.requires_grad]
+    versions = f"codedgrad {_native.__version__}, torch {torch.__version__}"
     formats = "+".join(sorted({FORMATS[parameter.dtype] for _, parameter in named}))
     where = Where(
         arrays=[(parameter.numel(), FORMATS[parameter.dtype]) for _, parameter in named],
-        layout=layout_hash("torch", shapes, kinds, sorted(others)),
+        layout=layout_hash("torch", shapes, kinds_of(optimizers), sorted(others)),
         frozen=digest(frozen),
         start=digest([parameter for _, parameter in named] + buffers),
         dtype=formats if device == "cpu" else f"{formats} on {device}",
-        versions=f"codedgrad {_native.__version__}, torch {torch.__version__}",
+        versions=versions_with(versions, named[0][1].device),
         address=address,
         token=token,
         keys=keys,

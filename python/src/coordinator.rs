@@ -7,7 +7,7 @@ use codedgrad::run::NumberFormat;
 use codedgrad::train::{self, AUTO, Auto, Flow, Observer, Outcome, RunError, StepRecord, Stopper};
 use codedgrad::transport::Decoded;
 use codedgrad::transport::tcp::security::{Security, Token};
-use codedgrad::transport::tcp::{Exchange, Secrets};
+use codedgrad::transport::tcp::{Exchange, Secrets, set_io_threads};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
@@ -66,6 +66,7 @@ struct Port {
     keys: Option<PathBuf>,
     wire: String,
     exchange: Option<String>,
+    io_threads: Option<usize>,
 }
 
 /// How long anybody is waited for, in seconds, and with how few the run goes on.
@@ -194,6 +195,7 @@ impl Coordinator {
             Security::Plain { token } => Some(token.hex()),
             Security::Tls { token, .. } => token.as_ref().map(Token::hex),
         };
+        told.port.io_threads.map_or(Ok(()), set_io_threads).map_err(value_error)?;
         let served = told.builder()?.serve(&told.port.address, security).map_err(value_error)?;
         let (address, stopper) = (served.address().to_string(), served.stopper());
         let decided = Arc::new(Mutex::new(Decided { steps: told.run.first, ..Decided::default() }));

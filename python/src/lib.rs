@@ -27,7 +27,7 @@ mod _native {
     #[pymodule_export]
     use super::leaving::Loop;
     #[pymodule_export]
-    use super::numbers::digest;
+    use super::numbers::{digest, digest_of_bits};
     #[pymodule_export]
     use super::tools::{answer, execute};
     #[pymodule_export]

@@ -282,3 +282,11 @@ pub(crate) fn digest<'py>(py: Python<'py>, arrays: Vec<Bound<'py, PyAny>>) -> Py
         hash.digest()
     }))
 }
+
+/// [`codedgrad::gpu::digest_of_bits`] of an array of float32.
+#[pyfunction]
+pub(crate) fn digest_of_bits(py: Python<'_>, array: Bound<'_, PyAny>) -> PyResult<u64> {
+    let array = readable::<f32>(&array, 0)?;
+    let numbers = array.as_slice().map_err(scattered)?;
+    Ok(py.detach(|| codedgrad::gpu::digest_of_bits(numbers)))
+}

@@ -5,10 +5,11 @@ use crate::numbers::{Layout, gather, scatter};
 use codedgrad::ids::{Job, Step, Task};
 use codedgrad::train::{
     Aggregator, AggregatorError, Coordinator, JoinError, OwnedEvent, ProvideRequest, RunError,
+    Samples,
 };
 use codedgrad::transport::tcp::{Environment, Secrets, TcpError};
 use codedgrad::transport::wire::Has;
-use codedgrad::transport::{Closer, FailedUnit, Parting, RunFacts, Start};
+use codedgrad::transport::{Cancel, Closer, FailedUnit, Parting, RunFacts, Start};
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -50,6 +51,8 @@ pyo3::create_exception!(
 pub(crate) struct Worker {
     inner: Mutex<Inner>,
     closer: Closer,
+    /// Tells whether the current task is wanted also while another thread hands gradients over.
+    cancel: Mutex<Cancel>,
     layout: Layout,
     /// The process that has joined: threads of the transport do not survive a fork.
     process: u32,
@@ -167,7 +170,8 @@ impl Worker {
             at_hand: AtHand::Nothing,
             coordinator,
         };
-        Self { inner: Mutex::new(inner), closer, layout, process: std::process::id() }
+        let (inner, cancel) = (Mutex::new(inner), Mutex::default());
+        Self { inner, closer, cancel, layout, process: std::process::id() }
     }
 
     fn lock(&self) -> PyResult<MutexGuard<'_, Inner>> {
@@ -385,17 +389,31 @@ impl Worker {
         }
     }
 
-    /// The next unit of the current task, its samples in the batch, and its coefficient; none when
-    /// all are done or nobody wants the task any more.
-    fn part(&self, py: Python<'_>) -> PyResult<Option<(u32, usize, usize, f64)>> {
+    /// All units of the current task, with their samples in the batch and their coefficients.
+    fn parts(&self) -> PyResult<Vec<(u32, usize, usize, f64)>> {
+        let mut inner = self.lock()?;
+        let task = inner.task()?;
+        let parts = inner.aggregator()?.parts(task).map_err(|error| inner.error(error))?;
+        let shown =
+            |part: Samples| (part.unit, part.samples.start, part.samples.end, part.coefficient);
+        Ok(parts.into_iter().map(shown).collect())
+    }
+
+    /// Whether anybody still wants the current task.
+    fn wanted(&self) -> bool {
+        !self.closer.is_closed() && !lock(&self.cancel).is_cancelled()
+    }
+
+    /// Goes on to the next unit of the current task, whose gradient is taken from now on, if
+    /// somebody wants it.
+    fn part(&self, py: Python<'_>) -> PyResult<()> {
         // What was written before is added up here.
-        let part = py.detach(|| {
+        py.detach(|| {
             let mut inner = self.lock()?;
             let task = inner.task()?;
             let part = inner.aggregator()?.part(task);
-            part.map_err(|error| inner.error(error))
-        })?;
-        Ok(part.map(|part| (part.unit, part.samples.start, part.samples.end, part.coefficient)))
+            part.map(|_| ()).map_err(|error| inner.error(error))
+        })
     }
 
     /// Takes the gradient of the current unit, times a factor.
@@ -407,16 +425,9 @@ impl Worker {
     ) -> PyResult<()> {
         let sources = self.layout.sources(&arrays)?;
         let bare = sources.iter().map(|source| source.bare()).collect::<PyResult<Vec<_>>>()?;
-        py.detach(|| {
-            let mut inner = self.lock()?;
-            let task = inner.task()?;
-            match inner.aggregator()?.buffer(task) {
-                Ok(buffer) => {
-                    gather(&bare, factor as f32, buffer);
-                    Ok(())
-                }
-                Err(error) => Err(inner.error(error)),
-            }
+        self.write(py, |aggregator, task| {
+            gather(&bare, factor as f32, aggregator.buffer(task)?);
+            Ok(())
         })
     }
 
@@ -441,15 +452,9 @@ impl Worker {
         let sources = layout.sources(&arrays)?;
         let bare = sources.iter().map(|source| source.bare()).collect::<PyResult<Vec<_>>>()?;
         let numbers = start..start + layout.length();
-        py.detach(|| {
-            let mut inner = self.lock()?;
-            let task = inner.task()?;
-            let aggregator = inner.aggregator()?;
-            let ready = aggregator.buffer(task).map(|buffer| {
-                gather(&bare, factor as f32, &mut buffer[numbers.clone()]);
-            });
-            let ready = ready.and_then(|()| aggregator.ready(task, numbers));
-            ready.map_err(|error| inner.error(error))
+        self.write(py, |aggregator, task| {
+            gather(&bare, factor as f32, &mut aggregator.buffer(task)?[numbers.clone()]);
+            aggregator.ready(task, numbers)
         })
     }
 
@@ -588,13 +593,32 @@ impl Worker {
 }
 
 impl Worker {
+    /// Writes into the current unit, if somebody still wants it.
+    fn write(
+        &self,
+        py: Python<'_>,
+        write: impl Send + FnOnce(&mut Aggregator, Task) -> Result<(), AggregatorError>,
+    ) -> PyResult<()> {
+        py.detach(|| {
+            let mut inner = self.lock()?;
+            let task = inner.task()?;
+            match write(inner.aggregator()?, task) {
+                // It was given up before this unit's turn came.
+                Err(AggregatorError::NoPart { .. }) if !self.wanted() => Ok(()),
+                done => done.map_err(|error| inner.error(error)),
+            }
+        })
+    }
+
     /// An event in Python's words.
     fn shown<'py>(&self, py: Python<'py>, event: OwnedEvent) -> PyResult<Bound<'py, PyTuple>> {
         let mut inner = self.lock()?;
         match event {
             OwnedEvent::Compute(task) => {
                 inner.at_hand = AtHand::Task(task);
-                let step = inner.aggregator()?.step_of(task).0;
+                let aggregator = inner.aggregator()?;
+                *lock(&self.cancel) = aggregator.cancel();
+                let step = aggregator.step_of(task).0;
                 ("compute", step, task.job.0).into_pyobject(py)
             }
             OwnedEvent::Apply(step) => {

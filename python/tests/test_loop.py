@@ -814,6 +814,56 @@ def test_ctrl_c_ends_a_wait() -> None:
         process.kill()
 
 
+THREADS = """
+import sys, time
+from pathlib import Path
+from codedgrad import loop
+
+def carriers():
+    names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+    return names.count("codedgrad-io\\n")
+
+def counted(expected):
+    # A thread has its name only some time after it has begun.
+    for _ in range(1000):
+        if carriers() == expected:
+            break
+        time.sleep(0.01)
+    return carriers()
+
+told, expected = int(sys.argv[1]) or None, int(sys.argv[2])
+more = dict(workers=1, units=1, steps=1, length=1)
+with loop.serve("uncoded", io_threads=told, **more) as run:
+    before = counted(expected)
+    worker = loop.join([(1,)], units=1, steps=1, address=run.address, token=run.token)
+    print(before, counted(2 * expected) - before)
+    run.stop()
+    run.wait(30)
+    worker.close()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted by /proc")
+def test_how_many_threads_carry_bytes_is_a_setting() -> None:
+    def found(told: int, variable: str, right: int = 0) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-c", THREADS, str(told), str(right)],
+            env={**os.environ, "CODEDGRAD_IO_THREADS": variable},
+            capture_output=True,
+            text=True,
+        )
+
+    assert found(0, "3", 3).stdout == "3 3\n"
+    assert found(5, "3", 5).stdout == "5 5\n"
+    usual = min(max(len(os.sched_getaffinity(0)) // 2, 1), 4)
+    assert found(0, "", usual).stdout == f"{usual} {usual}\n"
+    for told, variable in ((0, "many"), (0, "0"), (257, "")):
+        ended = found(told, variable)
+        assert ended.returncode == 1
+        assert f'ValueError: "{variable or told}" threads for the transport' in ended.stderr
+        assert "from 1 to 256" in ended.stderr
+
+
 def test_a_folder_of_keys_is_enough_on_both_sides(tmp_path):
     """The token that lies in it counts for the coordinator as for the workers."""
     keys = tmp_path / "keys"

@@ -58,7 +58,10 @@ class Plain:
         self._parameters = parameters
         self._decoded = [torch.empty_like(each) for each in parameters]
 
-    def begin(self) -> None:
+    def begin(self, go_on: Callable[[], None]) -> None:
+        go_on()
+
+    def settle(self) -> None:
         pass
 
     def collect(self, hand_over: Callable[[int, List[Any]], None]) -> List[bool]:
@@ -98,8 +101,9 @@ class Trainer:
         self.early = early and self.staging.early
         self.sums: List[Optional[Any]] = []
         self.taken: List[Tuple[int, int]] = []
-        # How often this thread has waited: until the backward passes were over, and to the end.
-        self.waits = [0, 0]
+        # How many units were gone on to, and how often this thread has waited for the device.
+        self.units = 0
+        self.waits = 0
         self._final = 0
         for place, parameter in enumerate(self.parameters):
             parameter.register_post_accumulate_grad_hook(lambda _, place=place: self.written(place))
@@ -109,6 +113,9 @@ class Trainer:
         if self.early and place < self._final:
             self.staging.out(place, self._final, self.take)
             self._final = place
+
+    def go_on(self) -> None:
+        self.units += 1
 
     def take(self, first: int, arrays: List[Any]) -> None:
         self.taken.append((first, first + len(arrays)))
@@ -122,16 +129,14 @@ class Trainer:
     def unit(self, step: int, number: int) -> List[bool]:
         self.optimizer.zero_grad(set_to_none=True)
         began = fake_device.counts().waits
-        self.staging.begin()
+        self.staging.begin(self.go_on)
         self._final = len(self.parameters)
         generator = torch.Generator().manual_seed(100 * step + number)
         tokens = torch.randint(0, 11, (2, 7), generator=generator).to(self.device)
         logits = self.model(tokens[:, :-1]).flatten(0, 1).float()
         F.cross_entropy(logits, tokens[:, 1:].flatten()).backward()
-        computed = fake_device.counts().waits
         there: List[bool] = self.staging.collect(self.take)
-        self.waits[0] += computed - began
-        self.waits[1] += fake_device.counts().waits - computed
+        self.waits += fake_device.counts().waits - began
         return there
 
     def step(self, step: int, units: int) -> None:
@@ -139,6 +144,7 @@ class Trainer:
         self.sums = [None] * len(self.parameters)
         for number in range(units):
             there = self.unit(step, number)
+        self.staging.settle()
         generator = torch.Generator().manual_seed(step)
         for place, array in enumerate(self.staging.into(there)):
             if array is None:
@@ -266,15 +272,53 @@ def test_a_mistake_of_it_ends_the_process(
 # Waits and memory.
 
 
+def nothing() -> None:
+    pass
+
+
 @pytest.mark.parametrize("early", [False, True], ids=["after", "early"])
-def test_the_trainer_waits_once_a_unit_when_the_backward_pass_is_over(early: bool) -> None:
+def test_the_trainer_waits_for_no_unit(early: bool) -> None:
     trainer = Trainer("fake", torch.float32, Staging, early)
     for step in range(3):
-        trainer.step(step, 2)
-    assert trainer.waits[0] == 0
-    # Of what went out early another thread waits.
-    assert trainer.waits[1] == (0 if early else 6)
+        trainer.step(step, 4)
+    # Another thread does, for the device; the trainer waits for that one, in `settle`.
+    assert trainer.waits == 0
+    assert trainer.units == 3 * 4
     trainer.staging.close()
+
+
+def parts_of(staging: Any, units: int, busy: threading.Event, told: List[Any]) -> None:
+    """Computes units of one parameter, whose gradients are 1, 2, ..; `busy` holds up the first."""
+    parameter = staging._parameters[0]
+
+    def take(_: int, arrays: List[Any]) -> None:
+        busy.wait()
+        told.append(arrays[0].tolist())
+
+    for unit in range(units):
+        staging.begin(lambda unit=unit: told.append(unit))
+        parameter.grad = torch.full((3,), unit + 1.0, device="fake")
+        staging.collect(take)
+
+
+def test_two_units_are_on_their_way_and_the_third_waits() -> None:
+    staging = Staging([torch.ones(3, device="fake", requires_grad=True)])
+    busy = threading.Event()
+    told: List[Any] = []
+    before = fake_device.memory().pinned
+    parts_of(staging, 2, busy, told)
+    assert fake_device.memory().pinned > before
+    third = threading.Thread(target=parts_of, args=(staging, 1, busy, told))
+    third.start()
+    third.join(0.05)
+    assert third.is_alive()
+    assert told == [0]
+    busy.set()
+    third.join(30)
+    assert not third.is_alive()
+    staging.settle()
+    assert told == [0, [1.0] * 3, 1, [2.0] * 3, 0, [1.0] * 3]
+    staging.close()
 
 
 def test_gradients_are_handed_over_while_the_backward_pass_goes_on() -> None:
@@ -308,7 +352,7 @@ def test_a_gradient_that_is_written_after_it_was_handed_over_is_handed_over_agai
     def take(first: int, arrays: List[Any]) -> None:
         told.append((first, [None if each is None else each.tolist() for each in arrays]))
 
-    staging.begin()
+    staging.begin(nothing)
     parameter.grad = torch.full((3,), 2.0, device="fake")
     staging.out(0, 1, take)
     if how == "in place":
@@ -316,11 +360,13 @@ def test_a_gradient_that_is_written_after_it_was_handed_over_is_handed_over_agai
     else:
         parameter.grad = parameter.grad * 2 if how == "other" else None
     assert staging.collect(take) == [how != "none"]
+    staging.settle()
     assert told == [(0, [[2.0] * 3]), (0, [None if how == "none" else [4.0] * 3])]
     # The next unit begins anew.
-    staging.begin()
+    staging.begin(nothing)
     parameter.grad = torch.full((3,), 5.0, device="fake")
     assert staging.collect(take) == [True]
+    staging.settle()
     assert told[2:] == [(0, [[5.0] * 3])]
     staging.close()
 
@@ -334,8 +380,9 @@ def converted(make: Type[Staging]) -> List[Any]:
     first.grad = torch.arange(6.0, device="fake").view(3, 2).t()
     second.grad_dtype = None
     second.grad = torch.full((2, 3), 1.5, device="fake", dtype=torch.bfloat16)
-    staging.begin()
+    staging.begin(nothing)
     staging.collect(lambda _, arrays: told.extend(each.tolist() for each in arrays))
+    staging.settle()
     return told
 
 
@@ -356,27 +403,38 @@ def test_what_handing_over_raises_is_raised_by_the_trainer() -> None:
     parameter = torch.ones(3, device="fake", requires_grad=True)
     staging = Staging([parameter])
     parameter.grad = torch.ones(3, device="fake")
-    staging.begin()
+    staging.begin(nothing)
     staging.out(0, 1, fails)
+    staging.collect(fails)
     with pytest.raises(Lost):
-        staging.collect(fails)
+        staging.settle()
+    # So does the next unit, if it comes first.
+    staging.begin(nothing)
+    staging.collect(fails)
+    deadline = time.monotonic() + 30
+    while staging._handing._trouble is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    with pytest.raises(Lost):
+        staging.begin(nothing)
     staging.close()
 
 
 # Failures of the device.
 
 
-def test_an_error_of_the_device_is_raised_where_the_gradient_is_collected() -> None:
+def test_an_error_of_the_device_is_raised_where_the_task_is_over() -> None:
     for early in (False, True):
         parameter = torch.ones(3, device="fake", requires_grad=True)
         staging = Staging([parameter])
         fake_device.fail("illegal access")
         parameter.grad = torch.ones(3, device="fake")
-        staging.begin()
+        staging.begin(nothing)
         if early:
             staging.out(0, 1, lambda first, arrays: None)
+        staging.collect(lambda first, arrays: None)
         with pytest.raises(RuntimeError, match="illegal access"):
-            staging.collect(lambda first, arrays: None)
+            staging.settle()
         staging.close()
 
 
@@ -390,7 +448,7 @@ def test_a_signal_gets_through_a_kernel_that_hangs(early: bool) -> None:
 
     parameter = torch.ones(3, device="fake", requires_grad=True)
     staging = Staging([parameter])
-    staging.begin()
+    staging.begin(nothing)
     fake_device.hang()
     parameter.grad = torch.ones(3, device="fake")
     if early:
@@ -398,14 +456,15 @@ def test_a_signal_gets_through_a_kernel_that_hangs(early: bool) -> None:
     before = signal.signal(signal.SIGALRM, tell)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
+        staging.collect(lambda first, arrays: None)
         with pytest.raises(Told):
-            staging.collect(lambda first, arrays: None)
+            staging.settle()
     finally:
         signal.signal(signal.SIGALRM, before)
     staging.close()
     # Its thread does not wait for the device any more.
     deadline = time.monotonic() + 30
-    while early and staging._handing._thread.is_alive():  # type: ignore[union-attr]
+    while staging._handing._thread.is_alive():  # type: ignore[union-attr]
         assert time.monotonic() < deadline
         time.sleep(0.002)
 
@@ -414,9 +473,10 @@ def test_its_thread_ends_with_it() -> None:
     parameter = torch.ones(3, device="fake", requires_grad=True)
     staging = Staging([parameter])
     parameter.grad = torch.ones(3, device="fake")
-    staging.begin()
+    staging.begin(nothing)
     staging.out(0, 1, lambda first, arrays: None)
     staging.collect(lambda first, arrays: None)
+    staging.settle()
     thread: Any = staging._handing._thread
     assert isinstance(thread, threading.Thread)
     del staging

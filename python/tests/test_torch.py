@@ -1003,6 +1003,8 @@ def test_replicas_that_differ_at_the_start_are_refused() -> None:
             model.mask[1] = 0
         elif what == "optimizer":
             optim = torch.optim.Adam(model[1].parameters(), 0.1)
+        if what == "way":
+            optim = torch.optim.SGD(model[1].parameters(), 0.1, foreach=True)
         return model, optim
 
     def serve() -> Any:
@@ -1013,6 +1015,7 @@ def test_replicas_that_differ_at_the_start_are_refused() -> None:
         ("trained", "parameters to begin with.*before step 0 and .*from one seed"),
         ("buffer", "parameters to begin with"),
         ("optimizer", "layout.*kinds of optimizers"),
+        ("way", "layout.*fused, foreach or capturable"),
     ]:
         with pytest.raises(RuntimeError, match="nothing is trained"), serve() as coordinator:
             where = {"address": coordinator.address, "token": coordinator.token, "patience": 20.0}
@@ -1030,6 +1033,46 @@ def test_replicas_that_differ_at_the_start_are_refused() -> None:
         assert coordinator.wait(30) is False
         first.close()
         second.close()
+
+
+def test_the_digest_of_bits_is_the_librarys(monkeypatch: Any) -> None:
+    from codedgrad import _native, _torch_digest
+
+    monkeypatch.setattr(_torch_digest, "_SLICE", 1000)
+    for size in (0, 1, 999, 1000, 1001, 4096):
+        numbers = torch.randn(size, generator=torch.Generator().manual_seed(size))
+        right = _native.digest_of_bits(numbers.numpy())
+        assert int(_torch_digest.sum_on_device(numbers)) % 2**64 == right
+        assert _torch_digest.digest_of_bits(numbers) == right
+    # Two that change places, a sign, and one number of 16 bits.
+    numbers = torch.tensor([1.0, 2.0, 0.0])
+    for other in ([2.0, 1.0, 0.0], [1.0, 2.0, -0.0]):
+        assert _torch_digest.digest_of_bits(torch.tensor(other)) != (
+            _torch_digest.digest_of_bits(numbers)
+        )
+    half = torch.tensor([-1.5], dtype=torch.bfloat16)
+    as_bits = half.view(torch.int16).to(torch.int32) & 0xFFFF
+    assert _torch_digest.digest_of_bits(half) == (
+        _native.digest_of_bits(as_bits.view(torch.float32).numpy())
+    )
+
+
+def test_ways_of_an_optimizer_are_as_pytorch_chooses_them() -> None:
+    from codedgrad._torch_kinds import kinds_of
+
+    parameters = [nn.Parameter(torch.zeros(2))]
+
+    def ways(kind: Any, **told: Any) -> Any:
+        [[name, [found]]] = kinds_of([kind(parameters, **{"lr": 0.1, **told})])
+        assert name == kind.__name__
+        return found
+
+    # On the CPU one by one, unless somebody says otherwise.
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+        assert ways(kind) == ways(kind, foreach=False) == ways(kind, fused=False) == []
+        assert ways(kind, foreach=True) == ["foreach"]
+        assert ways(kind, fused=True) == ["fused"]
+    assert ways(torch.optim.Rprop) == []
 
 
 def test_what_is_counted_before_the_micro_batches_is_named() -> None:

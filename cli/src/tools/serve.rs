@@ -18,12 +18,13 @@ use crate::units::{at_least, count, seconds};
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use codedgrad::codes::SchemeSpec;
-use codedgrad::run::{Limits, NumberFormat};
+use codedgrad::run::{Limits, NumberFormat, RunConfig};
 use codedgrad::schedulers::EngineError;
 use codedgrad::train::{self, AUTO, Auto, Builder, Coordinator, Open, RunError, Served};
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::http::HttpServer;
 use codedgrad::transport::tcp::security::Security;
+use codedgrad::transport::tcp::{IO_THREADS, set_io_threads};
 use codedgrad::transport::wire::framed_format;
 use events::{Event, Outcome};
 #[cfg(unix)]
@@ -32,11 +33,16 @@ use follow::{Follower, Look, Summary};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+fn io_threads() -> RangeInclusive<u64> {
+    *IO_THREADS.start() as u64..=*IO_THREADS.end() as u64
+}
+
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 14] = [
+const PLANNED: [&str; 15] = [
     "workers",
     "scheme",
     "join_wait",
@@ -45,6 +51,7 @@ const PLANNED: [&str; 14] = [
     "give_up_after",
     "min_workers",
     "unit_tries",
+    "log_steps",
     "exchange",
     "wire",
     "out",
@@ -52,6 +59,25 @@ const PLANNED: [&str; 14] = [
     "probe",
     "replan_every",
 ];
+
+/// What carrying gradients takes of each host.
+#[derive(Clone, Debug, Args)]
+struct Carrying {
+    /// Threads that carry the bytes of each process, for networks of more than 100 Gbit/s
+    /// [default: $CODEDGRAD_IO_THREADS, or half of the cores and at most 4]
+    #[arg(
+        long, value_name = "N", value_parser = count::<u32>(io_threads()),
+        help_heading = "Scheme and exchange", hide_short_help = true
+    )]
+    io_threads: Option<u32>,
+    /// Decided sums that each worker keeps for those that fall behind, who take over a state beyond
+    /// [default: 16, of at most 256 MB together, or what the scheme needs]
+    #[arg(
+        long, value_name = "N", value_parser = count::<u64>(RunConfig::LOG_STEPS),
+        help_heading = "Time and limits", hide_short_help = true
+    )]
+    log_steps: Option<u64>,
+}
 
 /// What is told of a run whose workers are others' programs.
 #[derive(Clone, Debug, Args)]
@@ -130,6 +156,8 @@ pub(crate) struct Options {
     /// reach it
     #[arg(long, value_name = "ADDR", help_heading = "Run folder")]
     metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    carrying: Carrying,
     /// Folder for the run [default: a new one under runs/]
     #[arg(long, value_name = "DIR", help_heading = "Run folder")]
     out: Option<PathBuf>,
@@ -169,6 +197,9 @@ impl Options {
         if let Some(fewest) = self.min_workers {
             flag("--min-workers", fewest.to_string().into());
         }
+        if let Some(steps) = self.carrying.log_steps {
+            flag("--log-steps", steps.to_string().into());
+        }
         if let Some(exchange) = self.exchange.and_then(|kind| kind.to_possible_value()) {
             flag("--exchange", exchange.get_name().into());
         }
@@ -190,7 +221,14 @@ impl Options {
         if let Some(address) = self.metrics {
             arguments.extend(["--metrics".into(), address.to_string().into()]);
         }
+        if let Some(threads) = self.carrying.io_threads {
+            arguments.extend(["--io-threads".into(), threads.to_string().into()]);
+        }
         arguments
+    }
+
+    pub(crate) fn io_threads(&self) -> Option<u32> {
+        self.carrying.io_threads
     }
 
     pub(crate) fn out(&self) -> Option<&Path> {
@@ -276,6 +314,8 @@ struct Plan {
     min_workers: Option<usize>,
     #[serde(default = "usual_unit_tries")]
     unit_tries: u32,
+    #[serde(default)]
+    log_steps: Option<u64>,
     exchange: Option<ExchangeKind>,
     #[serde(deserialize_with = "framed_format")]
     wire: NumberFormat,
@@ -311,6 +351,7 @@ impl Plan {
             give_up_after: options.give_up_after,
             min_workers: options.min_workers.map(|workers| workers as usize),
             unit_tries: options.unit_tries,
+            log_steps: options.carrying.log_steps,
             exchange: options.exchange,
             wire: options.wire.unwrap_or_default(),
             auto: AutoSteps { probe, replan_every },
@@ -375,6 +416,9 @@ impl Plan {
         }
         if let Some(fewest) = self.min_workers {
             run = run.min_workers(fewest);
+        }
+        if let Some(steps) = self.log_steps {
+            run = run.log_steps(steps);
         }
         Ok(run)
     }
@@ -449,6 +493,8 @@ impl ServeArgs {
 pub(crate) fn run(args: &ServeArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let asked = Asked::catch(args.events)?;
     let (mut plan, folder, address) = args.begin()?;
+    let threads = args.options.io_threads().map(|threads| threads as usize);
+    threads.map_or(Ok(()), set_io_threads).or_input()?;
     let outcome = carry_out(args, (&mut plan, &folder), address, &asked);
     let outcome = match outcome {
         Ok(summary) if summary.steps > 0 || summary.outcome == Outcome::Finished => Ok(summary),
@@ -568,7 +614,7 @@ mod tests {
     #[test]
     fn a_resumed_run_takes_the_other_flags_from_its_plan() {
         let command = ServeArgs::augment_args(Command::new("serve"));
-        let anew = ["listen", "keys", "token", "metrics", "resume", "json", "events"];
+        let anew = ["listen", "keys", "token", "metrics", "io_threads", "resume", "json", "events"];
         assert_eq!(flags(&command, &anew), PLANNED.map(String::from).into());
     }
 
@@ -578,7 +624,7 @@ mod tests {
         let command = Options::augment_args(Command::new("run").no_binary_name(true));
         let told = "--scheme groups:s=1 --join-wait 1.5 --return-wait 2 --max-wait 3 --probe 4 \
                     --give-up-after 7 --replan-every 50 --min-workers 6 --unit-tries 7 \
-                    --exchange star --wire bf16 --out here --force";
+                    --log-steps 9 --exchange star --wire bf16 --out here --force";
         let read = |words: Vec<OsString>| {
             let matches = command.clone().try_get_matches_from(words).unwrap();
             Options::from_arg_matches(&matches).unwrap()
@@ -588,7 +634,7 @@ mod tests {
         assert_eq!(format!("{options:?}"), format!("{:?}", read(passed.clone())));
         let words = passed.iter().filter_map(|word| word.to_str()?.strip_prefix("--"));
         let names: BTreeSet<String> = words.map(|flag| flag.replace('-', "_")).collect();
-        assert_eq!(names, flags(&command, &["metrics"]));
+        assert_eq!(names, flags(&command, &["metrics", "io_threads"]));
         let usual = read(Vec::new());
         assert_eq!(format!("{usual:?}"), format!("{:?}", read(usual.arguments())));
     }

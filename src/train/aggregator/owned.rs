@@ -136,6 +136,17 @@ impl<V: Vector> Aggregator<V> {
         Ok(self.work().and_then(|(work, mut desk)| work.part(wanted, &mut desk)))
     }
 
+    /// All micro-batches of the current task in the order in which [`Aggregator::part`] hands them
+    /// out, handed out or not: a trainer that hands gradients over from another thread knows by it
+    /// what to compute next while those of the part before are still on their way.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when the task is not current.
+    pub fn parts(&mut self, task: Task) -> Result<Vec<Samples>, AggregatorError> {
+        self.task(task)?;
+        Ok(self.work().map(|(work, desk)| work.all(&desk)).unwrap_or_default())
+    }
+
     /// All parts of the current task at once, for schemes that mix the data of their parts: there
     /// is one buffer for the whole task.
     ///

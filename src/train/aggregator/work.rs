@@ -171,6 +171,11 @@ impl<V: Vector> Work<V> {
         self.handed_out = self.parts.len();
         self.current = self.parts.first().map(|(unit, _)| (*unit, desk.buffer()));
         self.unseen = true;
+        self.all(desk)
+    }
+
+    /// All parts, in the order in which they are handed out.
+    pub(super) fn all(&self, desk: &Desk<'_, V>) -> Vec<Samples> {
         self.parts.iter().map(|part| desk.samples(*part)).collect()
     }
 

@@ -23,6 +23,7 @@ mod port;
 pub mod security;
 mod server;
 mod status;
+mod threads;
 
 pub use super::exchange::{Carrier, Exchange, SendResults, StalledSum};
 pub use super::wire::Welcome;
@@ -35,13 +36,15 @@ pub use network::{Listener, Network, Promise, Sockets};
 pub use port::Port;
 pub use server::{Gathered, TcpTransport};
 pub use status::{TcpStatus, WorkerStatus};
+pub use threads::{IO_THREADS, set_io_threads};
 
 use super::lock;
 use security::{Security, SecurityError, Stream};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 use thiserror::Error;
-use tokio::runtime::{Builder, Handle, Runtime};
+use threads::runtime;
+use tokio::runtime::{Handle, Runtime};
 
 /// How long a stranger may take to show who it is.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -100,24 +103,20 @@ pub enum TcpError {
     /// The operating system gives no threads.
     #[error("cannot start the threads of the transport: {0}")]
     Threads(std::io::Error),
+    /// Nobody could have so many threads.
+    #[error(
+        "{told:?} threads for the transport: CODEDGRAD_IO_THREADS and --io-threads are from {} to \
+         {}", IO_THREADS.start(), IO_THREADS.end()
+    )]
+    IoThreads {
+        /// What was told.
+        told: String,
+    },
 }
 
 /// A number that nobody else has: the standard library seeds its hashers at random.
 fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
-}
-
-/// Threads that carry bytes: half of the cores, since the other half computes, and no more than a
-/// fast network needs.
-fn runtime() -> Result<Runtime, TcpError> {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut builder = Builder::new_multi_thread();
-    builder
-        .worker_threads((cores / 2).clamp(1, 4))
-        .thread_name("codedgrad-io")
-        .enable_all()
-        .build()
-        .map_err(TcpError::Threads)
 }
 
 /// Waits for work of the transport's threads. A thread of another runtime may not wait, so one of

@@ -109,6 +109,9 @@ impl Trainer {
             Secret::Keys(dir) => command.env("CODEDGRAD_KEYS", dir),
             Secret::Token(file) => command.env("CODEDGRAD_TOKEN_FILE", file),
         };
+        if let Some(threads) = place.io_threads {
+            command.env("CODEDGRAD_IO_THREADS", threads.to_string());
+        }
         for (name, value) in [
             ("PYTHONUNBUFFERED", "1".to_owned()),
             ("OMP_NUM_THREADS", (place.cores / place.here).max(1).to_string()),
@@ -141,6 +144,8 @@ pub(super) struct Place {
     /// Of this host.
     pub(super) here: usize,
     pub(super) cores: usize,
+    /// Threads that carry bytes, if somebody says how many.
+    pub(super) io_threads: Option<u32>,
 }
 
 /// By what workers are let in.

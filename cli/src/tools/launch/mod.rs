@@ -60,9 +60,9 @@ again. The end of its terminal (SIGHUP) is as good as SIGTERM, unless it was sta
 
 Each worker has CODEDGRAD_ADDRESS, CODEDGRAD_TOKEN_FILE or CODEDGRAD_KEYS, CODEDGRAD_WORKER,
 CODEDGRAD_WORKERS, CODEDGRAD_EPOCH (how often it was started again), CODEDGRAD_LOG (its log) and
-CODEDGRAD_FINAL (where join says that it would fail again); where they are not set,
-PYTHONUNBUFFERED=1 and OMP_NUM_THREADS, its share of this host's cores. RANK, WORLD_SIZE,
-LOCAL_RANK and MASTER_* are left alone.
+CODEDGRAD_FINAL (where join says that it would fail again), and with --io-threads
+CODEDGRAD_IO_THREADS; where they are not set, PYTHONUNBUFFERED=1 and OMP_NUM_THREADS, its share of
+this host's cores. RANK, WORLD_SIZE, LOCAL_RANK and MASTER_* are left alone.
 
 Between hosts the same command runs on each, with --node; keys come from `codedgrad keygen`.
 
@@ -147,6 +147,8 @@ struct Job<'a> {
     nodes: u32,
     join: Option<&'a str>,
     keys: Option<PathBuf>,
+    /// What workers are told of their transport's threads.
+    io_threads: Option<u32>,
     restarts: u32,
     grace: Duration,
     quiet: bool,
@@ -179,7 +181,8 @@ impl Job<'_> {
 
     fn place(&self, address: String, secret: Secret) -> Place {
         let cores = available_parallelism().map_or(1, usize::from);
-        Place { address, secret, workers: self.all, here: self.workers.len(), cores }
+        let (workers, here) = (self.all, self.workers.len());
+        Place { address, secret, workers, here, cores, io_threads: self.io_threads }
     }
 }
 
@@ -212,6 +215,7 @@ impl LaunchArgs {
             nodes,
             join: self.join.as_deref(),
             keys,
+            io_threads: self.options.io_threads(),
             restarts: self.restarts,
             grace: patience(self.kill_after),
             quiet: output::is_quiet(),
@@ -280,8 +284,9 @@ impl LaunchArgs {
 }
 
 /// Flags of this command that no program is likely to have too.
-const OURS: [&str; 11] = [
+const OURS: [&str; 12] = [
     "--exchange",
+    "--io-threads",
     "--join-wait",
     "--kill-after",
     "--max-wait",
