@@ -26,7 +26,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
 import torch
 
-# What whoever starts the processes of a job tells each of them, the usual names first.
+# What the launcher of a job tells each of its processes, the usual names first.
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _STAMPS = ("began", "forward", "first", "last", "ended")
 # Rows are written this often, in seconds.
