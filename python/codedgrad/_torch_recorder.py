@@ -97,7 +97,7 @@ class Recorder:
     def _open(self, folder: str, device: torch.device, is_sharded: bool) -> None:
         os.makedirs(folder, exist_ok=True)
         rank = _rank()
-        # A job that is started again counts its steps anew: it must not mix with what was there.
+        # A job that is started again counts its steps from 0: it must not mix with what was there.
         start = 0
         while True:
             name = f"rank-{rank}.csv" if start == 0 else f"rank-{rank}.start-{start}.csv"
