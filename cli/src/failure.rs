@@ -1,6 +1,6 @@
 //! Why a command ends early, with which status and in what words.
 
-use crate::{limits, output};
+use crate::output;
 use anyhow::anyhow;
 
 /// What ends a command early.
@@ -86,10 +86,18 @@ pub(crate) fn told(error: &anyhow::Error) -> String {
         cause if text.contains(&cause) => text,
         cause => format!("{text}: {cause}"),
     });
-    match limits::of_system(&text) {
+    match limit_of_system(&text) {
         Some(limit) if !text.contains(limit) => {
             format!("{text}; `{limit}` says how much is allowed")
         }
         _ => text,
     }
+}
+
+/// The command that tells the limit of the system which an error speaks of: too many open files of
+/// this process, or a file too large.
+fn limit_of_system(error: &str) -> Option<&'static str> {
+    let limits = [("(os error 24)", "ulimit -n"), ("(os error 27)", "ulimit -f")];
+    let limit = limits.into_iter().find(|(number, _)| cfg!(unix) && error.contains(number));
+    limit.map(|(_, command)| command)
 }

@@ -44,14 +44,6 @@ pub(crate) fn not_negative(flag: &str, number: f64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The command that tells the limit of the system which an error speaks of: too many open files of
-/// this process, or a file too large.
-pub(crate) fn of_system(error: &str) -> Option<&'static str> {
-    let limits = [("(os error 24)", "ulimit -n"), ("(os error 27)", "ulimit -f")];
-    let limit = limits.into_iter().find(|(number, _)| cfg!(unix) && error.contains(number));
-    limit.map(|(_, command)| command)
-}
-
 pub(crate) fn refused(why: String) -> Failure {
     Failure::Input(anyhow!(why))
 }

@@ -26,7 +26,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
 import torch
 
-# What whoever starts the processes of a job tells each of them, the usual names first.
+# What the launcher of a job tells each of its processes, the usual names first.
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _STAMPS = ("began", "forward", "first", "last", "ended")
 # Rows are written this often, in seconds.
@@ -97,7 +97,7 @@ class Recorder:
     def _open(self, folder: str, device: torch.device, is_sharded: bool) -> None:
         os.makedirs(folder, exist_ok=True)
         rank = _rank()
-        # A job that is started again counts its steps anew: it must not mix with what was there.
+        # A job that is started again counts its steps from 0: it must not mix with what was there.
         start = 0
         while True:
             name = f"rank-{rank}.csv" if start == 0 else f"rank-{rank}.start-{start}.csv"

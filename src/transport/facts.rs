@@ -134,7 +134,7 @@ impl RunFacts {
     }
 }
 
-/// Those of whoever first says any are all of them: nobody can add some later.
+/// Those of the first who says any are all of them: nobody can add some later.
 fn merge_settings(
     run: &mut BTreeMap<String, String>,
     here: &BTreeMap<String, String>,

@@ -145,7 +145,8 @@ impl Rank {
 fn of_line(line: &StringRecord) -> Option<(u64, [f64; 3])> {
     let moment = |at: usize| line.get(at)?.parse::<f64>().ok().filter(|it| it.is_finite());
     let step = line.get(0)?.parse().ok()?;
-    let (began, first, last) = (moment(1)?, moment(3)?, moment(4)?);
+    let began = moment(1)?;
+    let (first, last) = (moment(3)?, moment(4)?);
     // A loop may call another model than the one that is wrapped.
     let forward = moment(2).unwrap_or(began);
     Some((step, [forward - began, first - forward, last - first]))
