@@ -7,7 +7,7 @@ computed where they lie,
     sum_i h(x_i xor i a) mod 2^64,   h(z) = y xor (y >> 32),   y = b (z xor (z >> 32)) mod 2^64
 
 where `x_i` are the bits of element i: of formats of 16 bits those 16, of wider ones than 32 bits
-each 32 of them. Whoever has tensors on an accelerator has another digest than on the CPU.
+each 32 of them. Tensors on an accelerator have another digest than on the CPU.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ FORMATS = {
 
 # Takes arrays of some parameters, from one place on, in the host's memory.
 HandOver = Callable[[int, List[Any]], None]
-# Whoever takes them goes on to the next unit: those of the one before are all there.
+# The thread that takes them goes on to the next unit: those of the one before are all there.
 Next = Callable[[], None]
 
 

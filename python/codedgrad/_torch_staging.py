@@ -5,7 +5,7 @@ into page-locked memory; nobody reads that before the event behind the copy. Wha
 back on the stream that the optimizer uses, and its memory is not written again before that copy is
 over. A thread of its own waits for the device and hands over what has come, in order; the trainer's
 goes on to the next unit meanwhile, and waits once for a task, when its last backward pass is over.
-Two units' gradients may be on their way: whoever is further ahead waits for the first of them.
+Two units' gradients may be on their way: a trainer that is further ahead waits for the first.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Staging(Transfer):
         # That of the current unit, and whether it is still computed.
         self._buffers = self._first
         self._computes = False
-        # Its gradients that are on their way, with what their versions were then. Whoever hands
-        # them over keeps them until the copies are over: their memory is nobody else's before.
+        # Its gradients that are on their way, with what their versions were then. The thread
+        # that hands them over keeps them until the copies are over: only then is their memory free.
         self._fetched: List[Optional[_Fetched]] = [None] * len(self._parameters)
         # Parameters from here on are on their way, or there.
         self._begun = len(self._parameters)
@@ -157,7 +157,7 @@ class Staging(Transfer):
         for host, has in zip(self._first.tensors, there):
             gradient = None
             if has:
-                # PyTorch has this memory at hand; kept, it would be one gradient more.
+                # PyTorch has this memory ready; kept, it would be one gradient more.
                 gradient = torch.empty(host.shape, dtype=host.dtype, device=self._device)
                 gradient.copy_(host, non_blocking=self.early)
             found.append(gradient)
