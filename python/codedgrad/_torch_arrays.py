@@ -12,7 +12,7 @@ from torch import nn
 from . import _native
 from ._arrays import Arrays
 from ._states import Progress, State
-from ._torch_host import HandOver, digest
+from ._torch_host import HandOver, Transfer, digest
 from ._torch_model import mark_joined, trained_of
 from ._torch_overlap import Announcer
 from ._torch_replica import Replica
@@ -57,10 +57,13 @@ class TorchArrays(Arrays):
         self._schedules = Schedules(optimizers, state)
         self._overlap = overlap
         self._device = self._parameters[0].device.type
-        self._transfer = transfer_of(self._parameters)
+        self._transfer = self._transfer_of()
         # Made when a run is joined: hooks in the user's objects.
         self.announcer: Optional[Announcer] = None
         self._hooks: List[Any] = []
+
+    def _transfer_of(self) -> Transfer:
+        return transfer_of(self._parameters)
 
     def joined(self, progress: Progress) -> None:
         for scaler in self._scalers:
@@ -114,7 +117,8 @@ class TorchArrays(Arrays):
         else:
             native.ready(first, arrays, factor)
 
-    def collect(self, micro: _Micro, native: _native.Worker) -> List[bool]:
+    def _check_unit(self, micro: _Micro) -> None:
+        """The unit is computed: raises RuntimeError if it must not count."""
         assert self.announcer is not None
         self.announcer.end()
         self._agreed.unit_ends(micro)
@@ -124,6 +128,9 @@ class TorchArrays(Arrays):
                 f"unit {micro.unit} of batch {micro.batch} left no gradient in any parameter: call "
                 "loss.backward() in the inner loop, or micro.nothing() if it has no loss on purpose"
             )
+
+    def collect(self, micro: _Micro, native: _native.Worker) -> List[bool]:
+        self._check_unit(micro)
         factor = micro.coefficient / self._scale()
         return self._transfer.collect(partial(self._take, native, factor))
 
