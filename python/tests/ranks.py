@@ -177,8 +177,8 @@ def process_of_rank(
 
 
 _SPAWN = multiprocessing.get_context("forkserver")
-# What takes long to import, and is found without the paths of this process: optimizers import the last
-# one when they step.
+# What takes long to import, and is found without the paths of this process: optimizers import the
+# last one when they step.
 _SPAWN.set_forkserver_preload(
     ["codedgrad.torch", "torch.distributed.device_mesh", "torch._dynamo"]
 )

@@ -287,6 +287,7 @@ def launched(folder: Path, scheme: str, **plan: Any) -> Launched:
     return Launched(folder, "-n", "2", "--scheme", scheme, "--kill-after", "40", *told)
 
 
+@pytest.mark.slow
 def test_torchrun_and_the_launcher_start_a_worker_again(tmp_path: Path) -> None:
     with launched(tmp_path, "uncoded", trouble="killed") as run:
         assert run.ends() == 0, run.said()
@@ -305,6 +306,7 @@ def test_the_coordinator_hears_of_the_rank_and_its_samples(tmp_path: Path) -> No
     assert words in said, said
 
 
+@pytest.mark.slow
 def test_a_worker_of_ranks_that_differ_is_not_started_again(tmp_path: Path) -> None:
     with launched(tmp_path, "uncoded", trouble="other start") as run:
         assert run.ends() == 1, run.said()
@@ -312,6 +314,7 @@ def test_a_worker_of_ranks_that_differ_is_not_started_again(tmp_path: Path) -> N
     assert "started again in" not in run.said(), run.said()
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_told_to_end_ends_its_worker_for_good(tmp_path: Path) -> None:
     with launched(tmp_path, "groups:s=1", trouble="told") as run:
         assert run.ends() == 0, run.said()
