@@ -131,7 +131,8 @@ def train(
         found["totals"].append(list(step.totals))
         found["skipped"].append(step.skipped)
         found["savers"] += run.saver
-        if step.index == at:
+        # Of this life of the process.
+        if len(found["totals"]) == at + 1:
             if trouble == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             if trouble == "told":
@@ -233,6 +234,12 @@ class Cells:
             for process in processes:
                 process.kill()
         self.coordinator.stop()
+
+    def stop(self, worker: int) -> None:
+        """Kills the ranks of a worker."""
+        for process in self.processes[str(worker)]:
+            process.kill()
+            process.join()
 
     def statuses(self, name: str) -> List[int]:
         """How the ranks of a worker have ended; none may take long."""

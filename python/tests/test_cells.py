@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import signal
 from pathlib import Path
@@ -262,6 +263,22 @@ def test_what_is_no_mesh_is_refused() -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with pytest.raises(TypeError, match="mesh= needs torch.distributed"):
         coded.join(model, optimizer, units=1, steps=1, mesh=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", range(10))
+def test_ten_troubles_one_after_the_other_hang_nobody(launch: int, tmp_path: Path) -> None:
+    generator = random.Random(launch)
+    told = {"steps": 100_000, "pause": 0.005, "worker": 1}
+    with Cells(tmp_path, "groups:s=1", 2, 2, **told, serve={"log_steps": 2}) as cells:
+        cells.stop(1)
+        for life in range(10):
+            trouble = generator.choice(["killed", "raises", "body", "other step"])
+            more = {"trouble": trouble, "rank": generator.randrange(2)}
+            cells.start(1, f"life {life}", at=generator.randrange(6), **more)
+            assert all(cells.statuses(f"life {life}")), (more, cells.said())
+        cells.start(1, "last", trouble="finish", at=3)
+        one_digest(cells.results("0") + cells.results("last"))
 
 
 SCRIPT = f"""
