@@ -7,10 +7,11 @@ import ipaddress
 import json
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
 
 from . import _native
 from ._exits import Replaced, refusal, take_back_final
+from ._seeds import unit_seed
 
 REDUCTIONS = ("mean", "sum", "tokens")
 
@@ -30,7 +31,7 @@ def whole(name: str, value: object, least: int) -> int:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a worker says of its run; the same for all of its workers."""
+    """What a worker says of its run; the same for all of its workers, but for `rank`."""
 
     units: int
     steps: int
@@ -41,6 +42,8 @@ class Settings:
     seed: Optional[int] = 0
     seed_all: bool = False
     verify: int = 1
+    #: Which of a worker's processes this one is, among those that cut a unit's samples.
+    rank: int = 0
 
     def check(self) -> "Settings":
         """The same with whole numbers.
@@ -67,6 +70,7 @@ class Settings:
             seed=None if self.seed is None else whole("seed", self.seed, 0),
             seed_all=bool(self.seed_all),
             verify=whole("verify", self.verify, 0),
+            rank=self.rank,
         )
 
     def told(self) -> Dict[str, str]:
@@ -78,6 +82,10 @@ class Settings:
             "verify": self.verify,
         }
         return {name: str(value) for name, value in told.items()}
+
+    def unit_seed(self, batch: int, unit: int, purpose: str) -> int:
+        """The seed of what this process draws for a unit; see `_seeds.unit_seed`."""
+        return unit_seed(self.seed or 0, batch, unit, purpose, self.rank)
 
 
 def layout_hash(*parts: object) -> int:
@@ -107,6 +115,11 @@ class Where:
     def alone(self) -> bool:
         """Whether nobody says where a coordinator is."""
         return self.address is None and not os.environ.get("CODEDGRAD_ADDRESS")
+
+    @property
+    def told_to_end(self) -> Optional[Callable[[], None]]:
+        """What SIGTERM calls where a process cannot leave at once, by itself."""
+        return None
 
     @property
     def on_this_host(self) -> bool:

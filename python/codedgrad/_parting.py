@@ -23,7 +23,12 @@ from ._units import Micro
 class Parting:
     """Whether a worker is in its run, and its last word where it leaves."""
 
-    def __init__(self, native: _native.Worker, release: Callable[[], None]):
+    def __init__(
+        self,
+        native: _native.Worker,
+        release: Callable[[], None],
+        told_to_end: Optional[Callable[[], None]] = None,
+    ):
         # Whether the run has ended for everybody; whether this worker has left it.
         self.ended = False
         self.left = False
@@ -32,6 +37,10 @@ class Parting:
         self._native = native
         self._worker = native.worker
         self._release = release
+        # What SIGTERM calls of a process that leaves later, with others.
+        self._told_to_end = told_to_end
+        #: Whether this process was told to end, and will leave.
+        self.told = False
         # What is said of it when this process was told to end.
         self._farewell: Optional[str] = None
 
@@ -79,12 +88,16 @@ class Parting:
         # After `break` the end of the body says what is wrong with that.
         self.unit = None
 
-    def leave(self) -> Left:
-        """Leaves the run for SIGTERM; gives back what the process ends by.
+    def leave(self) -> Optional[Left]:
+        """Leaves the run for SIGTERM; gives back what the process ends by, none if it leaves later.
 
         The handler of the signal calls it wherever the main thread is: also where the run is not
         whole yet, or where something is being printed.
         """
+        if self._told_to_end is not None:
+            self.told = True
+            self._told_to_end()
+            return None
         self._farewell = f"worker {self._worker} leaves the run: it was told to end (SIGTERM)"
         self.left = True
         self._native.leave("it was told to end (SIGTERM)", True)

@@ -27,6 +27,11 @@ def _versions_number(versions: str) -> int:
     return int.from_bytes(digest, "little")
 
 
+def head_of(arrays: int) -> int:
+    """How many of them come before what units report."""
+    return _BEFORE + arrays
+
+
 class Scalars:
     """The auxiliary scalars of a run, and what is known of them here."""
 
@@ -52,7 +57,7 @@ class Scalars:
     def decoded(self, tail: Sequence[float]) -> Tuple[List[bool], Totals]:
         """Which arrays have a gradient, and what was reported, of a decoded step."""
         self._compare_versions(tail)
-        end = _BEFORE + self.arrays
+        end = head_of(self.arrays)
         totals = Totals(tail[end:])
         if self.reported is None:
             self.reported = len(totals)
@@ -110,7 +115,7 @@ class TaskScalars:
 
     def __init__(self, scalars: Scalars):
         self._scalars = scalars
-        self._head = [0.0] * (_BEFORE + scalars.arrays)
+        self._head = [0.0] * head_of(scalars.arrays)
         self._reported: List[Tuple[float, Tuple[Any, ...]]] = []
 
     def add(self, micro: Micro, there: Sequence[bool]) -> None:

@@ -54,7 +54,7 @@ class Session:
         self.native = where.connect(settings)
         self.scalars = Scalars(settings, len(where.arrays), where.versions)
         self.tally = Tally()
-        self.parting = Parting(self.native, arrays.release)
+        self.parting = Parting(self.native, arrays.release, where.told_to_end)
         self.state = State.UNDECIDED
         # Whether this worker has ended the run for everybody.
         self._finishes = False
@@ -111,17 +111,17 @@ class Session:
 
     def seed_unit(self, batch: int, unit: int) -> None:
         """Before a unit is computed: what is drawn for it depends on it alone."""
-        self._seed(batch, unit, "unit")
+        self._seed(batch, unit, "unit", self.settings.rank)
 
     def seed_body(self, step: int) -> None:
         """Before a step's body: what it draws is drawn by every replica alike."""
-        self._seed(step, 0, "step")
+        self._seed(step, 0, "step", 0)
 
-    def _seed(self, batch: int, unit: int, purpose: str) -> None:
+    def _seed(self, batch: int, unit: int, purpose: str, rank: int) -> None:
         settings = self.settings
         if settings.seed is None:
             return
-        seed = unit_seed(settings.seed, batch, unit, purpose)
+        seed = unit_seed(settings.seed, batch, unit, purpose, rank)
         if settings.seed_all:
             seed_python(seed)
         self.arrays.seed(seed)

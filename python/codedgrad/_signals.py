@@ -34,8 +34,12 @@ class Joined(Protocol):
     def over(self) -> bool:
         """Whether it has ended, for everybody or for this worker."""
 
-    def leave(self) -> BaseException:
-        """Leaves it; gives back what the process ends by."""
+    @property
+    def told(self) -> bool:
+        """Whether it was told to end, and will."""
+
+    def leave(self) -> Optional[BaseException]:
+        """Leaves it; gives back what the process ends by, none where that comes later."""
 
 
 # Runs that go on, by their id: a dict's operations are whole also where a signal or another thread
@@ -91,7 +95,7 @@ def unwatch(run: Joined) -> None:
 
 def _open() -> List[Joined]:
     found = [reference() for reference in list(_joined.values())]
-    return [run for run in found if run is not None and not run.over]
+    return [run for run in found if run is not None and not run.over and not run.told]
 
 
 def _end(number: int, frame: Any) -> None:
@@ -104,7 +108,10 @@ def _end(number: int, frame: Any) -> None:
         if runs:
             # Said first: the next signal may come within this one's handler.
             _told = time.monotonic()
-            raise [run.leave() for run in runs][0]
+            for error in [run.leave() for run in runs]:
+                if error is not None:
+                    raise error
+            return
     _reset()
     os.kill(os.getpid(), signal.SIGTERM)
 

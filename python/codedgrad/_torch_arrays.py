@@ -13,7 +13,7 @@ from . import _native
 from ._arrays import Arrays
 from ._states import Progress, State
 from ._torch_digest import digest
-from ._torch_host import HandOver
+from ._torch_host import HandOver, Transfer
 from ._torch_model import mark_joined, trained_of
 from ._torch_overlap import Announcer
 from ._torch_replica import Replica
@@ -65,12 +65,15 @@ class TorchArrays(Arrays):
         self._schedules = Schedules(optimizers, state)
         self._overlap = overlap
         self._device = self._parameters[0].device.type
-        self._transfer = transfer_of(self._parameters)
+        self._transfer = self._transfer_of()
         # Until the first unit: whose gradients a captured CUDA graph may have been given.
         self._before = [each.grad is not None for each in self._parameters]
         # Made when a run is joined: hooks in the user's objects.
         self.announcer: Optional[Announcer] = None
         self._hooks: List[Any] = []
+
+    def _transfer_of(self) -> Transfer:
+        return transfer_of(self._parameters)
 
     def joined(self, progress: Progress) -> None:
         for scaler in self._scalers:
@@ -124,7 +127,8 @@ class TorchArrays(Arrays):
         else:
             native.ready(first, arrays, factor)
 
-    def collect(self, micro: _Micro, native: _native.Worker) -> List[bool]:
+    def _check_unit(self, micro: _Micro) -> None:
+        """The unit is computed: raises RuntimeError if it must not count."""
         assert self.announcer is not None
         self.announcer.end()
         self._agreed.unit_ends(micro)
@@ -136,6 +140,9 @@ class TorchArrays(Arrays):
                 "loss.backward() in the inner loop, or micro.nothing() if it has no loss on purpose"
                 f"{graphs}"
             )
+
+    def collect(self, micro: _Micro, native: _native.Worker) -> List[bool]:
+        self._check_unit(micro)
         factor = micro.coefficient / self._scale()
         there = self._transfer.collect(partial(self._take, native, factor))
         self._warn_of_graphs(there)

@@ -17,8 +17,10 @@ from ._torch_host import FORMATS, read_state, write_state
 from ._torch_model import is_joined, own_name
 
 
-def check_model(modules: Sequence[nn.Module], named: Sequence[Tuple[str, nn.Parameter]]) -> None:
-    """Raises for what cannot be replicated exactly."""
+def check_model(
+    modules: Sequence[nn.Module], named: Sequence[Tuple[str, nn.Parameter]], *, ranks: bool = False
+) -> None:
+    """Raises for what cannot be replicated exactly, by one process, or by each of several ranks."""
     for place, root in enumerate(modules):
         for name, module in root.named_modules():
             if is_joined(module):
@@ -29,13 +31,13 @@ def check_model(modules: Sequence[nn.Module], named: Sequence[Tuple[str, nn.Para
             if len(modules) > 1:
                 path = f"{place}.{path}"
             _check_module(path, module)
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if not ranks and torch.distributed.is_available() and torch.distributed.is_initialized():
         world = torch.distributed.get_world_size()
         if world > 1:
             raise TypeError(
-                f"torch.distributed is initialised with {world} ranks: workers of a coded run are "
-                "single processes. Start each without torchrun's group, or leave out "
-                "init_process_group"
+                f"torch.distributed is initialised with {world} ranks: where they are one worker "
+                "together, give join mesh=, a DeviceMesh of them. A worker that is a single "
+                "process is started without torchrun's group, or leaves out init_process_group"
             )
     if not named:
         raise TypeError("no parameter takes a gradient: nothing is trained")
@@ -46,7 +48,7 @@ def check_model(modules: Sequence[nn.Module], named: Sequence[Tuple[str, nn.Para
         if type(parameter.data) is not torch.Tensor:
             raise TypeError(
                 f"parameter {name} is a {type(parameter.data).__name__}: sharded parameters cannot "
-                "be coded here. Join with the whole model on each worker"
+                "be coded yet: replicated ranks only. Join with the whole model in each process"
             )
         if parameter.device.type == "meta":
             raise TypeError(
@@ -98,13 +100,14 @@ def _check_module(path: str, module: nn.Module) -> None:
     if isinstance(module, nn.parallel.DistributedDataParallel):
         raise TypeError(
             f"{path} is wrapped in DistributedDataParallel, which sums gradients itself: remove "
-            "the wrapper and join with the module in it"
+            "the wrapper and join with the module in it. Between the ranks of a worker join(mesh=) "
+            "sums them"
         )
     kind = type(module).__name__
     if kind.startswith("FSDP") or kind == "FullyShardedDataParallel":
         raise TypeError(
-            f"{path} is sharded ({kind}): remove the wrapper; workers of many "
-            "ranks come with a later version"
+            f"{path} is sharded ({kind}), which does not work yet: replicated ranks only. Remove "
+            "the wrapper; several ranks with the whole model each join by mesh="
         )
     if isinstance(module, _NormBase) and module.track_running_stats and module.training:
         raise TypeError(

@@ -89,7 +89,7 @@ class Loader:
                 "before, so samples need numbers. Use a dataset with __getitem__, or write "
                 "batch(micro) as a function of micro.batch and micro.unit (shard files by unit)"
             )
-        settings = run.settings
+        self._settings = settings = run.settings
         self._batch_samples = settings.units * settings.unit_samples
         self._batches = len(dataset) // self._batch_samples
         if not self._batches:
@@ -140,7 +140,7 @@ class Loader:
         future = self._ahead.pop((batch, unit), None)
         if future is None:
             future = self._submit(batch, unit, micro.samples)
-        for key, samples in self._guesses(batch, unit, len(micro.samples)):
+        for key, samples in self._guesses(batch, unit, micro.samples):
             self._ahead[key] = self._submit(*key, samples)
         # What was guessed wrong is never asked for.
         for key in [key for key in self._ahead if key[0] < batch]:
@@ -148,7 +148,7 @@ class Loader:
         return future.result()
 
     def _seed_of(self, batch: int, unit: int) -> Optional[int]:
-        return None if self._seed is None else unit_seed(self._seed, batch, unit, "loader")
+        return None if self._seed is None else self._settings.unit_seed(batch, unit, "loader")
 
     def _submit(self, batch: int, unit: int, samples: range) -> "Future[Any]":
         assert self._readers is not None
@@ -166,7 +166,7 @@ class Loader:
             np.random.set_state(before[2])
 
     def _guesses(
-        self, batch: int, unit: int, samples: int
+        self, batch: int, unit: int, samples: range
     ) -> Iterator[Tuple[Tuple[int, int], range]]:
         """The units that come next if the next batch's are this one's, or the last one's."""
         before, now = self._units.get(batch - 1, []), self._units[batch]
@@ -176,8 +176,8 @@ class Loader:
         )
         for key in itertools.islice(following, self._prefetch):
             if key not in self._ahead:
-                start = key[1] * samples
-                yield key, range(start, start + samples)
+                later = (key[1] - unit) * self._settings.unit_samples
+                yield key, range(samples.start + later, samples.stop + later)
 
     def close(self) -> None:
         """Ends the processes that read ahead."""

@@ -6,7 +6,6 @@ import math
 from typing import Any, Tuple
 
 from ._joining import Settings
-from ._seeds import unit_seed
 
 
 def _scalar(place: int, value: Any) -> Any:
@@ -106,7 +105,7 @@ class Micro:
     @property
     def seed(self) -> int:
         """A 64-bit number that depends on the run's seed, the batch and the unit alone."""
-        return unit_seed(self._settings.seed or 0, self.batch, self.unit, "generator")
+        return self._settings.unit_seed(self.batch, self.unit, "generator")
 
     def __repr__(self) -> str:
         return f"Micro(batch={self.batch}, unit={self.unit}, coefficient={self.coefficient})"

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any, Mapping, Optional, Sequence, Union
+from dataclasses import replace
+from typing import Any, Dict, Mapping, Optional, Sequence, Union
 
 import torch
 from torch import nn
@@ -32,12 +33,14 @@ from ._joining import Settings, Where, layout_hash
 from ._run import Run
 from ._steps import Apply, Compute, Event, Provide, Resync, Skip, Step
 from ._torch_arrays import Micro, TorchArrays
+from ._torch_cell import CellArrays, CellWhere, CellWorker
 from ._torch_checks import check_accelerate, check_model, check_optimizers, check_states
 from ._torch_digest import digest
 from ._torch_host import FORMATS
 from ._torch_kinds import kinds_of, versions_with
 from ._torch_loader import Loader
 from ._torch_model import modules_of, persistent_buffers, trained_of
+from ._torch_ranks import Ranks
 from ._torch_scaler import GradScaler
 from .loop import Coordinator, serve
 
@@ -101,6 +104,8 @@ def join(
     worker: Optional[int] = None,
     patience: float = 30.0,
     overlap: Optional[bool] = None,
+    mesh: Optional[Any] = None,
+    data: Union[str, Sequence[str], None] = None,
 ) -> Run:
     """Joins the run that the environment or `address` names. Without one: a run of this process
     alone, so that `python train.py` works: with the same bits as a run of several under an exact
@@ -127,6 +132,9 @@ def join(
     overlap: hand gradients over while the backward pass goes on, where the scheme allows it; None:
         unless the parameters are on the CPU and the coordinator is called by a loopback address,
         where that takes the backward pass its cores and saves no time on the network.
+    mesh: of a worker that is several processes with a device each, the `DeviceMesh` of its ranks.
+        Each has the whole model and computes its part of a unit's samples, of which `unit_samples`
+        counts those of all. data: the dimensions of the mesh over which they are cut; None: all.
 
     Raises ConnectionError (nobody answers), ValueError (the run trains something else, or a number
     is out of range: it names the field) and TypeError (the model cannot be replicated exactly: it
@@ -160,7 +168,8 @@ def join(
         optimizers = [optimizer]  # type: ignore[list-item]
     # Accelerate's wrapper steps the optimizer inside it.
     optimizers = [getattr(each, "optimizer", each) for each in optimizers]
-    check_model(modules, named)
+    ranks = mesh is not None
+    check_model(modules, named, ranks=ranks)
     check_optimizers(optimizers, named)
     check_accelerate()
     others = dict(state or {})
@@ -176,7 +185,7 @@ def join(
     frozen = [each for module in modules for each in module.parameters() if not each.requires_grad]
     versions = f"codedgrad {_native.__version__}, torch {torch.__version__}"
     formats = "+".join(sorted({FORMATS[parameter.dtype] for _, parameter in named}))
-    where = Where(
+    facts: Dict[str, Any] = dict(
         arrays=[(parameter.numel(), FORMATS[parameter.dtype]) for _, parameter in named],
         layout=layout_hash("torch", shapes, kinds_of(optimizers), sorted(others)),
         frozen=digest(frozen),
@@ -190,10 +199,26 @@ def join(
         patience=patience,
         scheme=scheme,
     )
-    if overlap is None:
-        # Summing takes the backward pass its cores, and there is no network to wait for.
-        overlap = not (device == "cpu" and where.on_this_host)
-    run = Run(where, settings, TorchArrays(modules, optimizers, others, overlap))
+    if ranks:
+        if overlap:
+            raise ValueError("overlap=True with mesh=: a worker of several ranks cannot do it yet")
+        members = Ranks(mesh, data)
+        settings = replace(settings, rank=members.rank)
+        if settings.unit_samples % members.size:
+            raise ValueError(
+                f"unit_samples is {unit_samples}, and {members.size} ranks cut the samples of a "
+                "unit: it counts those of all ranks, and is a multiple of their number"
+            )
+        cell = CellWorker(members, settings)
+        arrays: TorchArrays = CellArrays(modules, optimizers, others, cell)
+        where: Where = CellWhere(cell=cell, **facts)
+    else:
+        where = Where(**facts)
+        if overlap is None:
+            # Summing takes the backward pass its cores, and there is no network to wait for.
+            overlap = not (device == "cpu" and where.on_this_host)
+        arrays = TorchArrays(modules, optimizers, others, overlap)
+    run = Run(where, settings, arrays)
     _keep_freed_memory()
     return run
 

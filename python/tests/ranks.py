@@ -1,0 +1,260 @@
+"""Workers of several ranks as processes, with a real coordinator."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn import functional as F
+
+import codedgrad.torch as coded
+import fake_device
+from codedgrad import loop
+
+# Nothing here takes long; whatever hangs is to be told, not waited for.
+LIMIT_SECONDS = 60.0
+UNITS, UNIT_SAMPLES, STEPS = 4, 8, 6
+SAMPLES = UNITS * UNIT_SAMPLES * 2
+
+
+class Exact(nn.Module):
+    """A model whose gradients are exact in float32, so that no order of sums changes them: its
+    numbers are multiples of 1/16, and small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        with torch.no_grad():
+            for place, parameter in enumerate(self.parameters()):
+                numbers = torch.arange(parameter.numel()).view(parameter.shape)
+                parameter.copy_((numbers - place) / 16)
+
+    def loss(self, micro: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return ((self.linear(x) - y) ** 2).sum(1).mean()
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        for parameter in self.parameters():
+            parameter.copy_((parameter * 16).round().clamp(-64, 64) / 16)
+
+
+class Usual(nn.Module):
+    """A model that draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.layers = nn.Sequential(
+            nn.Linear(3, 8), nn.LayerNorm(8), nn.Dropout(0.3), nn.GELU(), nn.Linear(8, 2)
+        )
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.uniform_(-0.5, 0.5, generator=generator)
+
+    def loss(self, micro: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        x = x + torch.rand(x.shape, generator=micro.generator())
+        return F.mse_loss(self.layers(x), y)
+
+    def after_step(self) -> None:
+        pass
+
+
+MODELS = {"exact": Exact, "usual": Usual}
+
+
+def dataset() -> torch.utils.data.TensorDataset:
+    x = torch.arange(3 * SAMPLES).view(-1, 3) * 7 % 5 - 2
+    y = torch.arange(2 * SAMPLES).view(-1, 2) * 3 % 7 - 3
+    return torch.utils.data.TensorDataset(x.float(), y.float())
+
+
+def train(
+    where: Dict[str, Any], plan: Dict[str, Any], rank: int = 0, **more: Any
+) -> Dict[str, Any]:
+    """Trains as `plan` says; what it has come to."""
+    device = plan.get("device", "cpu")
+    model: Any = MODELS[plan.get("model", "exact")]().to(device)
+    mine = plan.get("rank") in (None, rank) and plan.get("worker") in (None, where.get("worker"))
+    trouble = plan.get("trouble") if mine else None
+    if trouble == "other start":
+        with torch.no_grad():
+            next(model.parameters()).add_(1)
+    kinds = {"exact": torch.optim.SGD, "usual": torch.optim.AdamW}
+    optimizer = kinds[plan.get("model", "exact")](model.parameters(), lr=2**-4)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (step // 4))
+    steps, at = plan.get("steps", STEPS), plan.get("at", 2)
+    run = coded.join(
+        model,
+        optimizer,
+        units=UNITS,
+        steps=steps,
+        unit_samples=UNIT_SAMPLES,
+        reduction=plan.get("reduction", "mean"),
+        state={"schedule": schedule},
+        **where,
+        **more,
+    )
+    loader = coded.Loader(dataset(), run)
+    found: Dict[str, Any] = {"totals": [], "skipped": [], "savers": 0, "worker": run.worker}
+    for step in run:
+        for micro in step:
+            time.sleep(plan.get("pause", 0.0))
+            if trouble == "late":
+                time.sleep(0.05)
+            if trouble == "raises" and micro.step >= at:
+                raise ZeroDivisionError("sample 17")
+            loss = model.loss(micro, *(each.to(device) for each in loader(micro)))
+            if plan.get("reduction", "mean") != "mean":
+                loss = loss * len(micro.samples)
+            micro.report(loss.detach(), float(len(micro.samples)))
+            if trouble == "nan" and micro.step == at:
+                loss = loss * float("nan")
+            if trouble == "nothing" and micro.unit == 1:
+                micro.nothing()
+            else:
+                loss.backward()
+        if step.applied:
+            optimizer.step()
+        schedule.step()
+        model.after_step()
+        optimizer.zero_grad()
+        found["totals"].append(list(step.totals))
+        found["skipped"].append(step.skipped)
+        found["savers"] += run.saver
+        # Of this life of the process.
+        if len(found["totals"]) == at + 1:
+            if trouble == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if trouble == "told":
+                os.kill(os.getpid(), signal.SIGTERM)
+            if trouble == "other step":
+                with torch.no_grad():
+                    next(model.parameters()).add_(1)
+            if trouble == "break":
+                break
+            if trouble == "finish":
+                run.finish()
+            if trouble == "body":
+                raise ZeroDivisionError("in the body")
+    return {
+        **found,
+        "digest": run.digest(),
+        "complete": run.complete,
+        "over": run.over,
+        "report": run.report(),
+        "rate": schedule.get_last_lr()[0],
+    }
+
+
+def process_of_rank(
+    folder: str, name: str, rank: int, shape: List[int], where: Dict[str, Any], plan: Dict[str, Any]
+) -> None:
+    """What the process of a rank does."""
+    base = f"{folder}/{name}"
+    sys.stderr.flush()
+    os.dup2(os.open(f"{base}-{rank}.err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    torch.set_num_threads(1)
+    if plan.get("device") == "fake":
+        fake_device.load()
+    size = 1
+    for length in shape:
+        size *= length
+    store = dist.FileStore(f"{base}.store", size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    names = tuple("ab"[: len(shape)])
+    mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=names)
+    found = train(where, plan, rank, mesh=mesh, **plan.get("join", {}))
+    Path(f"{base}-{rank}.json").write_text(json.dumps(found))
+
+
+_SPAWN = multiprocessing.get_context("forkserver")
+# What takes long to import, and is found without the paths of this process: optimizers import the
+# last one when they step.
+_SPAWN.set_forkserver_preload(
+    ["codedgrad.torch", "torch.distributed.device_mesh", "torch._dynamo"]
+)
+
+
+class Cells:
+    """A coordinator, and workers of several ranks each."""
+
+    def __init__(self, folder: Path, scheme: str, workers: int, *shape: int, **plan: Any):
+        self.folder = folder
+        self.workers, self.shape, self.plan = workers, list(shape), plan
+        self.ranks = 1
+        for length in shape:
+            self.ranks *= length
+        self.coordinator = loop.serve(
+            scheme,
+            workers=workers,
+            units=UNITS,
+            unit_samples=UNIT_SAMPLES,
+            steps=plan.get("steps", STEPS),
+            length=coded.length(MODELS[plan.get("model", "exact")]()),
+            max_wait=LIMIT_SECONDS,
+            **plan.pop("serve", {}),
+        )
+        self.processes: Dict[str, List[Any]] = {}
+        for worker in range(workers):
+            self.start(worker)
+
+    def start(self, worker: int, name: Optional[str] = None, **plan: Any) -> None:
+        """Starts the ranks of a worker."""
+        where = {
+            "address": self.coordinator.address,
+            "token": self.coordinator.token,
+            "worker": worker,
+        }
+        name = str(worker) if name is None else name
+        told = {**self.plan, **plan}
+        arguments = [
+            (str(self.folder), name, rank, self.shape, where, told) for rank in range(self.ranks)
+        ]
+        self.processes[name] = [
+            _SPAWN.Process(target=process_of_rank, args=each, daemon=True) for each in arguments
+        ]
+        for process in self.processes[name]:
+            process.start()
+
+    def __enter__(self) -> "Cells":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for processes in self.processes.values():
+            for process in processes:
+                process.kill()
+        self.coordinator.stop()
+
+    def stop(self, worker: int) -> None:
+        """Kills the ranks of a worker."""
+        for process in self.processes[str(worker)]:
+            process.kill()
+            process.join()
+
+    def statuses(self, name: str) -> List[int]:
+        """How the ranks of a worker have ended; none may take long."""
+        deadline = time.monotonic() + LIMIT_SECONDS
+        for rank, process in enumerate(self.processes[name]):
+            process.join(max(0.0, deadline - time.monotonic()))
+            assert process.exitcode is not None, f"rank {rank} of {name} hangs: {self.said()}"
+        return [process.exitcode for process in self.processes[name]]
+
+    def said(self) -> Dict[str, str]:
+        """What the ranks have said on stderr."""
+        return {path.stem: path.read_text() for path in sorted(self.folder.glob("*.err"))}
+
+    def results(self, name: str) -> List[Dict[str, Any]]:
+        """What the ranks of a worker have come to, who have all ended well."""
+        assert set(self.statuses(name)) == {0}, self.said()
+        paths = [self.folder / f"{name}-{rank}.json" for rank in range(self.ranks)]
+        return [json.loads(path.read_text()) for path in paths]
