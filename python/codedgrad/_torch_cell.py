@@ -158,7 +158,7 @@ class CellWorker:
         """Some rank leaves, and so does the worker."""
         leaving = [(rank, each.what) for rank, each in enumerate(said) if each.at == "leave"]
         alike = len(leaving) == len(said)
-        # An exception comes before whatever else ends a loop.
+        # An exception comes before anything else that ends a loop.
         leaving.sort(key=lambda entry: bool(entry[1][1]))
         rank, (reason, for_good, unit) = leaving[0]
         self._gone = RuntimeError(f"rank {rank} of this worker has left the run: {reason}")

@@ -72,7 +72,7 @@ class Staging(Transfer):
         self._buffers = self._first
         self._computes = False
         # Its gradients that are on their way, with what their versions were then. The thread
-        # that hands them over keeps them until the copies are over: only then is their memory free.
+        # which hands them over keeps them until the copies are over: only then is their memory free.
         self._fetched: List[Optional[_Fetched]] = [None] * len(self._parameters)
         # Parameters from here on are on their way, or there.
         self._begun = len(self._parameters)

@@ -137,7 +137,7 @@ impl<V: Vector> Aggregator<V> {
     }
 
     /// All micro-batches of the current task in the order in which [`Aggregator::part`] hands them
-    /// out, handed out or not: a trainer that hands gradients over from another thread knows by it
+    /// out, handed out or not: a trainer which hands gradients over from another thread knows by it
     /// what to compute next while those of the part before are still on their way.
     ///
     /// # Errors
