@@ -291,7 +291,7 @@ class _DeviceClock:
         if self._known is None:
             self._known = (event, 0.0)
         before, at = self._known
-        moment = at + before.elapsed_time(event) / 1e3
+        moment = at + float(before.elapsed_time(event)) / 1e3
         self._known = (event, moment)
         return moment
 
