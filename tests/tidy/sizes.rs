@@ -42,7 +42,7 @@ fn bodies<'a>(text: &'a str, begins: &str) -> Vec<(&'a str, &'a str)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices(begins) {
         let line = text[..at].rsplit('\n').next().unwrap();
-        if !line.is_empty() && !(line.starts_with("pub") && line.ends_with(' ')) {
+        if !(line.is_empty() || line.starts_with("pub") && line.ends_with(' ')) {
             continue;
         }
         let rest = &text[at + begins.len()..];
