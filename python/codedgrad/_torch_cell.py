@@ -301,8 +301,9 @@ class CellWorker:
         return bool(self._agree("the next unit", ask=lambda: self._first().wanted())[0])
 
     def part(self) -> None:
-        """Of the first rank: the gradient that is taken next is the next unit's."""
-        self._first().part()
+        """The gradient that is taken next is the next unit's: the first rank takes all."""
+        if self._native is not None:
+            self._native.part()
 
     def in_parts(self) -> bool:
         """Nothing is handed over before the ranks' sum is there."""
