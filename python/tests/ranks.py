@@ -20,6 +20,7 @@ from torch.nn import functional as F
 import codedgrad.torch as coded
 import fake_device
 from codedgrad import loop
+from codedgrad._torch_digest import digest
 
 # Nothing here takes long; whatever hangs is to be told, not waited for.
 LIMIT_SECONDS = 60.0
@@ -148,7 +149,8 @@ def train(
                 raise ZeroDivisionError("in the body")
     return {
         **found,
-        "digest": run.digest(),
+        # Of the host's memory, wherever it was trained.
+        "digest": digest([each.cpu() for each in model.parameters()]),
         "complete": run.complete,
         "over": run.over,
         "report": run.report(),
