@@ -11,6 +11,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
+/// Logs that are listed of a folder that stays.
+const LOGS_LISTED: usize = 4;
 /// Where runs without `--out` go.
 const DEFAULT_PARENT: &str = "runs";
 /// What tells the folder of a run of the bundled trainer: all that it takes to go on with it.
@@ -173,11 +175,13 @@ impl RunFolder {
             if self.plan == SERVED {
                 let _ = fs::remove_file(self.plan());
             }
-            say!(
-                "{} stays, since its workers may have said why: {}",
-                self.path.display(),
-                logs.join(", ")
-            );
+            let more = match logs.len().saturating_sub(LOGS_LISTED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let listed = logs[..logs.len().min(LOGS_LISTED)].join(", ");
+            let path = self.path.display();
+            say!("{path} stays, since its workers may have said why: {listed}{more}");
         }
         outcome
     }
