@@ -689,7 +689,7 @@ def test_workers_that_train_something_else_are_told_what_differs() -> None:
         with pytest.raises(ValueError, match="numbers in a gradient"):
             run_of_three(units=UNITS, steps=STEPS, **where)
         first = Replica().join(where)
-        with pytest.raises(ValueError, match="layout"):
+        with pytest.raises(ValueError, match="differ in reduction .sum and mean."):
             Replica().join(where, reduction="sum")
         first.close()
 
