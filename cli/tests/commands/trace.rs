@@ -448,8 +448,8 @@ fn tables_that_look_like_no_traces_are_told() {
     // Training says so before it begins; nobody joins this coordinator.
     for command in [
         &["train", "--scheme", "uncoded", "--workers", "2", "--steps", "0"][..],
-        &["train", "--scheme", "no-such-scheme", "--workers", "2"],
-        &["coordinator", "--listen", "127.0.0.1:0", "--workers", "2", "--scheme", "no-such-scheme"],
+        &["train", "--scheme", "groups:s=5", "--workers", "2"],
+        &["coordinator", "--listen", "127.0.0.1:0", "--workers", "2", "--scheme", "groups:s=5"],
     ] {
         let output = codedgrad(home.path(), &[command, &["--delays", "numbered.csv"]].concat());
         assert_eq!(output.status.code(), Some(2));
