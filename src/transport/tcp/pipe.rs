@@ -359,23 +359,30 @@ pub(super) async fn run<N: Clone>(
 ) {
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = BufReader::new(reader);
-    let error = {
+    let ended = {
         let mut reading = pin!(read(&mut reader, &name, &context, &events));
         tokio::select! {
             biased;
             // Reading is looked at first: what came before the end is worth more than what was to
             // go.
-            error = &mut reading => error,
+            error = &mut reading => Err(error),
             written = write(&mut writer, &queues, &context) => {
-                let error = written.err().unwrap_or(PipeError::Closed);
                 // An end that closed may have said why, and that lies here unread.
-                if matches!(error, PipeError::Io(_)) {
+                if matches!(written, Err(PipeError::Io(_))) {
                     let _ = tokio::time::timeout(UNREAD, reading).await;
                 }
-                error
+                written
             }
         }
     };
+    if ended.is_ok() {
+        // Closed before all is read, a connection is reset, and the other end may never read the
+        // last of what was written: why it ends.
+        let mut nowhere = tokio::io::sink();
+        let rest = tokio::io::copy(&mut reader, &mut nowhere);
+        let _ = tokio::time::timeout(UNREAD, rest).await;
+    }
+    let error = ended.err().unwrap_or(PipeError::Closed);
     let _ = events.send((name, Incoming::Ended(error.to_string()))).await;
 }
 
