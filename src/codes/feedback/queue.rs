@@ -196,13 +196,16 @@ impl Queue {
 
     /// The lowest item that one worker holds and nobody has finished, and this one may take.
     fn duplicate(&self, worker: Worker) -> Option<u32> {
-        let concerned = self.losses.concern(worker);
         let open = |item: &u32| {
             self.claims.winner[*item as usize].is_none()
                 && self.holders[*item as usize] < HOLDERS_MAX
-                && !(concerned && self.is_kept(*item))
         };
-        self.claims.busy.iter().filter_map(|item| *item).filter(open).min()
+        let open = self.claims.busy.iter().filter_map(|item| *item).filter(open);
+        if self.losses.concern(worker) {
+            open.filter(|item| !self.is_kept(*item)).min()
+        } else {
+            open.min()
+        }
     }
 
     /// The next item of an idle worker, as long as there is one.
