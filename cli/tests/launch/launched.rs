@@ -281,5 +281,14 @@ impl Process {
 
     pub(crate) fn signal(&self, signal: &str) {
         send(signal, self.id);
+        if signal == "-STOP" {
+            // On a loaded host a later signal of a lower number, such as SIGTERM, comes before it.
+            wait_for("the process to stand still", || self.is_stopped().then_some(()));
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id)).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T'))
     }
 }
