@@ -52,6 +52,11 @@ impl RunScheme {
         }
     }
 
+    /// The scheme with which a run begins: uncoded where another is chosen later.
+    pub(crate) fn first(&self) -> SchemeSpec {
+        self.fixed().cloned().unwrap_or_else(SchemeSpec::uncoded)
+    }
+
     /// The scheme, unless one is chosen later.
     pub(crate) fn fixed(&self) -> Option<&SchemeSpec> {
         match self {

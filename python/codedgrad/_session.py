@@ -111,18 +111,16 @@ class Session:
 
     def seed_unit(self, batch: int, unit: int) -> None:
         """Before a unit is computed: what is drawn for it depends on it alone."""
-        self._seed(batch, unit, "unit", self.settings.rank)
+        self._seed(self.settings.unit_seed(batch, unit, "unit"))
 
     def seed_body(self, step: int) -> None:
         """Before a step's body: what it draws is drawn by every replica alike."""
-        self._seed(step, 0, "step", 0)
+        self._seed(unit_seed(self.settings.seed or 0, step, 0, "step"))
 
-    def _seed(self, batch: int, unit: int, purpose: str, rank: int) -> None:
-        settings = self.settings
-        if settings.seed is None:
+    def _seed(self, seed: int) -> None:
+        if self.settings.seed is None:
             return
-        seed = unit_seed(settings.seed, batch, unit, purpose, rank)
-        if settings.seed_all:
+        if self.settings.seed_all:
             seed_python(seed)
         self.arrays.seed(seed)
 

@@ -143,6 +143,9 @@ class TorchArrays(Arrays):
 
     def collect(self, micro: _Micro, native: _native.Worker) -> List[bool]:
         self._check_unit(micro)
+        return self._hand_over(micro, native)
+
+    def _hand_over(self, micro: _Micro, native: _native.Worker) -> List[bool]:
         factor = micro.coefficient / self._scale()
         there = self._transfer.collect(partial(self._take, native, factor))
         self._warn_of_graphs(there)

@@ -453,7 +453,7 @@ class CellArrays(TorchArrays):
         there = self._cell.collected([each.grad is not None for each in self._parameters])
         self._add_up(there)
         if self._ranks.rank == 0:
-            super().collect(micro, native)
+            self._hand_over(micro, native)
         return there
 
     def _add_up(self, there: Sequence[bool]) -> None:

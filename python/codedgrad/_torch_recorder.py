@@ -21,6 +21,7 @@ import os
 import platform
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
@@ -47,10 +48,9 @@ class Recorder:
 
     def __init__(self, model: Any, optimizer: Any, folder: "Union[str, os.PathLike[str]]") -> None:
         self._handles: List[Any] = []
-        self._gradients: List[Any] = []
+        self._gradients: List[Tuple[torch.nn.Parameter, Any]] = []
         self._order: Optional[List[torch.nn.Parameter]] = []
         self._file: Any = None
-        self._rows: List[str] = []
         self._on = True
         self._process = os.getpid()
         self._step = 0
@@ -64,8 +64,7 @@ class Recorder:
         if not self._on or os.getpid() != self._process:
             return
         try:
-            self._clock.settle(wait=True)
-            self._write(self._clock.rows())
+            self._write(wait=True)
         except Exception as error:
             self._give_up(error)
         self._end()
@@ -81,14 +80,14 @@ class Recorder:
         if not trained:
             raise ValueError("the model has no parameter that takes a gradient")
         device = trained[0].device
-        self._clock: Union[_HostClock, _DeviceClock]
+        self._clock: _Clock
         self._clock = _HostClock() if device.type == "cpu" else _DeviceClock(device)
         is_sharded = any(type(each).__name__ == "DTensor" for each in trained)
         self._open(folder, device, is_sharded)
         self._written = time.monotonic()
         self._hook(model.register_forward_pre_hook, lambda *_: self._clock.stamp_once("forward"))
         for each in trained:
-            self._gradients.append(self._on_gradient(each, is_sharded))
+            self._gradients.append((each, self._on_gradient(each, is_sharded)))
         inner = getattr(optimizer, "optimizer", optimizer)
         self._hook(inner.register_step_pre_hook, lambda *_: self._clock.stamp("ended"))
         self._hook(inner.register_step_post_hook, lambda *_: self._stepped())
@@ -109,12 +108,12 @@ class Recorder:
         # Under FSDP a rank waits for others within its forward and backward pass too.
         kind = "sharded" if is_sharded else "replicated"
         world = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", ""))
-        self._rows.append(
+        self._file.write(
             f"# host {platform.node()}, rank {rank} of {world or '?'}, torch {torch.__version__}, "
             f"{device.type}, {kind}\nstep,{','.join(_STAMPS)}\n"
         )
 
-    def _hook(self, register: Callable[[Any], Any], then: Callable[..., Any]) -> None:
+    def _hook(self, register: Callable[[Any], Any], then: Callable[..., Any]) -> Any:
         """Calls something where torch says so, as long as nothing has gone wrong here."""
 
         def safe(*args: Any) -> None:
@@ -125,9 +124,11 @@ class Recorder:
             except Exception as error:
                 self._give_up(error)
 
-        self._handles.append(register(safe))
+        handle = register(safe)
+        self._handles.append(handle)
+        return handle
 
-    def _on_gradient(self, parameter: torch.nn.Parameter, is_sharded: bool) -> Tuple[Any, Any]:
+    def _on_gradient(self, parameter: torch.nn.Parameter, is_sharded: bool) -> Any:
         def seen(*_: Any) -> None:
             self._clock.stamp_once("first")
             self._clock.stamp("last")
@@ -138,8 +139,7 @@ class Recorder:
         register = (
             parameter.register_post_accumulate_grad_hook if is_sharded else parameter.register_hook
         )
-        self._hook(register, seen)
-        return parameter, self._handles[-1]
+        return self._hook(register, seen)
 
     def _stepped(self) -> None:
         """The optimizer has taken a step: that is a row."""
@@ -150,8 +150,7 @@ class Recorder:
             self._thin_out()
         now = time.monotonic()
         if now - self._written >= _FLUSH_SECONDS:
-            self._clock.settle(wait=False)
-            self._write(self._clock.rows())
+            self._write(wait=False)
             self._written = now
 
     def _thin_out(self) -> None:
@@ -168,12 +167,12 @@ class Recorder:
                 handle.remove()
         self._gradients = []
 
-    def _write(self, rows: List[str]) -> None:
-        self._rows += rows
-        if self._rows:
-            self._file.write("".join(self._rows))
+    def _write(self, wait: bool) -> None:
+        self._clock.settle(wait)
+        rows = self._clock.rows()
+        if rows:
+            self._file.write("".join(rows))
             self._file.flush()
-            self._rows = []
 
     def _give_up(self, error: Exception) -> None:
         print(
@@ -212,52 +211,63 @@ def _row(step: int, stamps: List[Optional[float]]) -> str:
     return f"{step},{','.join(cells)}\n"
 
 
-class _HostClock:
-    """Stamps by the host's clock, of a model that computes as it is called."""
+class _Clock(ABC):
+    """The moments of the step that is open, and the rows of those that are known."""
 
     def __init__(self) -> None:
-        self._now: Dict[str, float] = {}
+        self._now: Dict[str, Any] = {}
         self._rows: List[str] = []
 
+    @abstractmethod
+    def moment(self) -> Any:
+        """Now."""
+
+    @abstractmethod
+    def close_step(self, step: int) -> None:
+        """The step that is open is over."""
+
+    def settle(self, wait: bool) -> None:
+        """Looks which steps are known by now, or waits until all are."""
+
     def stamp(self, name: str) -> None:
-        self._now[name] = time.perf_counter()
+        self._now[name] = self.moment()
 
     def stamp_once(self, name: str) -> None:
         if name not in self._now:
-            self._now[name] = time.perf_counter()
+            self.stamp(name)
+
+    def rows(self) -> List[str]:
+        """The rows that were not given yet."""
+        rows, self._rows = self._rows, []
+        return rows
+
+
+class _HostClock(_Clock):
+    """Stamps by the host's clock, of a model that computes as it is called."""
+
+    def moment(self) -> float:
+        return time.perf_counter()
 
     def close_step(self, step: int) -> None:
         self._rows.append(_row(step, [self._now.get(name) for name in _STAMPS]))
         self._now = {}
 
-    def settle(self, wait: bool) -> None:
-        """All stamps are known at once."""
 
-    def rows(self) -> List[str]:
-        rows, self._rows = self._rows, []
-        return rows
-
-
-class _DeviceClock:
+class _DeviceClock(_Clock):
     """Stamps by events on the stream that computes, which are read once they have passed."""
 
     def __init__(self, device: torch.device) -> None:
+        super().__init__()
         self._module = getattr(torch, device.type)
-        self._now: Dict[str, Any] = {}
         self._open: Deque[Tuple[int, Dict[str, Any]]] = deque()
-        self._rows: List[str] = []
         # The last event whose time is known, and that time: differences of events that are far
         # apart would lose digits.
         self._known: Optional[Tuple[Any, float]] = None
 
-    def stamp(self, name: str) -> None:
+    def moment(self) -> Any:
         event = self._module.Event(enable_timing=True)
         event.record()
-        self._now[name] = event
-
-    def stamp_once(self, name: str) -> None:
-        if name not in self._now:
-            self.stamp(name)
+        return event
 
     def close_step(self, step: int) -> None:
         self._open.append((step, self._now))
@@ -294,10 +304,6 @@ class _DeviceClock:
         moment = at + float(before.elapsed_time(event)) / 1e3
         self._known = (event, moment)
         return moment
-
-    def rows(self) -> List[str]:
-        rows, self._rows = self._rows, []
-        return rows
 
 
 def record(model: Any, optimizer: Any, folder: "Union[str, os.PathLike[str]]") -> Recorder:

@@ -72,6 +72,21 @@ for step in range(steps):
 """
 
 
+def recorded(home: Path, text: str, ranks: int, *more: str) -> Path:
+    """The folder that the ranks of a script have written, which torchrun starts."""
+    script, folder = home / "loop.py", home / "steps"
+    script.write_text(text)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    subprocess.run(
+        [sys.executable, *launcher, str(script), str(folder), *more],
+        check=True,
+        capture_output=True,
+        cwd=home,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    return folder
+
+
 def rows_of(path: Path) -> List[Dict[str, str]]:
     lines = path.read_text().splitlines()
     assert lines[0].startswith("# host "), lines[0]
@@ -90,16 +105,7 @@ def doctor(folder: Path) -> Any:
 
 @pytest.mark.parametrize("where", ["loader", "forward", "backward"])
 def test_the_slow_rank_of_a_ddp_job_is_named(tmp_path: Path, where: str) -> None:
-    script, folder = tmp_path / "loop.py", tmp_path / "steps"
-    script.write_text(LOOP)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--standalone"]
-    subprocess.run(
-        [*command, str(script), str(folder), where, "12"],
-        check=True,
-        capture_output=True,
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    folder = recorded(tmp_path, LOOP, 3, where, "12")
     for rank in range(3):
         rows = rows_of(folder / f"rank-{rank}.csv")
         assert [int(row["step"]) for row in rows] == list(range(12))
@@ -153,16 +159,7 @@ def test_of_an_fsdp_job_it_is_said_what_is_not_seen(tmp_path: Path) -> None:
     pytest.importorskip("torch.distributed.fsdp", reason="FSDP2 came with PyTorch 2.6")
     if not hasattr(torch.distributed.fsdp, "fully_shard"):
         pytest.skip("FSDP2 came with PyTorch 2.6")
-    script, folder = tmp_path / "loop.py", tmp_path / "steps"
-    script.write_text(SHARDED)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    subprocess.run(
-        [*command, str(script), str(folder)],
-        check=True,
-        capture_output=True,
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    folder = recorded(tmp_path, SHARDED, 2)
     for rank in range(2):
         rows = rows_of(folder / f"rank-{rank}.csv")
         assert [int(row["step"]) for row in rows] == list(range(6))

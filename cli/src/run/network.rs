@@ -10,7 +10,6 @@ use crate::folder::RunFolder;
 use crate::port::TOKEN;
 use crate::shared::lock;
 use anyhow::{Context, anyhow};
-use codedgrad::codes::SchemeSpec;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::train::{Observer, Outcome, RunClock};
 use codedgrad::transport::RunFacts;
@@ -76,10 +75,7 @@ impl Job {
 
     /// The run as far as it is a worker's affair.
     pub(crate) fn run(&self) -> Result<LocalRun, Failure> {
-        match &self.scheme {
-            RunScheme::Fixed(spec) => self.plan.local_run(spec),
-            RunScheme::Auto => self.plan.local_run(&SchemeSpec::uncoded()),
-        }
+        self.plan.local_run(&self.scheme.first())
     }
 }
 

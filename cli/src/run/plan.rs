@@ -62,10 +62,9 @@ const NOT_DIGESTED: [&str; 13] = [
     DIGEST,
 ];
 
-/// The digest of the fields of a plan, as text, that stay as they are for as long as the run goes
-/// on; in hexadecimal digits.
-fn digest_of(text: &str) -> serde_json::Result<String> {
-    let mut fields: Map<String, Value> = serde_json::from_str(text)?;
+/// The digest of those fields of a plan, as they are read from its text, that stay as they are for
+/// as long as the run goes on; in hexadecimal digits.
+fn digest_of(mut fields: Map<String, Value>) -> serde_json::Result<String> {
     fields.retain(|name, _| !NOT_DIGESTED.contains(&name.as_str()));
     // A field that is not there and one that is null are read alike.
     fields.retain(|_, value| !value.is_null());
@@ -305,9 +304,10 @@ impl Plan {
             .with_context(|| format!("cannot read {}", path.display()))
             .or_input()?;
         let not_a_plan = || format!("{} is not a plan of this version", path.display());
-        let fields: Value = serde_json::from_str(&text).with_context(not_a_plan).or_input()?;
-        let program = fields.pointer("/command/0").and_then(Value::as_str);
-        for scheme in fields["schemes"].as_array().into_iter().flatten() {
+        let fields: Map<String, Value> =
+            serde_json::from_str(&text).with_context(not_a_plan).or_input()?;
+        let program = fields.get("command").and_then(|words| words.get(0)?.as_str());
+        for scheme in fields.get("schemes").and_then(Value::as_array).into_iter().flatten() {
             if let Some(text) = scheme.as_str() {
                 families::check_known(text, path, program)?;
             }
@@ -315,9 +315,9 @@ impl Plan {
         let plan: Self = serde_json::from_str(&text).with_context(not_a_plan).or_input()?;
         plan.check().map_err(|failure| failure.asked_by(path))?;
         // Plans of earlier versions have none.
-        let written = fields.get(DIGEST);
-        let found = digest_of(&text).or_input()?;
-        if written.is_some_and(|digest| *digest != found) {
+        let written = fields.get(DIGEST).cloned();
+        let found = digest_of(fields).or_input()?;
+        if written.is_some_and(|digest| digest != found) {
             return Err(Failure::Input(anyhow!(
                 "{} was altered since the run began: the digest of what --resume does not change \
                  is {found}, not as when it was written; put it back as it was",
@@ -329,7 +329,7 @@ impl Plan {
 
     /// The digest of what stays as it is for as long as the run goes on.
     pub(crate) fn digest(&self) -> anyhow::Result<String> {
-        Ok(digest_of(&serde_json::to_string(self)?)?)
+        Ok(digest_of(serde_json::from_str(&serde_json::to_string(self)?)?)?)
     }
 
     /// The plan with that, as it is written down.

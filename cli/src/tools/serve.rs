@@ -17,7 +17,6 @@ use crate::signals::Asked;
 use crate::units::{at_least, count, seconds};
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
-use codedgrad::codes::SchemeSpec;
 use codedgrad::run::{Limits, NumberFormat, RunConfig};
 use codedgrad::schedulers::EngineError;
 use codedgrad::train::{self, AUTO, Auto, Builder, Coordinator, Open, RunError, Served};
@@ -377,27 +376,26 @@ impl Plan {
         self.auto.check()
     }
 
-    /// The scheme that a run begins with, and what chooses another if something does.
-    fn scheme(&self, folder: &RunFolder) -> Result<(SchemeSpec, Option<Auto>), Failure> {
-        if let Some(spec) = self.scheme.fixed() {
-            return Ok((spec.clone(), None));
+    /// What chooses another scheme than that with which a run begins, if something does.
+    fn chooser(&self, folder: &RunFolder) -> Result<Option<Auto>, Failure> {
+        if self.scheme.fixed().is_some() {
+            return Ok(None);
         }
         let mut auto = self.auto.auto();
         for record in follow::recorded(folder)? {
             auto.replay(&record);
         }
-        Ok((SchemeSpec::uncoded(), Some(auto)))
+        Ok(Some(auto))
     }
 
     /// The run as far as it is known.
     fn builder(&self, folder: &RunFolder, resumed: bool) -> Result<Builder, Failure> {
-        let (spec, auto) = self.scheme(folder)?;
         let waits = if resumed && self.facts.is_some() {
             self.return_wait_seconds
         } else {
             self.join_wait_seconds
         };
-        let mut run = Coordinator::builder(spec)
+        let mut run = Coordinator::builder(self.scheme.first())
             .unmixed()
             .workers(self.workers)
             .run_number(self.id)
@@ -408,7 +406,7 @@ impl Plan {
             .gather_within(port::patience(waits))
             .unit_tries(self.unit_tries)
             .wire(self.wire);
-        if let Some(auto) = auto {
+        if let Some(auto) = self.chooser(folder)? {
             run = run.auto(auto);
         }
         if let Some(exchange) = self.exchange {

@@ -1,6 +1,7 @@
 //! The program as its users meet it: real processes, files and signals.
 #![cfg(feature = "trainer")]
 
+use crate::processes;
 use crate::program::{self, MODEL, codedgrad, flags, json, json_of, text};
 use serde_json::Value;
 use std::fs;
@@ -688,9 +689,7 @@ fn interrupt(
         .stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     wait_for_lines(&folder.join(record), after_lines);
-    assert!(
-        Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success()
-    );
+    processes::signal(&child, signal);
     child.wait_with_output().unwrap()
 }
 

@@ -47,6 +47,12 @@ pub(crate) fn first_difference(found: &[String], expected: &[String]) -> Option<
     (0..found.len().max(expected.len())).find(|&step| found.get(step) != expected.get(step))
 }
 
+/// Sends a signal to a process of a test, such as `-TERM`.
+pub(crate) fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([name, &child.id().to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
 /// A process that does not outlive its test.
 pub(crate) struct Kept {
     pub(crate) child: Child,
@@ -71,14 +77,8 @@ impl Kept {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    pub(crate) fn signal(&self, signal: &str) {
-        assert!(
-            Command::new("kill")
-                .args([signal, &self.child.id().to_string()])
-                .status()
-                .unwrap()
-                .success()
-        );
+    pub(crate) fn signal(&self, name: &str) {
+        signal(&self.child, name);
     }
 
     /// Its exit status, once it has ended.

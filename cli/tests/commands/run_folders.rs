@@ -2,6 +2,7 @@
 //! works in them.
 #![cfg(all(feature = "trainer", unix))]
 
+use crate::processes;
 use crate::program::{MODEL, codedgrad, flags, json, refused, text};
 use serde_json::Value;
 use std::fs;
@@ -325,13 +326,7 @@ impl Kept {
     }
 
     fn ends_by(&mut self, signal: &str) -> Option<i32> {
-        assert!(
-            Command::new("kill")
-                .args([signal, &self.child.id().to_string()])
-                .status()
-                .unwrap()
-                .success()
-        );
+        processes::signal(&self.child, signal);
         self.waits("the end", |child| child.try_wait().unwrap()).code()
     }
 }

@@ -1,6 +1,7 @@
 //! Schemes that take turns on a machine whose load changes, and what a resumed run may be told.
 #![cfg(all(feature = "trainer", unix))]
 
+use crate::processes;
 use crate::program::{MODEL, codedgrad, flags, json, refused, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -116,8 +117,7 @@ fn signalled(home: &Path, arguments: &[&str], signal: &str, out: &str, lines: us
         assert!(begin.elapsed() < Duration::from_secs(240), "{} of {lines} steps", there());
         std::thread::sleep(Duration::from_millis(2));
     }
-    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
-    assert!(sent.unwrap().success());
+    processes::signal(&child, signal);
     child.wait_with_output().unwrap()
 }
 
