@@ -358,6 +358,10 @@ impl Engine {
             Input::BadState { worker, from, refused } => {
                 self.bad_state(now, (worker, from), refused, out)
             }
+            Input::StateOverdue { worker, from } => {
+                self.ask_another(worker, from, out);
+                Ok(())
+            }
             Input::Finish { after } => {
                 self.steps.end_after(after);
                 Ok(())

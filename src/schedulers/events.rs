@@ -130,6 +130,14 @@ pub enum Input {
         /// Whether that is the word of the worker that needs one; else the driver has seen it.
         refused: bool,
     },
+    /// A worker waits long for another's state: somebody else who waits for orders is to hand over
+    /// its own.
+    StateOverdue {
+        /// Who needs one.
+        worker: Worker,
+        /// Whose is waited for.
+        from: Worker,
+    },
     /// The run is to end once a step is decided, or the next one if that is later and can be
     /// computed without those who leave.
     Finish {

@@ -213,12 +213,24 @@ impl Roster {
 
     /// A worker that can hand over its state: alive, up to date, not the one in need.
     pub(super) fn provider(&self, needy: Worker) -> Option<Worker> {
+        self.most_recent(|worker, _| worker != needy)
+    }
+
+    /// One that can hand it over at once, instead of the one that was asked.
+    pub(super) fn idle_provider(&self, needy: Worker, asked: Worker) -> Option<Worker> {
+        self.most_recent(|worker, member| {
+            ![needy, asked].contains(&worker) && member.doing == WorkerState::Nothing
+        })
+    }
+
+    fn most_recent(&self, keep: impl Fn(Worker, &Member) -> bool) -> Option<Worker> {
+        let member = |worker: Worker| &self.members[worker.index()];
         let mut fit: Vec<Worker> = self
             .fit()
-            .filter(|worker| *worker != needy && !self.bad_donors.contains(*worker))
+            .filter(|worker| !self.bad_donors.contains(*worker) && keep(*worker, member(*worker)))
             .collect();
         // The most recent state leaves the fewest steps to be sent after it.
-        fit.sort_by_key(|worker| std::cmp::Reverse(self.members[worker.index()].applied));
+        fit.sort_by_key(|worker| std::cmp::Reverse(member(*worker).applied));
         fit.first().copied()
     }
 

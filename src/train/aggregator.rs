@@ -558,7 +558,7 @@ impl<V: Vector> Aggregator<V> {
     fn answer(&mut self, digests: Vec<u64>, unfit: Option<String>) -> bool {
         let there = self.at_hand.take_if(|at_hand| matches!(at_hand, AtHand::State)).is_some();
         if there {
-            self.link.send(Notice::StateLoaded { digests, unfit });
+            self.link.send(Notice::StateLoaded { next: self.next, digests, unfit });
         }
         there
     }

@@ -232,10 +232,12 @@ impl<T: Transport> Coordinator<T> {
     ) -> Result<Progress, RunError> {
         let mut progress = self.carry_on(came, observer);
         let mut now = self.run_clock.now();
-        while matches!(progress, Ok(Progress::Wait(_)))
-            && let Some(lost) = self.look_for_hangs(now, observer)
-        {
-            progress = self.carry_on(Some(lost), observer);
+        while matches!(progress, Ok(Progress::Wait(_))) {
+            let lost = self.look_for_hangs(now, observer);
+            if lost.is_none() && !self.inbox.has_inputs() {
+                break;
+            }
+            progress = self.carry_on(lost, observer);
             now = self.run_clock.now();
         }
         let progress = progress.map_err(|error| self.stalled(error));
@@ -387,7 +389,9 @@ impl<T: Transport> Coordinator<T> {
             }
             Notice::AppliedBefore { step, digest } => Input::Applied { worker, step, digest },
             Notice::State { needy, state } => self.handed_over(worker, needy, state, observer),
-            Notice::StateLoaded { digests, unfit } => self.taken(worker, &digests, unfit, observer),
+            Notice::StateLoaded { next, digests, unfit } => {
+                self.taken((worker, next), &digests, unfit, observer)
+            }
             Notice::Finish { after } => {
                 if let Some(last) = self.engine.shortened_to(after) {
                     self.tell_of(last, Happening::Ended { by: worker }, observer);

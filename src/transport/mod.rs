@@ -238,6 +238,8 @@ pub enum Notice {
     },
     /// A state that was handed over is loaded, or does not fit.
     StateLoaded {
+        /// First step that is not applied in it. Another may have been sent meanwhile.
+        next: Step,
         /// Digests of the parameters after the last steps before the state's `next`, one per model,
         /// the last one's last; none if none are taken.
         digests: Vec<u64>,

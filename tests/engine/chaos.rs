@@ -574,6 +574,15 @@ impl Chaos<'_> {
             let worker = dead[self.choose(dead.len())];
             return Some(self.join(worker));
         }
+        let state = self.pool.iter().find_map(|event| match event {
+            Event::State { needy, from: Some(from) } => Some((*needy, *from)),
+            _ => None,
+        });
+        if let Some((worker, from)) = state
+            && self.choose(8) == 0
+        {
+            return Some(Input::StateOverdue { worker, from });
+        }
         if self.finished || living.is_empty() || self.choose(24) > 0 {
             return None;
         }

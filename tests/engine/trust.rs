@@ -161,6 +161,25 @@ fn a_state_that_turns_out_to_be_wrong_is_fetched_elsewhere() {
     assert!(diverged(&taken).is_empty());
 }
 
+/// Found by a test of the Python loop: the only worker that had applied the last step was asked for
+/// its state, and stood still, while all others waited.
+#[test]
+fn a_state_that_does_not_come_is_asked_of_who_waits_for_orders() {
+    let mut driver = begun(4, CONFIG);
+    for (worker, digest) in [(0, 7), (1, 7), (2, 7), (3, 9)] {
+        driver.applied(worker, 0, digest);
+    }
+    assert_eq!(resyncs(&driver.give(Input::Idle { worker: Worker(3) }).unwrap()), [(3, 0)]);
+    let overdue = Input::StateOverdue { worker: Worker(3), from: Worker(0) };
+    assert_eq!(driver.give(overdue.clone()).unwrap(), [], "all others compute");
+    driver.answer(1, 1, true).unwrap();
+    assert_eq!(resyncs(&driver.give(overdue.clone()).unwrap()), [(3, 1)]);
+    assert_eq!(driver.give(overdue).unwrap(), [], "it waits for another's by now");
+    driver.give(Input::Synced { worker: Worker(3), next: Step(1) }).unwrap();
+    let word = Input::StateLoaded { worker: Worker(3), step: Step(0), digest: Some(7) };
+    assert!(diverged(&driver.give(word).unwrap()).is_empty());
+}
+
 #[test]
 fn who_refuses_every_state_is_sent_away() {
     let mut driver = begun(4, CONFIG);

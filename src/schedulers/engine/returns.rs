@@ -151,6 +151,20 @@ impl Engine {
         Ok(())
     }
 
+    /// A worker waits long for the state of one that may hang: it takes over that of another, if
+    /// one that waits for orders has a state that steps can be sent after.
+    pub(super) fn ask_another(&mut self, worker: Worker, from: Worker, out: &mut Vec<Action>) {
+        let doing = WorkerState::Syncing { from: Some(from) };
+        if *self.roster.doing(worker) != doing {
+            return;
+        }
+        let other = self.roster.idle_provider(worker, from);
+        if let Some(other) = other.filter(|other| self.is_recent(self.roster.next_of(*other))) {
+            *self.roster.doing(worker) = WorkerState::Syncing { from: Some(other) };
+            out.push(Action::Resync { worker, from: other });
+        }
+    }
+
     /// Whether it makes sense to wait for somebody to come back.
     pub(super) fn may_return(&self) -> bool {
         self.config.limits.return_seconds > 0.0 && self.roster.may_return()

@@ -35,6 +35,11 @@ impl Inbox {
         self.notices.push_back((worker, notice));
     }
 
+    /// Whether the engine is still to be told something.
+    pub(super) fn has_inputs(&self) -> bool {
+        !self.inputs.is_empty()
+    }
+
     pub(super) fn next_input(&mut self) -> Option<Input> {
         self.inputs.pop_front()
     }

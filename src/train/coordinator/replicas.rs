@@ -11,6 +11,8 @@ pub(super) struct Resync {
     pub(super) from: Worker,
     /// First step that the other had not applied when it was asked.
     pub(super) applied: Step,
+    /// When that was.
+    pub(super) asked_at: f64,
 }
 
 /// A state that a worker was sent.
@@ -33,7 +35,7 @@ pub(super) struct Replicas {
     unapplied: Vec<u32>,
     /// Who waits for whose state.
     resyncs: Vec<Resync>,
-    /// Who was lost while it waited for whose state, which may still come.
+    /// Who was lost, or asked another, while it waited for whose state, which may still come.
     outdated: Vec<(Worker, Worker)>,
     /// The states that were sent to workers, until they say that they go on from them.
     sent_states: BTreeMap<Worker, SentState>,
@@ -82,8 +84,15 @@ impl Replicas {
 
     /// A worker is asked for its state.
     pub(super) fn asked(&mut self, resync: Resync) {
-        self.resyncs.retain(|other| other.needy != resync.needy);
+        let others = self.resyncs.extract_if(.., |other| other.needy == resync.needy);
+        self.outdated.extend(others.map(|other| (other.needy, other.from)));
         self.resyncs.push(resync);
+    }
+
+    /// The states that were asked for before a time, and have not come.
+    pub(super) fn overdue(&self, asked_before: f64) -> impl Iterator<Item = (Worker, Worker)> {
+        let overdue = self.resyncs.iter().filter(move |resync| resync.asked_at < asked_before);
+        overdue.map(|resync| (resync.needy, resync.from))
     }
 
     /// A worker hands over its state for another: gives the first step that it had not applied when
@@ -92,16 +101,17 @@ impl Replicas {
         // Who was lost and is there again may have been sent another one already, and tasks after
         // it.
         let asked = |resync: &&Resync| (resync.needy, resync.from) == (needy, donor);
-        let applied = self.resyncs.iter().find(asked)?.applied;
-        // It answers what it was asked before the needy worker was lost and came back; the other
-        // answer is on its way.
+        let applied = self.resyncs.iter().find(asked).map(|resync| resync.applied);
+        // It answers what it was asked before the needy worker was lost and came back, or asked
+        // another: if it was asked again, the other answer is on its way.
         let before = self.outdated.iter().position(|asked| *asked == (needy, donor));
-        if next < applied
+        if applied.is_none_or(|applied| next < applied)
             && let Some(at) = before
         {
             self.outdated.remove(at);
             return None;
         }
+        let applied = applied?;
         self.resyncs.retain(|resync| resync.needy != needy);
         Some(applied)
     }
@@ -118,8 +128,12 @@ impl Replicas {
         self.sent_states.contains_key(&worker)
     }
 
-    /// A worker has taken over the state that it was sent, or cannot.
-    pub(super) fn taken(&mut self, worker: Worker) -> Option<SentState> {
+    /// A worker has taken over the state in which all before `next` is applied, or cannot: gives
+    /// what it was sent, or nothing where a later state is on its way to it.
+    pub(super) fn taken(&mut self, worker: Worker, next: Step) -> Option<SentState> {
+        if self.sent_states.get(&worker)?.next != next {
+            return None;
+        }
         self.sent_states.remove(&worker)
     }
 
@@ -129,5 +143,43 @@ impl Replicas {
         let behind = Worker::all(workers).filter(|worker| self.unapplied[worker.index()] > 0);
         let donors = self.resyncs.iter().map(|resync| resync.from);
         WorkerSet::of(workers, behind.chain(donors).chain(self.sent_states.keys().copied()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Found by a test of the Python loop under `groups:s=3`: the word on the first of two states
+    /// counted as one on the second, whose parameters then seemed to differ from the others'.
+    #[test]
+    fn a_word_on_a_state_is_not_taken_for_one_on_the_next() {
+        let mut replicas = Replicas::new(3);
+        let state = |from, next| SentState { from: Some(Worker(from)), next: Step(next) };
+        replicas.sent_state(Worker(0), state(1, 2));
+        replicas.sent_state(Worker(0), state(2, 4));
+        assert!(replicas.taken(Worker(0), Step(2)).is_none() && replicas.is_taking(Worker(0)));
+        let taken = replicas.taken(Worker(0), Step(4)).expect("it was sent that one");
+        assert_eq!((taken.from, replicas.is_taking(Worker(0))), (Some(Worker(2)), false));
+    }
+
+    #[test]
+    fn who_was_asked_first_may_answer_when_it_is_too_late() {
+        let mut replicas = Replicas::new(3);
+        let asked = |from, applied, asked_at| Resync {
+            needy: Worker(0),
+            from: Worker(from),
+            applied: Step(applied),
+            asked_at,
+        };
+        replicas.asked(asked(1, 5, 10.0));
+        assert_eq!(replicas.overdue(10.0).count(), 0);
+        assert_eq!(replicas.overdue(11.0).collect::<Vec<_>>(), [(Worker(0), Worker(1))]);
+        replicas.asked(asked(2, 5, 11.0));
+        // Asked once more, it answers what it was asked before, then what it was asked now.
+        replicas.asked(asked(1, 7, 12.0));
+        assert_eq!(replicas.answered(Worker(0), Worker(1), Step(5)), None);
+        assert_eq!(replicas.answered(Worker(0), Worker(1), Step(7)), Some(Step(7)));
+        assert_eq!(replicas.answered(Worker(0), Worker(2), Step(5)), None, "nobody waits for it");
     }
 }

@@ -26,7 +26,8 @@ impl<T: Transport> Coordinator<T> {
             return self.inbox.postpone(from, lost);
         }
         self.tell(Happening::Resynced { worker: needy, from: Some(from) }, observer);
-        self.replicas.asked(Resync { needy, from, applied: self.engine.next_of(from) });
+        let (applied, asked_at) = (self.engine.next_of(from), self.run_clock.now());
+        self.replicas.asked(Resync { needy, from, applied, asked_at });
         self.transport.send(from, Order::SendState { needy });
     }
 
@@ -85,15 +86,15 @@ impl<T: Transport> Coordinator<T> {
         Input::Synced { worker: needy, next }
     }
 
-    /// A worker has taken over a state, or cannot.
+    /// A worker has taken over the state in which all before `next` is applied, or cannot.
     pub(super) fn taken(
         &mut self,
-        worker: Worker,
+        (worker, next): (Worker, Step),
         digests: &[u64],
         unfit: Option<String>,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Input {
-        let Some(SentState { from, next }) = self.replicas.taken(worker) else {
+        let Some(SentState { from, .. }) = self.replicas.taken(worker, next) else {
             return Input::Tick;
         };
         let Some(reason) = unfit else {

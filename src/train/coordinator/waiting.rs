@@ -2,7 +2,7 @@
 
 use super::{Coordinator, Flow, Happening, Observer, RoundRecord};
 use crate::ids::{Worker, WorkerSet, named};
-use crate::schedulers::OpenRound;
+use crate::schedulers::{Input, OpenRound};
 use crate::transport::{Dismissal, Notice, Order, Transport};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -15,6 +15,9 @@ const USUAL_OF: usize = 50;
 /// A round is stuck that is open for so many seconds and so many times the usual ones.
 const STUCK_SECONDS: f64 = 5.0;
 const STUCK_TIMES: f64 = 10.0;
+/// A state is overdue that was asked for so many seconds ago, and so many usual rounds.
+const OVERDUE_SECONDS: f64 = 1.0;
+const OVERDUE_TIMES: f64 = 3.0;
 /// A trainer hangs that drops nothing for so many seconds, and so many times a usual answer.
 const HANGS_SECONDS: f64 = 60.0;
 const HANGS_TIMES: f64 = 20.0;
@@ -152,6 +155,12 @@ impl Watchdog {
         stuck && self.stuck.replace(now - open_seconds).is_none()
     }
 
+    /// How long a worker may take to hand over its state before another is asked.
+    fn patience_for_states(&self) -> f64 {
+        let usual = median(self.rounds.iter().copied()).unwrap_or(0.0);
+        OVERDUE_SECONDS.max(OVERDUE_TIMES * usual)
+    }
+
     /// A worker whose trainer hangs.
     fn hanging(&self, now: f64) -> Option<Worker> {
         let usual = median(self.answers.iter().copied()).unwrap_or(0.0);
@@ -216,6 +225,8 @@ impl<T: Transport> Coordinator<T> {
             return Some((worker, Notice::Lost { reason }));
         }
         self.watchdog.tell_at = now + TELL;
+        let overdue = self.replicas.overdue(now - self.watchdog.patience_for_states());
+        self.inbox.add(overdue.map(|(worker, from)| Input::StateOverdue { worker, from }));
         let waiting = self.waiting()?;
         if self.watchdog.gets_stuck(waiting.open_seconds, now) {
             self.tell(Happening::Stuck { waiting: Box::new(waiting.clone()) }, observer);

@@ -224,8 +224,10 @@ impl WorkerNode {
                     self.uplink.tell(&FromWorker::Applied { step, digest });
                 }
             }
-            Notice::StateLoaded { digests, unfit } => {
-                let Some((connection, transfer)) = self.trainer.taken(&digests) else { return };
+            Notice::StateLoaded { next, digests, unfit } => {
+                let Some((connection, transfer)) = self.trainer.taken(next, &digests) else {
+                    return;
+                };
                 if self.uplink.is_current(connection) {
                     self.uplink.tell(&FromWorker::StateLoaded { transfer, digests, unfit });
                 }

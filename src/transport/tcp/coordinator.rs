@@ -374,7 +374,7 @@ impl CoordinatorNode {
                 self.members.member_mut(worker.0).into_iter().for_each(|member| {
                     // What it was sent before is part of the state, and will not be applied.
                     member.unapplied.clear();
-                    member.taking = Some(transfer);
+                    member.taking = Some((transfer, state.next));
                     member.misses.takes(state.next);
                 });
                 let lengths = state.vectors.iter().map(Vec::len).collect();
@@ -617,10 +617,11 @@ impl CoordinatorNode {
             FromWorker::Facts { facts } => self.agree(worker, &facts),
             FromWorker::StateLoaded { transfer, digests, unfit } => {
                 // A later one may be on its way.
-                if self.members.member_mut(worker.0).is_some_and(|member| {
-                    member.taking.take_if(|taking| *taking == transfer).is_some()
-                }) {
-                    self.notify(worker, Notice::StateLoaded { digests, unfit });
+                let member = self.members.member_mut(worker.0);
+                let taken = member
+                    .and_then(|member| member.taking.take_if(|(taking, _)| *taking == transfer));
+                if let Some((_, next)) = taken {
+                    self.notify(worker, Notice::StateLoaded { next, digests, unfit });
                 }
             }
             FromWorker::Finish { after } => self.notify(worker, Notice::Finish { after }),

@@ -38,8 +38,9 @@ pub(super) struct Member {
     pub(super) misses: Misses,
     /// For whom it was asked for its state.
     pub(super) provides: Vec<u32>,
-    /// The state that it was sent and has said nothing of, by the number of its transfer.
-    pub(super) taking: Option<u64>,
+    /// The state that it was sent last, while it has said nothing of it: the number of its transfer,
+    /// and its `next`.
+    pub(super) taking: Option<(u64, Step)>,
 }
 
 /// One number of a run.

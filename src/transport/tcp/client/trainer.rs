@@ -69,9 +69,9 @@ pub(super) struct Trainer {
     next: Step,
     /// What the trainer said of steps that it applied.
     pub(super) word: Word,
-    /// The state that the trainer was given last: over which connection, the number of its
-    /// transfer, and its `next`.
-    taking: Option<(u64, u64, Step)>,
+    /// The states that the trainer was given and has said nothing of: over which connection each
+    /// came, the number of its transfer, and its `next`.
+    taking: VecDeque<(u64, u64, Step)>,
     /// Since when the next step to be applied is not the one that comes first; told the
     /// coordinator.
     gap_since: Option<Instant>,
@@ -89,7 +89,7 @@ impl Trainer {
             live: None,
             next,
             word,
-            taking: None,
+            taking: VecDeque::new(),
             gap_since: None,
             stopping: false,
         }
@@ -160,10 +160,12 @@ impl Trainer {
         self.given.retain(|given| given.1 > 0);
     }
 
-    /// It has taken over the state that it was given, or cannot: over which connection that came,
-    /// and the number of its transfer.
-    pub(super) fn taken(&mut self, digests: &[u64]) -> Option<(u64, u64)> {
-        let (connection, transfer, next) = self.taking.take()?;
+    /// It has taken over the state in which all before `next` is applied, or cannot: over which
+    /// connection that came, and the number of its transfer.
+    pub(super) fn taken(&mut self, next: Step, digests: &[u64]) -> Option<(u64, u64)> {
+        let place = self.taking.iter().position(|(_, _, given)| *given == next)?;
+        // It answers one after the other; those before have no answer.
+        let (connection, transfer, _) = self.taking.drain(..=place).next_back()?;
         self.word.taken(next, digests);
         Some((connection, transfer))
     }
@@ -235,7 +237,7 @@ impl Trainer {
                     self.next = state.next;
                     // Noted with its connection: an answer that comes after another call is no
                     // answer there.
-                    self.taking = Some((uplink.number(), transfer, state.next));
+                    self.taking.push_back((uplink.number(), transfer, state.next));
                     (uplink.name_of(0), Order::LoadState { state: Arc::new(state) })
                 }
                 None => return,
