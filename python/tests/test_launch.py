@@ -295,7 +295,7 @@ for step in run:
             micro.give([gradient], loss)
     if step.applied:
         weights -= 0.1 * step.gradients[0]
-    if step.index == 10 and mode != "gradient":
+    if step.index == 10 and mode != "gradient" and not step.resynced:
         print("totals", *step.totals, flush=True)
         told = True
 if mode != "gradient" and not told:

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from codedgrad import loop
@@ -246,6 +246,9 @@ def test_whoever_stands_still_anywhere_catches_up(
     step: int, phase: str, place: int, ahead: int, log_steps: int, scheme: str
 ) -> None:
     """Abandoned at any unit, given a state at any moment: the same bits, no step counted twice."""
+    # Where any one worker is enough and few steps are kept, the one that stands still may be the
+    # only one with a state to go on from.
+    assume(scheme != "groups:s=3" or log_steps > STEPS)
 
     def work(k: int, where: Dict[str, Any], coordinator: loop.Coordinator) -> Any:
         hooks = At(step, phase, place, ahead, coordinator) if k == 3 else None
