@@ -57,7 +57,8 @@ impl LevelShift {
 /// `b` from it on is least. It is taken back if, 20 values on, the level is nearer to the old one.
 ///
 /// # Cost
-/// O(1) per value, of which at most 40 times 40 additions where a shift is seen.
+/// O(1) per value: places in the last 10, 20 and 40 values in order, and where a shift is seen two
+/// passes over at most 80 of them.
 ///
 /// ```
 /// use codedgrad::doctor::LevelShifts;
@@ -70,8 +71,11 @@ impl LevelShift {
 #[derive(Clone, Debug, Default)]
 pub struct LevelShifts {
     values: Vec<f64>,
-    /// Medians of the 40 values before each place, from the 40th on.
-    levels: Vec<f64>,
+    /// The last values, as many as are looked at after a possible shift.
+    windows: Windows,
+    /// Medians of the 40 values before each place, from the 40th on, and their median absolute
+    /// deviations.
+    levels: Vec<(f64, f64)>,
     found: Vec<LevelShift>,
     /// Where the last shift is, and where the one before it was.
     last: usize,
@@ -91,9 +95,9 @@ impl LevelShifts {
     /// Takes in the next value: a number of 0 or more.
     pub fn push(&mut self, value: f64) {
         self.values.push(value);
-        if let Some(start) = self.values.len().checked_sub(BEFORE_MOST) {
-            let level = self.scratch.median(&self.values[start..]);
-            self.levels.push(level);
+        self.windows.slide(&self.values);
+        if self.values.len() >= BEFORE_MOST {
+            self.levels.push((self.windows.median(BEFORE_MOST), self.windows.deviation()));
         }
         self.confirm();
         for after in AFTER {
@@ -132,28 +136,29 @@ impl LevelShifts {
         }
     }
 
-    /// The median of some values, of which that of 40 may be known.
-    fn level(&mut self, from: usize, to: usize) -> f64 {
+    /// The median of the values before a place, and their median absolute deviation.
+    fn level(&mut self, from: usize, to: usize) -> (f64, f64) {
         if to - from == BEFORE_MOST {
-            return self.levels[to - BEFORE_MOST];
+            return self.levels[from];
         }
-        self.scratch.median(&self.values[from..to])
+        let values = &self.values[from..to];
+        let level = self.scratch.median(values);
+        (level, median(values.iter().map(|value| (value - level).abs()).collect()))
     }
 
     /// The shift between the `before` values before `at` and those from there on, if there is one.
     fn shift(&mut self, at: usize, before: usize) -> Option<LevelShift> {
         let newest = self.values.len() - 1;
-        let (from, to) = (self.level(at - before, at), self.level(at, self.values.len()));
+        let after = newest + 1 - at;
+        let ((from, deviation), to) = (self.level(at - before, at), self.windows.median(after));
         let change = (to - from).abs();
         // What is no number is no change either.
         if change < CHANGE_LEAST * from || !change.is_finite() {
             return None;
         }
-        let after = (newest + 1 - at) as f64;
-        let deviations = self.values[at - before..at].iter().map(|value| (value - from).abs());
-        let spread = DEVIATION_OF_MAD * median(deviations.collect());
-        let error =
-            spread * (std::f64::consts::FRAC_PI_2 * (1.0 / after + 1.0 / before as f64)).sqrt();
+        let spread = DEVIATION_OF_MAD * deviation;
+        let both = 1.0 / after as f64 + 1.0 / before as f64;
+        let error = spread * (std::f64::consts::FRAC_PI_2 * both).sqrt();
         if change < ERRORS * error || error.is_nan() {
             return None;
         }
@@ -174,12 +179,102 @@ impl LevelShifts {
         let after = newest + 1 - at;
         let low = (self.last + APART).max(at.saturating_sub(after));
         let first = self.last.max(low.saturating_sub(APART));
-        let misfit = |place: usize| {
-            let before = self.values[first..place].iter().map(|value| (value - from).abs());
-            let behind = self.values[place..=newest].iter().map(|value| (value - to).abs());
-            before.chain(behind).sum::<f64>()
+        let grow = |sum: &mut f64, misfit: f64| {
+            *sum += misfit;
+            Some(*sum)
         };
-        let misfits = (low..newest).map(|place| (place, misfit(place)));
+        let misfits = self.values[first..newest].iter().map(|value| (value - from).abs());
+        // Before each place from `first` on, and from each place on, the last one first.
+        let before: Vec<f64> = std::iter::once(0.0).chain(misfits).scan(0.0, grow).collect();
+        let misfits = self.values[low..=newest].iter().rev().map(|value| (value - to).abs());
+        let behind: Vec<f64> = misfits.scan(0.0, grow).collect();
+        let misfits =
+            (low..newest).map(|place| (place, before[place - first] + behind[newest - place]));
         misfits.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(at, |(place, _)| place)
+    }
+}
+
+/// The last values of a series in order, once for each length that is looked at.
+#[derive(Clone, Debug, Default)]
+struct Windows {
+    sorted: [Vec<f64>; AFTER.len()],
+}
+
+impl Windows {
+    /// Takes in the last value of a series, and lets go of those that are too far back.
+    fn slide(&mut self, values: &[f64]) {
+        let Some((newest, before)) = values.split_last() else { return };
+        for (sorted, length) in self.sorted.iter_mut().zip(AFTER) {
+            let place = |sorted: &[f64], value: &f64| {
+                sorted.partition_point(|other| other.total_cmp(value).is_lt())
+            };
+            if let Some(oldest) = before.len().checked_sub(length) {
+                sorted.remove(place(sorted, &before[oldest]));
+            }
+            sorted.insert(place(sorted, newest), *newest);
+        }
+    }
+
+    /// The median of the last `length` values, one of [`AFTER`].
+    fn median(&self, length: usize) -> f64 {
+        let sorted = self.sorted.iter().find(|sorted| sorted.len() == length);
+        sorted.map_or(0.0, |sorted| f64::midpoint(sorted[length / 2 - 1], sorted[length / 2]))
+    }
+
+    /// The median absolute deviation of the longest.
+    fn deviation(&self) -> f64 {
+        let [.., sorted] = &self.sorted;
+        let level = f64::midpoint(sorted[sorted.len() / 2 - 1], sorted[sorted.len() / 2]);
+        // Deviations grow to both sides of the level: the least are next to it.
+        let mut right = sorted.partition_point(|value| *value < level);
+        let mut left = right;
+        let mut last = [0.0; 2];
+        for _ in 0..=sorted.len() / 2 {
+            let below = left.checked_sub(1).map(|place| level - sorted[place]);
+            let above = sorted.get(right).map(|value| value - level);
+            let next = match (below, above) {
+                (Some(below), above) if above.is_none_or(|above| below <= above) => {
+                    left -= 1;
+                    below
+                }
+                (_, above) => {
+                    right += 1;
+                    above.unwrap_or(f64::NAN)
+                }
+            };
+            last = [last[1], next];
+        }
+        f64::midpoint(last[0], last[1])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn windows_have_the_medians_of_what_they_hold(
+            series in prop::collection::vec(
+                prop_oneof![4 => 0.0f64..9.0, 1 => Just(3.0), 1 => Just(f64::INFINITY)],
+                40..130,
+            ),
+        ) {
+            let mut windows = Windows::default();
+            for length in 1..=series.len() {
+                windows.slide(&series[..length]);
+                for after in AFTER.into_iter().filter(|after| *after <= length) {
+                    let values = series[length - after..length].to_vec();
+                    prop_assert_eq!(windows.median(after), median(values));
+                }
+                if let Some(start) = length.checked_sub(BEFORE_MOST) {
+                    let level = windows.median(BEFORE_MOST);
+                    let values = series[start..length].iter();
+                    let naive = median(values.map(|value| (value - level).abs()).collect());
+                    prop_assert!(windows.deviation() == naive || !level.is_finite());
+                }
+            }
+        }
     }
 }

@@ -156,8 +156,11 @@ fn summary(advice: &Advice<'_>) -> String {
         let _ = write!(text, "Rounds took {slowdown:.2} times as long as their median answers");
         let worst = what_if.worst_workers.as_ref().filter(|worst| worst.explain > 0.0);
         if let Some(worst) = worst.filter(|_| slowdown >= SLOWDOWN_LEAST) {
-            let workers: Vec<String> =
-                worst.workers.iter().map(|worker| advice.name(*worker)).collect();
+            let first = worst.workers.iter().take(SHOWN_MOST);
+            let mut workers: Vec<String> = first.map(|worker| advice.name(*worker)).collect();
+            if let Some(more) = worst.workers.len().checked_sub(SHOWN_MOST + 1) {
+                workers.push(format!("{} more", more + 1));
+            }
             let plural = if workers.len() == 1 { "" } else { "s" };
             let explain = percent(worst.explain);
             let _ = write!(
