@@ -70,8 +70,9 @@ pub fn decode_judged(
     }
     let mut weights = vec![0.0; code.facts().workers];
     let reported = decoder.weights(choice, &mut weights);
-    let arrived = |worker| survivors.contains(worker);
-    let (report, defect) = CodeJudge::new(code).judge(code, arrived, &weights, &reported);
+    let missing = survivors.complement();
+    let judged = CodeJudge::new(code).judge(code, missing.iter(), &weights, &reported);
+    let (report, defect) = judged;
     JudgedDecode { weights, report, defect }
 }
 
@@ -79,6 +80,8 @@ pub fn decode_judged(
 pub(super) struct CodeJudge {
     /// What each share's coefficient is in the decoded gradient.
     alpha: Vec<f64>,
+    /// The sum of squares of each worker's row.
+    norms: Vec<f64>,
     weights: Vec<f64>,
     shorter: Vec<f64>,
 }
@@ -86,24 +89,27 @@ pub(super) struct CodeJudge {
 impl CodeJudge {
     pub(super) fn new(code: &dyn GradientCode) -> Self {
         let alpha = vec![0.0; code.facts().shares()];
-        Self { alpha, weights: Vec::new(), shorter: Vec::new() }
+        let norms = Worker::all(code.facts().workers).map(|worker| norm(code.row(worker)));
+        Self { alpha, norms: norms.collect(), weights: Vec::new(), shorter: Vec::new() }
     }
 
-    /// How good weights are for the workers that have arrived, and what is wrong with their
+    /// How good weights are where some workers have not arrived, and what is wrong with their
     /// decoder. O(n + k + entries of the rows with a weight).
     pub(super) fn judge(
         &mut self,
         code: &dyn GradientCode,
-        arrived: impl Fn(Worker) -> bool,
+        mut missing: impl Iterator<Item = Worker>,
         weights: &[f64],
         reported: &Report,
     ) -> (Report, Option<Defect>) {
         let shares = &code.facts().share_weights;
-        let row = |worker| code.row(worker);
+        let norms = &self.norms;
+        let row = |worker: Worker| (code.row(worker), norms[worker.index()]);
         let judged = assess(row, shares, weights, &mut self.alpha, reported.decodable);
-        let absent = used(weights)
-            .find(|(worker, _)| !arrived(*worker))
-            .map(|(worker, weight)| Defect::Weight { worker, weight });
+        let absent = missing.find_map(|worker| {
+            let weight = weights[worker.index()];
+            (weight != 0.0).then_some(Defect::Weight { worker, weight })
+        });
         (judged, absent.or_else(|| difference(reported, &judged)))
     }
 
@@ -115,11 +121,12 @@ impl CodeJudge {
         decoder: &mut dyn Decoder,
         arrived: &WorkerSet,
     ) -> (Report, Option<Defect>) {
-        let is_there = |worker| arrived.contains(worker);
+        let missing =
+            || Worker::all(arrived.capacity()).filter(|worker| !arrived.contains(*worker));
         let mut weights = std::mem::take(&mut self.weights);
         weights.resize(arrived.capacity(), 0.0);
         let reported = decoder.weights(Choice::Fewest, &mut weights);
-        let (fewest, defect) = self.judge(code, is_there, &weights, &reported);
+        let (fewest, defect) = self.judge(code, missing(), &weights, &reported);
         self.weights = weights;
         if fewest.amplification <= AMPLIFICATION_FINE || defect.is_some() {
             return (fewest, defect);
@@ -127,7 +134,7 @@ impl CodeJudge {
         let mut shorter = std::mem::take(&mut self.shorter);
         shorter.resize(arrived.capacity(), 0.0);
         let reported = decoder.weights(Choice::MinimumNorm, &mut shorter);
-        let (shortest, defect) = self.judge(code, is_there, &shorter, &reported);
+        let (shortest, defect) = self.judge(code, missing(), &shorter, &reported);
         self.shorter = shorter;
         if shortest.amplification >= fewest.amplification && defect.is_none() {
             return (fewest, None);
@@ -163,10 +170,15 @@ fn used(weights: &[f64]) -> impl Iterator<Item = (Worker, f64)> {
     all.filter(|(_, weight)| **weight != 0.0).map(|(worker, weight)| (worker, *weight))
 }
 
-/// What [`judge`](super::judge) computes; a worker's row is asked for where it has a weight, and
-/// `alpha` has an element for each share and is overwritten.
+/// The sum of squares of a row.
+pub(super) fn norm(row: &[(Share, f64)]) -> f64 {
+    row.iter().map(|(_, b)| b * b).sum()
+}
+
+/// What [`judge`](super::judge) computes; a worker's row and its [`norm`] are asked for where it has
+/// a weight, and `alpha` has an element for each share and is overwritten.
 pub(super) fn assess<'a>(
-    row: impl Fn(Worker) -> &'a [(Share, f64)],
+    row: impl Fn(Worker) -> (&'a [(Share, f64)], f64),
     share_weights: &[f64],
     weights: &[f64],
     alpha: &mut [f64],
@@ -176,29 +188,28 @@ pub(super) fn assess<'a>(
     alpha.fill(0.0);
     let mut noise = 0.0;
     for (worker, a) in used(weights) {
-        let mut squares = 0.0;
-        for &(share, b) in row(worker) {
+        let (row, norm) = row(worker);
+        for &(share, b) in row {
             alpha[share.index()] += a * b;
-            squares += b * b;
         }
-        noise += a * a * squares;
+        noise += a * a * norm;
     }
     // What is no number must not pass a gate: `max` and `>` would overlook it.
     let number = |x: f64| if x.is_nan() { f64::INFINITY } else { x };
     let mut residual = 0.0f64;
     let mut coverage = 0.0f64;
     let mut squares = 0.0;
+    // Without a branch for each share: sets are judged by the ten thousand.
     for (alpha, weight) in alpha.iter().zip(share_weights) {
         let off = alpha - 1.0;
-        residual = residual.max(number(off.abs()));
+        residual = if off.abs() > residual { off.abs() } else { residual };
         squares += off * off;
-        if *alpha != 0.0 {
-            coverage += weight;
-        }
+        coverage += if *alpha == 0.0 { 0.0 } else { *weight };
     }
     Report {
         decodable,
-        residual,
+        // A share that is no number has made the sum of squares none.
+        residual: if squares.is_nan() { f64::INFINITY } else { residual },
         amplification: number((noise / shares).sqrt()),
         coverage: coverage.min(1.0),
         error: number(squares / shares),

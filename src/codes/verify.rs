@@ -210,8 +210,8 @@ impl<'a> Trial<'a> {
             self.decoder.arrive(*worker);
         }
         let reported = self.decoder.weights(Choice::MinimumNorm, &mut self.weights);
-        let arrived = |worker| !stragglers.contains(worker);
-        let (report, defect) = self.judge.judge(self.code, arrived, &self.weights, &reported);
+        let judged = self.judge.judge(self.code, stragglers.iter(), &self.weights, &reported);
+        let (report, defect) = judged;
         let mut judged = (report, self.refusal(&report, defect));
         if judged.1.is_none() && self.found.sets.is_multiple_of(AS_A_RUN) {
             let survivors = stragglers.complement();
