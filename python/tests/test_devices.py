@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 pytestmark = [pytest.mark.torch, pytest.mark.emulated]
 torch = pytest.importorskip("torch")
 
+import codedgrad  # noqa: E402
 import codedgrad.torch as coded  # noqa: E402
 import fake_device  # noqa: E402
 from codedgrad import _torch_digest, _torch_overlap, loop  # noqa: E402
@@ -505,6 +507,30 @@ def test_a_card_that_has_a_name_is_among_the_versions(monkeypatch: Any) -> None:
 
 
 # What is refused.
+
+
+@pytest.mark.parametrize("order", ["eager", "lazy"])
+def test_a_recorder_has_the_times_of_the_device(tmp_path: Path, order: str) -> None:
+    fake_device.settings(order)
+    model = nn.Linear(8, 8).to("fake")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with codedgrad.record(model, optimizer, tmp_path):
+        for step in range(6):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 8, device="fake")).sum()
+            if step == 4:
+                time.sleep(0.05)
+            loss.backward()
+            optimizer.step()
+    with (tmp_path / "rank-0.csv").open() as file:
+        assert "fake, replicated" in file.readline()
+        rows = [[float(cell or "nan") for cell in row.values()] for row in csv.DictReader(file)]
+    assert [row[0] for row in rows] == list(range(6))
+    stamps = [stamp for row in rows for stamp in row[1:]][1:]
+    assert stamps == sorted(stamps) and len(stamps) == 29
+    if order == "eager":
+        forward, first = rows[4][2:4]
+        assert first - forward >= 0.05
 
 
 def test_parameters_on_two_devices_are_refused() -> None:

@@ -441,9 +441,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     delete static_cast<Event*>(event);
   }
   void record(void** event, const c10::Stream& on, const c10::DeviceIndex,
-              const c10::EventFlag) const override {
+              const c10::EventFlag flag) const override {
     if (!*event) *event = new Event();
-    device().record(*static_cast<Event*>(*event), id(on));
+    bool timed = flag == c10::EventFlag::BACKEND_DEFAULT;
+    device().record(*static_cast<Event*>(*event), id(on), timed);
   }
   void block(void* event, const c10::Stream& on) const override {
     if (event) device().wait_event(id(on), *static_cast<Event*>(event));
@@ -462,7 +463,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void recordDataPtrOnStream(const c10::DataPtr& p, const c10::Stream& on) const override {
     device().used_by(p.get(), id(on));
   }
-  double elapsedTime(void*, void*, const c10::DeviceIndex) const override { return 0; }
+  double elapsedTime(void* before, void* after, const c10::DeviceIndex) const override {
+    return device().between(*static_cast<Event*>(before), *static_cast<Event*>(after));
+  }
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 REGISTER_ALLOCATOR(kFake, &allocator);

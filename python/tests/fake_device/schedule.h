@@ -11,11 +11,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <set>
@@ -79,6 +81,8 @@ struct Event {
   bool recorded = false;
   // How often the host has asked for it in vain.
   int asked = 0;
+  // When the device came to it, in milliseconds, of one that is to tell.
+  std::shared_ptr<double> came;
 };
 
 // Pages of page-locked memory that copies are on their way from or to: the host may not touch what
@@ -127,9 +131,21 @@ class Device {
     Lock lock(mutex_);
     if (event.recorded) push(stream, Work{{}, event.mark, true}, lock);
   }
-  void record(Event& event, int stream) {
+  void record(Event& event, int stream, bool timed) {
     Lock lock(mutex_);
-    event = Event{{stream, at(stream).issued}, true, 0};
+    std::shared_ptr<double> came;
+    if (timed) {
+      came = std::make_shared<double>(0);
+      push(stream, Work{[came] { *came = milliseconds(); }, {}, false}, lock);
+    }
+    event = Event{{stream, at(stream).issued}, true, 0, came};
+  }
+  double between(const Event& before, const Event& after) {
+    Lock lock(mutex_);
+    for (const Event* event : {&before, &after})
+      if (!event->came || at(event->mark.stream).done < event->mark.upto)
+        throw std::runtime_error("the time of an event is asked for that has not come");
+    return *after.came - *before.came;
   }
   // The host waits. `counts` says whether one would wait on a device that is real, too.
   void wait(Mark mark, bool counts = true) {
@@ -310,6 +326,10 @@ class Device {
   std::function<void()> prepare = [] {};
 
  private:
+  static double milliseconds() {
+    auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration<double, std::milli>(now).count();
+  }
   // Something to run, or another stream's work to be waited for.
   struct Work {
     std::function<void()> run;
