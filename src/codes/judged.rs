@@ -175,8 +175,8 @@ pub(super) fn norm(row: &[(Share, f64)]) -> f64 {
     row.iter().map(|(_, b)| b * b).sum()
 }
 
-/// What [`judge`](super::judge) computes; a worker's row and its [`norm`] are asked for where it has
-/// a weight, and `alpha` has an element for each share and is overwritten.
+/// What [`judge`](super::judge) computes; a worker's row and its [`norm`] are asked for where it
+/// has a weight, and `alpha` has an element for each share and is overwritten.
 pub(super) fn assess<'a>(
     row: impl Fn(Worker) -> (&'a [(Share, f64)], f64),
     share_weights: &[f64],

@@ -234,6 +234,7 @@ impl<T: Transport> Coordinator<T> {
         let mut now = self.run_clock.now();
         while matches!(progress, Ok(Progress::Wait(_))) {
             let lost = self.look_for_hangs(now, observer);
+            // What is overdue is told the engine now: nothing else may come for long.
             if lost.is_none() && !self.inbox.has_inputs() {
                 break;
             }

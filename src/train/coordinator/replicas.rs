@@ -131,6 +131,7 @@ impl Replicas {
     /// A worker has taken over the state in which all before `next` is applied, or cannot: gives
     /// what it was sent, or nothing where a later state is on its way to it.
     pub(super) fn taken(&mut self, worker: Worker, next: Step) -> Option<SentState> {
+        // Its digest would be compared with those of another step.
         if self.sent_states.get(&worker)?.next != next {
             return None;
         }

@@ -225,6 +225,8 @@ impl<T: Transport> Coordinator<T> {
             return Some((worker, Notice::Lost { reason }));
         }
         self.watchdog.tell_at = now + TELL;
+        // A state is handed over between two tasks, and who is asked for it may be the slowest of
+        // all: it must not hold up somebody whose answer would do.
         let overdue = self.replicas.overdue(now - self.watchdog.patience_for_states());
         self.inbox.add(overdue.map(|(worker, from)| Input::StateOverdue { worker, from }));
         let waiting = self.waiting()?;

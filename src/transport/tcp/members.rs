@@ -38,8 +38,8 @@ pub(super) struct Member {
     pub(super) misses: Misses,
     /// For whom it was asked for its state.
     pub(super) provides: Vec<u32>,
-    /// The state that it was sent last, while it has said nothing of it: the number of its transfer,
-    /// and its `next`.
+    /// The state that it was sent last, while it has said nothing of it: the number of its
+    /// transfer, and its `next`.
     pub(super) taking: Option<(u64, Step)>,
 }
 
