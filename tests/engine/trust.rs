@@ -171,9 +171,9 @@ fn a_state_that_does_not_come_is_asked_of_who_waits_for_orders() {
     }
     assert_eq!(resyncs(&driver.give(Input::Idle { worker: Worker(3) }).unwrap()), [(3, 0)]);
     let overdue = Input::StateOverdue { worker: Worker(3), from: Worker(0) };
-    assert_eq!(driver.give(overdue.clone()).unwrap(), [], "all others compute");
+    assert_eq!(driver.give(overdue).unwrap(), [], "all others compute");
     driver.answer(1, 1, true).unwrap();
-    assert_eq!(resyncs(&driver.give(overdue.clone()).unwrap()), [(3, 1)]);
+    assert_eq!(resyncs(&driver.give(overdue).unwrap()), [(3, 1)]);
     assert_eq!(driver.give(overdue).unwrap(), [], "it waits for another's by now");
     driver.give(Input::Synced { worker: Worker(3), next: Step(1) }).unwrap();
     let word = Input::StateLoaded { worker: Worker(3), step: Step(0), digest: Some(7) };
