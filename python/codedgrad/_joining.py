@@ -88,6 +88,20 @@ class Settings:
         return unit_seed(self.seed or 0, batch, unit, purpose, self.rank)
 
 
+# Where it is said how many workers a run has, as `codedgrad::transport::tcp::Environment` reads it.
+_WORKERS = ("CODEDGRAD_WORKERS", "WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+def workers_told(ranks: bool) -> Optional[int]:
+    """How many workers the environment says that the run has; of a worker that is several processes
+    a launcher counts those."""
+    for name in _WORKERS[:1] if ranks else _WORKERS:
+        value = os.environ.get(name)
+        if value:
+            return int(value)
+    return None
+
+
 def layout_hash(*parts: object) -> int:
     """A 63-bit number of what all workers of a run must have in common."""
     text = json.dumps(parts, separators=(",", ":"), default=str)

@@ -33,8 +33,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, Optional, Tuple, final
 
 from . import _signals
-from ._arrays import Arrays
-from ._joining import Settings, Where, scheme_of
+from ._joining import Settings, scheme_of
 from ._loops import loop_of
 from ._session import Session
 from ._steps import events, steps
@@ -66,11 +65,11 @@ class Run:
     settings: Settings
     """What `join` was told of the run."""
 
-    def __init__(self, where: Where, settings: Settings, arrays: Arrays):
-        self._session = Session(where, settings, arrays)
+    def __init__(self, session: Session):
+        self._session = session
         self._started = False
-        native = self._session.native
-        self.settings = settings
+        native = session.native
+        self.settings = session.settings
         self.worker = native.worker
         self.workers = native.workers
         self.first = native.next_step

@@ -162,8 +162,9 @@ class Session:
         """Hands this replica over to another worker."""
         self.native.provide(self.arrays.save())
 
-    def load_state(self, state: Sequence[bytes], next_step: int) -> None:
-        """Takes over another worker's replica, or tells its coordinator that it does not fit."""
+    def load_state(self, state: Sequence[bytes], next_step: int) -> bool:
+        """Takes over another worker's replica, or tells its coordinator that it does not fit; gives
+        back which."""
         self.state = State.UNDECIDED
         before = self.arrays.undo()
         try:
@@ -173,9 +174,10 @@ class Session:
                 self.arrays.load(before)
             warn(f"the state of another worker does not fit: {str(error).splitlines()[0]}")
             self.native.refuse(str(error))
-            return
+            return False
         self.tally.counts["resyncs"] += 1
         self.native.taken([self.arrays.digest()] if self._is_verified(next_step) else [])
+        return True
 
     def report(self) -> Dict[str, Any]:
         """What this worker did, as `Run.report` gives it."""

@@ -1,8 +1,9 @@
-"""The event loop of a run, once, and the two ways in which users go through it.
+"""The event loop of a run, once, and two of the ways in which users go through it.
 
-`_turns` is the loop: it gives events, and settles each when the next one is asked for. `events`
+`turns` is the loop: it gives events, and settles each when the next one is asked for. `events`
 opens each event for the user at once. `steps` puts events together to steps: within the inner loop
-of a step, which is where its events are opened, the loop goes on until the step is decided.
+of a step, which is where its events are opened, the loop goes on until the step is decided. The
+third way, for loops that stay as they are, is `_torch_passages`'.
 """
 
 from __future__ import annotations
@@ -38,9 +39,12 @@ class Compute:
         self._begun = True
         return loop_of(self._units(), self._session.parting.units_left)
 
+    def _task(self) -> Task:
+        return Task(self._session, self.step, self._batch)
+
     def _units(self) -> Iterator[Any]:
         # The time that it takes begins with the first unit.
-        yield from Task(self._session, self.step, self._batch).units()
+        yield from self._task().units()
 
     def _open(self) -> None:
         pass
@@ -111,12 +115,14 @@ class Resync:
         self.next_step = next_step
         self._session = session
         self._state: Optional[Sequence[bytes]] = state
+        # Whether it fitted.
+        self._loaded = False
 
     def load(self) -> None:
         """Loads the state now."""
         if self._state is not None:
             state, self._state = self._state, None
-            self._session.load_state(state, self.next_step)
+            self._loaded = self._session.load_state(state, self.next_step)
 
     def _open(self) -> None:
         self._session.arrays.hide()
@@ -167,7 +173,7 @@ def _next(session: Session) -> Optional[Event]:
     return Provide(session) if kind == "provide" else None
 
 
-def _turns(session: Session) -> Iterator[Event]:
+def turns(session: Session) -> Iterator[Event]:
     """The event loop: every event is settled when the next one is asked for."""
     while True:
         event = _next(session)
@@ -183,7 +189,7 @@ def _turns(session: Session) -> Iterator[Event]:
         del event
 
 
-def _ended(session: Session) -> None:
+def ended(session: Session) -> None:
     """The loop is over, or was left: optimizers, and SIGTERM, do what they do without a run."""
     session.state = State.UNDECIDED
     _signals.unwatch(session.parting)
@@ -192,7 +198,7 @@ def _ended(session: Session) -> None:
 def events(session: Session) -> Iterator[Event]:
     """The run as events, opened for the user."""
     try:
-        for event in _turns(session):
+        for event in turns(session):
             event._open()
             if isinstance(event, (Apply, Skip)):
                 session.seed_body(event.step)
@@ -200,7 +206,7 @@ def events(session: Session) -> Iterator[Event]:
             yield event
             session.tally.body_ends()
     finally:
-        _ended(session)
+        ended(session)
 
 
 class Step:
@@ -334,13 +340,13 @@ class Step:
 
 def steps(session: Session) -> Iterator[Step]:
     """The run as steps."""
-    turns = _turns(session)
+    told = turns(session)
     try:
-        for event in turns:
+        for event in told:
             if isinstance(event, (Resync, Provide)):
                 # Between two steps nobody looks on: it is settled by the loop.
                 continue
-            step = Step(session, event, turns)
+            step = Step(session, event, told)
             yield step
             session.tally.body_ends()
             session.parting.check()
@@ -348,4 +354,4 @@ def steps(session: Session) -> Iterator[Step]:
                 return
             step._settle()
     finally:
-        _ended(session)
+        ended(session)

@@ -24,12 +24,15 @@ class Task:
         self._taken = 0
         self._began = session.tally.lap()
 
+    def goes_on(self) -> bool:
+        """Whether there is another unit, and somebody waits for the task."""
+        return self._taken < len(self._parts) and self._session.native.wanted()
+
     def unit(self) -> Optional[Micro]:
-        """The next unit, whose random numbers are seeded; none when all are taken, or nobody waits
-        for the task any more."""
-        session = self._session
-        if self._taken == len(self._parts) or not session.native.wanted():
+        """The next unit, whose random numbers are seeded; none when the task does not go on."""
+        if not self.goes_on():
             return None
+        session = self._session
         arrays = session.arrays
         part = self._parts[self._taken]
         micro = arrays.micro(session.settings, self.batch, self.step, part)

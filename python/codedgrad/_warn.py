@@ -8,13 +8,18 @@ import sys
 import warnings
 
 # The package's own, and what wraps `join`.
-_WITHIN = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
+_within = [os.path.dirname(__file__) + os.sep, contextlib.__file__]
+
+
+def pass_over(path: str) -> None:
+    """What is in this file is not the user's line either: it calls the package."""
+    _within.append(path)
 
 
 def warn(text: str) -> None:
     """A RuntimeWarning at the innermost line that is not the package's own."""
     level, frame = 1, sys._getframe()
     # How many frames lie between depends on the loop: generators and callbacks come between.
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_WITHIN):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(tuple(_within)):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, RuntimeWarning, stacklevel=level)

@@ -38,6 +38,7 @@ from ._exits import Left, Replaced, RunOver, final_errors
 from ._joining import Settings, Where, layout_hash, whole
 from ._run import Run
 from ._seeds import unit_seed
+from ._session import Session
 from ._steps import Apply, Compute, Event, Provide, Resync, Skip, Step
 from ._units import Micro as _Micro
 from ._warn import warn
@@ -282,7 +283,7 @@ def join(
         scheme=scheme,
         start=None if trained is None else _digest(trained),
     )
-    return Run(where, settings, _NumpyArrays(shapes, trained, save, load))
+    return Run(Session(where, settings, _NumpyArrays(shapes, trained, save, load)))
 
 
 def _parameters(parameters: Sequence[Any]) -> Tuple[List[Shape], Optional[List[np.ndarray]]]:

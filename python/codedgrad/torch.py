@@ -19,33 +19,30 @@ whole batch's on every worker, the same bits. The body after it stays as it was.
 
 from __future__ import annotations
 
-import ctypes
 import os
-from dataclasses import replace
-from typing import Any, Dict, Mapping, Optional, Sequence, Union
+from typing import Any, Mapping, Optional, Sequence, Union
 
 import torch
 from torch import nn
 
-from . import _native
 from ._exits import Left, Replaced, RunOver, final_errors
-from ._joining import Settings, Where, layout_hash
+from ._joining import Settings
 from ._run import Run
 from ._steps import Apply, Compute, Event, Provide, Resync, Skip, Step
-from ._torch_arrays import Micro, TorchArrays
-from ._torch_cell import CellArrays, CellWhere, CellWorker
-from ._torch_checks import check_accelerate, check_model, check_optimizers, check_states
-from ._torch_digest import digest
-from ._torch_host import FORMATS
-from ._torch_kinds import kinds_of, versions_with
+from ._torch_arrays import Micro
+from ._torch_joining import Called, joined, verify_of
 from ._torch_loader import Loader
-from ._torch_model import modules_of, persistent_buffers, trained_of
+from ._torch_model import modules_of, trained_of
+from ._torch_prepare import PreparedRun, prepare
 from ._torch_ranks import Ranks
+from ._torch_samples import PreparedLoader
 from ._torch_scaler import GradScaler
+from ._torch_wrapper import CodedModule
 from .loop import Coordinator, serve
 
 __all__ = [
     "Apply",
+    "CodedModule",
     "Compute",
     "Coordinator",
     "Event",
@@ -53,6 +50,8 @@ __all__ = [
     "Left",
     "Loader",
     "Micro",
+    "PreparedLoader",
+    "PreparedRun",
     "Provide",
     "Replaced",
     "Resync",
@@ -62,14 +61,9 @@ __all__ = [
     "Step",
     "join",
     "length",
+    "prepare",
     "serve",
 ]
-
-# Parameters of glibc's mallopt: the largest block that is not mapped by itself, and how much free
-# memory at the end is kept.
-_M_MMAP_THRESHOLD = -3
-_M_TRIM_THRESHOLD = -1
-
 
 def length(model: Union[nn.Module, Sequence[nn.Module]]) -> int:
     """How many numbers a gradient of a model has, which `serve` asks for: those of all parameters
@@ -140,104 +134,23 @@ def join(
     is out of range: it names the field) and TypeError (the model cannot be replicated exactly: it
     names the module and the cure).
     """
-    modules = modules_of(model)
-    named = trained_of(modules)
-    # What is trained nowhere is refused below.
-    device = named[0][1].device.type if named else "cpu"
-    if verify is None:
-        verify = 1 if device == "cpu" else 16
-    settings = Settings(
-        units=units,
-        steps=steps,
-        first=first,
-        micro_steps=micro_steps,
-        unit_samples=unit_samples,
-        reduction=reduction,
-        seed=seed,
-        seed_all=seed_all,
-        verify=verify,
-    ).check()
-    if optimizer is None:
-        optimizers = []
-    elif isinstance(optimizer, torch.optim.Optimizer):
-        optimizers = [optimizer]
-    elif hasattr(optimizer, "__iter__"):
-        optimizers = list(optimizer)
-    else:
-        # What it is, if it is none, is said when it is looked at.
-        optimizers = [optimizer]  # type: ignore[list-item]
-    # Accelerate's wrapper steps the optimizer inside it.
-    optimizers = [getattr(each, "optimizer", each) for each in optimizers]
-    ranks = mesh is not None
-    check_model(modules, named, ranks=ranks)
-    check_optimizers(optimizers, named)
-    check_accelerate()
-    others = dict(state or {})
-    for name, item in others.items():
-        if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
-            raise TypeError(
-                f"state[{name!r}] is {type(item).__name__}, which has no state_dict and "
-                "load_state_dict"
-            )
-    shapes = [(name, list(p.shape), FORMATS[p.dtype]) for name, p in named]
-    check_states(optimizers, others)
-    buffers = [buffer for _, _, _, buffer in persistent_buffers(modules)]
-    frozen = [each for module in modules for each in module.parameters() if not each.requires_grad]
-    versions = f"codedgrad {_native.__version__}, torch {torch.__version__}"
-    formats = "+".join(sorted({FORMATS[parameter.dtype] for _, parameter in named}))
-    facts: Dict[str, Any] = dict(
-        arrays=[(parameter.numel(), FORMATS[parameter.dtype]) for _, parameter in named],
-        layout=layout_hash("torch", shapes, kinds_of(optimizers), sorted(others)),
-        frozen=digest(frozen),
-        start=digest([parameter for _, parameter in named] + buffers),
-        dtype=formats if device == "cpu" else f"{formats} on {device}",
-        versions=versions_with(versions, named[0][1].device),
-        address=address,
-        token=token,
-        keys=keys,
-        worker=worker,
-        patience=patience,
-        scheme=scheme,
+    session = joined(
+        model,
+        optimizer,
+        Settings(
+            units=units,
+            steps=steps,
+            first=first,
+            micro_steps=micro_steps,
+            unit_samples=unit_samples,
+            reduction=reduction,
+            seed=seed,
+            seed_all=seed_all,
+            verify=verify_of(model, verify),
+        ),
+        Called(address, token, keys, worker, patience, scheme),
+        state=state or {},
+        overlap=overlap,
+        ranks=None if mesh is None else Ranks(mesh, data),
     )
-    if ranks:
-        if overlap:
-            raise ValueError("overlap=True with mesh=: a worker of several ranks cannot do it yet")
-        members = Ranks(mesh, data)
-        settings = replace(settings, rank=members.rank)
-        if settings.unit_samples % members.size:
-            raise ValueError(
-                f"unit_samples is {unit_samples}, and {members.size} ranks cut the samples of a "
-                "unit: it counts those of all ranks, and is a multiple of their number"
-            )
-        cell = CellWorker(members, settings)
-        arrays: TorchArrays = CellArrays(modules, optimizers, others, cell)
-        where: Where = CellWhere(cell=cell, **facts)
-    else:
-        where = Where(**facts)
-        if overlap is None:
-            # Summing takes the backward pass its cores, and there is no network to wait for.
-            overlap = not (device == "cpu" and where.on_this_host)
-        arrays = TorchArrays(modules, optimizers, others, overlap)
-    run = Run(where, settings, arrays)
-    _keep_freed_memory()
-    return run
-
-
-def _keep_freed_memory() -> None:
-    """Has glibc keep what is freed instead of giving it back to the system.
-
-    Every unit's gradient is freed before the next unit's is made: fetching the same memory from the
-    system again and again costs as much as a small model's backward pass. Nothing is changed where
-    the environment says how memory is to be kept, nor with another C library.
-    """
-    tuned = "GLIBC_TUNABLES" in os.environ or any(
-        name.startswith("MALLOC_") for name in os.environ
-    )
-    if tuned:
-        return
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return
-    mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-    mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+    return Run(session)

@@ -1,0 +1,238 @@
+"""Scripts for DistributedDataParallel as workers: `prepare`, with the bits of the iterator's loop."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import pytest
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from torch.utils.data.distributed import DistributedSampler  # noqa: E402
+
+import codedgrad.torch as coded  # noqa: E402
+from codedgrad import loop  # noqa: E402
+from runs import together, wait_until  # noqa: E402
+
+ROWS, EPOCHS, STEPS = 4, 3, 4
+WORKERS = 4
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def backward_is_as_it_was() -> Iterator[None]:
+    before = torch.autograd.backward
+    yield
+    assert torch.autograd.backward is before
+
+
+class Model(nn.Module):
+    def __init__(self, dropout: float = 0.2):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(3, 8), nn.LayerNorm(8), nn.Dropout(dropout), nn.GELU(), nn.Linear(8, 2)
+        )
+        generator = torch.Generator().manual_seed(3)
+        for parameter in self.parameters():
+            parameter.data.normal_(0, 0.5, generator=generator)
+
+    def forward(self, x: Any) -> Any:
+        return self.layers(x)
+
+
+def model_for(where: Dict[str, Any]) -> Model:
+    """Threads share the generator that dropout draws from."""
+    return Model(0.0 if where else 0.2)
+
+
+def dataset(units: int = WORKERS, accumulate: int = 1) -> Any:
+    generator = torch.Generator().manual_seed(7)
+    count = units * ROWS * accumulate * STEPS + 3
+    x = torch.randn(count, 3, generator=generator)
+    return TensorDataset(x, x[:, :2] * 2 - x[:, 2:], torch.arange(count))
+
+
+def optimizer_of(model: Any) -> Any:
+    return torch.optim.AdamW(model.parameters(), 1e-2)
+
+
+def schedule(optimizer: Any, steps: int) -> Any:
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / (2 * steps))
+
+
+def bits(model: Any) -> List[bytes]:
+    return [each.detach().numpy().tobytes() for each in model.parameters()]
+
+
+class Dies(Exception):
+    pass
+
+
+Trouble = Callable[[int, Any], Optional[str]]
+
+
+def prepared(
+    where: Dict[str, Any],
+    *,
+    units: int = WORKERS,
+    accumulate: int = 1,
+    trouble: Trouble = lambda step, run: None,
+    seen: Optional[Dict[Any, Any]] = None,
+    epochs: int = EPOCHS,
+    data: Any = None,
+    **more: Any,
+) -> Dict[str, Any]:
+    """A script for DistributedDataParallel, but for its `prepare`."""
+    model = model_for(where)
+    optimizer = optimizer_of(model)
+    data = dataset(units, accumulate) if data is None else data
+    loader = DataLoader(data, batch_size=ROWS, shuffle=True, drop_last=True)
+    model, optimizer, loader, scheduler = coded.prepare(
+        model, optimizer, loader, schedule, epochs=epochs, accumulate=accumulate, units=units,
+        **where, **more,
+    )  # fmt: skip
+    run = model.run
+    counts = []
+    for epoch in range(epochs):
+        for i, (x, y, numbers) in enumerate(loader):
+            what = trouble(run.index, run)
+            if seen is not None and run._passages.micro is not None:
+                seen.setdefault((run.index, run._passages.micro.unit), []).append(numbers)
+            loss = F.mse_loss(model(x), y) / accumulate
+            if what == "nan" and not run._passages.hollow:
+                loss = loss * math.nan
+            run.report(loss.detach())
+            loss.backward()
+            if (i + 1) % accumulate == 0:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+                if run.whole:
+                    counts.append(scheduler.last_epoch == run.index + 1)
+    assert all(counts), "the scheduler counts each step once"
+    assert run.complete and run.over
+    return {
+        "bits": bits(model), "totals": run.totals, "work": run.work(), "rate": scheduler.get_last_lr()
+    }  # fmt: skip
+
+
+def iterated(
+    where: Dict[str, Any], *, units: int = WORKERS, accumulate: int = 1, **more: Any
+) -> Dict[str, Any]:
+    """The same with the iterator, and samples as PyTorch's sampler deals them."""
+    trouble: Trouble = more.pop("trouble", lambda step, run: None)
+    model = Model(more.pop("dropout", 0.2))
+    optimizer = optimizer_of(model)
+    data = dataset(units, accumulate)
+    samplers = [DistributedSampler(data, units, u, drop_last=True) for u in range(units)]
+    scheduler = schedule(optimizer, EPOCHS * STEPS)
+    run = coded.join(
+        model, optimizer, units=units, steps=EPOCHS * STEPS, unit_samples=ROWS * accumulate,
+        state={"scheduler": scheduler}, **where, **more,
+    )  # fmt: skip
+    for step in run:
+        for micro in step:
+            epoch, place = divmod(micro.batch, STEPS)
+            samplers[micro.unit].set_epoch(epoch)
+            own = list(samplers[micro.unit])[place * ROWS * accumulate :]
+            losses = 0.0
+            for part in range(accumulate):
+                x, y, _ = data[own[part * ROWS : (part + 1) * ROWS]]
+                loss = F.mse_loss(model(x), y) / accumulate
+                losses = losses + loss.detach()
+                if trouble(micro.step, run) == "nan":
+                    loss = loss * math.nan
+                loss.backward()
+            micro.report(losses)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    return {"bits": bits(model), "totals": step.totals, "rate": scheduler.get_last_lr()}
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("units", [1, 4])
+def test_alone_it_has_the_iterators_bits(units: int, accumulate: int) -> None:
+    mine = prepared({}, units=units, accumulate=accumulate)
+    right = iterated({}, units=units, accumulate=accumulate)
+    assert mine["bits"] == right["bits"]
+    assert mine["rate"] == right["rate"]
+    assert mine["totals"][0] == pytest.approx(right["totals"][0])
+
+
+# A scheme, how many units it needs, and whether its bits are those of one process.
+SCHEMES = {
+    "uncoded": (4, True),
+    "groups:s=1": (4, True),
+    "groups:s=1 by share": (2, True),
+    "min-load:s=1": (4, False),
+    "cyclic:s=1": (4, False),
+    "queue:m=2": (8, True),
+    "ring:reach=2": (4, True),
+}
+
+
+@pytest.mark.parametrize("trouble", ["calm", "late", "back", "nan at one", "nan at all"])
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+def test_every_worker_has_the_iterators_bits(scheme: str, trouble: str) -> None:
+    units, aligned = SCHEMES[scheme]
+    text = scheme.partition(" ")[0]
+    if text == "uncoded" and trouble == "nan at one":
+        pytest.skip("nobody else has what the worker had")
+    died = threading.Event()
+
+    def of(k: int) -> Trouble:
+        def found(step: int, run: Any) -> Optional[str]:
+            if trouble == "late" and k == 1:
+                time.sleep(0.01)
+            if trouble == "back" and k == 1 and step == 3 and not died.is_set():
+                died.set()
+                raise Dies
+            if trouble == "nan at one" and k == 1 and step in (2, 5):
+                return "nan"
+            return "nan" if trouble == "nan at all" and step == 3 else None
+
+        return found
+
+    def work(k: int, where: Dict[str, Any], coordinator: Any) -> Any:
+        try:
+            return prepared(where, units=units, trouble=of(k))
+        except Dies:
+            if text != "uncoded":
+                wait_until(lambda: coordinator.decided >= 5, "step 5")
+            return prepared(where, units=units)
+
+    found, coordinator = together(
+        text, work, units=units, steps=EPOCHS * STEPS, length=coded.length(Model()),
+        unit_samples=ROWS, log_steps=1 if units == 2 else None, return_within=30.0,
+    )  # fmt: skip
+    refused = int(trouble == "nan at all")
+    assert (coordinator.decided, coordinator.refused) == (EPOCHS * STEPS, refused)
+    calm: Trouble = lambda step, run: None  # noqa: E731
+    right = iterated({}, units=units, trouble=of(0) if refused else calm, dropout=0.0)
+    for worker in found:
+        assert worker["bits"] == found[0]["bits"]
+        assert worker["rate"] == right["rate"]
+        if aligned:
+            assert worker["bits"] == right["bits"]
+            if not worker["work"]["resyncs"]:
+                assert worker["totals"][0] == pytest.approx(right["totals"][0])
+    for mine, his in zip(found[0]["bits"], right["bits"]):
+        near = torch.frombuffer(bytearray(mine), dtype=torch.float32)
+        assert torch.allclose(near, torch.frombuffer(bytearray(his), dtype=torch.float32), atol=1e-4)
