@@ -13,6 +13,8 @@ _HINTS = {
     "layout": "it is of the names, shapes and formats of what is trained, of the kinds of optimizers "
     "and their groups (and whether those are fused, foreach or capturable), and the names in state=",
     "not trained": "frozen parameters must be the same on all workers",
+    "cannot be cut into": "units= is the number of units of the whole job: join takes it, and prepare, "
+    "which else has one for each worker (queue:m needs m for each)",
     "to begin with": "build the model from one seed on all workers, or load one checkpoint; buffers "
     "count too",
 }

@@ -88,18 +88,30 @@ class Settings:
         return unit_seed(self.seed or 0, batch, unit, purpose, self.rank)
 
 
-# Where it is said how many workers a run has, as `codedgrad::transport::tcp::Environment` reads it.
+# Where it is said how many workers a run has and which one this is, as
+# `codedgrad::transport::tcp::Environment` reads it.
 _WORKERS = ("CODEDGRAD_WORKERS", "WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_WORKER = ("CODEDGRAD_WORKER", "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+
+
+def _told(names: Sequence[str], ranks: bool) -> Optional[int]:
+    """What the environment says first; of a worker that is several processes a launcher counts
+    those."""
+    values = [os.environ.get(name) for name in (names[:1] if ranks else names)]
+    return next((int(value) for value in values if value), None)
 
 
 def workers_told(ranks: bool) -> Optional[int]:
-    """How many workers the environment says that the run has; of a worker that is several processes
-    a launcher counts those."""
-    for name in _WORKERS[:1] if ranks else _WORKERS:
-        value = os.environ.get(name)
-        if value:
-            return int(value)
-    return None
+    """How many workers the environment says that the run has."""
+    return _told(_WORKERS, ranks)
+
+
+def asks_for_state(worker: Optional[int], ranks: bool) -> bool:
+    """Whether this worker, which is to begin as worker 0 does, takes over a state: all others do,
+    and worker 0 when it was started again."""
+    number = _told(_WORKER, ranks) if worker is None else worker
+    again = os.environ.get("CODEDGRAD_EPOCH", "0") != "0"
+    return number is not None and (number > 0 or again)
 
 
 def layout_hash(*parts: object) -> int:
@@ -124,6 +136,8 @@ class Where:
     scheme: Optional[str] = None
     frozen: Optional[int] = None
     start: Optional[int] = None
+    #: Whether this worker takes over another one's state before anything else.
+    takes: bool = False
 
     @property
     def alone(self) -> bool:
@@ -171,7 +185,7 @@ class Where:
             native = _native.Worker.join(
                 arrays,
                 facts,
-                settings.first,
+                None if self.takes else settings.first,
                 self.address,
                 self.token,
                 keys,

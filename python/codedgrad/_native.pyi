@@ -40,7 +40,7 @@ class Worker:
     def join(
         arrays: List[Tuple[int, str]],
         facts: Dict[str, Any],
-        first: int,
+        first: Optional[int],
         address: Optional[str],
         token: Optional[str],
         keys: Union[str, PathLike[str], None],

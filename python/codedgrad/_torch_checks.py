@@ -82,18 +82,21 @@ def _check_version(device: str) -> None:
         )
 
 
-def check_accelerate() -> None:
-    """Raises where Accelerate divides every loss once more."""
+def check_accelerate(accumulate: int) -> None:
+    """Raises where Accelerate divides every loss by another number than that of the backward passes
+    of a unit."""
     state = sys.modules.get("accelerate.state")
     if state is None:
         return
     steps = state.GradientState().num_steps
-    if steps > 1:
-        raise TypeError(
-            f"Accelerate divides every loss by gradient_accumulation_steps={steps}, and the coded "
-            "step is the mean of its units already: gradients would be too small by that factor. "
-            f"Create the Accelerator without it, and give join units={steps} per worker instead"
-        )
+    if steps == accumulate or steps <= 1:
+        return
+    raise TypeError(
+        f"Accelerate divides every loss by gradient_accumulation_steps={steps}, and the coded "
+        "step is the mean of its units already: gradients would be too small by that factor. "
+        f"Create the Accelerator without it, and give join units={steps} per worker instead, or "
+        f"prepare accumulate={steps}"
+    )
 
 
 def _check_module(path: str, module: nn.Module) -> None:
@@ -108,6 +111,11 @@ def _check_module(path: str, module: nn.Module) -> None:
         raise TypeError(
             f"{path} is sharded ({kind}), which does not work yet: replicated ranks only. Remove "
             "the wrapper; several ranks with the whole model each join by mesh="
+        )
+    if isinstance(module, nn.SyncBatchNorm) and module.training:
+        raise TypeError(
+            f"{path} is a SyncBatchNorm, whose forward pass waits for all ranks: use GroupNorm or "
+            "LayerNorm, and leave convert_sync_batchnorm out"
         )
     if isinstance(module, _NormBase) and module.track_running_stats and module.training:
         raise TypeError(

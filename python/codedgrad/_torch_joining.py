@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from . import _native
-from ._joining import Settings, Where, layout_hash
+from ._joining import Settings, Where, asks_for_state, layout_hash
 from ._session import Session
 from ._torch_arrays import TorchArrays
 from ._torch_cell import CellArrays, CellWhere, CellWorker
@@ -77,8 +77,14 @@ def joined(
     state: Mapping[str, Any],
     overlap: Optional[bool],
     ranks: Optional[Ranks],
+    accumulate: int = 1,
+    sync: bool = False,
 ) -> Session:
-    """Joins a run, or begins one of this process; see `codedgrad.torch.join`."""
+    """Joins a run, or begins one of this process; see `codedgrad.torch.join`.
+
+    accumulate: over how many backward passes of a unit Accelerate may take the mean. sync: begin
+    with worker 0's parameters.
+    """
     modules = modules_of(model)
     named = trained_of(modules)
     device = device_of(modules)
@@ -86,7 +92,7 @@ def joined(
     optimizers = optimizers_of(optimizer)
     check_model(modules, named, ranks=ranks is not None)
     check_optimizers(optimizers, named)
-    check_accelerate()
+    check_accelerate(accumulate)
     others = dict(state)
     for name, item in others.items():
         if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
@@ -100,11 +106,14 @@ def joined(
     frozen = [each for module in modules for each in module.parameters() if not each.requires_grad]
     versions = f"codedgrad {_native.__version__}, torch {torch.__version__}"
     formats = "+".join(sorted({FORMATS[parameter.dtype] for _, parameter in named}))
+    takes = sync and asks_for_state(called.worker, ranks is not None)
     facts: Dict[str, Any] = dict(
         arrays=[(parameter.numel(), FORMATS[parameter.dtype]) for _, parameter in named],
         layout=layout_hash("torch", shapes, kinds_of(optimizers), sorted(others)),
         frozen=digest(frozen),
-        start=digest([parameter for _, parameter in named] + buffers),
+        # There is nothing to compare in who takes over a state.
+        start=None if takes else digest([parameter for _, parameter in named] + buffers),
+        takes=takes,
         dtype=formats if device == "cpu" else f"{formats} on {device}",
         versions=versions_with(versions, named[0][1].device),
         **vars(called),

@@ -17,13 +17,14 @@ from ._exits import final_errors
 from ._joining import Settings, whole, workers_told
 from ._loops import loop_of
 from ._run import Run
+from ._torch_accelerate import follow
 from ._torch_gate import Gates, Kept
 from ._torch_joining import Called, joined, optimizers_of, verify_of
 from ._torch_passages import Passages
 from ._torch_ranks import Ranks
 from ._torch_samples import PreparedLoader, Samples
 from ._torch_scaler import GradScaler
-from ._torch_wrapper import CodedModule
+from ._torch_wrapper import CodedModule, leave_uncompiled
 from ._units import Totals
 
 
@@ -161,7 +162,7 @@ class _Given:
         if isinstance(item, GradScaler):
             return self.scalers, "scalers"
         _check_scaler("", item)
-        if hasattr(item, "step") and hasattr(item, "state_dict") or callable(item):
+        if callable(item) or _is_schedule(item):
             return self.schedules, "schedules"
         raise TypeError(
             f"prepare was given a {type(item).__name__}: it takes models, optimizers, a DataLoader "
@@ -189,7 +190,7 @@ class _Given:
     def make_schedules(self, steps: int) -> None:
         """Schedulers of functions of optimizer and steps."""
         for place, schedule in enumerate(self.schedules):
-            if hasattr(schedule, "step"):
+            if _is_schedule(schedule):
                 continue
             if len(self.optimizers) not in (1, len(self.schedules)):
                 raise TypeError(
@@ -197,12 +198,18 @@ class _Given:
                     "function (optimizer, steps) is called with the optimizer in its own place"
                 )
             made = schedule(self.optimizers[min(place, len(self.optimizers) - 1)], steps)
-            if not hasattr(made, "step") or not hasattr(made, "state_dict"):
+            if not _is_schedule(made):
                 raise TypeError(
                     f"a schedule, called with (optimizer, steps), gave a {type(made).__name__}: it "
                     "must be a scheduler"
                 )
             self.schedules[place] = made
+
+
+def _is_schedule(item: Any) -> bool:
+    """Whether it is a scheduler, and not a class or a function that makes one."""
+    made = not isinstance(item, type)
+    return made and hasattr(item, "step") and hasattr(item, "state_dict")
 
 
 def _check_scaler(where: str, item: Any) -> None:
@@ -263,6 +270,7 @@ def prepare(
     seed: Optional[int] = 0,
     seed_all: bool = False,
     verify: Optional[int] = None,
+    sync: bool = True,
     scheme: Optional[str] = None,
     address: Optional[str] = None,
     token: Optional[str] = None,
@@ -308,6 +316,8 @@ def prepare(
     accumulate: backward passes of a unit; of a script that steps the optimizer every so many batches.
     reduction, state, seed, seed_all, verify, scheme, overlap, mesh, data: as for `join`. seed is that
         of the samples' order, too, as of DistributedSampler.
+    sync: begin with worker 0's parameters, as under DistributedDataParallel; else all workers must
+        begin with the same ones.
     address, token, keys, worker, patience: as for `codedgrad.loop.join`.
     device_ids: [device] to which inputs are moved, as DistributedDataParallel does.
 
@@ -356,15 +366,19 @@ def prepare(
         },
         overlap=overlap,
         ranks=ranks,
+        accumulate=accumulate,
+        sync=sync,
     )
     passages = Passages(session, optimizers, accumulate, bool(given.loaders))
     gates = Gates(passages, optimizers, schedulers, kept)
     _torch_backward.watch(passages)
     passages.at_end += [gates.close, lambda: _torch_backward.unwatch(passages)]
+    followed = follow(passages)
+    if followed is not None:
+        passages.at_end.append(followed)
     atexit.register(_process_ends, weakref.ref(passages))
     prepared = PreparedRun(Run(session), passages)
-    # Of a compiled model that is wrapped, or the other way round, the module is compiled.
-    torch.compiler.disable(CodedModule.forward, recursive=False)  # type: ignore[no-untyped-call]
+    leave_uncompiled()
     device = _device_of(given, device_ids)
     made: Dict[str, List[Any]] = {
         "models": [CodedModule(each, passages, prepared, device) for each in given.models],

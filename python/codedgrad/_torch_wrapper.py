@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch import nn
@@ -40,22 +40,35 @@ class CodedModule(nn.Module):
         """The module's outputs, or in a hollow passage outputs of their shapes."""
         if self._device is not None:
             args, kwargs = pytree.tree_map(self._moved, (args, kwargs))
-        passages, outputs = self._passages, self._outputs
-        if passages is None or not (self.training and torch.is_grad_enabled()):
+        if self._passages is None or not (self.training and torch.is_grad_enabled()):
             return self.module(*args, **kwargs)
-        assert outputs is not None
+        key, shown = self._begin(args, kwargs)
+        if shown is not None:
+            return shown[0]
+        found = self.module(*args, **kwargs)
+        self._end(key, found)
+        return found
+
+    def _begin(
+        self, args: Tuple[Any, ...], kwargs: Dict[str, Any]
+    ) -> Tuple[object, Optional[List[Any]]]:
+        """By what this call is known, and in a hollow passage its outputs."""
+        passages, outputs = self._passages, self._outputs
+        assert passages is not None and outputs is not None
         hollow = passages.forward()
         key = passages.call(), form_of(args, kwargs)
         if not hollow:
-            found = self.module(*args, **kwargs)
-            outputs.watch(key, found)
-            return found
+            return key, None
         if not outputs.knows(key):
             # Nothing of this form was computed here yet.
             with torch.no_grad():
                 known = self.module(*args, **kwargs)
             outputs.keep(key, pytree.tree_map(_trained, known))
-        return outputs.hollow(key)
+        return key, [outputs.hollow(key)]
+
+    def _end(self, key: object, found: Any) -> None:
+        assert self._outputs is not None
+        self._outputs.watch(key, found)
 
     def _moved(self, leaf: Any) -> Any:
         return leaf.to(self._device) if isinstance(leaf, torch.Tensor) else leaf
@@ -97,6 +110,15 @@ class CodedModule(nn.Module):
     def __getstate__(self) -> Dict[str, Any]:
         # A copy, as of an average of models, is in no run.
         return {**self.__dict__, "run": None, "_passages": None, "_outputs": None}
+
+
+def leave_uncompiled() -> None:
+    """Has `torch.compile` compile the module in the wrapper, and nothing of the wrapper itself."""
+    kind: Any = CodedModule
+    if not hasattr(kind._begin, "_torchdynamo_disable"):
+        disable: Any = torch.compiler.disable
+        kind._begin, kind._end = disable(kind._begin), disable(kind._end)
+        disable(kind.forward, recursive=False)
 
 
 def _trained(leaf: Any) -> Any:

@@ -240,7 +240,8 @@ impl Inner {
 
 #[pymethods]
 impl Worker {
-    /// Joins a run over TCP.
+    /// Joins a run over TCP. Without a first step that is not applied in it, this worker has no
+    /// replica: it takes over another one's state before anything else.
     #[staticmethod]
     #[pyo3(signature = (arrays, facts, first, address, token, keys, worker, patience))]
     #[expect(clippy::too_many_arguments, reason = "these are the arguments of Python's join")]
@@ -248,7 +249,7 @@ impl Worker {
         py: Python<'_>,
         arrays: Vec<(usize, String)>,
         facts: Facts,
-        first: u64,
+        first: Option<u64>,
         address: Option<String>,
         token: Option<&str>,
         keys: Option<PathBuf>,
@@ -266,7 +267,9 @@ impl Worker {
             dtype: Some(facts.dtype),
             layout: Some(facts.layout),
             frozen: facts.frozen,
-            start: facts.start.map(|digest| Start { step: Step(first), digest }),
+            start: first
+                .zip(facts.start)
+                .map(|(first, digest)| Start { step: Step(first), digest }),
             settings: facts.settings,
         };
         let environment = Environment::of_process().map_err(value_error)?;
@@ -277,7 +280,7 @@ impl Worker {
         let worker = worker.or(environment.worker);
         let mut joining = Aggregator::join(address)
             .facts(facts)
-            .has(Has::Below(Step(first)))
+            .has(first.map_or(Has::Nothing, |first| Has::Below(Step(first))))
             .patience(duration("patience", patience)?);
         if let Some(worker) = worker {
             joining = joining.worker(worker);

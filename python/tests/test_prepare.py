@@ -236,3 +236,42 @@ def test_every_worker_has_the_iterators_bits(scheme: str, trouble: str) -> None:
     for mine, his in zip(found[0]["bits"], right["bits"]):
         near = torch.frombuffer(bytearray(mine), dtype=torch.float32)
         assert torch.allclose(near, torch.frombuffer(bytearray(his), dtype=torch.float32), atol=1e-4)
+
+
+@pytest.mark.parametrize("scheme", ["uncoded", "groups:s=1"])
+def test_all_begin_with_worker_zeros_parameters(scheme: str) -> None:
+    def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
+        model = Model(0.0)
+        with torch.no_grad():
+            for each in model.parameters():
+                each += k
+        optimizer = optimizer_of(model)
+        loader = DataLoader(dataset(), batch_size=ROWS, shuffle=True, drop_last=True)
+        model, optimizer, loader = coded.prepare(
+            model, optimizer, loader, epochs=1, units=WORKERS, **where
+        )
+        for x, y, _ in loader:
+            F.mse_loss(model(x), y).backward()
+            optimizer.step()
+        return bits(model), model.run.work()["resyncs"]
+
+    found, _ = together(
+        scheme, work, units=WORKERS, steps=STEPS, length=coded.length(Model()), unit_samples=ROWS
+    )
+    alone = work(0, {}, None)  # type: ignore[arg-type]
+    del alone
+    assert len({tuple(each[0]) for each in found}) == 1
+    assert [each[1] for each in found] == [0, 1, 1, 1]
+
+
+def test_without_it_they_must_begin_alike() -> None:
+    def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
+        model = Model(0.0)
+        with torch.no_grad():
+            next(model.parameters()).add_(k)
+        model = coded.prepare(model, steps=STEPS, units=WORKERS, sync=False, **where)
+        for _ in model.run.passages():  # type: ignore[assignment]
+            model(torch.ones(1, 3)).sum().backward()
+
+    with pytest.raises(ValueError, match="to begin with"):
+        together("uncoded", work, units=WORKERS, steps=STEPS, length=coded.length(Model()))
