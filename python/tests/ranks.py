@@ -32,6 +32,9 @@ class Exact(nn.Module):
     """A model whose gradients are exact in float32, so that no order of sums changes them: its
     numbers are multiples of 1/16, and small."""
 
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.linear(x)
+
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(3, 2)
@@ -158,6 +161,50 @@ def train(
     }
 
 
+def prepared(
+    where: Dict[str, Any], plan: Dict[str, Any], rank: int = 0, **more: Any
+) -> Dict[str, Any]:
+    """Trains as a script for DistributedDataParallel does; what it has come to."""
+    device = plan.get("device", "cpu")
+    model: Any = MODELS[plan.get("model", "exact")]().to(device)
+    mine = plan.get("rank") in (None, rank) and plan.get("worker") in (None, where.get("worker"))
+    trouble = plan.get("trouble") if mine else None
+    optimizer = torch.optim.SGD(model.parameters(), lr=2**-4)
+    size = 1 if "mesh" not in more else more["mesh"].size()
+    loader: Any = torch.utils.data.DataLoader(dataset(), UNIT_SAMPLES // size, shuffle=True)
+    wrapped, optimizer, loader, schedule = coded.prepare(
+        model,
+        optimizer,
+        loader,
+        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (step // 4)),
+        units=UNITS,
+        steps=STEPS,
+        device_ids=[device],
+        **where,
+        **more,
+    )
+    run = wrapped.run
+    while not run.over:
+        for x, y in loader:
+            time.sleep(0.05 if trouble == "late" else 0.0)
+            loss = ((wrapped(x) - y.to(device)) ** 2).sum(1).mean()
+            run.report(loss.detach())
+            if trouble == "nan" and run.index == plan.get("at", 2):
+                loss = loss * float("nan")
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            if run.whole:
+                model.after_step()
+            optimizer.zero_grad()
+    return {
+        "digest": digest([each.cpu() for each in model.parameters()]),
+        "complete": run.complete,
+        "totals": list(run.totals),
+        "rate": schedule.get_last_lr()[0],
+    }
+
+
 def process_of_rank(
     folder: str, name: str, rank: int, shape: List[int], where: Dict[str, Any], plan: Dict[str, Any]
 ) -> None:
@@ -175,7 +222,8 @@ def process_of_rank(
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     names = tuple("ab"[: len(shape)])
     mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=names)
-    found = train(where, plan, rank, mesh=mesh, **plan.get("join", {}))
+    work = prepared if plan.get("prepared") else train
+    found = work(where, plan, rank, mesh=mesh, **plan.get("join", {}))
     Path(f"{base}-{rank}.json").write_text(json.dumps(found))
 
 

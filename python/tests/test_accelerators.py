@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import fake_device  # noqa: E402
 
-FILES = ["test_fake_device.py", "test_staging.py", "test_devices.py"]
+FILES = ["test_fake_device.py", "test_staging.py", "test_devices.py", "test_prepare_devices.py"]
 
 
 def test_on_the_emulated_device() -> None:

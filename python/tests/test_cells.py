@@ -20,7 +20,7 @@ import ranks  # noqa: E402
 from codedgrad._joining import Settings  # noqa: E402
 from codedgrad._torch_digest import digest  # noqa: E402
 from codedgrad.loop import unit_seed  # noqa: E402
-from ranks import STEPS, UNIT_SAMPLES, UNITS, Cells, train  # noqa: E402
+from ranks import STEPS, UNIT_SAMPLES, UNITS, Cells, prepared, train  # noqa: E402
 from runs import tree_sum  # noqa: E402
 from test_launch import Launched, script  # noqa: E402
 
@@ -68,6 +68,32 @@ def test_it_is_the_run_of_one_process(
             wanted = [[loss, size] for loss, _ in wanted]
         assert each["totals"] == wanted
     assert [each["savers"] for each in found] == [STEPS] + [0] * (len(found) - 1)
+
+
+@pytest.mark.parametrize(
+    "scheme, shape, plan",
+    [
+        ("uncoded", (2,), {}),
+        ("groups:s=1", (2,), {"trouble": "late", "worker": 1}),
+        ("groups:s=1", (2,), {"trouble": "nan", "worker": 1, "rank": 1}),
+        ("groups:s=1", (2,), {"device": "fake"}),
+    ],
+)
+def test_scripts_as_they_were_have_the_bits_of_one_process(
+    scheme: str, shape: Any, plan: Any, tmp_path: Path
+) -> None:
+    if plan.get("device") == "fake":
+        why = fake_device.unavailable()
+        if why is not None:
+            pytest.skip(why)
+        fake_device.build()
+    alone = prepared({}, {})
+    with Cells(tmp_path, scheme, 2, *shape, prepared=True, **plan) as cells:
+        found = all_results(cells)
+    assert one_digest(found) == alone["digest"]
+    for each in found:
+        assert each["complete"] and each["rate"] == alone["rate"]
+        assert each["totals"] == alone["totals"]
 
 
 def test_it_is_the_run_of_one_process_on_an_accelerator(tmp_path: Path) -> None:

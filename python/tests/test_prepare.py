@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 import codedgrad.torch as coded  # noqa: E402
-from codedgrad import loop  # noqa: E402
+from codedgrad import _torch_arrays, loop  # noqa: E402
 from runs import together, wait_until  # noqa: E402
 
 ROWS, EPOCHS, STEPS = 4, 3, 4
@@ -275,3 +275,53 @@ def test_without_it_they_must_begin_alike() -> None:
 
     with pytest.raises(ValueError, match="to begin with"):
         together("uncoded", work, units=WORKERS, steps=STEPS, length=coded.length(Model()))
+
+
+class Deep(nn.Module):
+    """Layers of more than a chunk each, whose gradients are final one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(5)
+        self.layers = nn.ModuleList(nn.Linear(300, 300) for _ in range(4))
+        for parameter in self.parameters():
+            parameter.data.normal_(0, 0.05, generator=generator)
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def test_gradients_are_handed_over_during_the_backward_pass(monkeypatch: Any) -> None:
+    monkeypatch.setattr("codedgrad._torch_overlap._PART", 1)
+    out = _torch_arrays.TorchArrays._out
+    early: List[int] = []
+
+    def counted(self: Any, *args: Any) -> None:
+        early.append(args[1])
+        out(self, *args)
+
+    monkeypatch.setattr(_torch_arrays.TorchArrays, "_out", counted)
+
+    def work(k: int, where: Dict[str, Any], _: Any) -> Any:
+        model = Deep()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        rows = torch.randn(32, 300, generator=torch.Generator().manual_seed(1))
+        loader = DataLoader(TensorDataset(rows), batch_size=2, shuffle=True)
+        wrapped, optimizer, loader = coded.prepare(
+            model, optimizer, loader, epochs=2, units=4, overlap=bool(where), **where
+        )
+        for _ in range(2):
+            for (x,) in loader:
+                wrapped(x).square().mean().backward()
+                optimizer.step()
+        return bits(model)
+
+    right = work(0, {}, None)
+    assert not early
+    length = coded.length(Deep())
+    found, _ = together("uncoded", work, units=4, steps=8, length=length, unit_samples=2)
+    assert all(each == right for each in found)
+    # After each worker's first unit, in parts, to the first parameter.
+    assert len(early) > 4 * 7 and min(early) == 0
