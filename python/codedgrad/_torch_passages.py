@@ -136,19 +136,20 @@ class Passages:
         self._close()
         if not self._at_work:
             if not self._find():
-                if self.stands >= self._session.settings.steps:
-                    self._drain()
-                if self.over:
-                    self.leave()
+                self._end()
                 return False
             self._at_work, self._backwards = True, 0
         self._open = _Open(is_open=True)
         return True
 
-    def _drain(self) -> None:
-        """All steps are decided here: events, until everybody is told that the run is over."""
-        while self._event():
-            pass
+    def _end(self) -> None:
+        """The loop is over: if the run is, too, what was taken is given back."""
+        if self.stands >= self._session.settings.steps:
+            # All steps are decided here: others may need a state, until all are told that it is over.
+            while self._event():
+                pass
+        if self.over:
+            self.leave()
 
     def _find(self) -> bool:
         """A unit to compute, or a step that is decided."""
@@ -385,9 +386,12 @@ class Passages:
 
     def loop_left(self, error: Optional[BaseException]) -> None:
         """The loop has ended before its end: by an exception, or by `break`, which leaves nothing
-        but the loop."""
+        but the loop, and after the run's last step the run."""
         # A generator around the loop, as of a progress bar, is closed by both.
         if error is None or isinstance(error, GeneratorExit):
+            if self.stands >= self._session.settings.steps:
+                self.whole = False
+                self._end()
             return
         self._session.parting.fail(error)
         self.leave()
@@ -397,6 +401,14 @@ class Passages:
         error = getattr(sys, "last_value", None)
         if error is not None and not self.over:
             self._session.parting.fail(error)
+        elif not self.over and self.end is not None:
+            steps = self._session.settings.steps
+            print(
+                f"codedgrad: this process ends with {self.stands} of {steps} steps, and leaves the "
+                "run: its loop was left by `break`, or has too few epochs. A loop that ends itself "
+                "counts with model.run.index, and ends in whole passages (model.run.whole)",
+                file=sys.stderr,
+            )
         self.leave()
 
 

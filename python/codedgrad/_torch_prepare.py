@@ -69,6 +69,11 @@ class PreparedRun:
         return self._passages.whole
 
     @property
+    def hollow(self) -> bool:
+        """Whether this passage computes nothing, since its step is decided."""
+        return self._passages.hollow
+
+    @property
     def totals(self) -> Totals:
         """Sums over the whole batch of what `report` was told, of the last step that was decided:
         each unit counted once. NaN as in `Step.totals`."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from types import SimpleNamespace
+from typing import Any, Dict, List
 
 import pytest
 
@@ -105,15 +107,15 @@ def under_ddp(script: Path, ranks: int, *flags: str) -> List[str]:
 
 
 def coded(
-    script: Path, scheme: str, workers: int, told: Dict[str, Any], *flags: str, **environment: str
+    script: Path, scheme: str, workers: int, told: Dict[str, Any], *flags: str, late: int = -1
 ) -> List[str]:
     with loop.serve(scheme, workers=workers, max_wait=LIMIT_SECONDS, **told) as run, Processes() as all:
         for worker in range(workers):
             all.start(
                 [str(script), *flags],
                 CODEDGRAD_WORKERS=str(workers),
+                PAUSE="0.1" if worker == late else "0",
                 **run.environment(worker),
-                **environment,
             )
         found = all.outputs()
         assert run.wait(LIMIT_SECONDS)
@@ -125,7 +127,7 @@ def test_two_workers_have_the_bits_of_two_ranks(accumulate: int) -> None:
     plain, twin = EXAMPLES / "ddp_plain.py", EXAMPLES / "ddp_coded.py"
     flags = [*SMALL, "--accumulate", str(accumulate)]
     ranks = under_ddp(plain, 2, *flags)
-    told = dict(units=2, unit_samples=4 * accumulate, length=length(), steps=steps(accumulate))
+    told = dict(units=2, unit_samples=4 * accumulate, length=length_of(), steps=steps(accumulate))
     workers = coded(twin, "uncoded", 2, told, *flags)
     assert len(set(hashes(ranks + workers))) == 1
     # The losses, too, which one of them prints.
@@ -133,24 +135,64 @@ def test_two_workers_have_the_bits_of_two_ranks(accumulate: int) -> None:
     assert said[0] and said[0] == [line for lines in said[2:] for line in lines]
 
 
-def length() -> int:
+def length_of(width: int = 16) -> int:
     """Numbers of a gradient of the small model."""
-    import importlib.util
-    from types import SimpleNamespace
+    shape = SimpleNamespace(context=16, layers=1, heads=2, width=width, dropout=0.0)
+    return sum(each.numel() for each in nanogpt().GPT(shape).parameters())
 
+
+def nanogpt() -> Any:
     spec = importlib.util.spec_from_file_location("nanogpt", EXAMPLES / "nanogpt.py")
     assert spec is not None and spec.loader is not None
-    nanogpt: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(nanogpt)
-    shape = SimpleNamespace(context=16, layers=1, heads=2, width=16, dropout=0.0)
-    global _SAMPLES
-    _SAMPLES = (len(nanogpt.DATA) - 17) // 4
-    return sum(each.numel() for each in nanogpt.GPT(shape).parameters())
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-_SAMPLES: Optional[int] = None
+def steps(accumulate: int, workers: int = 2) -> int:
+    samples = (len(nanogpt().DATA) - 17) // 4
+    return 3 * int(samples // workers // (4 * accumulate))
 
 
-def steps(accumulate: int) -> int:
-    assert _SAMPLES is not None
-    return 3 * (_SAMPLES // 2 // (4 * accumulate))
+# What changes in a script of nanoGPT's shape.
+SHAPED = [
+    ("import torch.distributed as dist\n", "import codedgrad.torch as coded\n"),
+    ("from torch.nn.parallel import DistributedDataParallel as DDP\n", ""),
+    ('dist.init_process_group("gloo")\nrank = dist.get_rank()\n', ""),
+    ("torch.manual_seed(1337 + rank)\n", "torch.manual_seed(1337)\n"),
+    (
+        "model = DDP(model)\niter_num = 0\nwhile True:\n",
+        "model, optimizer = coded.prepare(model, optimizer, steps=max_iters)\nrun = model.run\n"
+        "for iter_num in run.passages():\n",
+    ),
+    ("if rank == 0:", "if run.saver and run.whole:"),
+    # A passage need not decide a step: the run counts.
+    ("    iter_num += 1\n    if iter_num >= max_iters:\n        break\n", ""),
+]
+
+
+def shaped(folder: Path) -> List[Path]:
+    """The script as it was, and as a worker."""
+    plain = (Path(__file__).parent / "shaped.py").read_text()
+    twin = plain
+    for before, after in SHAPED:
+        assert twin.count(before) == 1, before
+        twin = twin.replace(before, after)
+    found = [folder / "plain.py", folder / "twin.py"]
+    for path, text in zip(found, (plain, twin)):
+        path.write_text(f"import sys\nsys.path.insert(0, {str(EXAMPLES)!r})\n{text}")
+    return found
+
+
+def test_a_script_of_nanogpts_shape(tmp_path: Path) -> None:
+    plain, twin = shaped(tmp_path)
+    found = changed(plain.read_text(), twin.read_text())
+    assert sum(each.startswith("-") for each in found) <= 12
+    assert sum(each.startswith("+") for each in found) <= 12
+    under_ddp(plain, 2)
+    calm = coded(twin, "uncoded", 4, dict(units=4, steps=12, length=length_of()))
+    late = coded(twin, "ring:reach=2", 4, dict(units=4, steps=12, length=length_of()), late=2)
+    assert len(set(hashes(calm + late))) == 1
+    # Each step's rate is said once, by one of them.
+    said = [line for out in calm for line in out.splitlines() if line.startswith("iter")]
+    assert [int(line.split()[1][:-1]) for line in said] == list(range(12))
