@@ -175,6 +175,9 @@ class _Given:
         )
 
     def _unwrapped(self, item: Any) -> Any:
+        if isinstance(item, CodedModule):
+            # Of a run that was closed; in one that goes on it is refused.
+            return item.module
         if not isinstance(item, nn.parallel.DistributedDataParallel):
             return item
         ranks = torch.distributed.get_world_size(item.process_group)
@@ -376,17 +379,11 @@ def prepare(
     )
     passages = Passages(session, optimizers, accumulate, bool(given.loaders))
     gates = Gates(passages, optimizers, schedulers, kept)
-    _torch_backward.watch(passages)
-    passages.at_end += [gates.close, lambda: _torch_backward.unwatch(passages)]
-    followed = follow(passages)
-    if followed is not None:
-        passages.at_end.append(followed)
-    atexit.register(_process_ends, weakref.ref(passages))
-    prepared = PreparedRun(Run(session), passages)
-    leave_uncompiled()
+    _watch(passages, gates)
+    run = PreparedRun(Run(session), passages)
     device = _device_of(given, device_ids)
     made: Dict[str, List[Any]] = {
-        "models": [CodedModule(each, passages, prepared, device) for each in given.models],
+        "models": [CodedModule(each, passages, run, device) for each in given.models],
         "optimizers": given.optimizers,
         "schedules": given.schedules,
         "scalers": given.scalers,
@@ -394,12 +391,22 @@ def prepare(
     }
     for loader in given.loaders:
         assert samples is not None
-        left = passages.loop_left
-        ready = PreparedLoader(loader, samples, passages, session.settings, accumulate, left)
-        passages.at_end.append(ready.close)
-        made["loaders"].append(ready)
+        made["loaders"].append(
+            PreparedLoader(loader, samples, passages, session.settings, accumulate)
+        )
     found = tuple(place(made) for place in places)
     return found[0] if len(found) == 1 else found
+
+
+def _watch(passages: Passages, gates: Gates) -> None:
+    """What is in the user's objects, and in PyTorch, until there are no more passages."""
+    leave_uncompiled()
+    _torch_backward.watch(passages)
+    passages.at_end += [gates.close, lambda: _torch_backward.unwatch(passages)]
+    followed = follow(passages)
+    if followed is not None:
+        passages.at_end.append(followed)
+    atexit.register(_process_ends, weakref.ref(passages))
 
 
 def _process_ends(known: "weakref.ref[Passages]") -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from typing import Any, Iterator, List, Tuple
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
@@ -119,15 +119,15 @@ class PreparedLoader:
         passages: Passages,
         settings: Settings,
         accumulate: int,
-        left: Callable[[Optional[BaseException]], None],
     ):
         self._loader = loader
         self._samples = samples
         self._passages = passages
         self._settings = settings
         self._accumulate = accumulate
-        self._left = left
         self._epoch = settings.first // samples.steps
+        # How many batches the last loop was given.
+        self._given = 0
         # What the passages of a unit were given last.
         self._held: List[Any] = []
         self._pins = loader.pin_memory and torch.accelerator.is_available()
@@ -140,6 +140,7 @@ class PreparedLoader:
             prefetch=-(-ahead // accumulate),
             context=loader.multiprocessing_context,
         )
+        passages.at_end.append(self._reading.close)
 
     def __len__(self) -> int:
         """Batches of one unit in an epoch: steps, times the batches of a unit."""
@@ -155,14 +156,20 @@ class PreparedLoader:
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
+        passages = self._passages
+        if self._given == 1 and passages.is_open and not passages.decides:
+            # Somebody has looked at a batch, which comes again: no epoch has begun by that.
+            self._epoch -= 1
+        self._given = 0
         epoch, self._epoch = self._epoch, self._epoch + 1
         end = min((epoch + 1) * self._samples.steps, self._settings.steps)
-        return loop_of(self._batches(end), self._left)
+        return loop_of(self._batches(end), passages.loop_left)
 
     def _batches(self, end: int) -> Iterator[Any]:
         passages = self._passages
         passages.resume(end)
         while passages.begin():
+            self._given += 1
             yield self._batch()
 
     def _batch(self) -> Any:
@@ -182,10 +189,6 @@ class PreparedLoader:
     def _read(self, batch: int, unit: int, samples: range) -> List[Any]:
         found = self._reading.read(batch, unit, samples)
         return [torch.utils._pytree.tree_map(_pinned, each) for each in found] if self._pins else found
-
-    def close(self) -> None:
-        """Ends the processes that read ahead."""
-        self._reading.close()
 
 
 def _pinned(leaf: Any) -> Any:

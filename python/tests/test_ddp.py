@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Dict, List
@@ -18,6 +20,7 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 from codedgrad import loop  # noqa: E402
+from test_launch import Launched  # noqa: E402
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 # Nothing here takes long; whatever hangs is to be told, not waited for.
@@ -55,11 +58,11 @@ class Processes:
     """Some processes of a script, whose output is read at the end."""
 
     def __init__(self) -> None:
-        self._all: List["subprocess.Popen[str]"] = []
+        self.all: List["subprocess.Popen[str]"] = []
 
     def start(self, command: List[str], **environment: str) -> None:
         others = {k: v for k, v in os.environ.items() if not k.startswith("CODEDGRAD_")}
-        self._all.append(
+        self.all.append(
             subprocess.Popen(
                 [sys.executable, *command],
                 env={**others, "OMP_NUM_THREADS": "1", **environment},
@@ -75,13 +78,13 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._all:
+        for process in self.all:
             process.kill()
             process.communicate()
 
     def outputs(self) -> List[str]:
-        found = [process.communicate(timeout=LIMIT_SECONDS) for process in self._all]
-        for process, (_, errors) in zip(self._all, found):
+        found = [process.communicate(timeout=LIMIT_SECONDS) for process in self.all]
+        for process, (_, errors) in zip(self.all, found):
             assert process.returncode == 0, errors
         return [output for output, _ in found]
 
@@ -196,3 +199,75 @@ def test_a_script_of_nanogpts_shape(tmp_path: Path) -> None:
     # Each step's rate is said once, by one of them.
     said = [line for out in calm for line in out.splitlines() if line.startswith("iter")]
     assert [int(line.split()[1][:-1]) for line in said] == list(range(12))
+
+
+# Kills a worker in its first life, in one of its backward passes.
+KILLS = """
+import os, runpy, signal, sys
+import torch
+who, left = sys.argv[1], [int(sys.argv[2])]
+backward = torch.Tensor.backward
+
+def counted(*args, **kwargs):
+    left[0] -= 1
+    if not left[0] and (os.environ["CODEDGRAD_WORKER"], os.environ["CODEDGRAD_EPOCH"]) == (who, "0"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return backward(*args, **kwargs)
+
+torch.Tensor.backward = counted
+sys.argv = sys.argv[3:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_worker_that_is_killed_comes_back(who: int, tmp_path: Path) -> None:
+    path = tmp_path / "kills.py"
+    path.write_text(KILLS)
+    twin = str(EXAMPLES / "ddp_coded.py")
+    command = ["-n", "2", "--scheme", "groups:s=1", sys.executable, str(path), str(who), "5", twin]
+    with Launched(tmp_path, *command, *SMALL) as run:
+        assert run.ends() == 0, run.said()
+    logs = [(run.folder / f"worker-{k}.log").read_text() for k in range(2)]
+    ranks = under_ddp(EXAMPLES / "ddp_plain.py", 2, *SMALL)
+    assert len(set(hashes([*ranks, *logs]))) == 1
+
+
+WAITS = """
+import os, sys, time
+import torch
+import codedgrad.torch as coded
+
+model = coded.prepare(torch.nn.Linear(2, 2), steps=3)
+for step in model.run.passages():
+    print("there", flush=True)
+    if model.run.worker == 1:
+        time.sleep(60)
+    model(torch.ones(1, 2)).sum().backward()
+"""
+
+
+def test_sigterm_is_seen_while_a_step_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "waits.py"
+    path.write_text(WAITS)
+    told: Dict[str, Any] = dict(workers=2, units=2, steps=3, length=6)
+    with loop.serve("uncoded", **told) as run, Processes() as both:
+        for worker in range(2):
+            both.start([str(path)], CODEDGRAD_WORKERS="2", **run.environment(worker))
+        first = both.all[0]
+        assert first.stdout is not None and first.stdout.readline() == "there\n"
+        # It is in backward() by then, or will see the signal before.
+        time.sleep(0.5)
+        first.send_signal(signal.SIGTERM)
+        _, errors = first.communicate(timeout=20)
+        assert first.returncode == 0 and "leaves the run" in errors
+
+
+def test_a_loop_that_is_left_says_so() -> None:
+    text = WAITS.replace("steps=3", "steps=3, units=1")
+    with Processes() as processes:
+        processes.start(["-c", text + "    break\n"])
+        _, errors = processes.all[0].communicate(timeout=LIMIT_SECONDS)
+        assert processes.all[0].returncode == 0
+    assert "ends with 1 of 3 steps" in errors

@@ -69,22 +69,22 @@ def test_accelerates_diff(tmp_path: Path) -> None:
         assert "steps 32\n" in processes.outputs()[0]
 
 
-def test_what_accelerate_divides_by_is_what_a_unit_has(monkeypatch: Any) -> None:
+def test_what_accelerate_divides_by_is_what_a_unit_has() -> None:
     accelerate = pytest.importorskip("accelerate")
     import codedgrad.torch as coded_torch
 
     model = torch.nn.Linear(3, 2)
     try:
-        accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
+        accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
         with pytest.raises(TypeError, match="prepare accumulate=4"):
             coded_torch.prepare(model, steps=1, accumulate=2)
         kind = accelerate.state.GradientState
         wrapped = coded_torch.prepare(model, steps=1, accumulate=4)
         for _ in wrapped.run.passages():
             for part in range(4):
-                assert wrapped.run.whole is False
-                wrapped(torch.ones(1, 3)).sum().backward()
-                assert kind().sync_gradients is (part == 3)
+                with accelerator.accumulate(wrapped):
+                    accelerator.backward(wrapped(torch.ones(1, 3)).sum())
+                    assert kind().sync_gradients is wrapped.run.whole is (part == 3)
         assert "sync_gradients" not in kind.__dict__
     finally:
         accelerate.state.AcceleratorState._reset_state(True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
@@ -14,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+from torch.optim.lr_scheduler import StepLR  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
@@ -91,7 +93,6 @@ def prepared(
     units: int = WORKERS,
     accumulate: int = 1,
     trouble: Trouble = lambda step, run: None,
-    seen: Optional[Dict[Any, Any]] = None,
     epochs: int = EPOCHS,
     data: Any = None,
     **more: Any,
@@ -108,10 +109,8 @@ def prepared(
     run = model.run
     counts = []
     for epoch in range(epochs):
-        for i, (x, y, numbers) in enumerate(loader):
+        for i, (x, y, _) in enumerate(loader):
             what = trouble(run.index, run)
-            if seen is not None and run._passages.micro is not None:
-                seen.setdefault((run.index, run._passages.micro.unit), []).append(numbers)
             loss = F.mse_loss(model(x), y) / accumulate
             if what == "nan" and not run._passages.hollow:
                 loss = loss * math.nan
@@ -325,3 +324,77 @@ def test_gradients_are_handed_over_during_the_backward_pass(monkeypatch: Any) ->
     assert all(each == right for each in found)
     # After each worker's first unit, in parts, to the first parameter.
     assert len(early) > 4 * 7 and min(early) == 0
+
+
+@pytest.mark.parametrize("at", [2, 3, 4, 7])
+def test_epochs_are_counted_once_also_by_who_comes_back(at: int) -> None:
+    died = threading.Event()
+
+    def work(k: int, where: Dict[str, Any], coordinator: Any) -> Any:
+        def script(life: int) -> Any:
+            model = Model(0.0)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            loader = DataLoader(dataset(), batch_size=ROWS, shuffle=True, drop_last=True)
+            model, optimizer, loader, scheduler = coded.prepare(
+                model, optimizer, loader, lambda optimizer, _: StepLR(optimizer, 1, 0.5),
+                epochs=EPOCHS, units=WORKERS, **where,
+            )  # fmt: skip
+            for epoch in range(EPOCHS):
+                for x, y, _ in loader:
+                    if (k, life, model.run.index) == (1, 0, 1):
+                        died.set()
+                        raise Dies
+                    F.mse_loss(model(x), y).backward()
+                    optimizer.step()
+                    if life == 0 and model.run.index == at:
+                        # So that the state that is handed over is about this old.
+                        wait_until(died.is_set, "a worker that is lost")
+                        time.sleep(0.02)
+                scheduler.step()
+            return bits(model), scheduler.get_last_lr(), scheduler.last_epoch
+
+        try:
+            return script(0)
+        except Dies:
+            wait_until(lambda: coordinator.decided >= at, f"step {at}")
+            return script(1)
+
+    found, _ = together(
+        "groups:s=1", work, units=WORKERS, steps=EPOCHS * STEPS, length=coded.length(Model()),
+        unit_samples=ROWS, log_steps=1,
+    )  # fmt: skip
+    assert len({str(each) for each in found}) == 1 and found[0][2] == EPOCHS
+
+
+def named(_: int) -> None:
+    """Of each process that reads ahead."""
+    os.environ["PREPARED_READS"] = "ahead"
+
+
+def collated(samples: List[Any]) -> Any:
+    x, y, numbers = torch.utils.data.default_collate(samples)
+    return x, y, numbers, os.environ.get("PREPARED_READS")
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_what_a_loader_has_is_kept(accumulate: int) -> None:
+    def batches(workers: int) -> List[Any]:
+        model = Model(0.0)
+        loader = DataLoader(
+            dataset(1, accumulate), ROWS, shuffle=True, num_workers=workers, collate_fn=collated,
+            drop_last=accumulate == 1, worker_init_fn=named if workers else None,
+        )  # fmt: skip
+        model, loader = coded.prepare(model, loader, epochs=2, accumulate=accumulate)
+        found = []
+        for _ in range(2):
+            for x, y, numbers, how in loader:
+                found.append((numbers.tolist(), how))
+                model(x).sum().backward()
+        assert model.run.complete and len(loader) == STEPS * accumulate
+        return found
+
+    mine, ahead = batches(0), batches(2)
+    assert [each[0] for each in mine] == [each[0] for each in ahead]
+    assert {each[1] for each in mine} == {None} and {each[1] for each in ahead} == {"ahead"}
+    epoch = [number for each in mine[: STEPS * accumulate] for number in each[0]]
+    assert len(set(epoch)) == len(epoch), "each sample once in an epoch"

@@ -302,6 +302,22 @@ def test_a_loop_that_is_left_goes_on() -> None:
     assert torch.equal(rows.sort(0)[0], DATA.tensors[0].sort(0)[0]), "each sample once"
 
 
+def test_a_look_at_a_batch_begins_no_epoch() -> None:
+    model, optimizer, loader = prepared(epochs=2)
+    looked = next(iter(loader))
+    counts = []
+    for _ in range(2):
+        seen = []
+        for x, y in loader:
+            seen.append(x)
+            loss_of(model, x, y).backward()
+            optimizer.step()
+        counts.append(len(seen))
+        if len(counts) == 1:
+            assert torch.equal(seen[0], looked[0])
+    assert counts == [6, 6] and model.run.complete
+
+
 # What stays as it was.
 
 
