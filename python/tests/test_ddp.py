@@ -201,15 +201,17 @@ def test_a_script_of_nanogpts_shape(tmp_path: Path) -> None:
     assert [int(line.split()[1][:-1]) for line in said] == list(range(12))
 
 
-# Kills a worker in its first life, in one of its backward passes.
+# Kills a worker in its first life, in one of its backward passes, which take long enough for it to
+# come back.
 KILLS = """
-import os, runpy, signal, sys
+import os, runpy, signal, sys, time
 import torch
 who, left = sys.argv[1], [int(sys.argv[2])]
 backward = torch.Tensor.backward
 
 def counted(*args, **kwargs):
     left[0] -= 1
+    time.sleep(0.3)
     if not left[0] and (os.environ["CODEDGRAD_WORKER"], os.environ["CODEDGRAD_EPOCH"]) == (who, "0"):
         os.kill(os.getpid(), signal.SIGKILL)
     return backward(*args, **kwargs)
@@ -221,16 +223,18 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("who", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_worker_that_is_killed_comes_back(who: int, tmp_path: Path) -> None:
     path = tmp_path / "kills.py"
     path.write_text(KILLS)
     twin = str(EXAMPLES / "ddp_coded.py")
     command = ["-n", "2", "--scheme", "groups:s=1", sys.executable, str(path), str(who), "5", twin]
-    with Launched(tmp_path, *command, *SMALL) as run:
+    short = [*SMALL, "--epochs", "1"]
+    with Launched(tmp_path, *command, *short) as run:
         assert run.ends() == 0, run.said()
     logs = [(run.folder / f"worker-{k}.log").read_text() for k in range(2)]
-    ranks = under_ddp(EXAMPLES / "ddp_plain.py", 2, *SMALL)
+    assert "is started again" in logs[who]
+    ranks = under_ddp(EXAMPLES / "ddp_plain.py", 2, *short)
     assert len(set(hashes([*ranks, *logs]))) == 1
 
 
@@ -252,7 +256,8 @@ def test_sigterm_is_seen_while_a_step_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "waits.py"
     path.write_text(WAITS)
     told: Dict[str, Any] = dict(workers=2, units=2, steps=3, length=6)
-    with loop.serve("uncoded", **told) as run, Processes() as both:
+    why = pytest.raises(RuntimeError, match="have left the run and do not come back")
+    with why, loop.serve("uncoded", **told) as run, Processes() as both:
         for worker in range(2):
             both.start([str(path)], CODEDGRAD_WORKERS="2", **run.environment(worker))
         first = both.all[0]
@@ -262,6 +267,7 @@ def test_sigterm_is_seen_while_a_step_is_waited_for(tmp_path: Path) -> None:
         first.send_signal(signal.SIGTERM)
         _, errors = first.communicate(timeout=20)
         assert first.returncode == 0 and "leaves the run" in errors
+        run.wait(LIMIT_SECONDS)
 
 
 def test_a_loop_that_is_left_says_so() -> None:
