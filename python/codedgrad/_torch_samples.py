@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterator, List, Tuple
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 from torch.utils.data import SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
@@ -23,7 +24,9 @@ class Samples:
     """Which samples a unit has: in epoch e unit u has those that `DistributedSampler(dataset,
     num_replicas=units, rank=u, drop_last=True)` with `set_epoch(e)` gives to rank u, in batches."""
 
-    def __init__(self, loader: "DataLoader[Any]", units: int, accumulate: int, seed: int, ranks: int):
+    def __init__(
+        self, loader: "DataLoader[Any]", units: int, accumulate: int, seed: int, ranks: int
+    ):
         """Raises TypeError for a loader whose samples have no numbers, or an order of their own."""
         self.shuffle = _check(loader)
         assert loader.batch_size is not None
@@ -130,7 +133,9 @@ class PreparedLoader:
         self._given = 0
         # What the passages of a unit were given last.
         self._held: List[Any] = []
-        self._pins = loader.pin_memory and torch.accelerator.is_available()
+        # Before PyTorch 2.6 CUDA's.
+        accelerator = getattr(torch, "accelerator", torch.cuda)
+        self._pins = loader.pin_memory and accelerator.is_available()
         ahead = (loader.prefetch_factor or 2) * loader.num_workers
         self._reading = Reading(
             Reader(loader.dataset, loader.collate_fn, loader.worker_init_fn),
@@ -188,7 +193,9 @@ class PreparedLoader:
 
     def _read(self, batch: int, unit: int, samples: range) -> List[Any]:
         found = self._reading.read(batch, unit, samples)
-        return [torch.utils._pytree.tree_map(_pinned, each) for each in found] if self._pins else found
+        if not self._pins:
+            return found
+        return [pytree.tree_map(_pinned, each) for each in found]
 
 
 def _pinned(leaf: Any) -> Any:

@@ -110,15 +110,23 @@ def under_ddp(script: Path, ranks: int, *flags: str) -> List[str]:
 
 
 def coded(
-    script: Path, scheme: str, workers: int, told: Dict[str, Any], *flags: str, late: int = -1
+    script: Path,
+    scheme: str,
+    workers: int,
+    told: Dict[str, Any],
+    *flags: str,
+    late: int = -1,
+    **environment: str,
 ) -> List[str]:
-    with loop.serve(scheme, workers=workers, max_wait=LIMIT_SECONDS, **told) as run, Processes() as all:
+    serve = loop.serve(scheme, workers=workers, max_wait=LIMIT_SECONDS, **told)
+    with serve as run, Processes() as all:
         for worker in range(workers):
             all.start(
                 [str(script), *flags],
                 CODEDGRAD_WORKERS=str(workers),
                 PAUSE="0.1" if worker == late else "0",
                 **run.environment(worker),
+                **environment,
             )
         found = all.outputs()
         assert run.wait(LIMIT_SECONDS)
@@ -165,7 +173,9 @@ SHAPED = [
     ("torch.manual_seed(1337 + rank)\n", "torch.manual_seed(1337)\n"),
     (
         "model = DDP(model)\niter_num = 0\nwhile True:\n",
-        "model, optimizer = coded.prepare(model, optimizer, steps=max_iters)\nrun = model.run\n"
+        'units = int(os.environ["UNITS"])\n'
+        "model, optimizer = coded.prepare(model, optimizer, steps=max_iters, units=units)\n"
+        "run = model.run\n"
         "for iter_num in run.passages():\n",
     ),
     ("if rank == 0:", "if run.saver and run.whole:"),
@@ -193,8 +203,9 @@ def test_a_script_of_nanogpts_shape(tmp_path: Path) -> None:
     assert sum(each.startswith("-") for each in found) <= 12
     assert sum(each.startswith("+") for each in found) <= 12
     under_ddp(plain, 2)
-    calm = coded(twin, "uncoded", 4, dict(units=4, steps=12, length=length_of()))
-    late = coded(twin, "ring:reach=2", 4, dict(units=4, steps=12, length=length_of()), late=2)
+    told = dict(steps=12, length=length_of(), units=4)
+    calm = coded(twin, "uncoded", 2, told, UNITS="4")
+    late = coded(twin, "queue:m=2", 2, told, late=1, UNITS="4")
     assert len(set(hashes(calm + late))) == 1
     # Each step's rate is said once, by one of them.
     said = [line for out in calm for line in out.splitlines() if line.startswith("iter")]
@@ -267,7 +278,6 @@ def test_sigterm_is_seen_while_a_step_is_waited_for(tmp_path: Path) -> None:
         first.send_signal(signal.SIGTERM)
         _, errors = first.communicate(timeout=20)
         assert first.returncode == 0 and "leaves the run" in errors
-        run.wait(LIMIT_SECONDS)
 
 
 def test_a_loop_that_is_left_says_so() -> None:

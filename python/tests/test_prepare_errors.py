@@ -373,6 +373,44 @@ def test_objects_come_back_as_they_were_given() -> None:
     assert type(half) is kind and optimizer.step == step and optimizer.zero_grad == zero
 
 
+def test_a_closure_may_have_the_backward_pass() -> None:
+    model, optimizer, loader = prepared(epochs=1, units=2)
+    for x, y in loader:
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = loss_of(model, x, y)
+            loss.backward()
+            return loss
+
+        assert optimizer.step(closure).requires_grad
+    assert model.run.complete
+
+
+@pytest.mark.parametrize("first", [4, 6])
+def test_a_resumed_run_goes_on(first: int) -> None:
+    def train(begin: int, end: int, saved: Any) -> Any:
+        model, optimizer, loader = parts(shuffle=True)
+        if saved is not None:
+            model.load_state_dict(saved[0])
+            optimizer.load_state_dict(saved[1])
+        wrapped, optimizer, loader = coded.prepare(
+            model, optimizer, loader, epochs=3, first=begin
+        )
+        for epoch in range(begin // 6, 3):
+            for x, y in loader:
+                loss_of(wrapped, x, y).backward()
+                optimizer.step()
+                if wrapped.run.whole and wrapped.run.index + 1 == end:
+                    return copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+        assert wrapped.run.complete
+        return [model.state_dict()]
+
+    whole = train(0, 0, None)[0]
+    resumed = train(first, 0, train(0, first, None))[0]
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
 def test_a_schedule_of_epochs_counts_them() -> None:
     model, optimizer, loader, schedule = coded.prepare(
         *parts(), lambda optimizer, steps: torch.optim.lr_scheduler.StepLR(optimizer, 1), epochs=3,
