@@ -2,6 +2,7 @@
 //! and runs over threads. One program: what takes long is to link it.
 
 mod auto;
+mod coded_kmeans;
 mod doctor;
 mod folded_moe;
 mod hanging;
