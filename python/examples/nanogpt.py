@@ -66,7 +66,7 @@ CHARACTERS = sorted(set(TEXT))
 DATA = torch.tensor([CHARACTERS.index(character) for character in TEXT])
 
 
-def arguments() -> argparse.Namespace:
+def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Trains a small GPT on a few sonnets.")
     parser.add_argument("--steps", type=int, default=200, help="optimizer steps")
     parser.add_argument("--units", type=int, default=8, help="micro-batches of a step")
@@ -80,7 +80,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=10, help="steps to the highest rate")
     parser.add_argument("--clip", type=float, default=1.0, help="largest norm of a gradient")
     parser.add_argument("--every", type=int, default=20, help="steps between two losses shown")
-    return parser.parse_args()
+    return parser
+
+
+def arguments() -> argparse.Namespace:
+    return options().parse_args()
 
 
 class Block(nn.Module):
