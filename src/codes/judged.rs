@@ -2,6 +2,7 @@
 
 use super::{Choice, Decoder, GradientCode, Report};
 use crate::ids::{Share, Worker, WorkerSet};
+use std::sync::Arc;
 use thiserror::Error;
 
 /// How far a reported number may be from the judged one, by one more than that.
@@ -70,54 +71,74 @@ pub fn decode_judged(
     }
     let mut weights = vec![0.0; code.facts().workers];
     let reported = decoder.weights(choice, &mut weights);
-    let missing = survivors.complement();
-    let judged = CodeJudge::new(code).judge(code, missing.iter(), &weights, &reported);
-    let (report, defect) = judged;
+    let shares = &code.facts().share_weights;
+    let row = |worker| (code.row(worker), None);
+    let report = assess(row, shares, &weights, &mut vec![0.0; shares.len()], reported.decodable);
+    let defect = defect(survivors.complement().iter(), &weights, &reported, &report);
     JudgedDecode { weights, report, defect }
+}
+
+/// The rows of a code, one after the other: sets are judged by the ten thousand, and asking the
+/// code for a row costs as much as reading it.
+pub(super) struct Rows {
+    share_weights: Vec<f64>,
+    entries: Vec<(Share, f64)>,
+    /// Where each worker's row ends, and its [`norm`].
+    ends: Vec<(usize, f64)>,
+}
+
+impl Rows {
+    pub(super) fn new(code: &dyn GradientCode) -> Self {
+        let mut entries = Vec::new();
+        let ends = Worker::all(code.facts().workers).map(|worker| {
+            let row = code.row(worker);
+            entries.extend_from_slice(row);
+            (entries.len(), norm(row))
+        });
+        let ends = ends.collect();
+        Self { share_weights: code.facts().share_weights.clone(), entries, ends }
+    }
+
+    fn of(&self, worker: Worker) -> (&[(Share, f64)], Option<f64>) {
+        let (end, norm) = self.ends[worker.index()];
+        let begin = worker.index().checked_sub(1).map_or(0, |before| self.ends[before].0);
+        (&self.entries[begin..end], Some(norm))
+    }
 }
 
 /// Judges decodes of one code; nothing is allocated for one more.
 pub(super) struct CodeJudge {
+    rows: Arc<Rows>,
     /// What each share's coefficient is in the decoded gradient.
     alpha: Vec<f64>,
-    /// The sum of squares of each worker's row.
-    norms: Vec<f64>,
     weights: Vec<f64>,
     shorter: Vec<f64>,
 }
 
 impl CodeJudge {
-    pub(super) fn new(code: &dyn GradientCode) -> Self {
-        let alpha = vec![0.0; code.facts().shares()];
-        let norms = Worker::all(code.facts().workers).map(|worker| norm(code.row(worker)));
-        Self { alpha, norms: norms.collect(), weights: Vec::new(), shorter: Vec::new() }
+    pub(super) fn new(rows: Arc<Rows>) -> Self {
+        let alpha = vec![0.0; rows.share_weights.len()];
+        Self { rows, alpha, weights: Vec::new(), shorter: Vec::new() }
     }
 
     /// How good weights are where some workers have not arrived, and what is wrong with their
     /// decoder. O(n + k + entries of the rows with a weight).
     pub(super) fn judge(
         &mut self,
-        code: &dyn GradientCode,
-        mut missing: impl Iterator<Item = Worker>,
+        missing: impl Iterator<Item = Worker>,
         weights: &[f64],
         reported: &Report,
     ) -> (Report, Option<Defect>) {
-        let shares = &code.facts().share_weights;
-        let norms = &self.norms;
-        let row = |worker: Worker| (code.row(worker), norms[worker.index()]);
+        let rows = &*self.rows;
+        let (shares, row) = (&rows.share_weights, |worker| rows.of(worker));
         let judged = assess(row, shares, weights, &mut self.alpha, reported.decodable);
-        let absent = missing.find_map(|worker| {
-            let weight = weights[worker.index()];
-            (weight != 0.0).then_some(Defect::Weight { worker, weight })
-        });
-        (judged, absent.or_else(|| difference(reported, &judged)))
+        (judged, defect(missing, weights, reported, &judged))
     }
 
     /// Decodes as a run does: with as few messages as possible, unless that amplifies and the
     /// shortest weights amplify less. [`CodeJudge::weights`] has the weights then.
     pub(super) fn weigh(
         &mut self,
-        code: &dyn GradientCode,
         decoder: &mut dyn Decoder,
         arrived: &WorkerSet,
     ) -> (Report, Option<Defect>) {
@@ -126,7 +147,7 @@ impl CodeJudge {
         let mut weights = std::mem::take(&mut self.weights);
         weights.resize(arrived.capacity(), 0.0);
         let reported = decoder.weights(Choice::Fewest, &mut weights);
-        let (fewest, defect) = self.judge(code, missing(), &weights, &reported);
+        let (fewest, defect) = self.judge(missing(), &weights, &reported);
         self.weights = weights;
         if fewest.amplification <= AMPLIFICATION_FINE || defect.is_some() {
             return (fewest, defect);
@@ -134,7 +155,7 @@ impl CodeJudge {
         let mut shorter = std::mem::take(&mut self.shorter);
         shorter.resize(arrived.capacity(), 0.0);
         let reported = decoder.weights(Choice::MinimumNorm, &mut shorter);
-        let (shortest, defect) = self.judge(code, missing(), &shorter, &reported);
+        let (shortest, defect) = self.judge(missing(), &shorter, &reported);
         self.shorter = shorter;
         if shortest.amplification >= fewest.amplification && defect.is_none() {
             return (fewest, None);
@@ -147,6 +168,20 @@ impl CodeJudge {
     pub(super) fn weights(&self) -> &[f64] {
         &self.weights
     }
+}
+
+/// What is wrong with the decoder of some weights, where these workers are missing.
+fn defect(
+    mut missing: impl Iterator<Item = Worker>,
+    weights: &[f64],
+    reported: &Report,
+    judged: &Report,
+) -> Option<Defect> {
+    let absent = missing.find_map(|worker| {
+        let weight = weights[worker.index()];
+        (weight != 0.0).then_some(Defect::Weight { worker, weight })
+    });
+    absent.or_else(|| difference(reported, judged))
 }
 
 /// The first number of a report that is not the judged one.
@@ -171,14 +206,14 @@ fn used(weights: &[f64]) -> impl Iterator<Item = (Worker, f64)> {
 }
 
 /// The sum of squares of a row.
-pub(super) fn norm(row: &[(Share, f64)]) -> f64 {
+fn norm(row: &[(Share, f64)]) -> f64 {
     row.iter().map(|(_, b)| b * b).sum()
 }
 
-/// What [`judge`](super::judge) computes; a worker's row and its [`norm`] are asked for where it
-/// has a weight, and `alpha` has an element for each share and is overwritten.
+/// What [`judge`](super::judge) computes; a worker's row, and its [`norm`] if that is known, are
+/// asked for where it has a weight, and `alpha` has an element for each share and is overwritten.
 pub(super) fn assess<'a>(
-    row: impl Fn(Worker) -> (&'a [(Share, f64)], f64),
+    row: impl Fn(Worker) -> (&'a [(Share, f64)], Option<f64>),
     share_weights: &[f64],
     weights: &[f64],
     alpha: &mut [f64],
@@ -188,9 +223,13 @@ pub(super) fn assess<'a>(
     alpha.fill(0.0);
     let mut noise = 0.0;
     for (worker, a) in used(weights) {
-        let (row, norm) = row(worker);
+        let (row, known) = row(worker);
+        let mut norm = known.unwrap_or_default();
         for &(share, b) in row {
             alpha[share.index()] += a * b;
+            if known.is_none() {
+                norm += b * b;
+            }
         }
         noise += a * a * norm;
     }

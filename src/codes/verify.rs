@@ -2,7 +2,7 @@
 
 use super::gate::{Gate, GateError};
 use super::holders::HolderSets;
-use super::judged::CodeJudge;
+use super::judged::{CodeJudge, Rows};
 use super::{Choice, Defect, GradientCode, Report};
 use crate::ids::{Worker, WorkerSet};
 use crate::run::NumberFormat;
@@ -10,6 +10,7 @@ use rand::RngExt;
 use rand::seq::{SliceRandom, index};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
+use std::sync::Arc;
 
 /// Sets up to this number are all tried.
 const EXHAUSTIVE_MAX: u64 = 1_000_000;
@@ -148,7 +149,7 @@ impl<'a> Trial<'a> {
         Self {
             code,
             decoder: code.decoder(),
-            judge: CodeJudge::new(code),
+            judge: CodeJudge::new(Arc::new(Rows::new(code))),
             weights: vec![0.0; order.len()],
             order,
             random: ChaCha8Rng::seed_from_u64(seed),
@@ -210,12 +211,12 @@ impl<'a> Trial<'a> {
             self.decoder.arrive(*worker);
         }
         let reported = self.decoder.weights(Choice::MinimumNorm, &mut self.weights);
-        let judged = self.judge.judge(self.code, stragglers.iter(), &self.weights, &reported);
+        let judged = self.judge.judge(stragglers.iter(), &self.weights, &reported);
         let (report, defect) = judged;
         let mut judged = (report, self.refusal(&report, defect));
         if judged.1.is_none() && self.found.sets.is_multiple_of(AS_A_RUN) {
             let survivors = stragglers.complement();
-            let (report, defect) = self.judge.weigh(self.code, &mut *self.decoder, &survivors);
+            let (report, defect) = self.judge.weigh(&mut *self.decoder, &survivors);
             judged = (report, self.refusal(&report, defect));
         }
         self.found.sets += 1;

@@ -2,10 +2,11 @@
 
 use super::scheme::{FastForward, Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
 use super::{SchemeFacts, UNCODED, unheld};
-use crate::codes::judged::CodeJudge;
+use crate::codes::judged::{CodeJudge, Rows};
 use crate::codes::{Decoder, GradientCode, Groups, Report, Status};
 use crate::ids::{Cut, Job, Part, Run, Share, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A one-round code, one job per round, delay 0.
 ///
@@ -61,7 +62,7 @@ impl OneRound {
         };
         Self {
             decoder: code.decoder(),
-            judge: CodeJudge::new(&*code),
+            judge: CodeJudge::new(Arc::new(Rows::new(&*code))),
             returned: WorkerSet::empty(facts.workers),
             shares: (0..cut.shares()).map(|j| cut.share(Share(j))).collect(),
             code,
@@ -133,7 +134,7 @@ impl OneRound {
     /// Decides on weights for what has come, and how good they are.
     fn decode(&mut self) -> Report {
         let decoder = &mut *self.decoder;
-        let (report, defect) = self.judge.weigh(&*self.code, decoder, &self.returned);
+        let (report, defect) = self.judge.weigh(decoder, &self.returned);
         self.facts.defect = defect;
         report
     }

@@ -2,7 +2,7 @@
 
 use super::unheld;
 use crate::codes::family::Fields;
-use crate::codes::judged::CodeJudge;
+use crate::codes::judged::{CodeJudge, Rows};
 use crate::codes::{Cyclic, GradientCode, Groups, MinLoad, ParameterError, Report, cyclic};
 use crate::ids::{Part, Share, Units, Worker, WorkerSet};
 use std::ops::Range;
@@ -48,6 +48,7 @@ impl SlotKind {
 #[derive(Clone)]
 pub(super) struct SlotCode {
     code: Arc<dyn GradientCode>,
+    rows: Arc<Rows>,
     clusters: Option<usize>,
 }
 
@@ -81,7 +82,8 @@ impl SlotCode {
                 (Arc::new(Groups::new(workers, workers / size)?), Some(size))
             }
         };
-        Ok(Self { code, clusters })
+        let rows = Arc::new(Rows::new(&*code));
+        Ok(Self { code, rows, clusters })
     }
 
     /// Members of a cluster, where the code is one of clusters.
@@ -136,8 +138,8 @@ impl SlotCode {
         answered.iter().for_each(|worker| {
             decoder.arrive(worker);
         });
-        let mut judge = CodeJudge::new(&*self.code);
-        let (report, _) = judge.weigh(&*self.code, &mut *decoder, answered);
+        let mut judge = CodeJudge::new(Arc::clone(&self.rows));
+        let (report, _) = judge.weigh(&mut *decoder, answered);
         let weights = judge.weights();
         let weighed = Worker::all(weights.len()).zip(weights).filter(|(_, weight)| **weight != 0.0);
         weighed.for_each(|(worker, weight)| used(worker, *weight));
