@@ -4,6 +4,7 @@
 have the same numbers, which are those of `python moe.py --steps 60` alone, whoever of the workers
 was late or lost. A worker of two processes, each with the whole model and half of the sequences:
 `codedgrad run -n 2 --kill-after 40 torchrun --standalone --nproc-per-node 2 moe.py --steps 60`.
+`--door prepare` trains the same by a loop as DistributedDataParallel's, to the same numbers.
 What to keep in mind is in docs/python.md, "Mixtures of experts".
 """
 
@@ -11,6 +12,7 @@ import argparse
 import functools
 import hashlib
 import json
+import math
 import os
 from typing import Any, Dict, List, Sequence
 
@@ -147,32 +149,27 @@ def arguments() -> argparse.Namespace:
     parser = nanogpt.options()
     parser.description = "Trains a small GPT with a mixture of experts on a few sonnets."
     parser.add_argument("--recompute", action="store_true", help="activation checkpointing")
+    parser.add_argument(
+        "--door", choices=["join", "prepare"], default="join", help="the loop's shape"
+    )
     return parse_experts(parser, 8)
 
 
-def main() -> None:
-    args = arguments()
-    torch.manual_seed(1)
-    torch.set_num_threads(1)
-    model = make_model(args)
-    balance = Balance(model, args.bias_rate)
+def train_by_units(
+    model: nn.Module, balance: Balance, args: argparse.Namespace, mesh: Any
+) -> None:
+    """By the iterator."""
     optimizer = nanogpt.make_optimizer(model, args)
     scheduler = nanogpt.make_scheduler(optimizer, args)
-    # torchrun says how many processes this worker has.
-    ranks, mesh = int(os.environ.get("WORLD_SIZE", "1")), None
-    if ranks > 1:
-        torch.distributed.init_process_group("gloo")
-        mesh = init_device_mesh("cpu", (ranks,))
     run = coded.join(
         model,
         optimizer,
         units=args.units,
         steps=args.steps,
-        unit_samples=args.rows,
+        unit_samples=args.rows * (mesh.size() if mesh else 1),
         state={"lr": scheduler, "balance": balance},
         mesh=mesh,
     )
-    args.rows //= ranks
     for step in run:
         for micro in step:
             x, y = nanogpt.get_batch(args)
@@ -185,6 +182,52 @@ def main() -> None:
         if step.applied:
             balance.update(step.totals[1:])
         optimizer.zero_grad(set_to_none=True)
+
+
+def train_by_passages(
+    module: nn.Module, balance: Balance, args: argparse.Namespace, mesh: Any
+) -> None:
+    """By a loop that looks as it does under DistributedDataParallel."""
+    optimizer = nanogpt.make_optimizer(module, args)
+    model, optimizer, scheduler = coded.prepare(
+        module,
+        optimizer,
+        nanogpt.make_scheduler(optimizer, args),
+        units=args.units,
+        steps=args.steps,
+        state={"balance": balance},
+        mesh=mesh,
+    )
+    run = model.run
+    for _ in run.passages():
+        x, y = nanogpt.get_batch(args)
+        loss = model(x, y)
+        run.report(loss, *balance.counts())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+        optimizer.step()
+        scheduler.step()
+        # A refused step has no counts.
+        if run.whole and not math.isnan(run.totals[0]):
+            balance.update(run.totals[1:])
+        optimizer.zero_grad(set_to_none=True)
+
+
+def main() -> None:
+    args = arguments()
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    model = make_model(args)
+    balance = Balance(model, args.bias_rate)
+    # torchrun says how many processes this worker has.
+    ranks, mesh = int(os.environ.get("WORLD_SIZE", "1")), None
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo")
+        mesh = init_device_mesh("cpu", (ranks,))
+    # Each of them has its part of a unit's sequences.
+    args.rows //= ranks
+    train = train_by_passages if args.door == "prepare" else train_by_units
+    train(model, balance, args, mesh)
     loss = nanogpt.whole_loss(model, args)
     found = {"digest": replica_hash(model, balance), "loss": round(loss, 4), **balance.summary()}
     print(json.dumps(found), flush=True)

@@ -156,6 +156,13 @@ def test_one_late_and_one_killed_and_biases_are_those_of_one_process(
     assert (counts.sum(2) == UNITS * ROWS * CONTEXT * 2).all()
 
 
+def test_a_loop_of_passages_has_the_same_numbers(gpt: Example, tmp_path: Path) -> None:
+    told = ["--steps", "12", *SIZES]
+    alone = gpt.alone(*told)
+    assert gpt.alone(*told, "--door", "prepare") == alone
+    assert gpt.run(tmp_path, *told, "--door", "prepare", late=3).lines == [alone] * 4
+
+
 def test_biases_make_experts_equal(gpt: Example) -> None:
     told = ["--steps", "100", *SIZES]
     balanced, frozen = gpt.alone(*told), gpt.alone(*told, "--bias-rate", "0")
