@@ -7,6 +7,7 @@
 
 mod blame;
 mod choosing;
+mod coming;
 mod due;
 mod ending;
 mod expecting;
@@ -214,17 +215,6 @@ impl<T: Transport> Coordinator<T> {
             + self.run_clock.open_entries()
     }
 
-    /// A worker that is already known to be missing or in another state is given no task.
-    fn begin(&mut self, observer: &mut dyn Observer<T::Vector>) -> Result<(), RunError> {
-        observer.begins(self.journal.step).map_err(RunError::Observer)?;
-        while let Some((worker, notice)) = self.transport.receive(Some(Duration::ZERO)) {
-            let input = self.input(worker, notice, false, observer);
-            self.inbox.add([input]);
-        }
-        self.inbox.begin();
-        Ok(())
-    }
-
     fn advance(
         &mut self,
         came: Option<(Worker, Notice)>,
@@ -276,11 +266,11 @@ impl<T: Transport> Coordinator<T> {
 
     fn carry_on(
         &mut self,
-        came: Option<(Worker, Notice)>,
+        mut came: Option<(Worker, Notice)>,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Progress, RunError> {
         if !self.inbox.has_begun() {
-            self.begin(observer)?;
+            self.begin(came.take(), observer)?;
         }
         let mut actions = Vec::new();
         let mut first = came.and_then(|(worker, notice)| self.arrived(worker, notice, observer));
@@ -401,12 +391,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Notice::Joined { next } => {
                 self.tell(Happening::Joined { worker }, observer);
-                self.replicas.joined(worker);
-                self.folding.values_mut().for_each(|folding| {
-                    folding.sent.remove(worker);
-                });
-                self.hold(worker);
-                Input::Joined { worker, next }
+                self.back(worker, next)
             }
             Notice::StepUnavailable => {
                 self.tell(Happening::Missed { worker }, observer);

@@ -1380,6 +1380,8 @@ fn who_comes_back_twice_takes_over_one_state() {
         });
         all.collect::<Vec<Order>>()
     };
+    // It was there when the run began: that is no loss.
+    assert!(log.faults.iter().all(|(_, _, what)| what.contains("takes over")), "{:?}", log.faults);
     assert_eq!(
         orders(0).iter().filter(|order| matches!(order, Order::SendState { .. })).count(),
         2

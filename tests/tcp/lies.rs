@@ -44,13 +44,18 @@ struct Known {
     /// From this step on its partner goes on only once it is found out, so that the liar's results
     /// must count for their group.
     alone_from: u64,
+    /// Whether its partner's first step waits until the liar has announced its own.
+    waits: bool,
+    announced: AtomicBool,
 }
 
 /// Whether a worker may go on.
 fn may(worker: u32, known: &Arc<Known>) -> impl Fn(u64) -> bool + Send + use<> {
     let known = Arc::clone(known);
     move |step| {
-        worker != PARTNER || step < known.alone_from || known.found_out.load(Ordering::Relaxed)
+        let announced = !known.waits || known.announced.load(Ordering::Relaxed);
+        let goes_on = announced && step < known.alone_from;
+        worker != PARTNER || goes_on || known.found_out.load(Ordering::Relaxed)
     }
 }
 
@@ -377,10 +382,18 @@ fn what_was_announced_and_changed_in_time_is_not_in_the_sum() {
 /// Once it is decided, the record says whose numbers they may be.
 #[test]
 fn what_is_changed_too_late_is_told() {
-    let known = Arc::new(Known { alone_from: 5, ..Known::default() });
+    let known = Arc::new(Known { alone_from: 5, waits: true, ..Known::default() });
     let log = run(Exchange::SHARDED, true, &known, |address, secret| {
         let (link, known) = (join(LIAR, address, secret), Arc::clone(&known));
-        thread::spawn(move || changing(link, 0.0, || known.decided.load(Ordering::Relaxed) > 0))
+        let is_decided = move || {
+            if !known.announced.load(Ordering::Relaxed) {
+                // Others hear of it meanwhile.
+                thread::sleep(Duration::from_millis(100));
+                known.announced.store(true, Ordering::Relaxed);
+            }
+            known.decided.load(Ordering::Relaxed) > 0
+        };
+        thread::spawn(move || changing(link, 0.0, is_decided))
     });
     let said = |fault: &&(u64, u32, String)| fault.0 == 0 && fault.2.contains("may be made of");
     assert_eq!(log.faults.iter().filter(said).count(), 1, "{:?}", log.faults);

@@ -4,7 +4,7 @@ use super::failures::Failures;
 use super::{Coordinator, Happening, Observer, Outcome, RunError, Stopper};
 use crate::ids::Worker;
 use crate::schedulers::Input;
-use crate::transport::{Dismissal, Order, Transport, Unneeded};
+use crate::transport::{Dismissal, Order, Transport};
 use std::sync::Arc;
 
 /// What may end the run before its last step, and why it is over.
@@ -53,12 +53,7 @@ impl<T: Transport> Coordinator<T> {
             Happening::Lost { worker, reason }
         };
         self.tell(what, observer);
-        self.transport.forget(Unneeded::Worker(worker));
-        self.results.lost(worker);
-        let kept = self.folding.iter().all(|(step, folding)| {
-            folding.decoded.is_some() || self.transport.sum(*step, folding.attempt).is_some()
-        });
-        Input::Lost { worker, kept }
+        self.gone(worker)
     }
 
     /// A worker drops what is waited for, unasked: nothing more is to be expected of it.

@@ -1,0 +1,61 @@
+//! Workers that are there when a run begins, and those that are lost and come back.
+
+use super::{Coordinator, Observer, RunError};
+use crate::ids::{Step, Worker};
+use crate::schedulers::Input;
+use crate::transport::{Notice, Transport, Unneeded};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+impl<T: Transport> Coordinator<T> {
+    /// A worker that is already known to be missing or in another state is given no task.
+    pub(super) fn begin(
+        &mut self,
+        first: Option<(Worker, Notice)>,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Result<(), RunError> {
+        observer.begins(self.journal.step).map_err(RunError::Observer)?;
+        let others = std::iter::from_fn(|| self.transport.receive(Some(Duration::ZERO)));
+        let came: Vec<(Worker, Notice)> = first.into_iter().chain(others).collect();
+        let mut there = BTreeSet::new();
+        for (worker, notice) in &came {
+            match notice {
+                Notice::Joined { .. } => there.insert(*worker),
+                Notice::Lost { .. } => there.remove(worker),
+                _ => false,
+            };
+        }
+        for (worker, notice) in came {
+            let input = match notice {
+                // Who is there without the state that the run begins with is no loss to tell of:
+                // it is told whose state it takes over.
+                Notice::Lost { .. } if there.contains(&worker) => self.gone(worker),
+                Notice::Joined { next } => self.back(worker, next),
+                notice => self.input(worker, notice, false, observer),
+            };
+            self.inbox.add([input]);
+        }
+        self.inbox.begin();
+        Ok(())
+    }
+
+    /// A worker is lost, whether that is told of or not.
+    pub(super) fn gone(&mut self, worker: Worker) -> Input {
+        self.transport.forget(Unneeded::Worker(worker));
+        self.results.lost(worker);
+        let kept = self.folding.iter().all(|(step, folding)| {
+            folding.decoded.is_some() || self.transport.sum(*step, folding.attempt).is_some()
+        });
+        Input::Lost { worker, kept }
+    }
+
+    /// A worker is there again.
+    pub(super) fn back(&mut self, worker: Worker, next: Option<Step>) -> Input {
+        self.replicas.joined(worker);
+        self.folding.values_mut().for_each(|folding| {
+            folding.sent.remove(worker);
+        });
+        self.hold(worker);
+        Input::Joined { worker, next }
+    }
+}
