@@ -120,7 +120,7 @@ impl Clusters {
             }
         }
         self.steps += 1;
-        if self.steps % ITERATIONS == 0 {
+        if self.steps.is_multiple_of(ITERATIONS) {
             let codes: Vec<usize> = (0..ITEMS).map(|item| self.nearest(item)).collect();
             for (x, code) in self.rest.iter_mut().zip(&codes) {
                 x.iter_mut().zip(&self.centres[*code]).for_each(|(x, centre)| *x -= centre);
@@ -154,7 +154,7 @@ pub(crate) fn alone(seed: u64, mut level: impl FnMut(&Clusters)) -> Clusters {
     for _ in 0..STEPS {
         let sums = sum(&clusters, 0..ITEMS / UNIT);
         clusters.update(&sums);
-        if clusters.steps % ITERATIONS == 0 {
+        if clusters.steps.is_multiple_of(ITERATIONS) {
             level(&clusters);
         }
     }
