@@ -72,7 +72,7 @@ fn tried(line: &str) -> String {
     let name = words.next().unwrap_or("train");
     if WAITING.contains(&name) || line.contains("--resume") || line == "codedgrad" {
         // What comes after a program is the program's.
-        let programs = [" train.py", " torchrun", " -m "];
+        let programs = [" train.py", " python/examples/", " torchrun", " -m "];
         let end = programs.iter().filter_map(|program| line.find(program)).min();
         let end = end.filter(|_| name == "run").unwrap_or(line.len());
         return format!("{} --help", &line[..end]);
