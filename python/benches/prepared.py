@@ -38,7 +38,7 @@ import nanogpt  # noqa: E402
 WORKERS, ROWS, CONTEXT, SECONDS = 4, 16, 32, 0.1
 STEPS, LEFT_OUT = 16, 4
 SHAPE = SimpleNamespace(context=CONTEXT, layers=2, heads=4, width=64, dropout=0.0)
-# The way, how many units it has, and units that each worker computes.
+# The units of a step; DDP has none.
 WAYS = {"ddp": 0, "uncoded": 4, "groups:s=1": 4, "ring:reach=2": 4, "queue:m=2": 8}
 
 

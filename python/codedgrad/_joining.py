@@ -121,19 +121,31 @@ def layout_hash(*parts: object) -> int:
 
 
 @dataclass(frozen=True)
-class Where:
-    """How the coordinator is found, and what arrays a gradient has."""
+class Called:
+    """How the coordinator is called, as `join` is told it."""
 
-    arrays: Sequence[Tuple[int, str]]
-    layout: int
-    dtype: str
-    versions: str
     address: Optional[str] = None
     token: Optional[str] = None
     keys: Union[str, "os.PathLike[str]", None] = None
     worker: Optional[int] = None
     patience: float = 30.0
     scheme: Optional[str] = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody says where a coordinator is."""
+        return self.address is None and not os.environ.get("CODEDGRAD_ADDRESS")
+
+
+@dataclass(frozen=True)
+class Where:
+    """How the coordinator is found, and what arrays a gradient has."""
+
+    called: Called
+    arrays: Sequence[Tuple[int, str]]
+    layout: int
+    dtype: str
+    versions: str
     frozen: Optional[int] = None
     start: Optional[int] = None
     #: Whether this worker takes over another one's state before anything else.
@@ -142,7 +154,7 @@ class Where:
     @property
     def alone(self) -> bool:
         """Whether nobody says where a coordinator is."""
-        return self.address is None and not os.environ.get("CODEDGRAD_ADDRESS")
+        return self.called.alone
 
     @property
     def told_to_end(self) -> Optional[Callable[[], None]]:
@@ -152,7 +164,7 @@ class Where:
     @property
     def on_this_host(self) -> bool:
         """Whether the coordinator is called by a loopback address, and so are the others."""
-        host = (self.address or os.environ.get("CODEDGRAD_ADDRESS", "")).rpartition(":")[0]
+        host = (self.called.address or os.environ.get("CODEDGRAD_ADDRESS", "")).rpartition(":")[0]
         host = host.strip("[]")
         if host == "localhost":
             return True
@@ -180,36 +192,37 @@ class Where:
         if self.alone:
             self._check_alone()
             return _native.Worker.alone(arrays, facts, settings.first)
-        keys = None if self.keys is None else os.fspath(self.keys)
+        called = self.called
+        keys = None if called.keys is None else os.fspath(called.keys)
         try:
             native = _native.Worker.join(
                 arrays,
                 facts,
                 None if self.takes else settings.first,
-                self.address,
-                self.token,
+                called.address,
+                called.token,
                 keys,
-                self.worker,
-                self.patience,
+                called.worker,
+                called.patience,
             )
         except _native.Replaced as error:
             raise Replaced(str(error)) from None
         except _native.Refused as error:
             raise refusal(error) from None
         found = scheme_of(native)
-        if self.scheme is not None and found not in ("", self.scheme):
+        if called.scheme is not None and found not in ("", called.scheme):
             native.close()
-            raise ValueError(f"scheme: {self.scheme} here, {found} in the run")
+            raise ValueError(f"scheme: {called.scheme} here, {found} in the run")
         take_back_final()
         return native
 
     def _check_alone(self) -> None:
         """Raises if somebody who would train alone was told to join a run."""
         told = {
-            "token": self.token,
-            "keys": self.keys,
-            "worker": self.worker,
-            "scheme": self.scheme,
+            "token": self.called.token,
+            "keys": self.called.keys,
+            "worker": self.called.worker,
+            "scheme": self.called.scheme,
         }
         names = [f"{name}=" for name, value in told.items() if value is not None]
         variables = ("TOKEN", "TOKEN_FILE", "KEYS", "WORKER")

@@ -187,7 +187,7 @@ class CellWorker:
             "trains something else": (where.layout, list(where.arrays), where.dtype),
             "has other frozen parameters": where.frozen,
             "begins with other parameters or buffers": where.start,
-            "has other settings": (self._settings_of_all(), where.address),
+            "has other settings": (self._settings_of_all(), where.called.address),
             "has other versions": where.versions,
         }
         said = self._agree("join", facts)

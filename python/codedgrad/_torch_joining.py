@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import torch
 from torch import nn
 
 from . import _native
-from ._joining import Settings, Where, asks_for_state, layout_hash
+from ._joining import Called, Settings, Where, asks_for_state, layout_hash
 from ._session import Session
 from ._torch_arrays import TorchArrays
 from ._torch_cell import CellArrays, CellWhere, CellWorker
@@ -30,18 +30,6 @@ _M_TRIM_THRESHOLD = -1
 
 Models = Union[nn.Module, Sequence[nn.Module]]
 Optimizers = Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer], None]
-
-
-@dataclass(frozen=True)
-class Called:
-    """How the coordinator is called, as `join` is told it."""
-
-    address: Optional[str] = None
-    token: Optional[str] = None
-    keys: Union[str, "os.PathLike[str]", None] = None
-    worker: Optional[int] = None
-    patience: float = 30.0
-    scheme: Optional[str] = None
 
 
 def verify_of(model: Models, verify: Optional[int]) -> int:
@@ -108,6 +96,7 @@ def joined(
     formats = "+".join(sorted({FORMATS[parameter.dtype] for _, parameter in named}))
     takes = sync and asks_for_state(called.worker, ranks is not None)
     facts: Dict[str, Any] = dict(
+        called=called,
         arrays=[(parameter.numel(), FORMATS[parameter.dtype]) for _, parameter in named],
         layout=layout_hash("torch", shapes, kinds_of(optimizers), sorted(others)),
         frozen=digest(frozen),
@@ -116,7 +105,6 @@ def joined(
         takes=takes,
         dtype=formats if device == "cpu" else f"{formats} on {device}",
         versions=versions_with(versions, named[0][1].device),
-        **vars(called),
     )
     if ranks is not None:
         if overlap:

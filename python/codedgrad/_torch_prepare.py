@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader
 
 from . import _torch_backward
 from ._exits import final_errors
-from ._joining import Settings, whole, workers_told
+from ._joining import Called, Settings, whole, workers_told
 from ._loops import loop_of
 from ._run import Run
 from ._torch_accelerate import follow
 from ._torch_gate import Gates, Kept
-from ._torch_joining import Called, joined, optimizers_of, verify_of
+from ._torch_joining import joined, optimizers_of, verify_of
 from ._torch_passages import Passages
 from ._torch_ranks import Ranks
 from ._torch_samples import PreparedLoader, Samples
@@ -243,7 +243,7 @@ def _length(steps: Optional[int], epochs: Optional[int], samples: Optional[Sampl
 def _units(units: Optional[int], called: Called, ranks: bool) -> int:
     if units is not None:
         return whole("units", units, 1)
-    if called.address is None and not os.environ.get("CODEDGRAD_ADDRESS"):
+    if called.alone:
         return 1
     workers = workers_told(ranks)
     if workers is None:
@@ -392,7 +392,7 @@ def prepare(
     for loader in given.loaders:
         assert samples is not None
         made["loaders"].append(
-            PreparedLoader(loader, samples, passages, session.settings, accumulate)
+            PreparedLoader(loader, samples, passages, session.settings)
         )
     found = tuple(place(made) for place in places)
     return found[0] if len(found) == 1 else found

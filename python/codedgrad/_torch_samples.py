@@ -33,7 +33,8 @@ class Samples:
         self._length = len(loader.dataset)  # type: ignore[arg-type]
         self._units = units
         self._seed = seed
-        self._accumulate = accumulate
+        #: Batches of a unit that one process has.
+        self.accumulate = accumulate
         # Of a unit those that one process has, and all.
         self._share = loader.batch_size * accumulate
         self.unit_samples = self._share * ranks
@@ -61,7 +62,7 @@ class Samples:
             self._order = (epoch, self._drawn(epoch))
         start = place * self.unit_samples + samples.start - unit * self.unit_samples
         own = self._order[1][unit :: self._units][start : start + len(samples)]
-        size = len(own) // self._accumulate
+        size = len(own) // self.accumulate
         return [own[first : first + size] for first in range(0, len(own), size)]
 
     def of_process(self, unit: int) -> range:
@@ -121,13 +122,11 @@ class PreparedLoader:
         samples: Samples,
         passages: Passages,
         settings: Settings,
-        accumulate: int,
     ):
         self._loader = loader
         self._samples = samples
         self._passages = passages
         self._settings = settings
-        self._accumulate = accumulate
         self._epoch = settings.first // samples.steps
         # How many batches the last loop was given.
         self._given = 0
@@ -142,14 +141,14 @@ class PreparedLoader:
             samples.indices,
             settings,
             num_workers=loader.num_workers,
-            prefetch=-(-ahead // accumulate),
+            prefetch=-(-ahead // samples.accumulate),
             context=loader.multiprocessing_context,
         )
         passages.at_end.append(self._reading.close)
 
     def __len__(self) -> int:
         """Batches of one unit in an epoch: steps, times the batches of a unit."""
-        return self._samples.steps * self._accumulate
+        return self._samples.steps * self._samples.accumulate
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -35,7 +35,7 @@ import numpy as np
 from . import _native
 from ._arrays import Arrays
 from ._exits import Left, Replaced, RunOver, final_errors
-from ._joining import Settings, Where, layout_hash, whole
+from ._joining import Called, Settings, Where, layout_hash, whole
 from ._run import Run
 from ._seeds import unit_seed
 from ._session import Session
@@ -271,16 +271,11 @@ def join(
     if trained is None and settings.verify:
         settings = replace(settings, verify=0)
     where = Where(
+        Called(address, token, keys, worker, patience, scheme),
         arrays=[(int(np.prod(shape, dtype=np.int64)), "float32") for shape in shapes],
         layout=layout_hash("loop", shapes),
         dtype="float32",
         versions=f"codedgrad {_native.__version__}, numpy {np.__version__}",
-        address=address,
-        token=token,
-        keys=keys,
-        worker=worker,
-        patience=patience,
-        scheme=scheme,
         start=None if trained is None else _digest(trained),
     )
     return Run(Session(where, settings, _NumpyArrays(shapes, trained, save, load)))

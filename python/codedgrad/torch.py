@@ -26,11 +26,11 @@ import torch
 from torch import nn
 
 from ._exits import Left, Replaced, RunOver, final_errors
-from ._joining import Settings
+from ._joining import Called, Settings
 from ._run import Run
 from ._steps import Apply, Compute, Event, Provide, Resync, Skip, Step
 from ._torch_arrays import Micro
-from ._torch_joining import Called, joined, verify_of
+from ._torch_joining import joined, verify_of
 from ._torch_loader import Loader
 from ._torch_model import modules_of, trained_of
 from ._torch_prepare import PreparedRun, prepare

@@ -6,7 +6,7 @@ them.
 """
 
 import importlib.util
-from typing import List
+from typing import Iterator, List
 
 import pytest
 
@@ -21,3 +21,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item
     for item in items:
         if item.get_closest_marker("torch"):
             item.add_marker(pytest.mark.skip(reason="PyTorch is not installed"))
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """PyTorch computes in one thread meanwhile: its bits may depend on how many there are."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -32,9 +32,6 @@ class Exact(nn.Module):
     """A model whose gradients are exact in float32, so that no order of sums changes them: its
     numbers are multiples of 1/16, and small."""
 
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.linear(x)
-
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(3, 2)
@@ -42,6 +39,9 @@ class Exact(nn.Module):
             for place, parameter in enumerate(self.parameters()):
                 numbers = torch.arange(parameter.numel()).view(parameter.shape)
                 parameter.copy_((numbers - place) / 16)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.linear(x)
 
     def loss(self, micro: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
         return ((self.linear(x) - y) ** 2).sum(1).mean()
@@ -82,20 +82,29 @@ def dataset() -> torch.utils.data.TensorDataset:
     return torch.utils.data.TensorDataset(x.float(), y.float())
 
 
+def begun(where: Dict[str, Any], plan: Dict[str, Any], rank: int) -> Tuple[str, Any, Optional[str]]:
+    """The device of a plan, its model there, and what goes wrong in this rank."""
+    device = plan.get("device", "cpu")
+    model: Any = MODELS[plan.get("model", "exact")]().to(device)
+    mine = plan.get("rank") in (None, rank) and plan.get("worker") in (None, where.get("worker"))
+    return device, model, plan.get("trouble") if mine else None
+
+
+def schedule_of(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (step // 4))
+
+
 def train(
     where: Dict[str, Any], plan: Dict[str, Any], rank: int = 0, **more: Any
 ) -> Dict[str, Any]:
     """Trains as `plan` says; what it has come to."""
-    device = plan.get("device", "cpu")
-    model: Any = MODELS[plan.get("model", "exact")]().to(device)
-    mine = plan.get("rank") in (None, rank) and plan.get("worker") in (None, where.get("worker"))
-    trouble = plan.get("trouble") if mine else None
+    device, model, trouble = begun(where, plan, rank)
     if trouble == "other start":
         with torch.no_grad():
             next(model.parameters()).add_(1)
     kinds = {"exact": torch.optim.SGD, "usual": torch.optim.AdamW}
     optimizer = kinds[plan.get("model", "exact")](model.parameters(), lr=2**-4)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (step // 4))
+    schedule = schedule_of(optimizer)
     steps, at = plan.get("steps", STEPS), plan.get("at", 2)
     run = coded.join(
         model,
@@ -165,10 +174,7 @@ def prepared(
     where: Dict[str, Any], plan: Dict[str, Any], rank: int = 0, **more: Any
 ) -> Dict[str, Any]:
     """Trains as a script for DistributedDataParallel does; what it has come to."""
-    device = plan.get("device", "cpu")
-    model: Any = MODELS[plan.get("model", "exact")]().to(device)
-    mine = plan.get("rank") in (None, rank) and plan.get("worker") in (None, where.get("worker"))
-    trouble = plan.get("trouble") if mine else None
+    device, model, trouble = begun(where, plan, rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=2**-4)
     size = 1 if "mesh" not in more else more["mesh"].size()
     loader: Any = torch.utils.data.DataLoader(dataset(), UNIT_SAMPLES // size, shuffle=True)
@@ -176,7 +182,7 @@ def prepared(
         model,
         optimizer,
         loader,
-        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (step // 4)),
+        schedule_of(optimizer),
         units=UNITS,
         steps=STEPS,
         device_ids=[device],

@@ -7,11 +7,11 @@ import random
 import re
 import signal
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, List
 
 import pytest
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 torch = pytest.importorskip("torch")
 
 import codedgrad.torch as coded  # noqa: E402
@@ -23,14 +23,6 @@ from codedgrad.loop import unit_seed  # noqa: E402
 from ranks import STEPS, UNIT_SAMPLES, UNITS, Cells, prepared, train  # noqa: E402
 from runs import tree_sum  # noqa: E402
 from test_launch import Launched, script  # noqa: E402
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def all_results(cells: Cells) -> List[Dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import pytest
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
@@ -22,17 +22,10 @@ from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 import codedgrad.torch as coded  # noqa: E402
 from codedgrad import _torch_arrays, loop  # noqa: E402
 from runs import together, wait_until  # noqa: E402
+from test_torch import Deep  # noqa: E402
 
 ROWS, EPOCHS, STEPS = 4, 3, 4
 WORKERS = 4
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)
@@ -274,22 +267,6 @@ def test_without_it_they_must_begin_alike() -> None:
 
     with pytest.raises(ValueError, match="to begin with"):
         together("uncoded", work, units=WORKERS, steps=STEPS, length=coded.length(Model()))
-
-
-class Deep(nn.Module):
-    """Layers of more than a chunk each, whose gradients are final one after the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(5)
-        self.layers = nn.ModuleList(nn.Linear(300, 300) for _ in range(4))
-        for parameter in self.parameters():
-            parameter.data.normal_(0, 0.05, generator=generator)
-
-    def forward(self, x: Any) -> Any:
-        for layer in self.layers:
-            x = torch.tanh(layer(x))
-        return x
 
 
 def test_gradients_are_handed_over_during_the_backward_pass(monkeypatch: Any) -> None:

@@ -8,14 +8,14 @@ import random
 import threading
 import time
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
@@ -29,14 +29,6 @@ from runs import together, tree_sum, wait_until  # noqa: E402
 UNITS = 8
 STEPS = 8
 ALIGNED = ["uncoded", "groups:s=1", "groups:s=3", "queue:m=2", "ring:reach=4"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Model(nn.Module):

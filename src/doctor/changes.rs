@@ -224,7 +224,7 @@ impl Windows {
     /// The median absolute deviation of the longest.
     fn deviation(&self) -> f64 {
         let [.., sorted] = &self.sorted;
-        let level = f64::midpoint(sorted[sorted.len() / 2 - 1], sorted[sorted.len() / 2]);
+        let level = self.median(sorted.len());
         // Deviations grow to both sides of the level: the least are next to it.
         let mut right = sorted.partition_point(|value| *value < level);
         let mut left = right;

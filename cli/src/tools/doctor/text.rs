@@ -158,8 +158,8 @@ fn summary(advice: &Advice<'_>) -> String {
         if let Some(worst) = worst.filter(|_| slowdown >= SLOWDOWN_LEAST) {
             let first = worst.workers.iter().take(SHOWN_MOST);
             let mut workers: Vec<String> = first.map(|worker| advice.name(*worker)).collect();
-            if let Some(more) = worst.workers.len().checked_sub(SHOWN_MOST + 1) {
-                workers.push(format!("{} more", more + 1));
+            if worst.workers.len() > SHOWN_MOST {
+                workers.push(format!("{} more", worst.workers.len() - SHOWN_MOST));
             }
             let plural = if workers.len() == 1 { "" } else { "s" };
             let explain = percent(worst.explain);
