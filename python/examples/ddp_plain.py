@@ -71,6 +71,7 @@ def main():
         if dist.get_rank() == 0:
             print(f"epoch {epoch}: loss {nanogpt.whole_loss(model, args):.4f}", flush=True)
     print(f"sha256 {nanogpt.parameters_hash(model)}", flush=True)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -231,6 +231,8 @@ def main() -> None:
     loss = nanogpt.whole_loss(model, args)
     found = {"digest": replica_hash(model, balance), "loss": round(loss, 4), **balance.summary()}
     print(json.dumps(found), flush=True)
+    if mesh is not None:
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

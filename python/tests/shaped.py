@@ -28,8 +28,8 @@ def get_lr(it):
 
 model = GPT(args)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-model = DDP(model)
 iter_num = 0
+model = DDP(model)
 while True:
     lr = get_lr(iter_num)
     for param_group in optimizer.param_groups:
@@ -49,3 +49,4 @@ while True:
     if iter_num >= max_iters:
         break
 print(f"sha256 {parameters_hash(model)}", flush=True)
+dist.destroy_process_group()

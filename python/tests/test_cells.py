@@ -313,6 +313,7 @@ mesh = ranks.init_device_mesh("cpu", (dist.get_world_size(),))
 where = {{"worker": int(os.environ["CODEDGRAD_WORKER"])}}
 found = ranks.train(where, plan, dist.get_rank(), mesh=mesh)
 print("digest", found["digest"], flush=True)
+dist.destroy_process_group()
 """
 
 

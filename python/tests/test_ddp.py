@@ -173,7 +173,7 @@ SHAPED = [
     ('dist.init_process_group("gloo")\nrank = dist.get_rank()\n', ""),
     ("torch.manual_seed(1337 + rank)\n", "torch.manual_seed(1337)\n"),
     (
-        "model = DDP(model)\niter_num = 0\nwhile True:\n",
+        "model = DDP(model)\nwhile True:\n",
         'units = int(os.environ["UNITS"])\n'
         "model, optimizer = coded.prepare(model, optimizer, steps=max_iters, units=units)\n"
         "run = model.run\n"
@@ -182,6 +182,7 @@ SHAPED = [
     ("if rank == 0:", "if run.saver and run.whole:"),
     # A passage need not decide a step: the run counts.
     ("    iter_num += 1\n    if iter_num >= max_iters:\n        break\n", ""),
+    ("dist.destroy_process_group()\n", ""),
 ]
 
 

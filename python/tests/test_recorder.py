@@ -69,6 +69,7 @@ for step in range(steps):
     optimizer.zero_grad()
     model(x).square().mean().backward()
     optimizer.step()
+dist.destroy_process_group()
 """
 
 
@@ -77,13 +78,14 @@ def recorded(home: Path, text: str, ranks: int, *more: str) -> Path:
     script, folder = home / "loop.py", home / "steps"
     script.write_text(text)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    subprocess.run(
+    ended = subprocess.run(
         [sys.executable, *launcher, str(script), str(folder), *more],
-        check=True,
         capture_output=True,
+        text=True,
         cwd=home,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+    assert ended.returncode == 0, ended.stderr
     return folder
 
 
@@ -152,6 +154,7 @@ for step in range(6):
     optimizer.zero_grad()
     model(torch.randn(4, 16)).square().mean().backward()
     optimizer.step()
+dist.destroy_process_group()
 """
 
 
