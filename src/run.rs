@@ -217,6 +217,11 @@ pub struct Limits {
     /// those who are left, as long as those are so many or more, if at all.
     #[serde(default)]
     pub min_workers: Option<usize>,
+    /// Seconds, where `min_workers` is given, for which a lost worker that the scheme can do without
+    /// keeps its part in the plan: it may be started again, and to plan without it and back changes
+    /// who sums what.
+    #[serde(default = "Limits::usual_settle")]
+    pub settle_seconds: f64,
     /// The run ends when so many workers were lost by errors in one unit of one step; those that
     /// were at it at once count as one.
     #[serde(default = "Limits::usual_unit_tries")]
@@ -231,6 +236,7 @@ impl Default for Limits {
             grace_seconds: 0.0,
             mu: 1.0,
             min_workers: None,
+            settle_seconds: Self::SETTLE_SECONDS,
             unit_tries: Self::UNIT_TRIES,
         }
     }
@@ -239,6 +245,13 @@ impl Default for Limits {
 impl Limits {
     /// How many workers may be lost by errors in one unit of one step, unless told.
     pub const UNIT_TRIES: u32 = 3;
+
+    /// For how long a lost worker keeps its part in the plan, unless told.
+    pub const SETTLE_SECONDS: f64 = 10.0;
+
+    fn usual_settle() -> f64 {
+        Self::SETTLE_SECONDS
+    }
 
     fn usual_unit_tries() -> u32 {
         Self::UNIT_TRIES

@@ -95,7 +95,7 @@ impl Board {
     pub(crate) fn step(&self, record: &StepRecord, beside: Beside) {
         lock(&self.open).waiting = None;
         let mut progress = lock(&self.progress);
-        let scheme = record.using.as_ref().map_or(&progress.scheme, |using| &using.scheme);
+        let scheme = record.under.using.as_ref().map_or(&progress.scheme, |using| &using.scheme);
         let workers = progress.workers.len();
         let can_wait_out = lock(&self.tolerant).is(scheme, workers, beside.units);
         progress.steps = record.step + 1;

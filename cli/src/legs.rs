@@ -18,7 +18,7 @@ pub(crate) struct LegSummary {
 pub(crate) fn legs<'a>(records: impl IntoIterator<Item = &'a StepRecord>) -> Vec<LegSummary> {
     let mut legs: Vec<LegSummary> = Vec::new();
     for record in records {
-        let Some(using) = &record.using else { continue };
+        let Some(using) = &record.under.using else { continue };
         let last = legs
             .last_mut()
             .filter(|leg| leg.scheme == using.scheme && leg.predicted_seconds == using.predicted);

@@ -62,7 +62,7 @@ pub(crate) fn unverified<'a>(
 /// Says what has happened in a scheme's run; what is as it should be only to those who want to know
 /// all.
 pub(crate) fn tell(scheme: &str, happened: &Happened) {
-    if matches!(happened.what, Happening::PlannedForAll) {
+    if matches!(&happened.what, Happening::Planned { members, of, .. } if members.len() == *of) {
         return tracing::info!("{happened}");
     }
     say!("{scheme}: {}", plain(&happened.to_string()));

@@ -276,27 +276,6 @@ impl SchemeSpec {
         self.over(Horizon { workers, units: Some(units), jobs, accept: Accept::Lookahead })
     }
 
-    /// The same, or the uncoded one where this does not fit so few workers: what a run goes on with
-    /// that has lost some (`schedulers::Engine::replanning`).
-    ///
-    /// ```
-    /// use codedgrad::codes::SchemeSpec;
-    /// let spec: SchemeSpec = "groups:s=1".parse()?;
-    /// assert_eq!(spec.or_uncoded(2, 8, 0..100).unwrap().facts().tolerance, 1);
-    /// assert_eq!(spec.or_uncoded(1, 8, 0..100).unwrap().facts().tolerance, 0);
-    /// # Ok::<(), codedgrad::codes::ParameterError>(())
-    /// ```
-    #[must_use]
-    pub fn or_uncoded(
-        &self,
-        workers: usize,
-        units: u32,
-        jobs: Range<u64>,
-    ) -> Option<Box<dyn Scheme>> {
-        let own = self.scheme(workers, units, jobs.clone());
-        own.or_else(|_| Self::uncoded().scheme(workers, units, jobs)).ok()
-    }
-
     /// What a task is called in a picture of rounds, when its job is in its `age`-th round (from
     /// 0); jobs are counted from 1 there.
     ///

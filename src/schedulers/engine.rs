@@ -18,6 +18,7 @@ mod folding;
 mod holding;
 mod leaving;
 mod losses;
+mod membership;
 mod outlook;
 mod overdue;
 mod recovery;
@@ -31,9 +32,10 @@ mod waiting;
 use active::ActiveScheme;
 use holding::Holding;
 use leaving::Leaving;
+use membership::PlanMembers;
 use recovery::Recovery;
-pub use replan::Replan;
 use replan::Replanning;
+pub use replan::{Planned, Replan};
 use round::CurrentRound;
 use steps::Steps;
 use trust::Trust;
@@ -117,6 +119,7 @@ pub struct Engine {
     /// The first unit of every task that was given, and whether its result is already in a sum.
     given: BTreeMap<(Worker, Task), (u32, bool)>,
     replanning: Replanning,
+    membership: PlanMembers,
     /// Whose parameters and results are known to be right.
     trust: Trust,
     holding: Holding,
@@ -150,6 +153,7 @@ impl Engine {
             recovery: Recovery::default(),
             given: BTreeMap::new(),
             replanning: Replanning::default(),
+            membership: PlanMembers::new(workers),
             trust: Trust::new(workers),
             holding: Holding::new(workers),
             leaving: Leaving::default(),
@@ -417,7 +421,7 @@ impl Engine {
         if begins || self.config.jobs.micro_steps == 1 && self.scheme.facts().delay == 0 {
             self.change(out);
         }
-        self.widen(out);
+        self.look_at_members(now, out);
         self.open_round(now, out)
     }
 

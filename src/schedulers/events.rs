@@ -231,10 +231,12 @@ pub enum Action {
         step: Step,
     },
     /// From here on the run is planned for these workers alone: more are gone than the scheme can
-    /// do without, or some have come back.
+    /// do without, some are gone for long, or some have come back.
     Replanned {
         /// Who takes part.
         members: WorkerSet,
+        /// What the scheme for them is called.
+        scheme: String,
     },
     /// This step and those that follow are computed under the scheme that was chosen last
     /// ([`Engine::switch`](super::Engine::switch)).

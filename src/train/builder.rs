@@ -15,7 +15,7 @@ use crate::codes::sequential::{Accept, Horizon, Scheme};
 use crate::codes::{ParameterError, SchemeSpec};
 use crate::ids::{Job, Step, Worker};
 use crate::run::{Jobs, Limits, NumberFormat, RunConfig, Shape};
-use crate::schedulers::{Engine, Reduce};
+use crate::schedulers::{Engine, Planned, Reduce};
 use crate::transport::local::{self, LocalTransport};
 use crate::transport::{RunFacts, Transport};
 use std::ops::{Range, RangeInclusive};
@@ -565,8 +565,7 @@ impl Builder {
                 let scheme = spec.to_string();
                 return Err(BuildError::NotReplanned { scheme, min_workers: fewest });
             }
-            let plan = move |workers| spec.or_uncoded(workers, units, numbers.clone());
-            engine = engine.replanning(Box::new(plan));
+            engine = engine.replanning(Planned::by(spec, units, numbers));
         }
         let policy = self.auto.clone().map(|auto| auto.waits_if(self.time.modelled));
         let policy = policy.map(|auto| {

@@ -32,7 +32,8 @@ use judging::Judging;
 pub use judging::{Judge, Judged};
 use record::Journal;
 pub use record::{
-    DecodeRecord, DoubtRecord, Flow, Observer, Outcome, Progress, RoundRecord, RunError, StepRecord,
+    DecodeRecord, DoubtRecord, Flow, Observer, Outcome, PlanRecord, Progress, RoundRecord,
+    RunError, StepRecord, UnderRecord,
 };
 use replicas::Replicas;
 use results::Results;
@@ -466,12 +467,10 @@ impl<T: Transport> Coordinator<T> {
             Action::Switched { .. } => {
                 self.choosing.iter_mut().for_each(Choosing::switched);
             }
-            Action::Replanned { members } => {
-                let left = members.complement();
-                left.iter().for_each(|worker| self.tell(Happening::LeftOut { worker }, observer));
-                if left.is_empty() {
-                    self.tell(Happening::PlannedForAll, observer);
-                }
+            Action::Replanned { members, scheme } => {
+                let of = members.capacity();
+                let members = members.iter().collect();
+                self.tell(Happening::Planned { members, of, scheme }, observer);
             }
             Action::Commit { step, digest, unverified, .. } => {
                 return self.commit(step, digest, unverified, observer);

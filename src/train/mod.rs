@@ -33,8 +33,8 @@ pub use builder::{BuildError, Builder};
 pub use builder::{Open, Served};
 pub use coordinator::{
     Coordinator, DecodeRecord, DoubtRecord, Erasure, Flow, Happened, Happening, Judge, Judged,
-    MissingWorker, Observer, Outcome, Progress, RoundRecord, RunError, SpentRecord, StepRecord,
-    Stopper, Waiting,
+    MissingWorker, Observer, Outcome, PlanRecord, Progress, RoundRecord, RunError, SpentRecord,
+    StepRecord, Stopper, UnderRecord, Waiting,
 };
 #[cfg(feature = "cuda")]
 pub use device_adamw::DeviceAdamW;

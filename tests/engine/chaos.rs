@@ -5,7 +5,7 @@ use super::{CONFIG, Config, Driver};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Fold, Horizon, Scheme};
 use codedgrad::ids::{Job, Part, Step, Task, Worker, WorkerSet};
-use codedgrad::schedulers::{Action, EngineError, Input, Reduce, Refusal};
+use codedgrad::schedulers::{Action, EngineError, Input, Planned, Reduce, Refusal};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -498,7 +498,7 @@ impl Chaos<'_> {
                 self.begins_to_take_over(worker);
                 self.pool.push(Event::State { needy: worker, from: None });
             }
-            Action::Replanned { members } => self.check_plan(&members),
+            Action::Replanned { members, .. } => self.check_plan(&members),
             Action::Switched { step } => self.check_switch(step),
             Action::Dismiss { worker } => panic!("{worker} has refused no state"),
             Action::Finish => self.finished = true,
@@ -506,8 +506,14 @@ impl Chaos<'_> {
     }
 
     fn check_plan(&mut self, members: &WorkerSet) {
-        let there = members.iter().eq(self.living());
-        assert!(there && members.len() >= self.mishaps.fewest.max(1), "for those that are there");
+        let living = self.living();
+        assert!(members.iter().all(|member| living.contains(&member)), "for who is there");
+        assert!(members.len() >= self.mishaps.fewest.max(1), "for enough of them");
+        // Who is there and left out has not got the run's state yet.
+        let left_out = living.iter().filter(|worker| !members.contains(**worker));
+        for place in left_out.map(|worker| &self.places[worker.index()]) {
+            assert!(place.stuck || place.state != Some(self.decided), "fit, and left out");
+        }
         self.replanned += 1;
     }
 
@@ -964,7 +970,11 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
     let mut engine = config.engine(scheme, STEPS).unwrap();
     if mishaps.fewest > 0 {
         let plan = Arc::clone(&plan);
-        engine = engine.replanning(Box::new(move |workers| plan(workers)));
+        let planned = move |workers| {
+            let (scheme, text) = (plan(workers)?, String::new());
+            Some(Planned { scheme, text })
+        };
+        engine = engine.replanning(Box::new(planned));
     }
     let mut chaos = Chaos {
         units,
@@ -1051,6 +1061,9 @@ const SWITCHED_TO: [&str; 7] = [
     "m-sgc:B=1,W=2,lambda=1",
 ];
 
+/// For how long a lost worker is kept in the plan: not at all, some rounds, the whole run.
+const SETTLES: [f64; 3] = [0.0, 5.0, 1e6];
+
 /// So many orders of events that one in a thousand going wrong shows in every run; `PROPTEST_CASES`
 /// may ask for more.
 fn many_cases() -> ProptestConfig {
@@ -1087,7 +1100,7 @@ proptest! {
         (micro_steps, log_steps, deaths) in (1u64..4, 1u64..6, 1usize..9),
         (tree, tasks, returns, kept, patient, restores) in
             any::<(bool, bool, bool, bool, bool, bool)>(),
-        fewest in 0usize..4,
+        (fewest, settle_seconds) in (0usize..4, prop::sample::select(&SETTLES[..])),
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
         let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
@@ -1101,6 +1114,7 @@ proptest! {
                 reduce,
                 log_steps,
                 return_seconds,
+                settle_seconds,
                 restores,
                 max_wait_seconds: 1e4,
                 ..CONFIG
@@ -1118,7 +1132,7 @@ proptest! {
         workers in 1usize..7,
         (micro_steps, log_steps, deaths) in (1u64..4, 1u64..6, 0usize..6),
         (tree, tasks, returns, kept) in any::<(bool, bool, bool, bool)>(),
-        fewest in 0usize..4,
+        (fewest, settle_seconds) in (0usize..4, prop::sample::select(&SETTLES[..])),
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
         let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
@@ -1129,6 +1143,7 @@ proptest! {
             reduce,
             log_steps,
             return_seconds: if returns { 10.0 } else { 0.0 },
+            settle_seconds,
             restores: true,
             max_wait_seconds: 1e4,
             ..CONFIG

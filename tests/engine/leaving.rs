@@ -3,7 +3,7 @@
 use super::{CONFIG, Config, Driver, assigned, folded};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::ids::{Step, Worker, WorkerSet};
-use codedgrad::schedulers::{Action, EngineError, Input};
+use codedgrad::schedulers::{Action, EngineError, Input, Planned};
 
 /// Waits long for those that may come back.
 const PATIENT: Config = Config { return_seconds: 40.0, ..CONFIG };
@@ -145,9 +145,8 @@ fn nothing_is_ended_before_a_step_is_made() {
 fn a_run_that_may_be_made_by_fewer_goes_on_without_who_leaves() {
     let config = Config { min_workers: Some(1), ..PATIENT };
     let (mut driver, _) = Driver::new("uncoded", 2, 3, config);
-    let plan = |workers| SchemeSpec::uncoded().scheme(workers, 2, 0..3).ok();
-    driver.engine = driver.engine.replanning(Box::new(plan));
-    let members = WorkerSet::of(2, [Worker(0)]);
-    assert!(driver.leaves(1).unwrap().contains(&Action::Replanned { members }));
+    driver.engine = driver.engine.replanning(Planned::by(SchemeSpec::uncoded(), 2, 0..3));
+    let (members, scheme) = (WorkerSet::of(2, [Worker(0)]), "uncoded".to_owned());
+    assert!(driver.leaves(1).unwrap().contains(&Action::Replanned { members, scheme }));
     assert_eq!(assigned(&driver.give(Input::Idle { worker: Worker(0) }).unwrap()), [0]);
 }

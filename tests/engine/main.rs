@@ -18,6 +18,7 @@ struct Config {
     return_seconds: f64,
     grace_seconds: f64,
     min_workers: Option<usize>,
+    settle_seconds: f64,
     log_steps: u64,
     micro_steps: u64,
     models: u64,
@@ -30,6 +31,7 @@ const CONFIG: Config = Config {
     return_seconds: 0.0,
     grace_seconds: 0.0,
     min_workers: None,
+    settle_seconds: 0.0,
     log_steps: 4,
     micro_steps: 1,
     models: 1,
@@ -39,7 +41,7 @@ const CONFIG: Config = Config {
 
 impl Config {
     fn engine(self, scheme: Box<dyn Scheme>, steps: u64) -> Result<Engine, ConfigError> {
-        let Self { max_wait_seconds, return_seconds, grace_seconds, min_workers, .. } = self;
+        let Self { max_wait_seconds, return_seconds, grace_seconds, .. } = self;
         let (workers, units) = (scheme.facts().workers, scheme.facts().units);
         let run = RunConfig {
             jobs: Jobs { models: self.models, micro_steps: self.micro_steps },
@@ -48,7 +50,8 @@ impl Config {
                 return_seconds,
                 grace_seconds,
                 mu: 1.0,
-                min_workers,
+                min_workers: self.min_workers,
+                settle_seconds: self.settle_seconds,
                 ..Limits::default()
             },
             log_steps: self.log_steps,

@@ -272,7 +272,7 @@ impl RunObserver<'_> {
             at: (self.plan.timing.clock == ClockKind::Wall).then(unix_seconds),
             record: record.clone(),
         };
-        if let Some(why) = record.using.as_ref().and_then(|using| using.why.as_ref()) {
+        if let Some(why) = record.under.using.as_ref().and_then(|using| using.why.as_ref()) {
             say!("{AUTO}: step {}: {why}", record.step);
         }
         self.files.record.push(&line)?;

@@ -64,7 +64,7 @@ pub(crate) fn read(folder: &RunFolder, place: &Place) -> Result<Vec<Line>, Failu
 /// A line for tests: a step that took so long, and nothing more.
 #[cfg(test)]
 pub(crate) fn line_of(run: usize, step: u64, seconds: f64) -> Line {
-    use codedgrad::train::{DecodeRecord, DoubtRecord};
+    use codedgrad::train::{DecodeRecord, DoubtRecord, UnderRecord};
     Line {
         run,
         scheme: String::new(),
@@ -87,7 +87,7 @@ pub(crate) fn line_of(run: usize, step: u64, seconds: f64) -> Line {
             refused: Vec::new(),
             refused_because: None,
             doubts: DoubtRecord::default(),
-            using: None,
+            under: UnderRecord::default(),
             aux: Vec::new(),
             digest: String::new(),
             spent: Vec::new(),

@@ -33,18 +33,19 @@ impl Engine {
         if self.can_close(&hopeless) {
             return Ok(());
         }
-        if self.can_close(&dead) || !self.may_return() {
+        let waits = self.may_return() && !self.has_enough();
+        if self.can_close(&dead) || !waits {
             self.await_nobody(now, &hopeless, out);
         }
         while !self.can_close(&hopeless) {
             // What is not finite is so for any worker that computes it.
             if !self.can_close(&dead) {
+                if self.narrow(now, out)? || self.gets_enough() {
+                    return Ok(());
+                }
                 let blocked = self.is_blocked_by_leaving();
                 if !blocked && self.may_return() {
                     self.await_returns(now);
-                    return Ok(());
-                }
-                if self.narrow(now, out)? {
                     return Ok(());
                 }
                 // Who has asked for the end and leaves has not stayed for the step that is open.

@@ -1,26 +1,55 @@
 //! How a run goes on with fewer workers than it was planned for, and takes them in again; and how
 //! it goes on under another scheme.
 //!
-//! When no worker that may return can save the round, the engine begins all undecided steps again
-//! under a scheme for the workers that are alive, if they are enough (`min_workers`), and under a
-//! wider one when others are back. Tasks carry the number of their plan, so an answer to an earlier
-//! plan never counts. A `train::Policy` that chooses another scheme changes the plan at the next
-//! step that begins, by the same numbers.
+//! When a round cannot close, the engine begins all undecided steps again under a scheme for the
+//! workers that are fit, if they are enough (`min_workers`). Before a round opens it plans for those
+//! who are new, and without those who are lost for too long ([`PlanMembers`](super::membership)).
+//! Tasks carry the number of their plan, so an answer to an earlier plan never counts. A
+//! `train::Policy` that chooses another scheme changes the plan at the next step that begins, by the
+//! same numbers.
 
 use super::super::events::{Action, EngineError};
+use super::membership::Seats;
 use super::{ActiveScheme, Engine};
 use crate::codes::SchemeSpec;
 use crate::codes::sequential::Scheme;
-use crate::ids::WorkerSet;
+use crate::ids::{Worker, WorkerSet};
+use std::ops::Range;
 
 /// Makes a scheme for so many workers and the run's batches, where there is one; one that the
 /// engine's [`Jobs`](crate::run::Jobs) do not fit is not used.
-pub type Replan = Box<dyn FnMut(usize) -> Option<Box<dyn Scheme>> + Send>;
+pub type Replan = Box<dyn FnMut(usize) -> Option<Planned> + Send>;
+
+/// A scheme for some of a run's workers.
+pub struct Planned {
+    /// The scheme.
+    pub scheme: Box<dyn Scheme>,
+    /// What it is called; and why it is another one than was asked for, where it is.
+    pub text: String,
+}
+
+impl Planned {
+    /// How a run is planned again that was begun under this scheme: by it, or uncoded where it does
+    /// not fit so few workers.
+    #[must_use]
+    pub fn by(spec: SchemeSpec, units: u32, jobs: Range<u64>) -> Replan {
+        Box::new(move |workers| {
+            if let Ok(scheme) = spec.scheme(workers, units, jobs.clone()) {
+                return Some(Self { scheme, text: spec.to_string() });
+            }
+            let scheme = SchemeSpec::uncoded().scheme(workers, units, jobs.clone()).ok()?;
+            let text = format!("uncoded, since {spec} does not fit {workers}");
+            Some(Self { scheme, text })
+        })
+    }
+}
 
 /// What an engine needs to plan again.
 #[derive(Default)]
 pub(super) struct Replanning {
     plan: Option<Replan>,
+    /// What the current scheme is called.
+    text: String,
     /// The scheme that the next step begins with, if it is to be another.
     next: Option<SchemeSpec>,
     /// Plans made so far.
@@ -28,14 +57,26 @@ pub(super) struct Replanning {
 }
 
 impl Engine {
-    /// Says how the run is planned again for those who are left when the scheme cannot do without
+    /// Says how the run is planned again for those who are fit when the scheme cannot do without
     /// the dead, as long as [`Limits::min_workers`](crate::run::Limits::min_workers) or more are:
     /// all that is not decided begins again under a scheme for them. A worker that comes back takes
-    /// part again from the next round on.
+    /// part again from the round on that opens once it has the current state, and one that is lost
+    /// for longer than [`Limits::settle_seconds`](crate::run::Limits::settle_seconds) is planned
+    /// without also where the scheme could do without it.
     #[must_use]
-    pub fn replanning(mut self, plan: Replan) -> Self {
-        self.replanning = Replanning { plan: Some(plan), ..Replanning::default() };
+    pub fn replanning(mut self, mut plan: Replan) -> Self {
+        let text = plan(self.scheme.facts().workers).map(|all| all.text).unwrap_or_default();
+        self.replanning = Replanning { plan: Some(plan), text, ..Replanning::default() };
         self
+    }
+
+    /// For whom the run is planned, and what the scheme for them is called; none where it is
+    /// always made by all.
+    #[must_use]
+    pub fn plan(&self) -> Option<(WorkerSet, &str)> {
+        let least = self.config.limits.min_workers?;
+        let may_change = least < self.scheme.facts().workers;
+        may_change.then(|| (self.members(), self.replanning.text.as_str()))
     }
 
     /// Has the next step that begins be computed under another scheme over the same units, and all
@@ -82,9 +123,8 @@ impl Engine {
         if whole.is_err() {
             return;
         }
-        let plan: Replan = Box::new(move |workers| spec.or_uncoded(workers, units, jobs.clone()));
         let members = members.unwrap_or(everybody);
-        let before = self.replanning.plan.replace(plan);
+        let before = self.replanning.plan.replace(Planned::by(spec, units, jobs));
         if self.plan_for(&members) {
             self.forget_undecided(out);
             out.push(Action::Switched { step: self.steps.next });
@@ -93,42 +133,68 @@ impl Engine {
         }
     }
 
-    /// Begins again with those that are alive; false if that may not or cannot be.
-    pub(super) fn narrow(&mut self, now: f64, out: &mut Vec<Action>) -> Result<bool, EngineError> {
+    /// Whether there are as many fit workers as the run may be planned for.
+    pub(super) fn has_enough(&self) -> bool {
+        let least = self.config.limits.min_workers;
+        least.is_some_and(|least| self.roster.counted().len() >= least.max(1))
+    }
+
+    /// Whether there will be, once those who are there have got the state that they lack.
+    pub(super) fn gets_enough(&self) -> bool {
         let alive = self.roster.alive();
-        let narrowed = self.replan_for(&alive, out);
+        let least = self.config.limits.min_workers;
+        alive != self.roster.counted() && least.is_some_and(|least| alive.len() >= least.max(1))
+    }
+
+    /// Begins again with those that are fit; false if that may not or cannot be.
+    pub(super) fn narrow(&mut self, now: f64, out: &mut Vec<Action>) -> Result<bool, EngineError> {
+        let narrowed = self.has_enough() && self.replan(out);
         if narrowed {
             self.begin_again(now, out)?;
         }
         Ok(narrowed)
     }
 
-    /// Before a round opens: plans for those that have come back, too.
-    pub(super) fn widen(&mut self, out: &mut Vec<Action>) {
-        let members = self.scheme.members();
-        let alive = self.roster.alive();
-        if members.is_some_and(|members| alive.iter().any(|worker| !members.contains(worker)))
-            && self.replan_for(&alive, out)
-        {
+    /// Before a round opens: plans for those that are new, too, and without those that are lost for
+    /// long.
+    pub(super) fn look_at_members(&mut self, now: f64, out: &mut Vec<Action>) {
+        let limits = &self.config.limits;
+        let Some(least) = limits.min_workers else { return };
+        let fit = self.roster.counted();
+        let seats = Seats {
+            members: &self.members(),
+            fit: &fit,
+            least: least.max(1),
+            settle_seconds: limits.settle_seconds,
+            delay: self.scheme.facts().delay,
+        };
+        if self.membership.changes(now, seats) && self.replan(out) {
             self.forget_undecided(out);
         }
+        self.membership.opened(&fit);
     }
 
-    /// Plans for these alone, where that may be.
-    fn replan_for(&mut self, members: &WorkerSet, out: &mut Vec<Action>) -> bool {
-        let enough =
-            self.config.limits.min_workers.is_some_and(|fewest| members.len() >= fewest.max(1));
-        let planned = enough && self.plan_for(members);
-        if planned {
-            out.push(Action::Replanned { members: members.clone() });
+    /// For whom the run is planned.
+    fn members(&self) -> WorkerSet {
+        let workers = self.scheme.facts().workers;
+        self.scheme.members().unwrap_or_else(|| WorkerSet::of(workers, Worker::all(workers)))
+    }
+
+    /// Plans for those that are fit, if there is a plan for them.
+    fn replan(&mut self, out: &mut Vec<Action>) -> bool {
+        let members = self.roster.counted();
+        let is_planned = self.plan_for(&members);
+        if is_planned {
+            out.push(Action::Replanned { members, scheme: self.replanning.text.clone() });
         }
-        planned
+        is_planned
     }
 
-    /// Takes the scheme of the plan for these.
+    /// Takes the scheme of the plan for these, where that may be.
     fn plan_for(&mut self, members: &WorkerSet) -> bool {
         let plan = self.replanning.plan.as_mut();
-        let Some(scheme) = plan.and_then(|plan| plan(members.len())) else { return false };
+        let planned = plan.and_then(|plan| plan(members.len()));
+        let Some(Planned { scheme, text }) = planned else { return false };
         let (now, then) = (self.scheme.facts(), scheme.facts());
         // What holds Byzantine workers off is not given up for who is lost.
         // Batches are cut into these units at every worker; other ones would be other samples.
@@ -137,6 +203,8 @@ impl Engine {
             return false;
         }
         self.replanning.plans += 1;
+        self.replanning.text = text;
+        self.membership.planned();
         let (format, plan) = (self.config.format, self.replanning.plans);
         self.scheme = ActiveScheme::among(scheme, format, members, plan);
         true

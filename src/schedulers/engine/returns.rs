@@ -211,7 +211,8 @@ impl Engine {
         let dead = self.roster.dead();
         let given = self.await_nobody(now, &dead, out);
         if self.roster.is_deserted() || self.phase == Phase::Collecting && !self.can_close(&dead) {
-            return if self.narrow(now, out)? { Ok(()) } else { Err(self.too_many_lost()) };
+            let goes_on = self.narrow(now, out)? || self.gets_enough();
+            return if goes_on { Ok(()) } else { Err(self.too_many_lost()) };
         }
         if let Some(&worker) = self.roster.stale_idle().first() {
             return Err(EngineError::NoState { worker });

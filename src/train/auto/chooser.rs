@@ -53,7 +53,7 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) fn of(record: &StepRecord) -> Self {
-        let using = record.using.as_ref();
+        let using = record.under.using.as_ref();
         let row =
             |round: &RoundRecord| recorded_row(&round.arrivals, &round.delays, round.seconds).0;
         let workers = record.rounds.first().map_or(0, |round| round.arrivals.len());

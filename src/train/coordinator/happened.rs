@@ -93,13 +93,15 @@ pub enum Happening {
         /// Whether the step is decided: then it may be made of them.
         is_decided: bool,
     },
-    /// The run is planned without a worker.
-    LeftOut {
-        /// Who.
-        worker: Worker,
+    /// The run is planned for other workers than before.
+    Planned {
+        /// For whom.
+        members: Vec<Worker>,
+        /// How many seats it has.
+        of: usize,
+        /// What the scheme for them is called.
+        scheme: String,
     },
-    /// The run is planned for everybody again.
-    PlannedForAll,
     /// A worker has ended the run for everybody: the step that this is about is its last one.
     Ended {
         /// Who.
@@ -145,7 +147,7 @@ impl Happening {
             | Self::SentAway { .. } => "missed",
             Self::Diverged { .. } => "diverged",
             Self::Changed { .. } => "changed",
-            Self::LeftOut { .. } | Self::PlannedForAll => "replanned",
+            Self::Planned { .. } => "replanned",
             Self::Ended { .. } => "ended",
             Self::Stuck { .. } => "stuck",
             Self::Unstuck { .. } => "unstuck",
@@ -165,14 +167,25 @@ impl Happening {
             | Self::Resynced { worker, .. }
             | Self::BadState { worker, .. }
             | Self::Diverged { worker }
-            | Self::Changed { worker, .. }
-            | Self::LeftOut { worker } => Some(*worker),
-            Self::PlannedForAll
+            | Self::Changed { worker, .. } => Some(*worker),
+            Self::Planned { .. }
             | Self::Ended { .. }
             | Self::Stuck { .. }
             | Self::Unstuck { .. } => None,
         }
     }
+}
+
+/// Workers by their numbers, as people read them: `0, 2-4`.
+fn numbers(workers: &[Worker]) -> String {
+    let runs = workers.chunk_by(|one, next| one.0 + 1 == next.0);
+    let listed: Vec<String> = runs
+        .map(|run| match run {
+            [first, .., last] => format!("{}-{}", first.0, last.0),
+            one => one[0].0.to_string(),
+        })
+        .collect();
+    listed.join(", ")
 }
 
 /// What happened, without the worker that it happened to.
@@ -215,8 +228,13 @@ impl fmt::Display for Happening {
                 "has changed numbers of its gradient after it had announced them; the step is made \
                  again without them",
             ),
-            Self::LeftOut { .. } => f.write_str("is left out: the run is planned for the others"),
-            Self::PlannedForAll => f.write_str("the run is planned for everybody again"),
+            Self::Planned { members, of, scheme } if members.len() == *of => {
+                write!(f, "planned for all {of} workers under {scheme}")
+            }
+            Self::Planned { members, of, scheme } => {
+                let (count, names) = (members.len(), numbers(members));
+                write!(f, "planned for {count} of {of} workers ({names}) under {scheme}")
+            }
             Self::Ended { by } => write!(f, "the last one: {by} has ended the run"),
             Self::Stuck { waiting } => waiting.fmt(f),
             Self::Unstuck { seconds } => write!(f, "goes on after {seconds:.1} s"),

@@ -120,9 +120,9 @@ pub struct StepRecord {
     /// Whose results are not to be relied on.
     #[serde(flatten)]
     pub doubts: DoubtRecord,
-    /// What it was computed under, where a policy decides that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub using: Option<Using>,
+    /// What it was computed under, where that may change.
+    #[serde(flatten)]
+    pub under: UnderRecord,
     /// The decoded auxiliary scalars, `tail` in `run.jsonl`; NaN for one that is not finite, null
     /// there.
     #[serde(rename = "tail", with = "crate::scalars")]
@@ -133,6 +133,27 @@ pub struct StepRecord {
     /// modelled clock nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spent: Vec<SpentRecord>,
+}
+
+/// What a step was computed under, where that may change in a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct UnderRecord {
+    /// The scheme, where a policy decides that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub using: Option<Using>,
+    /// For whom it was planned, in a run's first record and where that has changed since the one
+    /// before; nothing where a run is always made by all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanRecord>,
+}
+
+/// For whom a step was planned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanRecord {
+    /// The workers that it gives tasks to.
+    pub members: Vec<Worker>,
+    /// What the scheme for them is called.
+    pub scheme: String,
 }
 
 /// Whether a run goes on after a step.
@@ -315,6 +336,8 @@ pub(super) struct Journal {
     /// Workers that have changed what they had announced, heard since the last commit, too late for
     /// the steps in which it may be.
     pub(super) changed: BTreeSet<Worker>,
+    /// The plan that was written down last.
+    plan: Option<PlanRecord>,
     last_commit: f64,
 }
 
@@ -325,6 +348,7 @@ impl Journal {
             round: Round(0),
             rounds: Vec::new(),
             changed: BTreeSet::new(),
+            plan: None,
             last_commit: now,
         }
     }
@@ -337,6 +361,19 @@ impl Journal {
     /// Rounds that are in no record yet.
     pub(super) fn len(&self) -> usize {
         self.rounds.len()
+    }
+
+    /// A plan is to be written down, if it is another than the last one.
+    fn plan(&mut self, plan: Option<(WorkerSet, &str)>) -> Option<PlanRecord> {
+        let plan = plan.map(|(members, scheme)| PlanRecord {
+            members: members.iter().collect(),
+            scheme: scheme.into(),
+        });
+        if plan == self.plan {
+            return None;
+        }
+        self.plan = plan;
+        self.plan.clone()
     }
 
     /// A step is committed: the rounds since the one before it, and how long ago that was.
@@ -388,7 +425,10 @@ impl<T: Transport> Coordinator<T> {
                 wrong: self.judging.take_wrong(),
                 nonfinite_scalars: aux.iter().filter(|scalar| !scalar.is_finite()).count(),
             },
-            using: self.choosing.as_mut().map(|choosing| choosing.note(step)),
+            under: UnderRecord {
+                using: self.choosing.as_mut().map(|choosing| choosing.note(step)),
+                plan: self.journal.plan(self.engine.plan()),
+            },
             aux,
             digest: folding.map(|(_, digest)| format!("{digest:016x}")).unwrap_or_default(),
             spent: self.spending.take(),

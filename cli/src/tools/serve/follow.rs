@@ -372,7 +372,7 @@ impl<'a> Follower<'a> {
         let units = self.facts.units.unwrap_or(0);
         let throughput = Throughput::default();
         self.board.step(record, Beside { loss: None, throughput, units, mu: MU });
-        let using = record.using.as_ref();
+        let using = record.under.using.as_ref();
         if let Some(why) = using.and_then(|using| using.why.as_deref()) {
             let step = record.step;
             say!("{AUTO}: step {step}: {why}");

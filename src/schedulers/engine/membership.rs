@@ -1,0 +1,132 @@
+//! Who takes part in the plan of a run whose workers come and go.
+//!
+//! A run that may be made by fewer workers than it has seats for
+//! ([`Limits::min_workers`](crate::run::Limits::min_workers)) is planned for those who are fit: who
+//! is there, has the current state and takes over none. The engine tells a [`PlanMembers`] who is
+//! lost and which rounds open, and asks it before each round whether to plan again.
+
+use crate::ids::{Worker, WorkerSet};
+
+/// What the plan is made of, and for whom it could be.
+#[derive(Clone, Copy)]
+pub(super) struct Seats<'a> {
+    /// For whom the current plan is.
+    pub(super) members: &'a WorkerSet,
+    /// Who could take part.
+    pub(super) fit: &'a WorkerSet,
+    /// With fewer than these the plan stays as it is.
+    pub(super) least: usize,
+    /// Seconds for which a lost member is kept, since a supervisor may start it again.
+    pub(super) settle_seconds: f64,
+    /// Rounds that a job of the current plan may take beyond its first: to plan again begins all
+    /// of them again.
+    pub(super) delay: usize,
+}
+
+/// Since when workers are lost, and how old the plan is.
+#[derive(Debug)]
+pub(super) struct PlanMembers {
+    lost_at: Vec<Option<f64>>,
+    rounds: usize,
+}
+
+impl PlanMembers {
+    pub(super) fn new(workers: usize) -> Self {
+        Self { lost_at: vec![None; workers], rounds: 0 }
+    }
+
+    /// A worker is lost since then. One that is lost again before it was fit stays lost since the
+    /// first time, or one that never gets so far would be kept for ever.
+    pub(super) fn lost(&mut self, worker: Worker, at: f64) {
+        self.lost_at[worker.index()].get_or_insert(at);
+    }
+
+    /// A round opens, for which these are fit.
+    pub(super) fn opened(&mut self, fit: &WorkerSet) {
+        self.rounds = self.rounds.saturating_add(1);
+        for worker in fit.iter() {
+            self.lost_at[worker.index()] = None;
+        }
+    }
+
+    /// There is another plan.
+    pub(super) fn planned(&mut self) {
+        self.rounds = 0;
+    }
+
+    /// Whether the next round is to be planned for those who are fit: somebody is new among them,
+    /// or a member is lost for longer than it is kept.
+    pub(super) fn changes(&self, now: f64, seats: Seats<'_>) -> bool {
+        let Seats { members, fit, least, settle_seconds, delay } = seats;
+        if fit.len() < least || delay > 0 && self.rounds <= delay {
+            return false;
+        }
+        let overdue = |worker: Worker| {
+            let lost_at = self.lost_at[worker.index()];
+            !fit.contains(worker) && lost_at.is_some_and(|at| now - at >= settle_seconds)
+        };
+        fit.iter().any(|worker| !members.contains(worker)) || members.iter().any(overdue)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKERS: usize = 4;
+
+    fn set(workers: &[u32]) -> WorkerSet {
+        WorkerSet::of(WORKERS, workers.iter().copied().map(Worker))
+    }
+
+    /// Whether a plan for `members` changes at `now`, where worker 3 is lost since second 5.
+    fn changes(members: &[u32], fit: &[u32], now: f64, delay: usize) -> bool {
+        let mut membership = PlanMembers::new(WORKERS);
+        membership.opened(&set(&[0, 1, 2, 3]));
+        membership.lost(Worker(3), 5.0);
+        membership.lost(Worker(3), 9.0);
+        let (members, fit) = (&set(members), &set(fit));
+        membership.changes(now, Seats { members, fit, least: 2, settle_seconds: 10.0, delay })
+    }
+
+    #[test]
+    fn who_is_new_is_planned_for() {
+        assert!(changes(&[0, 1], &[0, 1, 2], 6.0, 0));
+        assert!(changes(&[0, 1], &[1, 2], 6.0, 0), "who is not fit waits for its turn");
+        assert!(!changes(&[0, 1], &[0, 1], 6.0, 0));
+    }
+
+    #[test]
+    fn who_is_lost_is_kept_for_a_while() {
+        assert!(!changes(&[0, 1, 3], &[0, 1], 14.9, 0));
+        assert!(changes(&[0, 1, 3], &[0, 1], 15.0, 0), "since it was lost for the first time");
+        assert!(!changes(&[0, 1], &[0, 1], 15.0, 0), "it is no member");
+        assert!(!changes(&[0, 1, 2], &[0, 1], 15.0, 0), "it is not lost: it takes over a state");
+        let mut membership = PlanMembers::new(WORKERS);
+        membership.lost(Worker(3), 5.0);
+        membership.opened(&set(&[0, 3]));
+        membership.lost(Worker(3), 20.0);
+        let (members, fit) = (&set(&[0, 1, 3]), &set(&[0, 1]));
+        let seats = Seats { members, fit, least: 2, settle_seconds: 10.0, delay: 0 };
+        assert!(!membership.changes(29.0, seats), "it was fit in between");
+    }
+
+    #[test]
+    fn fewer_than_the_least_stay_as_they_are() {
+        assert!(!changes(&[0, 3], &[1], 60.0, 0));
+        assert!(changes(&[0, 3], &[0, 1], 60.0, 0));
+    }
+
+    #[test]
+    fn jobs_over_rounds_come_to_their_end_first() {
+        let (members, fit) = (&set(&[0, 1]), &set(&[0, 1, 2]));
+        let seats = Seats { members, fit, least: 2, settle_seconds: 10.0, delay: 2 };
+        let mut membership = PlanMembers::new(WORKERS);
+        membership.planned();
+        for round in 0..3 {
+            assert!(!membership.changes(1.0, seats), "in round {round} of the plan");
+            membership.opened(fit);
+        }
+        assert!(membership.changes(1.0, seats));
+    }
+}
