@@ -217,9 +217,9 @@ pub struct Limits {
     /// those who are left, as long as those are so many or more, if at all.
     #[serde(default)]
     pub min_workers: Option<usize>,
-    /// Seconds, where `min_workers` is given, for which a lost worker that the scheme can do without
-    /// keeps its part in the plan: it may be started again, and to plan without it and back changes
-    /// who sums what.
+    /// Seconds, where `min_workers` is given, for which a lost worker that the scheme can do
+    /// without keeps its part in the plan: it may be started again, and to plan without it and back
+    /// changes who sums what.
     #[serde(default = "Limits::usual_settle")]
     pub settle_seconds: f64,
     /// The run ends when so many workers were lost by errors in one unit of one step; those that

@@ -23,6 +23,7 @@ mod limits;
 mod lock;
 mod output;
 mod pictures;
+mod pool;
 mod port;
 mod progress;
 #[cfg(feature = "trainer")]

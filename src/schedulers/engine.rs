@@ -32,7 +32,6 @@ mod waiting;
 use active::ActiveScheme;
 use holding::Holding;
 use leaving::Leaving;
-use membership::PlanMembers;
 use recovery::Recovery;
 use replan::Replanning;
 pub use replan::{Planned, Replan};
@@ -119,7 +118,6 @@ pub struct Engine {
     /// The first unit of every task that was given, and whether its result is already in a sum.
     given: BTreeMap<(Worker, Task), (u32, bool)>,
     replanning: Replanning,
-    membership: PlanMembers,
     /// Whose parameters and results are known to be right.
     trust: Trust,
     holding: Holding,
@@ -152,8 +150,7 @@ impl Engine {
             round: CurrentRound::new(workers, round),
             recovery: Recovery::default(),
             given: BTreeMap::new(),
-            replanning: Replanning::default(),
-            membership: PlanMembers::new(workers),
+            replanning: Replanning::new(workers),
             trust: Trust::new(workers),
             holding: Holding::new(workers),
             leaving: Leaving::default(),

@@ -171,6 +171,20 @@ impl Builder {
         self
     }
 
+    /// For how long a lost worker that the scheme can do without keeps its part in the plan of a
+    /// run that fewer may make ([`Builder::min_workers`]): it may be started again.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// # use std::time::Duration;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.min_workers(2).settle_within(Duration::from_secs(1)).local().is_ok());
+    /// ```
+    pub fn settle_within(mut self, patience: Duration) -> Self {
+        self.limits.settle_seconds = patience.as_secs_f64();
+        self
+    }
+
     /// How many workers may be lost by errors in one unit of one step before the run ends, and says
     /// which unit that is; 3 if not told. Those that are killed, or lost for another reason, do not
     /// count.

@@ -466,8 +466,10 @@ impl<T: Transport> Coordinator<T> {
             Action::Restart { step } => self.begin_again(step),
             Action::Switched { .. } => {
                 self.choosing.iter_mut().for_each(Choosing::switched);
+                self.journal.planned(self.engine.plan());
             }
             Action::Replanned { members, scheme } => {
+                self.journal.planned(Some((members.clone(), &scheme)));
                 let of = members.capacity();
                 let members = members.iter().collect();
                 self.tell(Happening::Planned { members, of, scheme }, observer);

@@ -12,15 +12,16 @@ use crate::failure::{Failure, OrInput};
 use crate::families::RunScheme;
 use crate::folder::{PLAN, RunFolder};
 use crate::layout::help;
-use crate::limits::WORKERS;
 use crate::output::{Output, say};
+use crate::pool::{Seats, join_wait, seats};
 use crate::port::{self, ADDRESS, Port, Secret};
 use crate::signals::Asked;
-use crate::units::{count, seconds};
+use crate::units::seconds;
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::delays::Unit;
 use codedgrad::ids::Step;
+use codedgrad::train::RunError;
 use codedgrad::transport::State;
 use codedgrad::transport::tcp::TcpTransport;
 use codedgrad_trainer::ReplicaState;
@@ -72,12 +73,12 @@ pub(crate) struct CoordinatorArgs {
         help_heading = "Connections"
     )]
     listen: Option<String>,
-    /// Number of workers
+    /// Number of workers; MIN..MAX where the run may be made by fewer than MAX
     #[arg(
-        long, required_unless_present = "resume", conflicts_with = "resume",
-        value_parser = count::<u32>(WORKERS)
+        long, value_name = "N|MIN..MAX", required_unless_present = "resume",
+        conflicts_with = "resume", value_parser = seats
     )]
-    workers: Option<u32>,
+    workers: Option<Seats>,
     /// Scheme to train with; `codedgrad train --help` lists them
     #[arg(
         long,
@@ -99,11 +100,12 @@ pub(crate) struct CoordinatorArgs {
     )]
     token: Option<PathBuf>,
     /// How long to wait for all workers before the run begins without those that are missing
+    /// [default: 600, with MIN below MAX 30]
     #[arg(
-        long, value_name = "SECONDS", default_value_t = 600.0, value_parser = seconds,
+        long, value_name = "SECONDS", value_parser = seconds,
         help_heading = "Time and limits", hide_short_help = true
     )]
-    join_wait: f64,
+    join_wait: Option<f64>,
     /// How long lost workers may take to come back when too few are left to go on, at most
     /// --max-wait; and how long a resumed run waits for its workers
     /// [default: --max-wait; when resumed, as the run had it]
@@ -125,12 +127,12 @@ pub(crate) struct CoordinatorArgs {
 
 impl CoordinatorArgs {
     fn plan(&self, vocabulary: usize) -> Result<Plan, Failure> {
-        let (Some(scheme), Some(workers)) = (self.scheme.clone(), self.workers) else {
+        let (Some(scheme), Some(seats)) = (self.scheme.clone(), self.workers) else {
             return Err(Failure::Input(anyhow!("--scheme and --workers are needed")));
         };
         let own = Own {
             schemes: vec![RunScheme::parse(&scheme).or_input()?],
-            workers,
+            seats,
             delays: self.delays.clone(),
             transport: TransportKind::Tcp,
             return_seconds: self.return_wait.unwrap_or(self.run.longest_wait()),
@@ -167,7 +169,7 @@ impl CoordinatorArgs {
 /// Waits for the workers, and says who is missing.
 fn gather(
     transport: &TcpTransport,
-    workers: usize,
+    (workers, least): (usize, usize),
     patience: Duration,
     interrupted: &AtomicBool,
 ) -> Result<(), Failure> {
@@ -184,10 +186,11 @@ fn gather(
         Ok(interrupted.load(Ordering::Relaxed))
     })?;
     let connected = network::connected(transport);
-    if connected > 0 {
+    if connected >= least {
         say!("{connected} of {workers} workers are there: the run goes on");
     } else if !interrupted.load(Ordering::Relaxed) {
-        return Err(Failure::Work(anyhow!("no worker has come within {} s", patience.as_secs())));
+        let missing = network::missing(transport, workers);
+        return Err(Failure::Work(RunError::few(least, missing, patience).into()));
     }
     Ok(())
 }
@@ -303,8 +306,13 @@ fn carry_out(
         }
         args.invite(transport.address(), session.folder())?;
         let resumed = args.run.resume.is_some();
-        let patience = if resumed { session.plan().limits.return_seconds } else { args.join_wait };
-        gather(&transport, session.plan().shape.workers, port::patience(patience), interrupted)?;
+        let (limits, workers) = (&session.plan().limits, session.plan().shape.workers);
+        let patience = match resumed {
+            true => limits.return_seconds,
+            false => join_wait(args.join_wait, limits.min_workers, workers),
+        };
+        let seats = (workers, limits.min_workers.unwrap_or(1));
+        gather(&transport, seats, port::patience(patience), interrupted)?;
         if interrupted.load(Ordering::Relaxed) {
             return Ok(None);
         }

@@ -46,6 +46,7 @@ impl Plan {
         not_negative("--max-wait", self.limits.max_wait_seconds)?;
         not_negative("--return-wait", self.limits.return_seconds)?;
         not_negative("--grace", self.limits.grace_seconds)?;
+        not_negative("--settle", self.limits.settle_seconds)?;
         not_negative("--mu", self.limits.mu)
     }
 

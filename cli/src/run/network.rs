@@ -10,7 +10,7 @@ use crate::folder::RunFolder;
 use crate::port::TOKEN;
 use crate::shared::lock;
 use anyhow::{Context, anyhow};
-use codedgrad::ids::{Step, Worker};
+use codedgrad::ids::{Step, Worker, WorkerSet};
 use codedgrad::train::{Observer, Outcome, RunClock};
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::security::{Security, Token};
@@ -122,6 +122,13 @@ pub(crate) fn listen(
 pub(crate) fn connected(transport: &TcpTransport) -> usize {
     let status = transport.status();
     lock(&status).workers.iter().filter(|worker| worker.connected).count()
+}
+
+/// Which of the workers are not.
+pub(crate) fn missing(transport: &TcpTransport, workers: usize) -> WorkerSet {
+    let status = transport.status();
+    let there: Vec<bool> = lock(&status).workers.iter().map(|worker| worker.connected).collect();
+    WorkerSet::of(workers, Worker::all(workers).filter(|worker| !there[worker.index()]))
 }
 
 /// Waits until all workers have joined, `patience` is over, or `stop` says so: it is told how many

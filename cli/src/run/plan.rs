@@ -46,12 +46,13 @@ fn give_up_after() -> u64 {
 const DIGEST: &str = "digest";
 /// Fields that it leaves out: what a resumed run may be told again, what has made the plan, and
 /// faults on purpose, which are taken out by hand once they have happened.
-const NOT_DIGESTED: [&str; 13] = [
+const NOT_DIGESTED: [&str; 14] = [
     "steps",
     "max_wait_seconds",
     "return_seconds",
     "grace_seconds",
     "min_workers",
+    "settle_seconds",
     "checkpoint_every",
     "audit_every",
     "give_up_after",

@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use codedgrad::run::Limits;
 
 /// The flags that a resumed run takes, for those who give it others.
-pub(crate) const CHANGEABLE: &str = "--steps, --max-wait, --grace, --min-workers, \
+pub(crate) const CHANGEABLE: &str = "--steps, --max-wait, --grace, --min-workers, --settle, \
      --checkpoint-every, --audit-every, --give-up-after, and for `coordinator` --return-wait";
 
 /// What the command line of a resumed run says; the rest is as the plan has it.
@@ -18,6 +18,7 @@ pub(crate) struct Changes {
     pub(crate) return_seconds: Option<f64>,
     pub(crate) grace_seconds: Option<f64>,
     pub(crate) min_workers: Option<usize>,
+    pub(crate) settle_seconds: Option<f64>,
     pub(crate) checkpoint_every: Option<u64>,
     pub(crate) audit_every: Option<u64>,
     pub(crate) give_up_after: Option<u64>,
@@ -37,6 +38,7 @@ impl Changes {
             return_seconds: self.return_seconds.unwrap_or(limits.return_seconds),
             grace_seconds: self.grace_seconds.unwrap_or(limits.grace_seconds),
             min_workers: self.min_workers.or(limits.min_workers),
+            settle_seconds: self.settle_seconds.unwrap_or(limits.settle_seconds),
             ..limits
         };
         plan.upkeep = Upkeep {

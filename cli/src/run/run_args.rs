@@ -12,6 +12,7 @@ use crate::auto::{AutoSteps, probe, replan_every};
 use crate::failure::{Failure, OrInput};
 use crate::families::RunScheme;
 use crate::output::alert;
+use crate::pool::{PoolArgs, Seats};
 use crate::port::{ExchangeKind, fresh_id, wire_format};
 use crate::tools::suspicious;
 use crate::units::{at_least, count, seconds};
@@ -237,17 +238,8 @@ pub(crate) struct RunArgs {
         hide_short_help = true
     )]
     pub(crate) max_wait: Option<f64>,
-    /// When more workers are lost than the scheme tolerates, continue under a scheme for those that
-    /// are left, as long as they are at least this many
-    /// [default: wait for their return, then end]
-    #[arg(
-        long,
-        value_name = "N",
-        value_parser = at_least(1u32),
-        help_heading = "Time and limits",
-        hide_short_help = true
-    )]
-    pub(crate) min_workers: Option<u32>,
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
     /// Let approximate schemes wait so much longer than they must [default: 0]
     #[arg(
         long,
@@ -363,7 +355,7 @@ fn positive(text: &str) -> Result<f64, String> {
 /// What a command adds to the shared flags.
 pub(crate) struct Own {
     pub(crate) schemes: Vec<RunScheme>,
-    pub(crate) workers: u32,
+    pub(crate) seats: Seats,
     pub(crate) delays: Option<String>,
     pub(crate) transport: TransportKind,
     /// How long lost workers may take to come back.
@@ -405,7 +397,8 @@ impl RunArgs {
             max_wait_seconds: self.max_wait,
             return_seconds: None,
             grace_seconds: self.grace,
-            min_workers: self.min_workers.map(|workers| workers as usize),
+            min_workers: self.pool.min_workers.map(|workers| workers as usize),
+            settle_seconds: self.pool.settle,
             checkpoint_every: self.checkpoint_every,
             audit_every: self.audit_every,
             give_up_after: self.give_up_after,
@@ -430,7 +423,7 @@ impl RunArgs {
                 model.vocabulary
             )));
         }
-        let workers = own.workers as usize;
+        let (workers, pool) = (own.seats.most as usize, self.pool.of(own.seats)?);
         let injected = Injected {
             faults: self.fault.clone(),
             attack: self.attack.kind(),
@@ -447,7 +440,7 @@ impl RunArgs {
             timing: Timing { delays: own.delays, clock: self.clock, step_seconds },
             shape: Shape {
                 workers,
-                units: self.micro_batches.unwrap_or(2 * own.workers),
+                units: self.micro_batches.unwrap_or(2 * own.seats.most),
                 unit_samples: self.micro_batch_rows as usize,
             },
             jobs: Jobs { models: self.models, micro_steps: self.micro_steps },
@@ -456,7 +449,8 @@ impl RunArgs {
                 return_seconds: own.return_seconds,
                 grace_seconds: self.grace.unwrap_or(usual.grace_seconds),
                 mu: self.mu,
-                min_workers: self.min_workers.map(|workers| workers as usize),
+                min_workers: pool.min_workers,
+                settle_seconds: pool.settle_seconds,
                 ..usual
             },
             late: self.late,

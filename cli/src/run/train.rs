@@ -9,11 +9,10 @@ use crate::failure::{Failure, OrInput, OrWork};
 use crate::families::{self, RunScheme};
 use crate::folder::{PLAN, RunFolder};
 use crate::layout::help;
-use crate::limits::WORKERS;
 use crate::output::{Output, say};
+use crate::pool::{Seats, seats};
 use crate::signals::Asked;
 use crate::tools::doctor;
-use crate::units::count;
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::train::AUTO;
@@ -47,12 +46,12 @@ pub(crate) struct TrainArgs {
     /// the wall clock, schemes over threads take turns of 10 steps or more
     #[arg(long, conflicts_with = "resume", value_name = "TEXT", requires = "scheme")]
     compare: Vec<String>,
-    /// Number of workers
+    /// Number of workers; MIN..MAX where the run may be made by fewer than MAX
     #[arg(
-        long, conflicts_with = "resume", default_value_t = 8,
-        value_parser = count::<u32>(WORKERS)
+        long, value_name = "N|MIN..MAX", conflicts_with = "resume", default_value = "8",
+        value_parser = seats
     )]
-    workers: u32,
+    workers: Seats,
     /// Injected stragglers: a preset or a CSV file
     #[arg(long, conflicts_with = "resume", value_name = "PRESET|FILE", default_value = "hotspot")]
     delays: String,
@@ -77,7 +76,7 @@ impl TrainArgs {
                  memory"
             )));
         }
-        if self.scheme.is_none() && self.workers < 2 {
+        if self.scheme.is_none() && self.workers.most < 2 {
             return Err(Failure::Input(anyhow!(
                 "--workers {}: without --scheme, groups:s=1 is compared, which needs 2 or more; \
                  --scheme uncoded trains with one",
@@ -102,7 +101,7 @@ impl TrainArgs {
         let schemes = texts.into_iter().map(RunScheme::parse);
         let own = Own {
             schemes: schemes.collect::<Result<_, _>>().or_input()?,
-            workers: self.workers,
+            seats: self.workers,
             delays: (!self.no_stragglers).then(|| self.delays.clone()),
             transport: self.transport,
             return_seconds: if self.transport == TransportKind::Local {
@@ -115,7 +114,7 @@ impl TrainArgs {
         plan.turns = plan.possible_turns(self.run.step_seconds.is_none());
         let Training { compute, peak_tflops, .. } = &mut plan.training;
         let devices = compute.processor.devices().or_input()?;
-        let devices = devices.min(self.workers as usize * compute.devices_per_worker);
+        let devices = devices.min(self.workers.most as usize * compute.devices_per_worker);
         *peak_tflops = peak_tflops.or_else(|| Some(devices as f64 * compute.peak_tflops()?));
         Ok(plan)
     }

@@ -12,6 +12,7 @@ use crate::folder::{RunFolder, SERVED};
 use crate::layout::help;
 use crate::limits::{self, ANY, WORKERS};
 use crate::output::{Output, say};
+use crate::pool::{Pool, PoolArgs, Seats, join_wait, seats};
 use crate::port::{self, ExchangeKind, Port, Secret, fresh_id, wire_format};
 use crate::signals::Asked;
 use crate::units::{at_least, count, seconds};
@@ -41,7 +42,7 @@ fn io_threads() -> RangeInclusive<u64> {
 }
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 15] = [
+const PLANNED: [&str; 16] = [
     "workers",
     "scheme",
     "join_wait",
@@ -49,6 +50,7 @@ const PLANNED: [&str; 15] = [
     "max_wait",
     "give_up_after",
     "min_workers",
+    "settle",
     "unit_tries",
     "log_steps",
     "exchange",
@@ -89,11 +91,12 @@ pub(crate) struct Options {
     )]
     scheme: String,
     /// How long to wait for all workers before the run begins without those that are missing
+    /// [default: 600, with MIN below MAX 30]
     #[arg(
-        long, value_name = "SECONDS", default_value_t = 600.0, value_parser = seconds,
+        long, value_name = "SECONDS", value_parser = seconds,
         help_heading = "Time and limits", hide_short_help = true
     )]
-    join_wait: f64,
+    join_wait: Option<f64>,
     /// How long lost workers may take to come back when too few are left to go on, and how long a
     /// resumed run waits for its workers
     #[arg(
@@ -117,14 +120,8 @@ pub(crate) struct Options {
         hide_short_help = true
     )]
     give_up_after: u64,
-    /// When more workers are lost than the scheme tolerates, continue under a scheme for those that
-    /// are left, as long as they are at least this many
-    /// [default: wait for their return, then end]
-    #[arg(
-        long, value_name = "N", value_parser = at_least(1u32),
-        help_heading = "Time and limits"
-    )]
-    min_workers: Option<u32>,
+    #[command(flatten)]
+    pool: PoolArgs,
     /// End the run when an error in one unit of one step has cost it so many workers; the unit, its
     /// samples and the error are named
     #[arg(
@@ -186,14 +183,19 @@ impl Options {
         let mut arguments: Vec<OsString> = Vec::new();
         let mut flag = |name: &str, value: OsString| arguments.extend([name.into(), value]);
         flag("--scheme", self.scheme.clone().into());
-        flag("--join-wait", self.join_wait.to_string().into());
         flag("--return-wait", self.return_wait.to_string().into());
         flag("--max-wait", self.max_wait.to_string().into());
         flag("--give-up-after", self.give_up_after.to_string().into());
         flag("--probe", self.probe.to_string().into());
         flag("--replan-every", self.replan_every.to_string().into());
         flag("--unit-tries", self.unit_tries.to_string().into());
-        if let Some(fewest) = self.min_workers {
+        if let Some(seconds) = self.join_wait {
+            flag("--join-wait", seconds.to_string().into());
+        }
+        if let Some(seconds) = self.pool.settle {
+            flag("--settle", seconds.to_string().into());
+        }
+        if let Some(fewest) = self.pool.min_workers {
             flag("--min-workers", fewest.to_string().into());
         }
         if let Some(steps) = self.carrying.log_steps {
@@ -268,10 +270,9 @@ pub(crate) struct ServeArgs {
     listen: Option<String>,
     /// Number of workers
     #[arg(
-        long, value_name = "N", required_unless_present = "resume",
-        value_parser = count::<u32>(WORKERS)
+        long, value_name = "N|MIN..MAX", required_unless_present = "resume", value_parser = seats
     )]
-    workers: Option<u32>,
+    workers: Option<Seats>,
     /// Folder with ca.pem, coordinator.pem and coordinator.key, as `codedgrad keygen` makes it
     #[arg(long, value_name = "DIR", help_heading = "Connections")]
     keys: Option<PathBuf>,
@@ -310,7 +311,8 @@ struct Plan {
     max_wait_seconds: f64,
     #[serde(default)]
     give_up_after: u64,
-    min_workers: Option<usize>,
+    #[serde(flatten)]
+    pool: Pool,
     #[serde(default = "usual_unit_tries")]
     unit_tries: u32,
     #[serde(default)]
@@ -340,15 +342,19 @@ impl Plan {
             )));
         }
         let options = &args.options;
+        let Some(seats) = args.workers else {
+            return Err(Failure::Input(anyhow!("--workers is needed")));
+        };
+        let (workers, pool) = (seats.most as usize, options.pool.of(seats)?);
         let plan = Self {
             id: fresh_id(),
-            workers: args.workers.unwrap_or(0) as usize,
+            workers,
             scheme: RunScheme::parse(&options.scheme).or_input()?,
-            join_wait_seconds: options.join_wait,
+            join_wait_seconds: join_wait(options.join_wait, pool.min_workers, workers),
             return_wait_seconds: options.return_wait,
             max_wait_seconds: max_wait,
             give_up_after: options.give_up_after,
-            min_workers: options.min_workers.map(|workers| workers as usize),
+            pool,
             unit_tries: options.unit_tries,
             log_steps: options.carrying.log_steps,
             exchange: options.exchange,
@@ -364,12 +370,13 @@ impl Plan {
     /// Refuses what no run can do, by the names of the flags.
     fn check(&self) -> Result<(), Failure> {
         limits::count("--workers", self.workers as u64, WORKERS)?;
-        limits::count("--min-workers", self.min_workers.unwrap_or(1) as u64, ANY)?;
+        limits::count("--min-workers", self.pool.min_workers.unwrap_or(1) as u64, ANY)?;
         limits::count("--unit-tries", self.unit_tries.into(), ANY)?;
         limits::positive("--max-wait", self.max_wait_seconds)?;
         limits::not_negative("--max-wait", self.max_wait_seconds)?;
         limits::not_negative("--join-wait", self.join_wait_seconds)?;
         limits::not_negative("--return-wait", self.return_wait_seconds)?;
+        limits::not_negative("--settle", self.pool.settle_seconds)?;
         if let Some(spec) = self.scheme.fixed() {
             spec.check_claim(self.workers).or_input()?;
         }
@@ -412,8 +419,8 @@ impl Plan {
         if let Some(exchange) = self.exchange {
             run = run.exchange(exchange.exchange());
         }
-        if let Some(fewest) = self.min_workers {
-            run = run.min_workers(fewest);
+        if let Some(fewest) = self.pool.min_workers {
+            run = run.min_workers(fewest).settle_within(port::patience(self.pool.settle_seconds));
         }
         if let Some(steps) = self.log_steps {
             run = run.log_steps(steps);

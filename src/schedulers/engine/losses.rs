@@ -25,7 +25,7 @@ impl Engine {
         self.roster.lost(worker);
         // Nobody waits for a seat that is empty when the run begins.
         let at = if self.phase == Phase::NotBegun { f64::NEG_INFINITY } else { now };
-        self.membership.lost(worker, at);
+        self.replanning.membership.lost(worker, at);
         self.holding.lost(worker);
         self.given.retain(|(holder, _), _| *holder != worker);
         // Asked before the worker is forgotten: afterwards nobody knows what it held.

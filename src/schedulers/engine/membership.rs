@@ -35,9 +35,10 @@ impl PlanMembers {
         Self { lost_at: vec![None; workers], rounds: 0 }
     }
 
-    /// A worker is lost since then. One that is lost again before it was fit stays lost since the
-    /// first time, or one that never gets so far would be kept for ever.
+    /// A worker is lost since then.
     pub(super) fn lost(&mut self, worker: Worker, at: f64) {
+        // Lost again before it was fit, it stays lost since the first time: one that never gets so
+        // far would be kept for ever.
         self.lost_at[worker.index()].get_or_insert(at);
     }
 
@@ -58,6 +59,8 @@ impl PlanMembers {
     /// or a member is lost for longer than it is kept.
     pub(super) fn changes(&self, now: f64, seats: Seats<'_>) -> bool {
         let Seats { members, fit, least, settle_seconds, delay } = seats;
+        // Jobs that begin again cost the rounds that they had: a worker that comes and goes must
+        // not keep them from ever being decided.
         if fit.len() < least || delay > 0 && self.rounds <= delay {
             return false;
         }

@@ -2,14 +2,14 @@
 //! it goes on under another scheme.
 //!
 //! When a round cannot close, the engine begins all undecided steps again under a scheme for the
-//! workers that are fit, if they are enough (`min_workers`). Before a round opens it plans for those
-//! who are new, and without those who are lost for too long ([`PlanMembers`](super::membership)).
-//! Tasks carry the number of their plan, so an answer to an earlier plan never counts. A
-//! `train::Policy` that chooses another scheme changes the plan at the next step that begins, by the
-//! same numbers.
+//! workers that are fit, if they are enough (`min_workers`). Before a round opens it plans for
+//! those who are new, and without those who are lost for too long
+//! ([`PlanMembers`](super::membership)). Tasks carry the number of their plan, so an answer to an
+//! earlier plan never counts. A `train::Policy` that chooses another scheme changes the plan at the
+//! next step that begins, by the same numbers.
 
 use super::super::events::{Action, EngineError};
-use super::membership::Seats;
+use super::membership::{PlanMembers, Seats};
 use super::{ActiveScheme, Engine};
 use crate::codes::SchemeSpec;
 use crate::codes::sequential::Scheme;
@@ -38,6 +38,7 @@ impl Planned {
                 return Some(Self { scheme, text: spec.to_string() });
             }
             let scheme = SchemeSpec::uncoded().scheme(workers, units, jobs.clone()).ok()?;
+            // To those who asked for a code, that they have none must not be silent.
             let text = format!("uncoded, since {spec} does not fit {workers}");
             Some(Self { scheme, text })
         })
@@ -45,8 +46,8 @@ impl Planned {
 }
 
 /// What an engine needs to plan again.
-#[derive(Default)]
 pub(super) struct Replanning {
+    pub(super) membership: PlanMembers,
     plan: Option<Replan>,
     /// What the current scheme is called.
     text: String,
@@ -54,6 +55,13 @@ pub(super) struct Replanning {
     next: Option<SchemeSpec>,
     /// Plans made so far.
     plans: u32,
+}
+
+impl Replanning {
+    pub(super) fn new(workers: usize) -> Self {
+        let membership = PlanMembers::new(workers);
+        Self { membership, plan: None, text: String::new(), next: None, plans: 0 }
+    }
 }
 
 impl Engine {
@@ -66,7 +74,7 @@ impl Engine {
     #[must_use]
     pub fn replanning(mut self, mut plan: Replan) -> Self {
         let text = plan(self.scheme.facts().workers).map(|all| all.text).unwrap_or_default();
-        self.replanning = Replanning { plan: Some(plan), text, ..Replanning::default() };
+        (self.replanning.plan, self.replanning.text) = (Some(plan), text);
         self
     }
 
@@ -168,10 +176,11 @@ impl Engine {
             settle_seconds: limits.settle_seconds,
             delay: self.scheme.facts().delay,
         };
-        if self.membership.changes(now, seats) && self.replan(out) {
+        // Shares of two plans cannot be added up: what is under way begins again.
+        if self.replanning.membership.changes(now, seats) && self.replan(out) {
             self.forget_undecided(out);
         }
-        self.membership.opened(&fit);
+        self.replanning.membership.opened(&fit);
     }
 
     /// For whom the run is planned.
@@ -204,7 +213,7 @@ impl Engine {
         }
         self.replanning.plans += 1;
         self.replanning.text = text;
-        self.membership.planned();
+        self.replanning.membership.planned();
         let (format, plan) = (self.config.format, self.replanning.plans);
         self.scheme = ActiveScheme::among(scheme, format, members, plan);
         true

@@ -211,6 +211,7 @@ impl Engine {
         let dead = self.roster.dead();
         let given = self.await_nobody(now, &dead, out);
         if self.roster.is_deserted() || self.phase == Phase::Collecting && !self.can_close(&dead) {
+            // Some may be busy with the states that they take over, and then be enough.
             let goes_on = self.narrow(now, out)? || self.gets_enough();
             return if goes_on { Ok(()) } else { Err(self.too_many_lost()) };
         }

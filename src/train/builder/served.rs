@@ -1,7 +1,7 @@
 //! A run whose workers are other processes: its port, and the coordinator behind it.
 
 use super::{BuildError, Builder, Plan, planned};
-use crate::ids::{Step, Worker};
+use crate::ids::{Step, Worker, WorkerSet};
 use crate::run::{Limits, NumberFormat};
 use crate::train::coordinator::LOOK;
 use crate::train::{Coordinator, Judge, Observer, Outcome, RunError, Stopper};
@@ -507,14 +507,20 @@ impl Served {
     /// applied by everybody who is there, or the observer or a worker ends it.
     ///
     /// # Errors
-    /// [`RunError::NobodyCame`] when there is nobody to begin with, [`RunError::Differ`] when those
+    /// [`RunError::NobodyCame`] and [`RunError::FewCame`] when there are too few to begin with,
+    /// [`RunError::Differ`] when those
     /// that came train different things, and others when the run cannot go on.
     pub fn run(self, observer: &mut dyn Observer) -> Result<Outcome, RunError> {
         let Self { mut transport, mut told, gather, judge, stopper, .. } = self;
         let gathered = gathered(&mut transport, gather, &stopper)?;
         // The coordinator of a run that is stopped tells those who have come.
-        if gathered.present.is_empty() && !stopper.is_stopped() {
-            return Err(RunError::NobodyCame { waited_seconds: gather.as_secs_f64() });
+        let least = told.limits.min_workers.unwrap_or(1).max(1);
+        if gathered.present.len() < least && !stopper.is_stopped() {
+            let workers = gathered.present.len() + gathered.absent.len();
+            let missing = WorkerSet::of(workers, gathered.absent);
+            let error = RunError::few(least, missing, gather);
+            transport.refuse(&error.to_string());
+            return Err(error);
         }
         if told.port.goes_on {
             let reached = gathered.present.iter().filter_map(|(_, next)| *next).max();

@@ -290,6 +290,21 @@ pub enum RunError {
         /// How long it was waited.
         waited_seconds: f64,
     },
+    /// Fewer workers have come than may make the run.
+    #[error(
+        "{came} workers have joined within {waited_seconds} s, {least} or more are needed; missing \
+         are {{{missing}}}"
+    )]
+    FewCame {
+        /// How many.
+        came: usize,
+        /// How many are needed.
+        least: usize,
+        /// Who has not come.
+        missing: WorkerSet,
+        /// How long it was waited.
+        waited_seconds: f64,
+    },
     /// Workers that came for the run to begin with train different things.
     #[error("nothing is trained: {0}")]
     Differ(Differences),
@@ -324,6 +339,18 @@ pub enum RunError {
     Judge(Box<dyn std::error::Error + Send + Sync>),
 }
 
+impl RunError {
+    /// Too few workers have come within that time, since these are missing.
+    #[must_use]
+    pub fn few(least: usize, missing: WorkerSet, waited: Duration) -> Self {
+        let (came, waited_seconds) = (missing.capacity() - missing.len(), waited.as_secs_f64());
+        match came {
+            0 => Self::NobodyCame { waited_seconds },
+            _ => Self::FewCame { came, least, missing, waited_seconds },
+        }
+    }
+}
+
 /// How far the run is, and what the next record is made of.
 #[derive(Debug)]
 pub(super) struct Journal {
@@ -336,7 +363,7 @@ pub(super) struct Journal {
     /// Workers that have changed what they had announced, heard since the last commit, too late for
     /// the steps in which it may be.
     pub(super) changed: BTreeSet<Worker>,
-    /// The plan that was written down last.
+    /// The plan, until it is written down.
     plan: Option<PlanRecord>,
     last_commit: f64,
 }
@@ -363,17 +390,13 @@ impl Journal {
         self.rounds.len()
     }
 
-    /// A plan is to be written down, if it is another than the last one.
-    fn plan(&mut self, plan: Option<(WorkerSet, &str)>) -> Option<PlanRecord> {
-        let plan = plan.map(|(members, scheme)| PlanRecord {
-            members: members.iter().collect(),
-            scheme: scheme.into(),
-        });
-        if plan == self.plan {
-            return None;
-        }
-        self.plan = plan;
-        self.plan.clone()
+    /// From here on the run is planned like this.
+    pub(super) fn planned(&mut self, plan: Option<(WorkerSet, &str)>) {
+        let of = |(members, scheme): (WorkerSet, &str)| {
+            let members = members.iter().collect();
+            PlanRecord { members, scheme: scheme.into() }
+        };
+        self.plan = plan.map(of);
     }
 
     /// A step is committed: the rounds since the one before it, and how long ago that was.
@@ -427,7 +450,7 @@ impl<T: Transport> Coordinator<T> {
             },
             under: UnderRecord {
                 using: self.choosing.as_mut().map(|choosing| choosing.note(step)),
-                plan: self.journal.plan(self.engine.plan()),
+                plan: self.journal.plan.take(),
             },
             aux,
             digest: folding.map(|(_, digest)| format!("{digest:016x}")).unwrap_or_default(),

@@ -20,6 +20,7 @@ use crate::itself::Itself;
 use crate::layout::help;
 use crate::limits::WORKERS;
 use crate::output::{self, say};
+use crate::pool::{Seats, seats};
 use crate::port::{TOKEN, patience};
 use crate::units::{count, seconds};
 use anyhow::{Context, anyhow};
@@ -77,12 +78,12 @@ Examples:
   codedgrad run -n 8 --nodes 2 --node 1 --join host0:7000 --keys keys train.py  # on the other")
 )]
 pub(crate) struct LaunchArgs {
-    /// Number of workers, over all hosts
+    /// Number of workers, over all hosts; with MIN..MAX it starts MAX, and the run may be made by
+    /// fewer
     #[arg(
-        short = 'n', long, value_name = "N",
-        value_parser = count::<u32>(WORKERS)
+        short = 'n', long, value_name = "N|MIN..MAX", value_parser = seats
     )]
-    workers: u32,
+    workers: Seats,
     /// Program and its arguments: a script that ends in .py, or anything else
     #[arg(
         trailing_var_arg = true,
@@ -193,8 +194,8 @@ impl LaunchArgs {
             let most = nodes - 1;
             return Err(Failure::Input(anyhow!("--node {node}: of {nodes} they are 0 to {most}")));
         }
-        if nodes > self.workers {
-            let workers = self.workers;
+        if nodes > self.workers.most {
+            let workers = self.workers.most;
             return Err(Failure::Input(anyhow!(
                 "--nodes {nodes}: there are {workers} workers (-n), at least one for each host is \
                  needed"
@@ -202,7 +203,7 @@ impl LaunchArgs {
         }
         self.check_hosts(node)?;
         let first =
-            |node: u32| (u64::from(node) * u64::from(self.workers) / u64::from(nodes)) as u32;
+            |node: u32| (u64::from(node) * u64::from(self.workers.most) / u64::from(nodes)) as u32;
         let keys = self.keys.as_ref().map(std::path::absolute).transpose().or_input()?;
         let mut job = Job {
             itself,
@@ -211,7 +212,7 @@ impl LaunchArgs {
             place: None,
             folder: PathBuf::new(),
             workers: first(node)..first(node + 1),
-            all: self.workers,
+            all: self.workers.most,
             nodes,
             join: self.join.as_deref(),
             keys,
@@ -284,7 +285,7 @@ impl LaunchArgs {
 }
 
 /// Flags of this command that no program is likely to have too.
-const OURS: [&str; 12] = [
+const OURS: [&str; 13] = [
     "--exchange",
     "--io-threads",
     "--join-wait",
@@ -296,6 +297,7 @@ const OURS: [&str; 12] = [
     "--restarts",
     "--return-wait",
     "--scheme",
+    "--settle",
     "--wire",
 ];
 

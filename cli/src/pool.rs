@@ -1,0 +1,158 @@
+//! Workers that come and go: `--workers MIN..MAX`, and the flags that belong to it.
+
+use crate::failure::Failure;
+use crate::limits::WORKERS;
+use crate::units::{at_least, count, seconds};
+use anyhow::anyhow;
+use clap::Args;
+use codedgrad::run::Limits;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Seconds for which a run waits for all of its workers before it begins with some.
+const JOIN_WAIT: f64 = 600.0;
+/// The same where fewer are enough.
+const SHORT_JOIN_WAIT: f64 = 30.0;
+
+/// How many workers a run has seats for, and with how few it is made if that was said with it:
+/// `12` or `4..12`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seats {
+    least: Option<u32>,
+    pub(crate) most: u32,
+}
+
+impl fmt::Display for Seats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.least {
+            Some(least) => write!(f, "{least}..{}", self.most),
+            None => self.most.fmt(f),
+        }
+    }
+}
+
+/// Reads them.
+pub(crate) fn seats(text: &str) -> Result<Seats, String> {
+    let count = count::<u32>(WORKERS);
+    let Some((least, most)) = text.split_once("..") else {
+        return Ok(Seats { least: None, most: count(text)? });
+    };
+    let least = count(least).map_err(|why| format!("MIN of MIN..MAX: {why}"))?;
+    let most = count(most).map_err(|why| format!("MAX of MIN..MAX: {why}"))?;
+    if least > most {
+        return Err(format!("MIN is {least}, more than MAX, which is {most}"));
+    }
+    Ok(Seats { least: Some(least), most })
+}
+
+/// What is told of workers that come and go.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PoolArgs {
+    /// Go on with as few workers as this, under a scheme for those that are there, and take in
+    /// others as they come: `--workers MIN..MAX` says the same
+    /// [default: wait for the return of those that the scheme needs, then end]
+    #[arg(
+        long, value_name = "N", value_parser = at_least(1u32),
+        help_heading = "Time and limits"
+    )]
+    pub(crate) min_workers: Option<u32>,
+    /// Where MIN is below MAX: keep a lost worker that the scheme can do without in the plan for so
+    /// long, since it may be started again [default: 10]
+    #[arg(
+        long, value_name = "SECONDS", value_parser = seconds,
+        help_heading = "Time and limits", hide_short_help = true
+    )]
+    pub(crate) settle: Option<f64>,
+}
+
+impl PoolArgs {
+    /// With how few workers the run is made, if not always with all.
+    pub(crate) fn of(&self, seats: Seats) -> Result<Pool, Failure> {
+        let least = match (seats.least, self.min_workers) {
+            (Some(least), Some(other)) if least != other => {
+                return Err(Failure::Input(anyhow!(
+                    "--workers {seats} and --min-workers {other}: they say the same and differ"
+                )));
+            }
+            (least, other) => least.or(other),
+        };
+        if let Some(least) = least.filter(|least| *least > seats.most) {
+            return Err(Failure::Input(anyhow!(
+                "--min-workers {least}: the run has {seats} workers, and no more"
+            )));
+        }
+        Ok(Pool {
+            min_workers: least.map(|least| least as usize),
+            settle_seconds: self.settle.unwrap_or(Limits::SETTLE_SECONDS),
+        })
+    }
+}
+
+/// The same as a run's file has it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Pool {
+    pub(crate) min_workers: Option<usize>,
+    /// For how long a lost worker keeps its part in the plan.
+    #[serde(default = "usual_settle")]
+    pub(crate) settle_seconds: f64,
+}
+
+fn usual_settle() -> f64 {
+    Limits::SETTLE_SECONDS
+}
+
+/// How long all workers are waited for before a run begins with those that are there.
+pub(crate) fn join_wait(told: Option<f64>, least: Option<usize>, most: usize) -> f64 {
+    let fewer = least.is_some_and(|least| least < most);
+    told.unwrap_or(if fewer { SHORT_JOIN_WAIT } else { JOIN_WAIT })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn least(text: &str, min_workers: Option<u32>) -> Result<Option<usize>, String> {
+        let args = PoolArgs { min_workers, settle: None };
+        args.of(seats(text).unwrap()).map(|pool| pool.min_workers).map_err(
+            |failure| match failure {
+                Failure::Input(why) => why.to_string(),
+                _ => panic!("it is bad input"),
+            },
+        )
+    }
+
+    #[test]
+    fn seats_are_a_number_or_a_range() {
+        assert_eq!(seats("4..12").unwrap().to_string(), "4..12");
+        assert_eq!(seats("12").unwrap().to_string(), "12");
+        for (text, why) in [
+            ("0..3", "MIN of MIN..MAX: 0 is not in"),
+            ("3..0", "MAX of MIN..MAX: 0 is not in"),
+            ("5..4", "MIN is 5, more than MAX, which is 4"),
+            ("2..", "MAX of MIN..MAX"),
+            ("2..=4", "MAX of MIN..MAX"),
+            ("1..5000", "MAX of MIN..MAX: 5000 is not in"),
+        ] {
+            let refused = seats(text).unwrap_err();
+            assert!(refused.starts_with(why), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn the_least_is_said_once() {
+        assert_eq!(least("12", None), Ok(None));
+        assert_eq!(least("4..12", None), Ok(Some(4)));
+        assert_eq!(least("12", Some(4)), Ok(Some(4)));
+        assert_eq!(least("4..12", Some(4)), Ok(Some(4)));
+        assert!(least("4..12", Some(5)).unwrap_err().contains("--min-workers 5"));
+        assert!(least("4", Some(5)).unwrap_err().contains("--min-workers 5"));
+    }
+
+    #[test]
+    fn where_fewer_are_enough_all_are_not_waited_for_as_long() {
+        assert_eq!(join_wait(None, None, 4), JOIN_WAIT);
+        assert_eq!(join_wait(None, Some(4), 4), JOIN_WAIT);
+        assert_eq!(join_wait(None, Some(2), 4), SHORT_JOIN_WAIT);
+        assert_eq!(join_wait(Some(5.0), Some(2), 4), 5.0);
+    }
+}
