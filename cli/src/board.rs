@@ -102,6 +102,10 @@ impl Board {
         let now = unix_seconds();
         progress.upkeep.began.get_or_insert(now - record.seconds);
         progress.upkeep.decided = now;
+        if let Some(plan) = &record.under.plan {
+            progress.upkeep.plan = Some(plan.clone());
+            progress.upkeep.plans += 1;
+        }
         for spent in &record.spent {
             if let Some(of) = progress.workers.get_mut(spent.worker.index()) {
                 of.computing_seconds += spent.computed;
@@ -295,6 +299,12 @@ impl Shown {
         if let Some(share) = progress.effective() {
             let help = "Share of the time since the first step that steps took.";
             one("effective_ratio", "gauge", help, share);
+        }
+        if let Some(plan) = &progress.upkeep.plan {
+            let members = plan.members.len() as f64;
+            one("members", "gauge", "Workers that the run is planned for.", members);
+            let help = "How often the run was planned, for those who were fit then.";
+            one("plans_total", "counter", help, progress.upkeep.plans as f64);
         }
         if let Some(step) = progress.upkeep.saved {
             let age = progress.steps.saturating_sub(step + 1);

@@ -53,7 +53,7 @@ pub(crate) struct PoolArgs {
     /// [default: wait for the return of those that the scheme needs, then end]
     #[arg(
         long, value_name = "N", value_parser = at_least(1u32),
-        help_heading = "Time and limits"
+        help_heading = "Time and limits", hide_short_help = true
     )]
     pub(crate) min_workers: Option<u32>,
     /// Where MIN is below MAX: keep a lost worker that the scheme can do without in the plan for so

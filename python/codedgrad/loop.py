@@ -417,6 +417,7 @@ def serve(
     exchange: Optional[str] = None,
     io_threads: Optional[int] = None,
     min_workers: Optional[int] = None,
+    settle: Optional[float] = None,
     max_wait: Optional[float] = None,
     gather: Optional[float] = None,
     return_within: Optional[float] = None,
@@ -435,7 +436,9 @@ def serve(
     wire: "float32" or "bfloat16", how vectors travel. exchange: "sharded", "star" or "hold".
     io_threads: how many threads carry bytes, of this coordinator and of those and workers that
         begin in this process later; CODEDGRAD_IO_THREADS, or half of the cores and at most 4.
-    min_workers: with how many workers the run goes on when its scheme cannot do without those lost.
+    min_workers: with how few workers the run begins, once `gather` is over, and goes on: it is
+        planned for those that are there. settle: seconds for which a lost one that the scheme can
+        do without keeps its part in that plan; 10 if not given.
     max_wait: seconds that a round may stay open before the run gives up. gather: seconds that the
     workers may take to join. return_within: seconds that lost workers may take to come back when
     too few are left. silence: seconds after which a worker that says nothing is given up.
@@ -466,6 +469,7 @@ def serve(
             "exchange": exchange,
             "io_threads": None if io_threads is None else whole("io_threads", io_threads, 1),
             "min_workers": min_workers,
+            "settle": settle,
             "max_wait": max_wait,
             "gather": gather,
             "return_within": return_within,

@@ -74,6 +74,7 @@ struct Port {
 #[pyo3(from_item_all)]
 struct Limits {
     min_workers: Option<usize>,
+    settle: Option<f64>,
     max_wait: Option<f64>,
     gather: Option<f64>,
     return_within: Option<f64>,
@@ -126,6 +127,9 @@ impl Limits {
         if let Some(fewest) = self.min_workers {
             run = run.min_workers(fewest);
         }
+        if let Some(seconds) = self.settle {
+            run = run.settle_within(duration("settle", seconds)?);
+        }
         if let Some(steps) = self.log_steps {
             run = run.log_steps(steps);
         }
@@ -174,7 +178,7 @@ impl Observer for Counter {
         record: &StepRecord,
         _decoded: Option<&Decoded>,
     ) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
-        if let Some(why) = record.using.as_ref().and_then(|using| using.why.as_ref()) {
+        if let Some(why) = record.under.using.as_ref().and_then(|using| using.why.as_ref()) {
             eprintln!("codedgrad: {AUTO}: step {}: {why}", record.step);
         }
         let mut decided = lock(&self.0);

@@ -25,7 +25,7 @@ mod workers;
 pub use changes::{LevelShift, LevelShifts};
 pub use findings::{Finding, Moment, Problem};
 pub use record::{
-    Record, RecordError, RecordedRound, RecordedStep, RunEvent, UsedScheme, WorkReport,
+    Record, RecordError, RecordedRound, RecordedStep, RunEvent, UsedPlan, UsedScheme, WorkReport,
 };
 pub use rows::AnswerRows;
 pub use time::{TimeGap, TimeSpent};
@@ -73,14 +73,22 @@ pub enum NoReplay {
     },
     /// The scheme changed on the way.
     #[error(
-        "the scheme changed while the run went on, at step {first} for the first time and at step \
-         {last} for the last: --from {last} looks at one scheme"
+        "the scheme or its workers changed while the run went on, at step {first} for the first \
+         time and at step {last} for the last: --from {last} looks at one scheme"
     )]
     SchemeChanged {
         /// The first step under another scheme than the step before.
         first: u64,
         /// The last such step.
         last: u64,
+    },
+    /// The scheme was for some of the workers.
+    #[error("these steps were planned for {members} of the {workers} workers")]
+    SomeWorkers {
+        /// For how many.
+        members: usize,
+        /// How many seats the run has.
+        workers: usize,
     },
     /// Nobody knows the scheme, or it does not fit the workers.
     #[error("the scheme {text:?} cannot be replayed: {problem}")]
@@ -337,6 +345,9 @@ fn scheme(record: &Record, registry: &Registry) -> Result<(SchemeSpec, SchemeFac
     }
     if let Some((first, last)) = record.switched() {
         return Err(NoReplay::SchemeChanged { first, last });
+    }
+    if let Some(members) = record.planned_for() {
+        return Err(NoReplay::SomeWorkers { members, workers: record.workers() });
     }
     let text = record.scheme();
     let unknown =

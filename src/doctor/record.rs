@@ -3,6 +3,7 @@
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// One line of `run.jsonl`: a step that was decided and the rounds that closed meanwhile. Times are
@@ -33,6 +34,9 @@ pub struct RecordedStep {
     /// What it was computed under, where schemes change during a run.
     #[serde(default)]
     pub using: Option<UsedScheme>,
+    /// For whom it was planned, in lines where that is another than in those before.
+    #[serde(default)]
+    pub plan: Option<UsedPlan>,
 }
 
 /// One round of a [`RecordedStep`].
@@ -49,6 +53,15 @@ pub struct RecordedRound {
     /// Injected lateness of each worker; empty where nobody was delayed on purpose.
     #[serde(default)]
     pub delays: Vec<f64>,
+}
+
+/// For whom a step was planned.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct UsedPlan {
+    /// Those who are given tasks.
+    pub members: Vec<u32>,
+    /// The text of the scheme for them.
+    pub scheme: String,
 }
 
 /// The scheme that a step was computed under.
@@ -214,6 +227,7 @@ pub(super) struct Step {
     /// Its rounds, as places in the list of all of them.
     pub(super) rounds: std::ops::Range<usize>,
     using: Option<String>,
+    plan: Option<Arc<UsedPlan>>,
 }
 
 /// The steps of one run, line by line.
@@ -249,6 +263,8 @@ impl Record {
     /// negative or not finite; the record is then as it was.
     pub fn push(&mut self, line: RecordedStep) -> Result<(), RecordError> {
         let workers = self.check(&line)?;
+        let before = self.steps.last().and_then(|step| step.plan.clone());
+        let plan = line.plan.map(Arc::new).or(before);
         let first = self.closed.len();
         self.workers = workers;
         self.closed.extend(line.rounds);
@@ -262,6 +278,7 @@ impl Record {
             at: line.at,
             rounds: first..self.closed.len(),
             using: line.using.map(|using| using.scheme),
+            plan,
         });
         if self.steps.len() == 1 {
             self.scheme = line.scheme;
@@ -348,6 +365,7 @@ impl Record {
                 rounds: vec![round],
                 spent: Vec::new(),
                 using: None,
+                plan: None,
             })?;
         }
         Ok(record)
@@ -411,15 +429,26 @@ impl Record {
     /// The text of the scheme: that which all steps were computed under, or the run's own.
     #[must_use]
     pub fn scheme(&self) -> &str {
-        let used = self.steps.first().and_then(|step| step.using.as_deref());
+        let used = self.steps.first().and_then(|step| {
+            let planned = step.plan.as_ref().map(|plan| plan.scheme.as_str());
+            step.using.as_deref().or(planned)
+        });
         used.filter(|_| self.switched().is_none()).unwrap_or(&self.scheme)
     }
 
-    /// The first step that was computed under another scheme than the one before it, and the last
-    /// such step, if there is any.
+    /// How many of the workers its steps were planned for, where that is not all of them.
+    #[must_use]
+    pub fn planned_for(&self) -> Option<usize> {
+        let plan = self.steps.first().and_then(|step| step.plan.as_ref());
+        plan.map(|plan| plan.members.len()).filter(|members| *members < self.workers)
+    }
+
+    /// The first step that was computed under another scheme than the one before it, or for other
+    /// workers, and the last such step, if there is any.
     #[must_use]
     pub fn switched(&self) -> Option<(u64, u64)> {
-        let other = |pair: &&[Step]| pair[0].using != pair[1].using;
+        let under = |step: &Step| (step.using.clone(), step.plan.clone());
+        let other = |pair: &&[Step]| under(&pair[0]) != under(&pair[1]);
         let mut switches = self.steps.windows(2).filter(other).map(|pair| pair[1].step);
         let first = switches.next()?;
         Some((first, switches.next_back().unwrap_or(first)))
@@ -460,6 +489,7 @@ mod tests {
             rounds: vec![round],
             spent: Vec::new(),
             using: Some(UsedScheme { scheme: "uncoded".into() }),
+            plan: None,
         }
     }
 
@@ -531,5 +561,23 @@ mod tests {
         }
         assert_eq!((record.scheme(), record.switched()), ("auto", Some((4, 4))));
         assert_eq!(record.between(Some(4), None).unwrap().scheme(), "groups:s=1");
+    }
+
+    #[test]
+    fn a_change_of_the_workers_is_a_change_of_the_scheme() {
+        let alone = |step| RecordedStep { using: None, ..line(step, &[None, None, None]) };
+        let plan = |step, members: &[u32]| {
+            let plan = UsedPlan { members: members.into(), scheme: "groups:s=1".into() };
+            RecordedStep { plan: Some(plan), ..alone(step) }
+        };
+        let mut record = Record::default();
+        record.push(plan(0, &[0, 1, 2])).unwrap();
+        record.push(alone(1)).unwrap();
+        assert_eq!((record.switched(), record.planned_for()), (None, None));
+        record.push(plan(2, &[0, 2])).unwrap();
+        record.push(alone(3)).unwrap();
+        assert_eq!(record.switched(), Some((2, 2)));
+        let part = record.between(Some(2), None).unwrap();
+        assert_eq!((part.scheme(), part.planned_for()), ("groups:s=1", Some(2)));
     }
 }

@@ -152,6 +152,7 @@ mod tests {
             }],
             spent: Vec::new(),
             using: None,
+            plan: None,
         }
     }
 

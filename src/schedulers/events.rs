@@ -237,6 +237,8 @@ pub enum Action {
         members: WorkerSet,
         /// What the scheme for them is called.
         scheme: String,
+        /// The scheme that was asked for, where that does not fit so few.
+        misfit: Option<String>,
     },
     /// This step and those that follow are computed under the scheme that was chosen last
     /// ([`Engine::switch`](super::Engine::switch)).

@@ -391,7 +391,8 @@ impl<T: Transport> Coordinator<T> {
                 Input::Finish { after }
             }
             Notice::Joined { next } => {
-                self.tell(Happening::Joined { worker }, observer);
+                let again = !self.journal.absent.remove(&worker);
+                self.tell(Happening::Joined { worker, again }, observer);
                 self.back(worker, next)
             }
             Notice::StepUnavailable => {
@@ -468,11 +469,11 @@ impl<T: Transport> Coordinator<T> {
                 self.choosing.iter_mut().for_each(Choosing::switched);
                 self.journal.planned(self.engine.plan());
             }
-            Action::Replanned { members, scheme } => {
+            Action::Replanned { members, scheme, misfit } => {
                 self.journal.planned(Some((members.clone(), &scheme)));
                 let of = members.capacity();
                 let members = members.iter().collect();
-                self.tell(Happening::Planned { members, of, scheme }, observer);
+                self.tell(Happening::Planned { members, of, scheme, misfit }, observer);
             }
             Action::Commit { step, digest, unverified, .. } => {
                 return self.commit(step, digest, unverified, observer);

@@ -822,6 +822,16 @@ impl Chaos<'_> {
     }
 
     /// Whether a run may break off so.
+    fn is_fit(&self, place: &Place) -> bool {
+        !place.dead && !place.stuck && place.state.is_some() && place.sent == self.decided
+    }
+
+    /// How many of those that are there have the run's state, or can take it over.
+    fn with_a_state(&self) -> usize {
+        let has_one = self.config.restores || self.places.iter().any(|place| self.is_fit(place));
+        if has_one { self.living().len() } else { 0 }
+    }
+
     fn may_end(&self, error: &EngineError, input: Input) -> bool {
         let patient = self.config.return_seconds > 0.0;
         let silent = self.mishaps.silent_after.is_some_and(|events| self.happened > events);
@@ -833,7 +843,7 @@ impl Chaos<'_> {
                 step.0 >= self.decided && !who.is_empty()
             }
             EngineError::TooManyLost { dead, .. } => {
-                let left = self.living().len();
+                let left = self.with_a_state();
                 let may_go_on = self.mishaps.fewest > 0
                     && left >= self.mishaps.fewest
                     && (self.plan)(left).is_some();
@@ -843,7 +853,7 @@ impl Chaos<'_> {
                     && (!patient || input == Input::Tick)
             }
             EngineError::Left { left, .. } => {
-                let there = self.living().len();
+                let there = self.with_a_state();
                 let fewest = self.mishaps.fewest;
                 let dead = self.dead();
                 let goes_on = fewest > 0 && there >= fewest && (self.plan)(there).is_some();
@@ -851,19 +861,13 @@ impl Chaos<'_> {
                 !goes_on && !left.is_empty() && left.iter().all(has_left)
             }
             EngineError::NoState { worker } => {
-                let fit = |place: &Place| {
-                    !place.dead
-                        && !place.stuck
-                        && place.state.is_some()
-                        && place.sent == self.decided
-                };
                 let others = Worker::all(self.places.len()).filter(|other| other != worker);
                 // Who has left is not waited for.
                 let returns = self.dead().iter().any(|dead| !self.driver.engine.has_left(*dead));
                 let waited = !patient || !returns || input == Input::Tick;
                 !self.config.restores
                     && waited
-                    && !others.into_iter().any(|other| fit(&self.places[other.index()]))
+                    && !others.into_iter().any(|other| self.is_fit(&self.places[other.index()]))
             }
             _ => false,
         }
@@ -963,8 +967,10 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         scheme.facts().units,
         Mishaps { fewest, switches: mishaps.switches && !next_step, ..mishaps },
     );
+    // Where those that are left may be planned for, what costs workers is given to them at once.
     let keeps = text.starts_with("queue")
         && config.return_seconds > 0.0
+        && fewest == 0
         && !(mishaps.tasks || mishaps.switches || mishaps.drifts || mishaps.liars > 0);
     let plan = plan_of(spec, units);
     let mut engine = config.engine(scheme, STEPS).unwrap();
@@ -972,7 +978,7 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         let plan = Arc::clone(&plan);
         let planned = move |workers| {
             let (scheme, text) = (plan(workers)?, String::new());
-            Some(Planned { scheme, text })
+            Some(Planned { scheme, text, misfit: None })
         };
         engine = engine.replanning(Box::new(planned));
     }

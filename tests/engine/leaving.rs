@@ -147,6 +147,10 @@ fn a_run_that_may_be_made_by_fewer_goes_on_without_who_leaves() {
     let (mut driver, _) = Driver::new("uncoded", 2, 3, config);
     driver.engine = driver.engine.replanning(Planned::by(SchemeSpec::uncoded(), 2, 0..3));
     let (members, scheme) = (WorkerSet::of(2, [Worker(0)]), "uncoded".to_owned());
-    assert!(driver.leaves(1).unwrap().contains(&Action::Replanned { members, scheme }));
+    assert!(driver.leaves(1).unwrap().contains(&Action::Replanned {
+        members,
+        scheme,
+        misfit: None
+    }));
     assert_eq!(assigned(&driver.give(Input::Idle { worker: Worker(0) }).unwrap()), [0]);
 }

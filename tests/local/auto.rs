@@ -98,7 +98,10 @@ fn told(delays: &tempfile::NamedTempFile) -> Builder {
 
 fn schemes(records: &[StepRecord]) -> Vec<(u64, String)> {
     let using = records.iter().map(|record| {
-        (record.step, record.using.as_ref().map_or_else(String::new, |using| using.scheme.clone()))
+        (
+            record.step,
+            record.under.using.as_ref().map_or_else(String::new, |using| using.scheme.clone()),
+        )
     });
     let mut changes: Vec<(u64, String)> = using.collect();
     changes.dedup_by(|a, b| a.1 == b.1);
@@ -115,7 +118,7 @@ fn nothing_is_changed_where_nobody_is_late() {
     assert_eq!(schemes(&kept.records), [(0, "uncoded".to_owned())]);
     assert_eq!(models, expected);
     let whys: Vec<_> =
-        kept.records.iter().filter_map(|record| record.using.as_ref()?.why.clone()).collect();
+        kept.records.iter().filter_map(|record| record.under.using.as_ref()?.why.clone()).collect();
     assert!(whys[0].contains("staying uncoded"), "{whys:?}");
     assert_eq!(ended(&kept).to_bits(), ended(&uncoded).to_bits());
 }
@@ -129,7 +132,7 @@ fn lateness_is_met_and_its_end_is_noticed() {
     let changes = schemes(&kept.records);
     let (first, scheme) = &changes[1];
     assert!((31..=90).contains(first) && scheme != "uncoded", "{changes:?}");
-    let using = kept.records[*first as usize].using.clone().unwrap();
+    let using = kept.records[*first as usize].under.using.clone().unwrap();
     let why = using.why.unwrap();
     assert!(
         why.contains(" s per step instead of 1.25") && why.ends_with(" s uncoded: switching"),
@@ -156,7 +159,7 @@ fn a_resumed_run_keeps_its_scheme() {
     let mut rest = Kept::default();
     // Delays are told by round, so that a run that begins later has those from the first on.
     run(told(&late_in(0..STEPS, 1.0)).first(100).auto(auto), &mut rest);
-    assert_eq!(rest.records[0].using, whole.records[100].using);
+    assert_eq!(rest.records[0].under.using, whole.records[100].under.using);
     let later: Vec<_> =
         schemes(&whole.records).into_iter().filter(|(step, _)| *step > 100).collect();
     assert_eq!(schemes(&rest.records)[1..], later);
@@ -188,7 +191,7 @@ fn looking_again_costs_little() {
     let slow = held_up(steps, |step| if step < 30 { 0.0 } else { 10.0 });
     let mut kept = Kept::default();
     run(told(&slow).steps(steps).auto(Auto::default()), &mut kept);
-    let is_coded = |record: &&StepRecord| record.using.as_ref().unwrap().scheme != "uncoded";
+    let is_coded = |record: &&StepRecord| record.under.using.as_ref().unwrap().scheme != "uncoded";
     let first = kept.records.iter().find(is_coded).unwrap().step as usize;
     let after = &kept.records[first..];
     let seconds = |records: &mut dyn Iterator<Item = &StepRecord>| -> f64 {

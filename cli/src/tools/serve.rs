@@ -628,7 +628,7 @@ mod tests {
     fn a_command_passes_all_its_options_on() {
         let command = Options::augment_args(Command::new("run").no_binary_name(true));
         let told = "--scheme groups:s=1 --join-wait 1.5 --return-wait 2 --max-wait 3 --probe 4 \
-                    --give-up-after 7 --replan-every 50 --min-workers 6 --unit-tries 7 \
+                    --give-up-after 7 --replan-every 50 --min-workers 6 --settle 8 --unit-tries 7 \
                     --log-steps 9 --exchange star --wire bf16 --out here --force";
         let read = |words: Vec<OsString>| {
             let matches = command.clone().try_get_matches_from(words).unwrap();

@@ -7,7 +7,7 @@ use crate::output::{Output, is_harmful};
 use anyhow::Context;
 use clap::Args;
 use codedgrad::ids::Worker;
-use codedgrad::train::Waiting;
+use codedgrad::train::{PlanRecord, Waiting};
 use codedgrad::transport::tcp;
 use codedgrad::transport::tcp::http::fetch;
 use serde::{Deserialize, Serialize};
@@ -134,6 +134,11 @@ pub(crate) struct Upkeep {
     pub(crate) saved: Option<u64>,
     #[serde(default)]
     pub(crate) blocked_seconds: f64,
+    /// For whom the run is planned, where that may change, and how often it was planned.
+    #[serde(default)]
+    pub(crate) plan: Option<PlanRecord>,
+    #[serde(default)]
+    pub(crate) plans: u64,
 }
 
 /// How fast a run trains, in tokens; null in modelled time, and where nobody here knows what is
@@ -301,6 +306,14 @@ impl Shown {
                 progress.last_step_seconds,
                 1e3 * progress.last_decode_seconds,
                 progress.wait_outs
+            );
+        }
+        if let Some(plan) = &progress.upkeep.plan {
+            let (members, scheme) = (plan.members.len(), plain(&plan.scheme));
+            let (all, plans) = (progress.workers.len(), progress.upkeep.plans);
+            let _ = writeln!(
+                text,
+                "planned for {members} of {all} workers under {scheme} ({plans} plans so far)"
             );
         }
         let _ = writeln!(

@@ -11,6 +11,7 @@ mod import;
 mod manners;
 mod mesh;
 mod plan;
+mod pool;
 mod predicted;
 mod processes;
 mod program;

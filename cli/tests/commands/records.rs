@@ -154,9 +154,14 @@ fn every_field_of_every_file_is_described() {
         "wall",
         "--steps 4 --workers 4 --no-stragglers --scheme groups:s=1 --compare uncoded",
     );
+    train(
+        home,
+        "fewer",
+        "--steps 2 --clock virtual --workers 2..4 --scheme uncoded --fault panic@1:2",
+    );
     serve(home);
-    let trained = ["refused", "attacked", "auto", "wall"];
-    let all = ["refused", "attacked", "auto", "wall", "served"];
+    let trained = ["refused", "attacked", "auto", "wall", "fewer"];
+    let all = ["refused", "attacked", "auto", "wall", "fewer", "served"];
     compare("plan.json", &of_files(home, &trained, "plan.json"));
     compare("serve.json", &of_files(home, &["served"], "serve.json"));
     compare("run.jsonl", &of_files(home, &all, "run.jsonl"));

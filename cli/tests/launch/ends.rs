@@ -125,6 +125,19 @@ fn who_crashes_at_its_start_is_given_up() {
 }
 
 #[test]
+fn a_run_that_fewer_may_make_goes_on_without_who_is_given_up() {
+    let run = [("STEPS", "150"), ("PAUSE_MS", "20")];
+    let flags = "-n 2..3 --scheme uncoded --out run --restarts 0 --return-wait 60";
+    let mut launched = Launched::start(flags, &run);
+    launched.waits_for_steps(3);
+    launched.worker(1).signal("-KILL");
+    assert_eq!(launched.ends(), Some(0), "{}", launched.said());
+    let said = launched.said();
+    assert!(said.contains("planned for 2 of 3 workers (0, 2) under uncoded"), "{said}");
+    assert_eq!(launched.steps(), (0..150).collect::<Vec<u64>>());
+}
+
+#[test]
 fn where_no_worker_is_left_the_run_is_over() {
     let mut launched = Launched::start("-n 2 --scheme uncoded --out run --restarts 0", &RUN);
     launched.waits_for_steps(3);

@@ -62,7 +62,9 @@ impl Engine {
         if !self.leaving.blocked {
             return Ok(());
         }
-        if self.phase != Phase::Collecting || !self.is_blocked_by_leaving() {
+        // With one that takes over a state there may be enough to be planned for.
+        let may_go_on = !self.is_blocked_by_leaving() || self.gets_enough();
+        if self.phase != Phase::Collecting || may_go_on {
             (self.leaving.blocked, self.leaving.ends_at) = (false, None);
             return Ok(());
         }

@@ -24,8 +24,10 @@ pub type Replan = Box<dyn FnMut(usize) -> Option<Planned> + Send>;
 pub struct Planned {
     /// The scheme.
     pub scheme: Box<dyn Scheme>,
-    /// What it is called; and why it is another one than was asked for, where it is.
+    /// What it is called.
     pub text: String,
+    /// The scheme that was asked for, where that does not fit so few workers.
+    pub misfit: Option<String>,
 }
 
 impl Planned {
@@ -35,12 +37,11 @@ impl Planned {
     pub fn by(spec: SchemeSpec, units: u32, jobs: Range<u64>) -> Replan {
         Box::new(move |workers| {
             if let Ok(scheme) = spec.scheme(workers, units, jobs.clone()) {
-                return Some(Self { scheme, text: spec.to_string() });
+                return Some(Self { scheme, text: spec.to_string(), misfit: None });
             }
             let scheme = SchemeSpec::uncoded().scheme(workers, units, jobs.clone()).ok()?;
-            // To those who asked for a code, that they have none must not be silent.
-            let text = format!("uncoded, since {spec} does not fit {workers}");
-            Some(Self { scheme, text })
+            let text = SchemeSpec::uncoded().to_string();
+            Some(Self { scheme, text, misfit: Some(spec.to_string()) })
         })
     }
 }
@@ -51,6 +52,8 @@ pub(super) struct Replanning {
     plan: Option<Replan>,
     /// What the current scheme is called.
     text: String,
+    /// Which other one was asked for.
+    misfit: Option<String>,
     /// The scheme that the next step begins with, if it is to be another.
     next: Option<SchemeSpec>,
     /// Plans made so far.
@@ -60,7 +63,7 @@ pub(super) struct Replanning {
 impl Replanning {
     pub(super) fn new(workers: usize) -> Self {
         let membership = PlanMembers::new(workers);
-        Self { membership, plan: None, text: String::new(), next: None, plans: 0 }
+        Self { membership, plan: None, text: String::new(), misfit: None, next: None, plans: 0 }
     }
 }
 
@@ -149,9 +152,11 @@ impl Engine {
 
     /// Whether there will be, once those who are there have got the state that they lack.
     pub(super) fn gets_enough(&self) -> bool {
-        let alive = self.roster.alive();
+        // For one that is idle and lacks it nobody has a state.
+        let without = self.roster.stale_idle().len();
+        let (fit, coming) = (self.roster.counted().len(), self.roster.alive().len() - without);
         let least = self.config.limits.min_workers;
-        alive != self.roster.counted() && least.is_some_and(|least| alive.len() >= least.max(1))
+        coming > fit && least.is_some_and(|least| coming >= least.max(1))
     }
 
     /// Begins again with those that are fit; false if that may not or cannot be.
@@ -194,7 +199,9 @@ impl Engine {
         let members = self.roster.counted();
         let is_planned = self.plan_for(&members);
         if is_planned {
-            out.push(Action::Replanned { members, scheme: self.replanning.text.clone() });
+            let Replanning { text, misfit, .. } = &self.replanning;
+            let (scheme, misfit) = (text.clone(), misfit.clone());
+            out.push(Action::Replanned { members, scheme, misfit });
         }
         is_planned
     }
@@ -203,16 +210,16 @@ impl Engine {
     fn plan_for(&mut self, members: &WorkerSet) -> bool {
         let plan = self.replanning.plan.as_mut();
         let planned = plan.and_then(|plan| plan(members.len()));
-        let Some(Planned { scheme, text }) = planned else { return false };
+        let Some(Planned { scheme, text, misfit }) = planned else { return false };
         let (now, then) = (self.scheme.facts(), scheme.facts());
         // What holds Byzantine workers off is not given up for who is lost.
         // Batches are cut into these units at every worker; other ones would be other samples.
-        let misfit = then.units != now.units || then.byzantine < now.byzantine;
-        if misfit || self.config.jobs.check(then.delay).is_err() {
+        let is_unfit = then.units != now.units || then.byzantine < now.byzantine;
+        if is_unfit || self.config.jobs.check(then.delay).is_err() {
             return false;
         }
         self.replanning.plans += 1;
-        self.replanning.text = text;
+        (self.replanning.text, self.replanning.misfit) = (text, misfit);
         self.replanning.membership.planned();
         let (format, plan) = (self.config.format, self.replanning.plans);
         self.scheme = ActiveScheme::among(scheme, format, members, plan);

@@ -21,10 +21,16 @@ impl<T: Transport> Coordinator<T> {
         let mut there = BTreeSet::new();
         for (worker, notice) in &came {
             match notice {
-                Notice::Joined { .. } => there.insert(*worker),
-                Notice::Lost { .. } => there.remove(worker),
-                _ => false,
-            };
+                Notice::Joined { .. } => {
+                    there.insert(*worker);
+                    self.journal.absent.remove(worker);
+                }
+                Notice::Lost { .. } => {
+                    there.remove(worker);
+                    self.journal.absent.insert(*worker);
+                }
+                _ => {}
+            }
         }
         for (worker, notice) in came {
             let input = match notice {

@@ -33,6 +33,8 @@ pub enum Happening {
     Joined {
         /// Who.
         worker: Worker,
+        /// Whether it has been there before.
+        again: bool,
     },
     /// A worker is lost.
     Lost {
@@ -101,6 +103,8 @@ pub enum Happening {
         of: usize,
         /// What the scheme for them is called.
         scheme: String,
+        /// The scheme that was asked for, where that does not fit so few.
+        misfit: Option<String>,
     },
     /// A worker has ended the run for everybody: the step that this is about is its last one.
     Ended {
@@ -158,7 +162,7 @@ impl Happening {
     #[must_use]
     pub fn worker(&self) -> Option<Worker> {
         match self {
-            Self::Joined { worker }
+            Self::Joined { worker, .. }
             | Self::Lost { worker, .. }
             | Self::Left { worker, .. }
             | Self::SentAway { worker, .. }
@@ -192,7 +196,8 @@ fn numbers(workers: &[Worker]) -> String {
 impl fmt::Display for Happening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Joined { .. } => f.write_str("is there again"),
+            Self::Joined { again: true, .. } => f.write_str("is there again"),
+            Self::Joined { again: false, .. } => f.write_str("is there"),
             Self::Lost { reason, .. } => write!(f, "lost: {reason}"),
             Self::Left { reason, .. } => write!(f, "has left the run: {reason}"),
             Self::SentAway { reason, .. } => write!(f, "is sent away: {reason}"),
@@ -228,12 +233,20 @@ impl fmt::Display for Happening {
                 "has changed numbers of its gradient after it had announced them; the step is made \
                  again without them",
             ),
-            Self::Planned { members, of, scheme } if members.len() == *of => {
-                write!(f, "planned for all {of} workers under {scheme}")
-            }
-            Self::Planned { members, of, scheme } => {
-                let (count, names) = (members.len(), numbers(members));
-                write!(f, "planned for {count} of {of} workers ({names}) under {scheme}")
+            Self::Planned { members, of, scheme, misfit } => {
+                let count = members.len();
+                match count == *of {
+                    true => write!(f, "planned for all {of} workers under {scheme}")?,
+                    false => {
+                        let names = numbers(members);
+                        write!(f, "planned for {count} of {of} workers ({names}) under {scheme}")?;
+                    }
+                }
+                // Who asked for a code is told that there is none.
+                match misfit {
+                    Some(asked) => write!(f, ", since {asked} does not fit {count}"),
+                    None => Ok(()),
+                }
             }
             Self::Ended { by } => write!(f, "the last one: {by} has ended the run"),
             Self::Stuck { waiting } => waiting.fmt(f),

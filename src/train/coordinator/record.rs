@@ -292,12 +292,12 @@ pub enum RunError {
     },
     /// Fewer workers have come than may make the run.
     #[error(
-        "{came} workers have joined within {waited_seconds} s, {least} or more are needed; missing \
-         are {{{missing}}}"
+        "{} of {} workers have joined within {waited_seconds} s, and {least} are needed; missing \
+         are {{{missing}}}",
+        .missing.complement().len(),
+        .missing.capacity()
     )]
     FewCame {
-        /// How many.
-        came: usize,
         /// How many are needed.
         least: usize,
         /// Who has not come.
@@ -343,11 +343,11 @@ impl RunError {
     /// Too few workers have come within that time, since these are missing.
     #[must_use]
     pub fn few(least: usize, missing: WorkerSet, waited: Duration) -> Self {
-        let (came, waited_seconds) = (missing.capacity() - missing.len(), waited.as_secs_f64());
-        match came {
-            0 => Self::NobodyCame { waited_seconds },
-            _ => Self::FewCame { came, least, missing, waited_seconds },
+        let waited_seconds = waited.as_secs_f64();
+        if missing.complement().is_empty() {
+            return Self::NobodyCame { waited_seconds };
         }
+        Self::FewCame { least, missing, waited_seconds }
     }
 }
 
@@ -363,6 +363,8 @@ pub(super) struct Journal {
     /// Workers that have changed what they had announced, heard since the last commit, too late for
     /// the steps in which it may be.
     pub(super) changed: BTreeSet<Worker>,
+    /// Who has not been there since the run began.
+    pub(super) absent: BTreeSet<Worker>,
     /// The plan, until it is written down.
     plan: Option<PlanRecord>,
     last_commit: f64,
@@ -375,6 +377,7 @@ impl Journal {
             round: Round(0),
             rounds: Vec::new(),
             changed: BTreeSet::new(),
+            absent: BTreeSet::new(),
             plan: None,
             last_commit: now,
         }
