@@ -4,16 +4,19 @@
 //! workers answer once per round are closed by one of three rules ([`Close`]); feedback schemes are
 //! followed task by task, or by runs of tasks where a scheme says that nothing depends on those in
 //! between. [`simulate`] discards late answers: every worker starts each round afresh. By the rules
-//! of training, where some of them count, [`over_engine`] drives the engine that trains.
+//! of training, where some of them count, [`over_engine`] drives the engine that trains. [`replay`]
+//! asks something else: what it costs that workers come and go.
 
 mod barrier;
 mod outcome;
 mod over_engine;
 pub mod planner;
+mod pool;
 mod stepwise;
 
 pub use outcome::{RoundTime, SimulationOutcome, percentile};
 pub use over_engine::{DecodedStep, EngineOutcome, EngineRound, OverEngineError, over_engine};
+pub use pool::{Pool, PoolError, PoolOutcome, PoolRules, replay};
 
 use crate::codes::Verifier;
 use crate::codes::sequential::{RoundEvent, Scheme};

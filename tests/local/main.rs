@@ -9,5 +9,6 @@ mod hanging;
 mod mesh;
 mod over_engine;
 mod planner;
+mod pool;
 mod simulator;
 mod spent;

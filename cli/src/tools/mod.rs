@@ -13,8 +13,10 @@ pub(crate) mod mesh;
 #[cfg(feature = "pages")]
 pub(crate) mod pages;
 pub(crate) mod planner;
+mod pool_file;
 mod ranks;
 mod recorded;
+mod replay;
 pub(crate) mod serve;
 pub(crate) mod simulate;
 mod source;

@@ -1,6 +1,7 @@
 //! `codedgrad simulate`: a scheme over recorded or drawn delays, on virtual time.
 
 use super::as_trained::{self, AsTrainedArgs, Asked};
+use super::replay::ReplayArgs;
 use super::source::Source;
 use super::suspicious;
 use crate::failure::{Failure, OrInput, OrWork};
@@ -45,7 +46,11 @@ enum AcceptArg {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help(&format!("\
+#[command(
+    override_usage = "\
+codedgrad simulate [OPTIONS] --delays <PRESET|FILE> --jobs <JOBS> <SCHEME>
+       codedgrad simulate [OPTIONS] --pool <FILE> --work <SECONDS> <SCHEME>",
+    after_help = help(&format!("\
 Schemes: {schemes}; `codedgrad code --help` says what each does
 
 Delays:  a CSV file without header, one line per round, one number of seconds per worker; it
@@ -61,26 +66,39 @@ Rules:   a late answer is thrown away, and everybody starts each round afresh. W
          weight and time is the trainer's: a late answer counts while its job is open, only tasks
          that somebody has take time, and the last step ends the run. There, a load L takes
          L x workers x --step-seconds, and a delay beyond the least one comes on top.
+Pool:    a CSV file with the header seconds,workers: a row says how many workers there are from then
+         on. Who is lost is drawn; one that comes takes the lowest free seat and is ready after
+         --sync. Members of a round are those that are ready when it begins, and n of them take
+         --work/n for it, under groups:s=S --work/l in l = n/(S+1) groups; nobody is late. A loss
+         that leaves a group empty ends the round, --detect later, and it begins again without the
+         lost ones. With --restart the run cannot go on with others, and every change of the members
+         costs that. For uncoded and groups:s=S alone.
 
 Examples:
   codedgrad simulate groups:s=1 --delays hotspot --workers 8 --jobs 100
   codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays examples/traces/stragglers.csv --jobs 40
   codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays iid --workers 8 --jobs 40 --mu 0.5 --grid
   codedgrad simulate queue:m=16 --delays serverless --jobs 40 --dispatch 0.6 --json
-  codedgrad simulate sr-sgc:B=1,W=2,lambda=4 --as-trained --models 2 --delays iid --jobs 40", schemes = families::all_forms())))]
+  codedgrad simulate sr-sgc:B=1,W=2,lambda=4 --as-trained --models 2 --delays iid --jobs 40
+  codedgrad simulate uncoded --pool examples/traces/pool.csv --work 80
+  codedgrad simulate uncoded --pool examples/traces/pool.csv --work 80 --restart 120 --json", schemes = families::all_forms()))
+)]
 pub(crate) struct SimulateArgs {
     /// The scheme
     scheme: String,
     /// Delays: a CSV file, - for standard input, the folder of a training run, or a preset
-    #[arg(long, value_name = "PRESET|FILE")]
-    delays: String,
+    #[arg(long, value_name = "PRESET|FILE", required_unless_present = "pool")]
+    delays: Option<String>,
     /// Number of workers; all columns of a file if not given, 8 for a preset, 256 for serverless
     /// ones
     #[arg(long, value_parser = count::<u32>(1..=65536))]
     workers: Option<u32>,
     /// Number of jobs
-    #[arg(long, alias = "steps", value_parser = count::<u64>(1..=10_000_000))]
-    jobs: u64,
+    #[arg(
+        long, alias = "steps", value_parser = count::<u64>(1..=10_000_000),
+        required_unless_present = "pool"
+    )]
+    jobs: Option<u64>,
     /// Rounds of the delays to use, which then start again [default: all; a preset has no end]
     #[arg(
         long, value_parser = count::<u32>(1..=1_000_000),
@@ -115,7 +133,7 @@ pub(crate) struct SimulateArgs {
         help_heading = "Load", hide_short_help = true
     )]
     dispatch: Option<f64>,
-    /// Seed of a preset
+    /// Seed of a preset, or of who is lost in a pool
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Draw who did what in every round (on standard error with --json)
@@ -132,6 +150,20 @@ pub(crate) struct SimulateArgs {
     json: bool,
     #[command(flatten)]
     as_trained: AsTrainedArgs,
+    #[command(flatten)]
+    replay: ReplayArgs,
+}
+
+impl SimulateArgs {
+    /// Nothing for a pool alone, which has none.
+    fn delays(&self) -> &str {
+        self.delays.as_deref().unwrap_or_default()
+    }
+
+    /// Likewise.
+    fn jobs(&self) -> u64 {
+        self.jobs.unwrap_or_default()
+    }
 }
 
 /// How delays grow with the load.
@@ -189,6 +221,9 @@ impl LoadArgs {
 }
 
 pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Failure> {
+    if let Some(path) = &args.replay.pool {
+        return args.replay.run(path, &args.scheme, args.seed, args.json, output);
+    }
     let spec = families::scheme(&args.scheme).or_input()?;
     for (name, value) in [("mu", args.mu), ("dispatch", args.dispatch.unwrap_or(0.0))] {
         if !value.is_finite() || value < 0.0 {
@@ -202,7 +237,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
         )));
     }
     let delays = Source::open(
-        &args.delays,
+        args.delays(),
         args.workers.map(|workers| workers as usize),
         args.seed,
         !args.load.is_given() && !args.as_trained.as_trained,
@@ -211,25 +246,25 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     let workers = delays.workers();
     let preset = delays.preset;
     let usual = delays.growth();
-    suspicious::say(&args.delays, Some(workers), output);
+    suspicious::say(args.delays(), Some(workers), output);
     if args.as_trained.as_trained {
         return predict(args, &spec, delays, output);
     }
     let accept =
         if args.accept == Some(AcceptArg::Model) { Accept::Model } else { Accept::Lookahead };
-    let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(args.jobs), accept };
+    let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(args.jobs()), accept };
     let mut scheme = spec.over(horizon).or_input()?;
     spec.check_claim(workers).or_input()?;
     let rules = rules(args, preset, usual, &*scheme)?;
     if let Some(warning) = spec.warning(workers) {
         output.note(format_args!("warning: {warning}"));
     }
-    let rounds = args.jobs + scheme.facts().delay as u64;
+    let rounds = args.jobs() + scheme.facts().delay as u64;
     let mut delays = delays.endless(args.rounds.map(|rounds| rounds as usize))?;
     let mut rows = || delays.next().unwrap_or_else(|| unreachable!("delays do not end"));
     let bar = output.progress_bar(rounds, &args.scheme);
     let mut grid = Grid::default();
-    let outcome = simulate(&mut *scheme, args.jobs, &mut rows, &rules, &mut |seen| {
+    let outcome = simulate(&mut *scheme, args.jobs(), &mut rows, &rules, &mut |seen| {
         if args.grid {
             grid.add(&spec, workers, &seen);
         }
@@ -268,7 +303,7 @@ fn predict(
     let asked = Asked {
         scheme: &args.scheme,
         spec,
-        jobs: args.jobs,
+        jobs: args.jobs(),
         mu: args.mu,
         rounds: args.rounds.map(|rounds| rounds as usize),
     };
@@ -344,7 +379,7 @@ fn shown(
     let mut shown = json!({
         "scheme": args.scheme,
         "workers": scheme.facts().workers,
-        "jobs": args.jobs,
+        "jobs": args.jobs(),
         "delay": scheme.facts().delay,
         "load": outcome.load,
         "work": outcome.work,
@@ -352,7 +387,7 @@ fn shown(
         "close": rules.close,
         "mu": rules.mu,
         "total_time": outcome.total_time,
-        "time_per_job": outcome.total_time / args.jobs as f64,
+        "time_per_job": outcome.total_time / args.jobs() as f64,
         "rounds": outcome.rounds,
         "round_time": {"mean": time.mean, "p50": time.p50, "p95": time.p95, "p99": time.p99,
         "max": time.max},
@@ -379,10 +414,10 @@ fn words(
     let mut text = format!(
         "{}: {} jobs of {} workers in {:.3} s, {:.4} s per job.\n",
         args.scheme,
-        args.jobs,
+        args.jobs(),
         facts.workers,
         outcome.total_time,
-        outcome.total_time / args.jobs as f64
+        outcome.total_time / args.jobs() as f64
     );
     let _ = writeln!(
         text,
@@ -435,19 +470,19 @@ fn by_rules(args: &SimulateArgs, rules: &Rules, facts: &SchemeFacts) -> String {
 
 /// What a result follows from beside its scheme, in a line.
 fn origin(args: &SimulateArgs, closed: &str) -> String {
-    let preset = Preset::named(&args.delays);
+    let preset = Preset::named(args.delays());
     let seed = preset.map_or(String::new(), |_| format!(", seed {}", args.seed));
     format!(
         "Rounds closed {closed}; accept {}; delays {}{seed}; codedgrad {RELEASE}.\n",
         accept_name(args),
-        args.delays
+        args.delays()
     )
 }
 
 /// The same as fields.
 fn name_origin(args: &SimulateArgs, shown: &mut serde_json::Value) {
     shown["accept"] = json!(accept_name(args));
-    shown["delays"] = json!(args.delays);
+    shown["delays"] = json!(args.delays());
     shown["seed"] = json!(args.seed);
     shown["version"] = json!(RELEASE);
 }

@@ -12,6 +12,7 @@ mod manners;
 mod members;
 mod mesh;
 mod plan;
+mod pool;
 mod predicted;
 mod processes;
 mod program;
