@@ -10,5 +10,6 @@ mod mesh;
 mod over_engine;
 mod planner;
 mod pool;
+mod pool_over_engine;
 mod simulator;
 mod spent;
