@@ -3,6 +3,7 @@
 mod chaos;
 mod kept;
 mod leaving;
+mod members;
 mod trust;
 
 use codedgrad::codes::SchemeSpec;

@@ -1,0 +1,136 @@
+//! Runs that fewer workers may make than they have seats for: who is planned for, and when.
+
+use super::{CONFIG, Config, Driver, applies, assigned};
+use codedgrad::codes::SchemeSpec;
+use codedgrad::ids::{Step, Worker};
+use codedgrad::schedulers::{Action, EngineError, Input, Planned};
+
+const UNITS: u32 = 12;
+const STEPS: u64 = 9;
+
+/// A run that `least` workers may make, which begins without some; and what it begins with.
+fn begin(
+    scheme: &str,
+    workers: usize,
+    (least, settle_seconds): (usize, f64),
+    empty: &[u32],
+) -> (Driver, Vec<Action>) {
+    let spec: SchemeSpec = scheme.parse().unwrap();
+    let made = spec.scheme(workers, UNITS, 0..STEPS).unwrap();
+    let config =
+        Config { return_seconds: 40.0, min_workers: Some(least), settle_seconds, ..CONFIG };
+    let engine = config.engine(made, STEPS).unwrap();
+    let engine = engine.replanning(Planned::by(spec, UNITS, 0..STEPS));
+    let mut driver = Driver { engine, now: 0.0 };
+    for worker in empty {
+        driver.lost(*worker);
+    }
+    let begun = driver.give(Input::Begin).unwrap();
+    (driver, begun)
+}
+
+impl Driver {
+    fn lost(&mut self, worker: u32) -> Vec<Action> {
+        self.give(Input::Lost { worker: Worker(worker), kept: true }).unwrap()
+    }
+
+    fn joined(&mut self, worker: u32, next: Option<Step>) -> Vec<Action> {
+        self.give(Input::Joined { worker: Worker(worker), next }).unwrap()
+    }
+
+    /// Everybody does what it was told, until a step is decided: what follows from that.
+    fn decides(&mut self, told: Vec<Action>) -> Vec<Action> {
+        let mut left: Vec<Action> = told;
+        while !left.is_empty() {
+            let inputs: Vec<Input> = left.drain(..).flat_map(does).collect();
+            for input in inputs {
+                left.extend(self.give(input).unwrap());
+                if left.iter().any(|action| matches!(action, Action::Commit { .. })) {
+                    return left;
+                }
+            }
+        }
+        panic!("no step is decided");
+    }
+}
+
+/// What comes of an action.
+fn does(action: Action) -> Vec<Input> {
+    match action {
+        Action::Compute { worker, tasks, .. } => {
+            let done = |task| Input::Done { worker, task, finite: true, digest: None };
+            tasks.into_iter().map(|(task, _)| done(task)).collect()
+        }
+        Action::Abandon { worker, .. } => vec![Input::Idle { worker }],
+        Action::Fold { step, attempt, counted, .. } => {
+            let held = |worker| Input::Held { worker, step, attempt, digest: 9 };
+            counted.iter().map(held).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// For whom the run is planned by these actions, where it is.
+fn planned(actions: &[Action]) -> Option<Vec<u32>> {
+    let members = actions.iter().find_map(|action| match action {
+        Action::Replanned { members, .. } => Some(members),
+        _ => None,
+    })?;
+    Some(members.iter().map(|worker| worker.0).collect())
+}
+
+#[test]
+fn a_state_that_is_taken_over_is_waited_for_by_nobody() {
+    let (mut driver, begun) = begin("uncoded", 3, (1, 10.0), &[2]);
+    assert_eq!((planned(&begun), assigned(&begun)), (Some(vec![0, 1]), vec![0, 1]));
+    let joined = driver.at(0.5).joined(2, None);
+    assert!(matches!(joined[..], [Action::Resync { worker: Worker(2), .. }]), "{joined:?}");
+    let next = driver.at(1.0).decides(begun);
+    assert_eq!((planned(&next), assigned(&next)), (None, vec![0, 1]));
+    let synced = driver.give(Input::Synced { worker: Worker(2), next: Step(0) }).unwrap();
+    assert_eq!((applies(&synced), planned(&synced)), (vec![(2, 0)], None), "not within a round");
+    let next = driver.at(2.0).decides(next);
+    assert_eq!((planned(&next), assigned(&next)), (Some(vec![0, 1, 2]), vec![0, 1, 2]));
+    driver.at(3.0).decides(next);
+}
+
+#[test]
+fn who_can_be_done_without_is_kept_for_a_while_and_its_partner_is_not_missed_then() {
+    let (mut driver, mut told) = begin("groups:s=1", 4, (2, 1.0), &[]);
+    driver.at(0.5).lost(0);
+    told.retain(|action| !matches!(action, Action::Compute { worker: Worker(0), .. }));
+    let next = driver.at(1.4).decides(told);
+    assert_eq!((planned(&next), assigned(&next)), (None, vec![1, 2, 3]));
+    let mut next = driver.at(1.5).decides(next);
+    assert_eq!((planned(&next), assigned(&next)), (Some(vec![1, 2, 3]), vec![1, 2, 3]));
+    // Of four workers it was the only one left of its group.
+    assert_eq!((driver.lost(1), driver.engine.deadline()), (vec![], Some(51.5)));
+    next.retain(|action| !matches!(action, Action::Compute { worker: Worker(1), .. }));
+    driver.decides(next);
+}
+
+#[test]
+fn who_is_back_in_time_has_its_part_again() {
+    let (mut driver, mut told) = begin("groups:s=1", 4, (2, 1.0), &[]);
+    driver.lost(0);
+    told.retain(|action| !matches!(action, Action::Compute { worker: Worker(0), .. }));
+    told.extend(driver.at(0.9).joined(0, Some(Step(0))));
+    for now in [1.0, 2.0] {
+        told = driver.at(now).decides(told);
+        assert_eq!((planned(&told), assigned(&told)), (None, vec![0, 1, 2, 3]));
+    }
+}
+
+#[test]
+fn with_fewer_than_the_least_a_return_is_waited_for() {
+    let (mut driver, told) = begin("uncoded", 3, (2, 1.0), &[]);
+    let again = driver.lost(0);
+    assert_eq!(planned(&again), Some(vec![1, 2]), "at once");
+    drop(told);
+    assert_eq!((driver.at(2.0).lost(1), driver.engine.deadline()), (vec![], Some(42.0)));
+    let again = driver.at(30.0).joined(0, Some(Step(0)));
+    assert_eq!(planned(&again), Some(vec![0, 2]), "there are enough again");
+    driver.lost(2);
+    let error = driver.at(70.0).give(Input::Tick).unwrap_err();
+    assert!(matches!(&error, EngineError::TooManyLost { dead, .. } if dead.len() == 2), "{error}");
+}
