@@ -20,8 +20,10 @@ const DELAYS: [&str; 2] = ["delays", "jobs"];
 /// A pool of workers in place of delays.
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
-    /// Replay a run over workers that come and go, none of whom is late: a CSV file with the header
-    /// seconds,workers; a row says how many there are from then on
+    /// Replay workers that come and go: a CSV file with the header seconds,workers and a row for
+    /// each change
+    ///
+    /// A row says how many workers there are from then on; none of them is late.
     #[arg(
         long,
         value_name = "FILE",
@@ -54,7 +56,7 @@ pub(crate) struct ReplayArgs {
     /// The run cannot go on with other workers: to start it again costs that, at every change
     #[arg(
         long, value_name = "S", value_parser = seconds, requires = "pool",
-        conflicts_with_all = DELAYS, help_heading = "Pool"
+        conflicts_with_all = DELAYS, help_heading = "Pool", hide_short_help = true
     )]
     restart: Option<f64>,
     /// When the replay ends [default: at the last row]

@@ -49,7 +49,7 @@ enum AcceptArg {
 #[command(
     override_usage = "\
 codedgrad simulate [OPTIONS] --delays <PRESET|FILE> --jobs <JOBS> <SCHEME>
-       codedgrad simulate [OPTIONS] --pool <FILE> --work <SECONDS> <SCHEME>",
+       codedgrad simulate [OPTIONS] --pool <FILE> <SCHEME>",
     after_help = help(&format!("\
 Schemes: {schemes}; `codedgrad code --help` says what each does
 
@@ -133,7 +133,7 @@ pub(crate) struct SimulateArgs {
         help_heading = "Load", hide_short_help = true
     )]
     dispatch: Option<f64>,
-    /// Seed of a preset, or of who is lost in a pool
+    /// Seed of a preset or a pool
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Draw who did what in every round (on standard error with --json)
