@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// A choice takes effect where a step begins. The next one has begun already when a step is told
 /// of, so that it is the next but one at the earliest; later, while workers are lost that the
-/// chosen scheme cannot do without. [`StepRecord::using`] says what each step was computed under:
+/// chosen scheme cannot do without. [`UnderRecord::using`](super::UnderRecord::using) says what each step was computed under:
 /// a policy goes by that, not by what it has chosen. It may choose again before a choice has taken
 /// effect; the last one holds.
 pub trait Policy: Send {
