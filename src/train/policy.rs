@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 ///
 /// A choice takes effect where a step begins. The next one has begun already when a step is told
 /// of, so that it is the next but one at the earliest; later, while workers are lost that the
-/// chosen scheme cannot do without. [`UnderRecord::using`](super::UnderRecord::using) says what each step was computed under:
-/// a policy goes by that, not by what it has chosen. It may choose again before a choice has taken
-/// effect; the last one holds.
+/// chosen scheme cannot do without. [`UnderRecord::using`](super::UnderRecord::using) says what
+/// each step was computed under: a policy goes by that, not by what it has chosen. It may choose
+/// again before a choice has taken effect; the last one holds.
 pub trait Policy: Send {
     /// A step is decided; the scheme for those to come, where another is wanted or there is
     /// something to be said of this one.
