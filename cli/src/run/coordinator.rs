@@ -185,11 +185,11 @@ fn gather(
         }
         Ok(interrupted.load(Ordering::Relaxed))
     })?;
-    let connected = network::connected(transport);
+    let missing = network::missing(transport);
+    let connected = missing.complement().len();
     if connected >= least {
         say!("{connected} of {workers} workers are there: the run goes on");
     } else if !interrupted.load(Ordering::Relaxed) {
-        let missing = network::missing(transport, workers);
         return Err(Failure::Work(RunError::few(least, missing, patience).into()));
     }
     Ok(())

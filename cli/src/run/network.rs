@@ -118,17 +118,13 @@ pub(crate) fn listen(
     })
 }
 
-/// How many workers are there.
-pub(crate) fn connected(transport: &TcpTransport) -> usize {
+/// Which of the workers are not there.
+pub(crate) fn missing(transport: &TcpTransport) -> WorkerSet {
     let status = transport.status();
-    lock(&status).workers.iter().filter(|worker| worker.connected).count()
-}
-
-/// Which of the workers are not.
-pub(crate) fn missing(transport: &TcpTransport, workers: usize) -> WorkerSet {
-    let status = transport.status();
-    let there: Vec<bool> = lock(&status).workers.iter().map(|worker| worker.connected).collect();
-    WorkerSet::of(workers, Worker::all(workers).filter(|worker| !there[worker.index()]))
+    let workers = &lock(&status).workers;
+    let seats = Worker::all(workers.len()).zip(workers);
+    let missing = seats.filter(|(_, seat)| !seat.connected).map(|(worker, _)| worker);
+    WorkerSet::of(workers.len(), missing)
 }
 
 /// Waits until all workers have joined, `patience` is over, or `stop` says so: it is told how many
@@ -141,7 +137,7 @@ pub(crate) fn wait_for(
 ) -> Result<(), Failure> {
     let begun = now();
     loop {
-        let (there, waited) = (connected(transport), begun.elapsed());
+        let (there, waited) = (missing(transport).complement().len(), begun.elapsed());
         if there == workers || waited >= patience || stop(there, waited)? {
             return Ok(());
         }

@@ -13,7 +13,7 @@ use super::membership::{PlanMembers, Seats};
 use super::{ActiveScheme, Engine};
 use crate::codes::SchemeSpec;
 use crate::codes::sequential::Scheme;
-use crate::ids::{Worker, WorkerSet};
+use crate::ids::WorkerSet;
 use std::ops::Range;
 
 /// Makes a scheme for so many workers and the run's batches, where there is one; one that the
@@ -85,7 +85,7 @@ impl Engine {
     /// always made by all.
     #[must_use]
     pub fn plan(&self) -> Option<(WorkerSet, &str)> {
-        let least = self.config.limits.min_workers?;
+        let least = self.least()?;
         let may_change = least < self.scheme.facts().workers;
         may_change.then(|| (self.members(), self.replanning.text.as_str()))
     }
@@ -121,7 +121,7 @@ impl Engine {
         let units = self.scheme.facts().units;
         let jobs = self.steps.range();
         let jobs = jobs.start.0..jobs.end.0;
-        let everybody = WorkerSet::empty(self.scheme.facts().workers).complement();
+        let everybody = WorkerSet::full(self.scheme.facts().workers);
         let whole = spec.scheme(everybody.len(), units, jobs.clone());
         // A scheme that cannot do without workers who are lost now would begin with a wait for
         // them.
@@ -146,8 +146,12 @@ impl Engine {
 
     /// Whether there are as many fit workers as the run may be planned for.
     pub(super) fn has_enough(&self) -> bool {
-        let least = self.config.limits.min_workers;
-        least.is_some_and(|least| self.roster.counted().len() >= least.max(1))
+        self.least().is_some_and(|least| self.roster.counted().len() >= least)
+    }
+
+    /// With how few workers the run may be planned, if not always with all.
+    fn least(&self) -> Option<usize> {
+        self.config.limits.min_workers.map(|least| least.max(1))
     }
 
     /// Whether there will be, once those who are there have got the state that they lack.
@@ -155,8 +159,7 @@ impl Engine {
         // For one that is idle and lacks it nobody has a state.
         let without = self.roster.stale_idle().len();
         let (fit, coming) = (self.roster.counted().len(), self.roster.alive().len() - without);
-        let least = self.config.limits.min_workers;
-        coming > fit && least.is_some_and(|least| coming >= least.max(1))
+        coming > fit && self.least().is_some_and(|least| coming >= least)
     }
 
     /// Begins again with those that are fit; false if that may not or cannot be.
@@ -171,14 +174,13 @@ impl Engine {
     /// Before a round opens: plans for those that are new, too, and without those that are lost for
     /// long.
     pub(super) fn look_at_members(&mut self, now: f64, out: &mut Vec<Action>) {
-        let limits = &self.config.limits;
-        let Some(least) = limits.min_workers else { return };
+        let Some(least) = self.least() else { return };
         let fit = self.roster.counted();
         let seats = Seats {
             members: &self.members(),
             fit: &fit,
-            least: least.max(1),
-            settle_seconds: limits.settle_seconds,
+            least,
+            settle_seconds: self.config.limits.settle_seconds,
             delay: self.scheme.facts().delay,
         };
         // Shares of two plans cannot be added up: what is under way begins again.
@@ -191,7 +193,7 @@ impl Engine {
     /// For whom the run is planned.
     fn members(&self) -> WorkerSet {
         let workers = self.scheme.facts().workers;
-        self.scheme.members().unwrap_or_else(|| WorkerSet::of(workers, Worker::all(workers)))
+        self.scheme.members().unwrap_or_else(|| WorkerSet::full(workers))
     }
 
     /// Plans for those that are fit, if there is a plan for them.
