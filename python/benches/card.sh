@@ -129,7 +129,7 @@ def steps():
         for x in xs:
             unit(x)
         optimizer.step(); optimizer.zero_grad(set_to_none=True)
-    without = timed(plain, 20)
+    without = timed(plain, 8)
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
         plain(); wait(); peak = torch.cuda.max_memory_allocated()
@@ -140,7 +140,7 @@ def steps():
         for number, _ in enumerate(next(ordered)):
             unit(xs[number])
         optimizer.step(); optimizer.zero_grad(set_to_none=True)
-    with_it = timed(step, 20)
+    with_it = timed(step, 8)
     size = count * (2 if dtype is torch.bfloat16 else 4)
     name = f"step, {count / 1e6:.0f} M {sys.argv[3]}, {units} units a step"
     say(name + ": without, with it (s)", f"{without:.4f} {with_it:.4f}", f"added {1e3 * (with_it - without):.1f} ms, ratio {with_it / without:.3f}, gradient {size / 1e9:.2f} GB")

@@ -1,5 +1,6 @@
 //! Numbers of Python's arrays, in and out of messages.
 
+use codedgrad::gpu::piecewise;
 use codedgrad::run::NumberFormat;
 use half::{bf16, f16};
 use numpy::{PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
@@ -218,7 +219,9 @@ pub(crate) fn gather(arrays: &[From<'_>], scale: f32, message: &mut [f32]) {
     for array in arrays {
         match array {
             From::Zeros(count) => front(&mut rest, *count).fill(0.0),
-            From::F32(x) if scale == 1.0 => front(&mut rest, x.len()).copy_from_slice(x),
+            From::F32(x) if scale == 1.0 => {
+                piecewise(x, front(&mut rest, x.len()), |x, to| to.copy_from_slice(x));
+            }
             From::F32(x) => scaled(x, |x| scale * x, front(&mut rest, x.len())),
             From::Bf16(x) => scaled(x, |x| scale * wide(x), front(&mut rest, x.len())),
             From::F16(x) => scaled(x, |x| scale * half(x), front(&mut rest, x.len())),
@@ -239,7 +242,7 @@ pub(crate) fn scatter(gradient: &[f32], scale: f32, arrays: &mut [To<'_>]) {
         rest = others;
         match array {
             To::Nowhere(_) => {}
-            To::F32(x) if scale == 1.0 => x.copy_from_slice(own),
+            To::F32(x) if scale == 1.0 => piecewise(own, x, |own, x| x.copy_from_slice(own)),
             To::F32(x) => scaled(own, |own| scale * own, x),
             To::Bf16(x) => scaled(own, |own| bits(bf16::from_f32(scale * own).to_bits()), x),
             To::F16(x) => scaled(own, |own| bits(f16::from_f32(scale * own).to_bits()), x),
@@ -253,8 +256,10 @@ fn front<'a>(rest: &mut &'a mut [f32], count: usize) -> &'a mut [f32] {
     front
 }
 
-fn scaled<A: Copy, B>(from: &[A], number: impl Fn(A) -> B, to: &mut [B]) {
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = number(*from));
+fn scaled<A: Copy + Sync, B: Send>(from: &[A], number: impl Fn(A) -> B + Sync, to: &mut [B]) {
+    piecewise(from, to, |from, to| {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = number(*from));
+    });
 }
 
 fn wide(x: i16) -> f32 {

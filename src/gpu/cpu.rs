@@ -170,8 +170,12 @@ pub(crate) fn fold_chunk(terms: &[Term<'_>], out: &mut [f32]) -> Folded {
 /// ```
 #[must_use]
 pub fn digest(vector: &[f32]) -> u64 {
-    let digests: Vec<u64> =
-        vector.chunks(CHUNK).map(|chunk| xxh3_64(bytemuck::cast_slice(chunk))).collect();
+    let of_chunk = |chunk: &[f32]| xxh3_64(bytemuck::cast_slice(chunk));
+    let digests: Vec<u64> = if vector.len() < PARALLEL_MIN {
+        vector.chunks(CHUNK).map(of_chunk).collect()
+    } else {
+        shared().install(|| vector.par_chunks(CHUNK).map(of_chunk).collect())
+    };
     xxh3_64(bytemuck::cast_slice(&digests))
 }
 
@@ -207,18 +211,36 @@ pub fn digest_of_bits(vector: &[f32]) -> u64 {
 /// When the lengths differ.
 pub fn add_into(out: &mut [f32], weight: f32, x: &[f32]) -> bool {
     assert_eq!(out.len(), x.len(), "vectors of one length");
+    if out.len() < PARALLEL_MIN {
+        return add_piece(out, weight, x);
+    }
+    shared().install(|| {
+        let pieces = out.par_chunks_mut(CHUNK).zip(x.par_chunks(CHUNK));
+        // No short cut where one is not finite: all of them are to be added.
+        pieces.map(|(out, x)| add_piece(out, weight, x)).reduce(|| true, |a, b| a & b)
+    })
+}
+
+fn add_piece(out: &mut [f32], weight: f32, x: &[f32]) -> bool {
     let mut poison = 0.0f32;
     for (out, x) in out.chunks_mut(TILE).zip(x.chunks(TILE)) {
         for (out, x) in out.iter_mut().zip(x) {
             *out += weight * x;
         }
-        poison += nonfinite_mask(out);
+        poison += mask_of_piece(out);
     }
     poison == 0.0
 }
 
 /// 0 if all entries are finite, NaN otherwise: `x * 0` is NaN for NaN and for infinities.
 pub(crate) fn nonfinite_mask(x: &[f32]) -> f32 {
+    if x.len() < PARALLEL_MIN {
+        return mask_of_piece(x);
+    }
+    shared().install(|| x.par_chunks(CHUNK).map(mask_of_piece).sum())
+}
+
+fn mask_of_piece(x: &[f32]) -> f32 {
     let mut lanes = [0.0f32; 16];
     let (body, tail) = x.as_chunks::<16>();
     for x in body {
@@ -227,6 +249,31 @@ pub(crate) fn nonfinite_mask(x: &[f32]) -> f32 {
         }
     }
     lanes.iter().sum::<f32>() + tail.iter().map(|x| x * 0.0).sum::<f32>()
+}
+
+/// Has `work` done on the pieces of two slices that lie at the same places: at once if they are
+/// short, else on the threads that also sum.
+///
+/// ```
+/// use codedgrad::gpu::piecewise;
+/// let mut halves = [0.0; 3];
+/// piecewise(&[1u8, 2, 3], &mut halves, |from, to| {
+///     to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from(*from) / 2.0);
+/// });
+/// assert_eq!(halves, [0.5, 1.0, 1.5]);
+/// ```
+///
+/// # Panics
+/// When the lengths differ.
+pub fn piecewise<A: Sync, B: Send>(from: &[A], to: &mut [B], work: impl Fn(&[A], &mut [B]) + Sync) {
+    assert_eq!(from.len(), to.len(), "slices of one length");
+    if to.len() < PARALLEL_MIN {
+        return work(from, to);
+    }
+    shared().install(|| {
+        let pieces = from.par_chunks(CHUNK).zip(to.par_chunks_mut(CHUNK));
+        pieces.for_each(|(from, to)| work(from, to));
+    });
 }
 
 /// Combines the elements from `start` on into one chunk of the result.

@@ -22,7 +22,7 @@ mod vector;
 
 #[cfg(feature = "tcp")]
 pub(crate) use cpu::fold_chunk;
-pub use cpu::{Cpu, Folded, Plain, add_into, digest, digest_of_bits};
+pub use cpu::{Cpu, Folded, Plain, add_into, digest, digest_of_bits, piecewise};
 pub(crate) use cpu::{nonfinite_mask, shared};
 pub use gradient::{Gradient, GradientError, GradientMut, WireBuffer, largest};
 pub use real::{Real, gram, signed_fold};

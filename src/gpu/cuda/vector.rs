@@ -293,7 +293,10 @@ impl DeviceVector {
     }
 
     /// Itself, or a copy for the device of `cuda`: then it waits.
-    pub(crate) fn near(&self, cuda: &Arc<Cuda>) -> Result<Cow<'_, Self>, CudaError> {
+    ///
+    /// # Errors
+    /// Memory or a copy that the device refuses.
+    pub fn near(&self, cuda: &Arc<Cuda>) -> Result<Cow<'_, Self>, CudaError> {
         let copy = self.elsewhere(cuda)?;
         let owned = |copy| {
             Cow::Owned(Self { cuda: Arc::clone(cuda), length: self.length, numbers: Some(copy) })
