@@ -166,7 +166,7 @@ def copies():
     def out():
         staging.begin(lambda: None); staging.collect(lambda first, arrays: None); staging.settle()
     def back():
-        staging.into([True] * len(parameters)); staging.back([True] * len(parameters))
+        staging.back([True] * len(parameters), lambda first, arrays: None)
     for name, way in (("to the host", out), ("to the device", back)):
         rate = 4 * size / timed(way, 5) / 1e9
         say(f"the same by Staging, {name} (GB/s)", f"{rate:.2f}", f"{rate / rates[name]:.2f} of it (goal 0.85)")

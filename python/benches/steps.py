@@ -284,7 +284,7 @@ def copies_bench(options: argparse.Namespace) -> Dict[str, Any]:
             worker.next()
             for name in ("give", "out") if step % 2 else ("out", "give"):
                 if name == "give":
-                    found[name] = timed(lambda: worker.give(kept, factor))
+                    found[name] = timed(lambda: worker.give(0, kept, factor))
                 else:
                     found[name] = timed(lambda: copy(places, kept))
             worker.applied()

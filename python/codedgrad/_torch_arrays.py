@@ -172,8 +172,10 @@ class TorchArrays(Arrays):
         return scale
 
     def show(self, there: List[bool], factor: float, native: _native.Worker) -> None:
-        native.give(self._transfer.into(there), factor)
-        for parameter, gradient in zip(self._parameters, self._transfer.back(there)):
+        def write(first: int, arrays: List[Any]) -> None:
+            native.give(first, arrays, factor)
+
+        for parameter, gradient in zip(self._parameters, self._transfer.back(there, write)):
             parameter.grad = gradient
 
     def hide(self) -> None:

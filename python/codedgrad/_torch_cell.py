@@ -347,9 +347,9 @@ class CellWorker:
         """Scalars decoded with the step that is open."""
         return self._tail
 
-    def give(self, arrays: List[Any], factor: float) -> None:
-        """Of the first rank: what was decoded."""
-        self._first().give(arrays, factor)
+    def give(self, first: int, arrays: List[Any], factor: float) -> None:
+        """Of the first rank: what was decoded for some arrays."""
+        self._first().give(first, arrays, factor)
 
     def given(self) -> None:
         """The first rank has what was decoded."""

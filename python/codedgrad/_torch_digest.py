@@ -22,8 +22,8 @@ from . import _native
 # As PyTorch has integers: with a sign.
 _A = 0x9E37_79B9_7F4A_7C15 - 2**64
 _B = 0xD6E8_FEB8_6659_FD93 - 2**64
-_LOW = 2**32 - 1
-# Elements at a time, whose bits and places are kept beside them in 64 bits each.
+# Elements at a time, beside which their places and what is made of their bits are kept, in 64 bits
+# each: half of it stays in the cache of a device, and fewer would wait for the host.
 _SLICE = 4 << 20
 
 
@@ -53,25 +53,35 @@ def _sum_of(flat: torch.Tensor) -> Union[int, torch.Tensor]:
 def sum_on_device(flat: torch.Tensor) -> torch.Tensor:
     """The same by PyTorch's operators, slice by slice; with a sign."""
     size = flat.element_size()
-    bits = flat.view(torch.int32 if size % 4 == 0 else torch.int16 if size == 2 else torch.uint8)
+    of_bits = torch.int32 if size % 4 == 0 else torch.int16 if size == 2 else torch.uint8
+    bits = flat.view(of_bits)
     total = torch.zeros((), dtype=torch.int64, device=flat.device)
+    longest = min(len(bits), _SLICE)
+    places = torch.arange(longest, dtype=torch.int64, device=flat.device) * _A
+    mixed = torch.empty_like(places)
     for start in range(0, len(bits), _SLICE):
         part = bits[start : start + _SLICE]
-        mixed = part.to(torch.int64)
-        # What was below 0 has ones above its own bits.
-        mixed &= _LOW if size % 4 == 0 else 2 ** (8 * size) - 1
-        other = torch.arange(start, start + len(part), dtype=torch.int64, device=flat.device)
-        other *= _A
-        mixed ^= other
-        _fold(mixed, other)
-        mixed *= _B
-        _fold(mixed, other)
-        total += mixed.sum()
+        some = mixed[: len(part)]
+        # As the CPU has it: i a = start a + (i - start) a.
+        torch.add(places[: len(part)], _signed(start * _A), out=some)
+        _lowest(some, of_bits).bitwise_xor_(part)
+        _fold(some)
+        some *= _B
+        _fold(some)
+        total += some.sum()
     return total
 
 
-def _fold(mixed: torch.Tensor, other: torch.Tensor) -> None:
-    """`mixed ^= mixed >> 32` without signs; `other` is written over."""
-    torch.bitwise_right_shift(mixed, 32, out=other)
-    other &= _LOW
-    mixed ^= other
+def _lowest(numbers: torch.Tensor, dtype: torch.dtype, place: int = 0) -> torch.Tensor:
+    """The lowest bits of each number, as many as the format has, or those above them."""
+    return numbers.view(dtype).view(len(numbers), -1)[:, place]
+
+
+def _fold(mixed: torch.Tensor) -> None:
+    """`mixed ^= mixed >> 32` without signs: the upper halves stay as they are."""
+    _lowest(mixed, torch.int32).bitwise_xor_(_lowest(mixed, torch.int32, 1))
+
+
+def _signed(number: int) -> int:
+    """The same modulo 2^64, as PyTorch has integers."""
+    return (number + 2**63) % 2**64 - 2**63

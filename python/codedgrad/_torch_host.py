@@ -22,7 +22,7 @@ FORMATS = {
 }
 
 
-# Takes arrays of some parameters, from one place on, in the host's memory.
+# Reads or writes arrays of some parameters, from one place on, in the host's memory.
 HandOver = Callable[[int, List[Any]], None]
 # The thread that takes them goes on to the next unit: those of the one before are all there.
 Next = Callable[[], None]
@@ -32,8 +32,7 @@ class Transfer(ABC):
     """The way of some parameters' gradients into the host's memory, and back.
 
     Of a unit come `begin`, `out` for whatever gradients are final while its backward pass goes on,
-    and `collect`, and `settle` after the last one of a task; of a decided step `into`, and `back`
-    when what it gave is written.
+    and `collect`, and `settle` after the last one of a task; of a decided step `back`.
     """
 
     @property
@@ -59,12 +58,9 @@ class Transfer(ABC):
         """Waits until all is handed over."""
 
     @abstractmethod
-    def into(self, there: Sequence[bool]) -> List[Optional[Any]]:
-        """Where to write what was decoded, for the parameters that have a gradient."""
-
-    @abstractmethod
-    def back(self, there: Sequence[bool]) -> List[Optional[torch.Tensor]]:
-        """Gradients that have what was written."""
+    def back(self, there: Sequence[bool], write: HandOver) -> List[Optional[torch.Tensor]]:
+        """Has what was decoded written to the host's memory, for the parameters that have a
+        gradient, some after the other; gives back the gradients that have it."""
 
     def close(self) -> None:
         """Hands nothing over any more."""
@@ -90,13 +86,11 @@ class OnHost(Transfer):
         hand_over(0, arrays)
         return [array is not None for array in arrays]
 
-    def into(self, there: Sequence[bool]) -> List[Optional[Any]]:
+    def back(self, there: Sequence[bool], write: HandOver) -> List[Optional[torch.Tensor]]:
         if not self._kept:
             self._kept = [torch.zeros(each.shape, dtype=each.dtype) for each in self._parameters]
             self._views = [numbers(kept) for kept in self._kept]
-        return [view if has else None for view, has in zip(self._views, there)]
-
-    def back(self, there: Sequence[bool]) -> List[Optional[torch.Tensor]]:
+        write(0, [view if has else None for view, has in zip(self._views, there)])
         return [kept if has else None for kept, has in zip(self._kept, there)]
 
 

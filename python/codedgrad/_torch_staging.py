@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from queue import SimpleQueue
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -25,6 +25,10 @@ from ._warn import warn
 # also where the device hangs.
 _PAUSE_SECONDS = 50e-6
 _LONGEST_PAUSE_SECONDS = 1e-3
+
+# What is decoded comes back in pieces of at least so many numbers: their copies cost more each than
+# smaller ones would save.
+_PIECE = 25 << 18
 
 
 def wait_for(event: Any, given_up: Callable[[], bool] = lambda: False) -> bool:
@@ -144,23 +148,24 @@ class Staging(Transfer):
         if not self._computes:
             self._fetched = [None] * len(self._parameters)
 
-    def into(self, there: Sequence[bool]) -> List[Optional[Any]]:
+    def back(self, there: Sequence[bool], write: HandOver) -> List[Optional[torch.Tensor]]:
         self.settle()
         if self._sent is not None:
-            # Whoever has computed since has waited for this already; who is late has not.
+            # A worker that has computed since has waited for this already; one that is late has not.
             wait_for(self._sent)
-        return [array if has else None for array, has in zip(self._first.arrays, there)]
-
-    def back(self, there: Sequence[bool]) -> List[Optional[torch.Tensor]]:
-        # For the current stream, which is the optimizer's.
+        # On the current stream, which is the optimizer's. What is written first is copied while
+        # the next is written.
         found: List[Optional[torch.Tensor]] = []
-        for host, has in zip(self._first.tensors, there):
-            gradient = None
-            if has:
-                # PyTorch has this memory ready; kept, it would be one gradient more.
-                gradient = torch.empty(host.shape, dtype=host.dtype, device=self._device)
-                gradient.copy_(host, non_blocking=self.early)
-            found.append(gradient)
+        for first, end in _pieces(self._parameters):
+            arrays = zip(self._first.arrays[first:end], there[first:end])
+            write(first, [array if has else None for array, has in arrays])
+            for host, has in zip(self._first.tensors[first:end], there[first:end]):
+                gradient = None
+                if has:
+                    # PyTorch has this memory ready; kept, it would be one gradient more.
+                    gradient = torch.empty(host.shape, dtype=host.dtype, device=self._device)
+                    gradient.copy_(host, non_blocking=self.early)
+                found.append(gradient)
         if self.early:
             self._sent = self._event(self._current())
         return found
@@ -206,6 +211,16 @@ class Staging(Transfer):
         event = torch.Event(device=self._device)
         event.record(stream)
         return event
+
+
+def _pieces(parameters: Sequence[torch.Tensor]) -> Iterator[Tuple[int, int]]:
+    """Places of the parameters that are written before their copy begins."""
+    first = size = 0
+    for place, parameter in enumerate(parameters):
+        size += parameter.numel()
+        if size >= _PIECE or place + 1 == len(parameters):
+            yield first, place + 1
+            first, size = place + 1, 0
 
 
 # A gradient, its version, and the same as it is copied.

@@ -148,7 +148,7 @@ class _NumpyArrays(Arrays):
 
     def show(self, there: List[bool], factor: float, native: _native.Worker) -> None:
         self._shown = [array if has else None for array, has in zip(self._kept, there)]
-        native.give(list(self._shown), factor)
+        native.give(0, list(self._shown), factor)
 
     def hide(self) -> None:
         self._shown = [None] * len(self._shapes)

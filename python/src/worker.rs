@@ -485,14 +485,16 @@ impl Worker {
         }
     }
 
-    /// Writes the decoded gradient of the current step, times a factor.
+    /// Writes the decoded gradient of the current step, times a factor, to some arrays.
     fn give(
         &self,
         py: Python<'_>,
+        first: usize,
         arrays: Vec<Option<Bound<'_, PyAny>>>,
         factor: f32,
     ) -> PyResult<()> {
-        let mut targets = self.layout.targets(&arrays)?;
+        let (start, layout) = self.layout.part(first, arrays.len())?;
+        let mut targets = layout.targets(&arrays)?;
         let mut bare =
             targets.iter_mut().map(|target| target.bare()).collect::<PyResult<Vec<_>>>()?;
         py.detach(|| {
@@ -500,7 +502,7 @@ impl Worker {
             let step = inner.step()?;
             match inner.aggregator()?.gradient(step) {
                 Ok(gradient) => {
-                    scatter(gradient, factor, &mut bare);
+                    scatter(&gradient[start..start + layout.length()], factor, &mut bare);
                     Ok(())
                 }
                 Err(error) => Err(inner.error(error)),

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 import codedgrad  # noqa: E402
 import codedgrad.torch as coded  # noqa: E402
 import fake_device  # noqa: E402
-from codedgrad import _torch_digest, _torch_overlap, loop  # noqa: E402
+from codedgrad import _torch_digest, _torch_overlap, _torch_staging, loop  # noqa: E402
 from codedgrad._torch_kinds import kinds_of, versions_with  # noqa: E402
 from codedgrad._torch_staging import Staging  # noqa: E402
 from fake_device.apart import LIMIT_SECONDS, Apart  # noqa: E402
@@ -37,6 +37,7 @@ STEPS = 6
 def as_it_begins(monkeypatch: Any) -> Iterator[None]:
     # Every parameter is a part.
     monkeypatch.setattr(_torch_overlap, "_PART_OF_ACCELERATOR", 1)
+    monkeypatch.setattr(_torch_staging, "_PIECE", 1)
     with fake_device.alone():
         yield
 
@@ -175,6 +176,7 @@ def started(folder: Path, order: Tuple[str, int, bool], *args: Any, **more: Any)
 
 def _work(order: Tuple[str, int, bool], args: Any, more: Dict[str, Any]) -> Any:
     _torch_overlap._PART_OF_ACCELERATOR = 1
+    _torch_staging._PIECE = 1
     fake_device.settings(*order)
     return train(*args, **more)
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import codedgrad.torch as coded  # noqa: E402
 import fake_device  # noqa: E402
-from codedgrad import _torch_overlap  # noqa: E402
+from codedgrad import _torch_overlap, _torch_staging  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
@@ -22,6 +22,7 @@ if fake_device.unavailable():
 @pytest.fixture(autouse=True)
 def as_it_begins(monkeypatch: Any) -> Iterator[None]:
     monkeypatch.setattr(_torch_overlap, "_PART_OF_ACCELERATOR", 1)
+    monkeypatch.setattr(_torch_staging, "_PIECE", 1)
     with fake_device.alone():
         yield
 

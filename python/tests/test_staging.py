@@ -69,10 +69,8 @@ class Plain:
         hand_over(0, [None if x is None else numbers(x) for x in gradients])
         return [x is not None for x in gradients]
 
-    def into(self, there: List[bool]) -> List[Any]:
-        return [numbers(x) if has else None for x, has in zip(self._decoded, there)]
-
-    def back(self, there: List[bool]) -> List[Any]:
+    def back(self, there: List[bool], write: Callable[[int, List[Any]], None]) -> List[Any]:
+        write(0, [numbers(x) if has else None for x, has in zip(self._decoded, there)])
         return [x.detach().clone() if has else None for x, has in zip(self._decoded, there)]
 
     def close(self) -> None:
@@ -146,14 +144,17 @@ class Trainer:
             there = self.unit(step, number)
         self.staging.settle()
         generator = torch.Generator().manual_seed(step)
-        for place, array in enumerate(self.staging.into(there)):
-            if array is None:
-                continue
-            decoded = self.sums[place]
-            if not units:
-                decoded = torch.randn(self.parameters[place].shape, generator=generator)
-            tensor_of(array, self.dtype).copy_(decoded / 4)
-        for parameter, gradient in zip(self.parameters, self.staging.back(there)):
+
+        def write(first: int, arrays: List[Any]) -> None:
+            for place, array in enumerate(arrays, first):
+                if array is None:
+                    continue
+                decoded = self.sums[place]
+                if not units:
+                    decoded = torch.randn(self.parameters[place].shape, generator=generator)
+                tensor_of(array, self.dtype).copy_(decoded / 4)
+
+        for parameter, gradient in zip(self.parameters, self.staging.back(there, write)):
             parameter.grad = gradient
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

@@ -181,9 +181,10 @@ fn parts_of_slow(ranks: &BTreeMap<u64, Rank>) -> Vec<String> {
     .collect()
 }
 
+/// Of an even number the lower one: of two ranks the fast one is the measure of the other.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
+    let middle = values.len().saturating_sub(1) / 2;
     values.get(middle).copied().unwrap_or(0.0)
 }
 
@@ -246,6 +247,14 @@ mod tests {
             "rank 2: 0.500 s a step, of them 0.100 s loading, 0.300 s forward, 0.100 s backward; \
              the median rank takes 0.300 s\n"
         );
+    }
+
+    #[test]
+    fn of_two_ranks_the_slow_ones_part_is_named() {
+        let files = [0.1, 0.3].map(|forward| rank(2, "replicated", forward, 4));
+        let [fast, slow] = files;
+        let (_, notes) = read(&[("rank-0.csv", fast), ("rank-1.csv", slow)]);
+        assert!(notes.starts_with("rank 1: 0.500 s a step"), "{notes}");
     }
 
     #[test]

@@ -16,26 +16,56 @@ template <int I, int J> __device__ __forceinline__ float tree(const float *v) {
     }
 }
 
+// Four numbers, read at once: a thread writes 16 bytes of the result, so that those of a warp are in one piece
+// whatever format it reads.
+template <class T> struct Four {
+    uint2 raw;
+
+    __device__ __forceinline__ T get(int i) const { return {(unsigned short)((i < 2 ? raw.x : raw.y) >> i % 2 * 16)}; }
+    static __device__ __forceinline__ Four at(const T *from) { return {*(const uint2 *)from}; }
+};
+
+template <> struct Four<float> {
+    Word<float> word;
+
+    __device__ __forceinline__ float get(int i) const { return word.get(i); }
+    static __device__ __forceinline__ Four at(const float *from) { return {load(from)}; }
+};
+
+template <class T, int K, bool ADD>
+__device__ __forceinline__ void combine_four(const Four<T> *x, const Terms &terms, float *out) {
+    Word<float> sum;
+    if (ADD) sum = load(out);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float v[K];
+#pragma unroll
+        for (int k = 0; k < K; k++) v[k] = __fmul_rn(terms.w[k], widen(x[k].get(i)));
+        float value = tree<0, K>(v);
+        sum.set(i, ADD ? __fadd_rn(sum.get(i), value) : value);
+    }
+    store(out, sum);
+}
+
 template <class T, int K, bool ADD> __device__ __forceinline__ void combine(const Terms &terms, float *out, const Split &split) {
     const int GROUP = Word<T>::SIZE;
-    for (u64 g = thread_number(); g < split.groups; g += thread_count()) {
-        u64 at = split.head + g * GROUP;
-        Word<T> x[K];
+    // Few narrow terms: two fours at a time, or too few bytes are on their way to keep the memory busy.
+    const int TIMES = sizeof(T) < 4 && K <= 8 ? 2 : 1;
+    u64 fours = split.groups * (GROUP / 4);
+    for (u64 first = thread_number(); first < fours; first += TIMES * thread_count()) {
+        Four<T> x[TIMES][K];
 #pragma unroll
-        for (int k = 0; k < K; k++) x[k] = load((const T *)terms.x[k] + at);
+        for (int t = 0; t < TIMES; t++) {
+            u64 four = first + t * thread_count();
+            if (four < fours) {
 #pragma unroll
-        for (int quarter = 0; quarter < GROUP; quarter += 4) {
-            Word<float> sum;
-            if (ADD) sum = load(out + at + quarter);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float v[K];
-#pragma unroll
-                for (int k = 0; k < K; k++) v[k] = __fmul_rn(terms.w[k], widen(x[k].get(quarter + i)));
-                float value = tree<0, K>(v);
-                sum.set(i, ADD ? __fadd_rn(sum.get(i), value) : value);
+                for (int k = 0; k < K; k++) x[t][k] = Four<T>::at((const T *)terms.x[k] + split.head + four * 4);
             }
-            store(out + at + quarter, sum);
+        }
+#pragma unroll
+        for (int t = 0; t < TIMES; t++) {
+            u64 four = first + t * thread_count();
+            if (four < fours) combine_four<T, K, ADD>(x[t], terms, out + split.head + four * 4);
         }
     }
     for (u64 i = thread_number(); i < split.length - split.groups * GROUP; i += thread_count()) {
