@@ -16,6 +16,9 @@ const CHUNK: usize = 1 << 16;
 const TILE: usize = 4096;
 /// Below this size a pass over memory is over before other threads have woken up.
 const PARALLEL_MIN: usize = 1 << 18;
+/// The same of a pass with less to do than a sum, and only where there are so many threads: two
+/// share the memory that one keeps busy, and wait for each other beside a trainer.
+const LIGHT_MIN: (usize, usize) = (1 << 20, 4);
 
 /// The reference: element by element, by the recursion of [`Combine`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,9 +81,12 @@ impl Cpu {
     /// When the operating system gives no threads.
     #[must_use]
     pub fn new() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self::of(std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
+    }
+
+    fn of(threads: usize) -> Self {
         let pool = ThreadPoolBuilder::new()
-            .num_threads(cores)
+            .num_threads(threads)
             .thread_name(|i| format!("fold-{i}"))
             .build();
         Self { pool: pool.expect("threads for the fold") }
@@ -115,6 +121,29 @@ impl Cpu {
             digest: xxh3_64(bytemuck::cast_slice(&digests)),
             finite: poisons.iter().all(|poison| *poison == 0.0),
         })
+    }
+
+    fn add_into(&self, out: &mut [f32], weight: f32, x: &[f32]) -> bool {
+        self.install(|| {
+            let pieces = out.par_chunks_mut(CHUNK).zip(x.par_chunks(CHUNK));
+            // No short cut where one is not finite: all of them are to be added.
+            pieces.map(|(out, x)| add_piece(out, weight, x)).reduce(|| true, |a, b| a & b)
+        })
+    }
+
+    fn nonfinite_mask(&self, x: &[f32]) -> f32 {
+        self.install(|| x.par_chunks(CHUNK).map(mask_of_piece).sum())
+    }
+
+    fn piecewise<A, B>(&self, from: &[A], to: &mut [B], work: impl Fn(&[A], &mut [B]) + Sync)
+    where
+        A: Sync,
+        B: Send,
+    {
+        self.install(|| {
+            let pieces = from.par_chunks(CHUNK).zip(to.par_chunks_mut(CHUNK));
+            pieces.for_each(|(from, to)| work(from, to));
+        });
     }
 
     /// Runs something on this pool's threads.
@@ -171,10 +200,9 @@ pub(crate) fn fold_chunk(terms: &[Term<'_>], out: &mut [f32]) -> Folded {
 #[must_use]
 pub fn digest(vector: &[f32]) -> u64 {
     let of_chunk = |chunk: &[f32]| xxh3_64(bytemuck::cast_slice(chunk));
-    let digests: Vec<u64> = if vector.len() < PARALLEL_MIN {
-        vector.chunks(CHUNK).map(of_chunk).collect()
-    } else {
-        shared().install(|| vector.par_chunks(CHUNK).map(of_chunk).collect())
+    let digests: Vec<u64> = match shared_for(vector.len()) {
+        None => vector.chunks(CHUNK).map(of_chunk).collect(),
+        Some(cpu) => cpu.install(|| vector.par_chunks(CHUNK).map(of_chunk).collect()),
     };
     xxh3_64(bytemuck::cast_slice(&digests))
 }
@@ -211,14 +239,10 @@ pub fn digest_of_bits(vector: &[f32]) -> u64 {
 /// When the lengths differ.
 pub fn add_into(out: &mut [f32], weight: f32, x: &[f32]) -> bool {
     assert_eq!(out.len(), x.len(), "vectors of one length");
-    if out.len() < PARALLEL_MIN {
-        return add_piece(out, weight, x);
+    match shared_for(out.len()) {
+        None => add_piece(out, weight, x),
+        Some(cpu) => cpu.add_into(out, weight, x),
     }
-    shared().install(|| {
-        let pieces = out.par_chunks_mut(CHUNK).zip(x.par_chunks(CHUNK));
-        // No short cut where one is not finite: all of them are to be added.
-        pieces.map(|(out, x)| add_piece(out, weight, x)).reduce(|| true, |a, b| a & b)
-    })
 }
 
 fn add_piece(out: &mut [f32], weight: f32, x: &[f32]) -> bool {
@@ -234,10 +258,10 @@ fn add_piece(out: &mut [f32], weight: f32, x: &[f32]) -> bool {
 
 /// 0 if all entries are finite, NaN otherwise: `x * 0` is NaN for NaN and for infinities.
 pub(crate) fn nonfinite_mask(x: &[f32]) -> f32 {
-    if x.len() < PARALLEL_MIN {
-        return mask_of_piece(x);
+    match shared_for(x.len()) {
+        None => mask_of_piece(x),
+        Some(cpu) => cpu.nonfinite_mask(x),
     }
-    shared().install(|| x.par_chunks(CHUNK).map(mask_of_piece).sum())
 }
 
 fn mask_of_piece(x: &[f32]) -> f32 {
@@ -267,13 +291,10 @@ fn mask_of_piece(x: &[f32]) -> f32 {
 /// When the lengths differ.
 pub fn piecewise<A: Sync, B: Send>(from: &[A], to: &mut [B], work: impl Fn(&[A], &mut [B]) + Sync) {
     assert_eq!(from.len(), to.len(), "slices of one length");
-    if to.len() < PARALLEL_MIN {
-        return work(from, to);
+    match shared_for(to.len()) {
+        None => work(from, to),
+        Some(cpu) => cpu.piecewise(from, to, work),
     }
-    shared().install(|| {
-        let pieces = from.par_chunks(CHUNK).zip(to.par_chunks_mut(CHUNK));
-        pieces.for_each(|(from, to)| work(from, to));
-    });
 }
 
 /// Combines the elements from `start` on into one chunk of the result.
@@ -411,6 +432,12 @@ impl Element for f16 {
     }
 }
 
+/// That pool, if a light pass over so many elements is the faster for it.
+fn shared_for(length: usize) -> Option<&'static Cpu> {
+    let (least, threads) = LIGHT_MIN;
+    (length >= least).then(shared).filter(|cpu| cpu.pool.current_num_threads() >= threads)
+}
+
 /// The pool that the trainer's folds share.
 pub(crate) fn shared() -> &'static Cpu {
     static SHARED: OnceLock<Cpu> = OnceLock::new();
@@ -432,6 +459,28 @@ mod tests {
             }
         }
         conforms(&cpu, 5, PARALLEL_MIN + CHUNK + 3, 8);
+    }
+
+    #[test]
+    fn a_pass_of_many_threads_does_what_one_does() {
+        let cpu = Cpu::of(4);
+        let length = 3 * CHUNK + 17;
+        let [x, y] = [&messages(2, length, 9)[0], &messages(2, length, 9)[1]].map(Clone::clone);
+        let (mut together, mut alone) = (x.clone(), x.clone());
+        assert!(cpu.add_into(&mut together, 0.5, &y) && add_piece(&mut alone, 0.5, &y));
+        assert_eq!(together, alone);
+        assert_eq!(cpu.nonfinite_mask(&x), 0.0);
+        cpu.piecewise(&x, &mut together, |from, to| to.copy_from_slice(from));
+        assert_eq!(together, x);
+        for bad in [0, CHUNK, length - 1] {
+            let mut spoiled = y.clone();
+            spoiled[bad] = f32::NAN;
+            assert!(cpu.nonfinite_mask(&spoiled).is_nan());
+            let mut sum = x.clone();
+            assert!(!cpu.add_into(&mut sum, 0.5, &spoiled));
+            sum[bad] = alone[bad];
+            assert_eq!(sum, alone, "all others are added");
+        }
     }
 
     proptest! {
