@@ -9,11 +9,12 @@
 //!
 //! What it keeps lies with whoever owns it: `steps` how far the run is, `round` the current round,
 //! `holding` the wait for holders, `recovery` the wait for who may come back, `leaving` whether who
-//! has left is missed, `trust` whose results count, `replan` what is needed for another scheme,
+//! has left is missed, `departing` when who says that it leaves is let go, `trust` whose results count, `replan` what is needed for another scheme,
 //! `active` the current scheme. The [`Engine`] alone sees all of them, and decides.
 
 mod active;
 mod blame;
+mod departing;
 mod folding;
 mod holding;
 mod leaving;
@@ -293,6 +294,7 @@ impl Engine {
         tracing::debug!(now, ?input, "engine");
         let before = out.len();
         self.take(now, input, out)?;
+        self.let_go(now, out)?;
         self.look_at_leaving(now)?;
         for action in out.iter().skip(before) {
             tracing::debug!(?action, "engine");
@@ -334,6 +336,10 @@ impl Engine {
             }
             Input::Left { worker } => {
                 self.roster.left(worker);
+                Ok(())
+            }
+            Input::Leaving { worker } => {
+                self.roster.departs(worker);
                 Ok(())
             }
             Input::Held { worker, step, attempt, digest } => {
@@ -419,6 +425,9 @@ impl Engine {
             self.change(out);
         }
         self.look_at_members(now, out);
+        if self.part_between_steps(begins, now, out) {
+            return Ok(());
+        }
         self.open_round(now, out)
     }
 

@@ -51,6 +51,12 @@ pub enum Input {
         /// Who.
         worker: Worker,
     },
+    /// A worker is to leave, and says so in time: its present task counts if it is finished, and
+    /// [`Action::LetGo`] tells when it is not needed any more. One that goes before that is lost.
+    Leaving {
+        /// Who.
+        worker: Worker,
+    },
     /// A worker holds the whole decoded vector of a step. Where vectors live with the workers, it
     /// can from then on be had of it, no matter who else dies.
     Held {
@@ -279,6 +285,14 @@ pub enum Action {
     Dismiss {
         /// Whom.
         worker: Worker,
+    },
+    /// A worker that leaves, or is [drained](super::Engine::drain), is not needed any more: it may
+    /// end once it has applied what it was sent. It counts as gone from here on.
+    LetGo {
+        /// Whom.
+        worker: Worker,
+        /// Whether it has said that it leaves; else it is drained.
+        leaves: bool,
     },
     /// A worker's parameters differ from the others' after a step.
     Diverged {

@@ -233,6 +233,11 @@ impl OpenSteps {
         }
     }
 
+    /// Whether no step that is decoded is still to be decided.
+    pub(super) fn nothing_is_folded(&self) -> bool {
+        self.waiting.is_empty() && self.fates.is_empty()
+    }
+
     /// Steps that wait for holders.
     pub(super) fn waiting(&self) -> Vec<Step> {
         self.waiting.iter().map(|waiting| waiting.step).collect()

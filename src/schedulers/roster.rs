@@ -41,6 +41,10 @@ pub(super) struct Roster {
     bad_donors: WorkerSet,
     /// Workers that said that they do not come back.
     left: WorkerSet,
+    /// Workers that are there and said that they are about to leave.
+    departing: WorkerSet,
+    /// Workers that are to be done without, whether they are there or not.
+    drained: WorkerSet,
 }
 
 impl Roster {
@@ -51,7 +55,9 @@ impl Roster {
             members: vec![member; workers],
             stale: nobody.clone(),
             bad_donors: nobody.clone(),
-            left: nobody,
+            left: nobody.clone(),
+            departing: nobody.clone(),
+            drained: nobody,
         }
     }
 
@@ -229,8 +235,9 @@ impl Roster {
             .fit()
             .filter(|worker| !self.bad_donors.contains(*worker) && keep(*worker, member(*worker)))
             .collect();
-        // The most recent state leaves the fewest steps to be sent after it.
-        fit.sort_by_key(|worker| std::cmp::Reverse(member(*worker).applied));
+        // Who goes is not kept by it, if it can be helped. The most recent state leaves the fewest
+        // steps to be sent after it.
+        fit.sort_by_key(|worker| (self.goes(*worker), std::cmp::Reverse(member(*worker).applied)));
         fit.first().copied()
     }
 
@@ -245,6 +252,51 @@ impl Roster {
     /// A worker is lost.
     pub(super) fn lost(&mut self, worker: Worker) {
         *self.doing(worker) = WorkerState::Dead;
+        self.departing.remove(worker);
+    }
+
+    /// A worker is about to leave.
+    pub(super) fn departs(&mut self, worker: Worker) {
+        if *self.doing(worker) != WorkerState::Dead {
+            self.departing.insert(worker);
+        }
+    }
+
+    /// Whether a worker has said that it is about to leave.
+    pub(super) fn is_departing(&self, worker: Worker) -> bool {
+        self.departing.contains(worker)
+    }
+
+    /// These workers alone are to be done without.
+    pub(super) fn drain(&mut self, workers: WorkerSet) {
+        self.drained = workers;
+    }
+
+    pub(super) fn drained(&self) -> &WorkerSet {
+        &self.drained
+    }
+
+    fn goes(&self, worker: Worker) -> bool {
+        self.departing.contains(worker) || self.drained.contains(worker)
+    }
+
+    /// Workers that are there and about to leave, or are to be done without.
+    pub(super) fn going(&self) -> WorkerSet {
+        let mut going = self.departing.clone();
+        going.unite(&self.drained);
+        let there = |worker: &Worker| self.members[worker.index()].doing != WorkerState::Dead;
+        WorkerSet::of(self.members.len(), going.iter().filter(there))
+    }
+
+    /// Whether anybody goes, or may.
+    pub(super) fn any_goes(&self) -> bool {
+        !self.departing.is_empty() || !self.drained.is_empty()
+    }
+
+    /// Who can come to hold a decoded vector, and stays.
+    pub(super) fn staying(&self) -> WorkerSet {
+        let stays = self.fit().filter(|worker| !self.goes(*worker));
+        WorkerSet::of(self.members.len(), stays)
     }
 
     /// A worker does not come back, once it is lost.

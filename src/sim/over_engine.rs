@@ -321,6 +321,7 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
             | Action::Replanned { .. }
             | Action::Skip { .. }
             | Action::Dismiss { .. }
+            | Action::LetGo { .. }
             | Action::Diverged { .. }
             | Action::Resync { .. }
             | Action::Restore { .. }

@@ -20,7 +20,7 @@ pub use owned::{OwnedEvent, ProvideRequest};
 use crate::gpu::Vector;
 use crate::ids::{Part, Step, Task, Worker};
 use crate::transport::{
-    Cancel, Closer, Decoded, Dismissal, FailedUnit, Link, Notice, Order, Parting, Received,
+    Cancel, Closer, Decoded, Dismissal, FailedUnit, LET_GO, Link, Notice, Order, Parting, Received,
     RunFacts, TaskSpent,
 };
 use std::collections::VecDeque;
@@ -465,6 +465,10 @@ impl<V: Vector> Aggregator<V> {
                 self.next = state.next;
                 self.at_hand = Some(AtHand::State);
                 Some(OwnedEvent::Resync(state))
+            }
+            Order::Dismiss(Dismissal::LetGo) => {
+                self.over = Some(LET_GO.into());
+                Some(OwnedEvent::Over)
             }
             Order::Dismiss(Dismissal::Replaced) => return Err(AggregatorError::Replaced),
             Order::Dismiss(Dismissal::Refused { reason } | Dismissal::GivenUp { reason }) => {

@@ -145,7 +145,13 @@ pub enum Dismissal {
         /// Why.
         reason: String,
     },
+    /// It has said that it leaves, and is not needed any more: once it has done its orders it may
+    /// end.
+    LetGo,
 }
+
+/// Why a run is over for a worker that was [let go](Dismissal::LetGo).
+pub(crate) const LET_GO: &str = "this worker has left it, as it said";
 
 /// What a worker has spent on a task, finished or not.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -34,6 +34,8 @@ struct Place {
     sent: u64,
     /// Could not get a step, and does nothing before it has taken over a state.
     stuck: bool,
+    /// Has said that it leaves.
+    departs: bool,
     /// What is wrong with its parameters, by model; nothing where that is not told.
     drift: BTreeMap<u64, u64>,
     orders: VecDeque<Order>,
@@ -86,6 +88,10 @@ struct Mishaps {
     silent_after: Option<usize>,
     /// Another scheme may be chosen at any time.
     switches: bool,
+    /// So many say that they leave.
+    leaves: usize,
+    /// Workers are drained, and let in again.
+    drains: bool,
 }
 
 impl Mishaps {
@@ -101,6 +107,8 @@ impl Mishaps {
         own: false,
         silent_after: None,
         switches: false,
+        leaves: 0,
+        drains: false,
     };
 }
 
@@ -156,6 +164,9 @@ struct Chaos<'a> {
     happened: usize,
     finished: bool,
     replanned: usize,
+    drained: WorkerSet,
+    /// A round is open.
+    in_round: bool,
     plan: Plan,
     choices: &'a [u16],
     turn: usize,
@@ -500,6 +511,7 @@ impl Chaos<'_> {
             }
             Action::Replanned { members, .. } => self.check_plan(&members),
             Action::Switched { step } => self.check_switch(step),
+            Action::LetGo { worker, leaves } => self.let_go(worker, leaves),
             Action::Dismiss { worker } => panic!("{worker} has refused no state"),
             Action::Finish => self.finished = true,
         }
@@ -509,12 +521,92 @@ impl Chaos<'_> {
         let living = self.living();
         assert!(members.iter().all(|member| living.contains(&member)), "for who is there");
         assert!(members.len() >= self.mishaps.fewest.max(1), "for enough of them");
-        // Who is there and left out has not got the run's state yet.
-        let left_out = living.iter().filter(|worker| !members.contains(**worker));
+        // Who is there and left out has not got the run's state yet, or goes.
+        let goes =
+            |worker: Worker| self.places[worker.index()].departs || self.drained.contains(worker);
+        let left_out =
+            living.iter().filter(|worker| !members.contains(**worker) && !goes(**worker));
         for place in left_out.map(|worker| &self.places[worker.index()]) {
             assert!(place.stuck || place.state != Some(self.decided), "fit, and left out");
         }
+        let stays = |worker: &&Worker| !goes(**worker) && self.is_fit(&self.places[worker.index()]);
+        let enough = living.iter().filter(stays).count() >= self.mishaps.fewest;
+        assert!(!enough || !members.iter().any(goes), "{members:?} without those that go");
         self.replanned += 1;
+    }
+
+    /// The plan changes between rounds, and where one cannot close.
+    fn check_when(&mut self, input: Input, actions: &[Action]) {
+        let may_block = matches!(
+            input,
+            Input::Lost { .. }
+                | Input::Joined { .. }
+                | Input::Synced { .. }
+                | Input::ResultNotFinite { .. }
+                | Input::Done { finite: false, .. }
+                | Input::Tick
+        );
+        let mut may_change = may_block || !self.in_round;
+        for action in actions {
+            match action {
+                Action::Compute { .. } => self.in_round = true,
+                // Those that are left may not be enough for the round that opens next.
+                Action::Close(_) => (self.in_round, may_change) = (false, true),
+                Action::Replanned { .. } => assert!(may_change, "{input:?}: {actions:?}"),
+                _ => {}
+            }
+        }
+    }
+
+    /// Nothing undecided needs what it has, and nobody takes over its state.
+    fn let_go(&mut self, worker: Worker, leaves: bool) {
+        let place = &self.places[worker.index()];
+        if place.dead {
+            // It is not known yet.
+            let lost =
+                |told: &Input| matches!(told, Input::Lost { worker: of, .. } if *of == worker);
+            return assert!(self.told.iter().any(lost), "{worker} is there");
+        }
+        assert!(place.departs == leaves, "{worker} leaves");
+        assert!(leaves || self.drained.contains(worker), "{worker} is drained");
+        let gives =
+            |event: &Event| matches!(event, Event::State { from, .. } if *from == Some(worker));
+        assert!(!self.pool.iter().any(gives), "nobody takes over the state of {worker}");
+        let is_of_it = |sum: &Waiting| !sum.broken && sum.made_by.contains(worker);
+        assert!(!self.waiting.values().any(is_of_it), "no sum of its results waits for holders");
+        self.pool.retain(|event| match event {
+            Event::Input(Input::Late { worker: of, .. } | Input::Held { worker: of, .. }) => {
+                *of != worker
+            }
+            Event::State { needy, .. } => *needy != worker,
+            Event::Input(_) => true,
+        });
+        let place = self.place(worker);
+        let (state, drift) = (place.state, place.drift.clone());
+        *place = Place { dead: true, state, drift, ..Place::default() };
+        self.sums.retain(|(_, of), _| *of != worker);
+        self.renewed.insert(worker);
+        // It hangs up.
+        self.told.push(Input::Lost { worker, kept: true });
+    }
+
+    /// Some are to be done without from now on, and others no more.
+    fn drain(&mut self) {
+        let all = self.places.len();
+        let mut asked = WorkerSet::empty(all);
+        for _ in 0..self.choose(3) {
+            asked.insert(Worker(self.choose(all) as u32));
+        }
+        match self.driver.engine.drain(asked.clone()) {
+            Ok(()) => self.drained = asked,
+            Err(refused) => {
+                let new = |worker: &Worker| !self.drained.contains(*worker);
+                assert!(refused.iter().eq(asked.iter().filter(new)), "those alone are refused");
+                let before = &self.drained;
+                let still = asked.iter().filter(|worker| before.contains(*worker));
+                self.drained = WorkerSet::of(all, still);
+            }
+        }
     }
 
     fn check_switch(&self, step: Step) {
@@ -588,6 +680,12 @@ impl Chaos<'_> {
             && self.choose(8) == 0
         {
             return Some(Input::StateOverdue { worker, from });
+        }
+        if self.mishaps.leaves > 0 && !living.is_empty() && self.choose(24) == 0 {
+            self.mishaps.leaves -= 1;
+            let worker = living[self.choose(living.len())];
+            self.place(worker).departs = true;
+            return Some(Input::Leaving { worker });
         }
         if self.finished || living.is_empty() || self.choose(24) > 0 {
             return None;
@@ -884,13 +982,28 @@ impl Chaos<'_> {
                 let text = SWITCHED_TO[self.choose(SWITCHED_TO.len())];
                 self.driver.engine.switch(text.parse().unwrap());
             }
+            if self.mishaps.drains && self.choose(20) == 0 {
+                self.drain();
+            }
             let Some(input) = self.next() else { return Ok(()) };
             // Nobody may be waited for after it.
             if matches!(input, Input::Tick | Input::Left { .. }) {
                 self.costs.clear();
             }
-            match self.driver.give(input) {
-                Ok(actions) => actions.into_iter().for_each(|action| self.act(action)),
+            let mut actions = Vec::new();
+            let handled = self.driver.engine.handle(self.driver.now, input, &mut actions);
+            self.check_when(input, &actions);
+            // Of a run that has ended nothing is done any more; but who was let go is not there.
+            actions.retain(|action| handled.is_ok() || matches!(action, Action::LetGo { .. }));
+            let is_over = handled.is_err();
+            for action in actions {
+                match action {
+                    Action::LetGo { worker, .. } if is_over => self.place(worker).dead = true,
+                    action => self.act(action),
+                }
+            }
+            match handled {
+                Ok(()) => {}
                 Err(error) => {
                     let dead = self.dead();
                     let may = self.may_end(&error, input);
@@ -1015,6 +1128,8 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         happened: 0,
         finished: false,
         replanned: 0,
+        drained: WorkerSet::empty(workers),
+        in_round: false,
         plan,
         choices,
         turn: 0,
@@ -1128,6 +1243,34 @@ proptest! {
             mishaps,
             &choices,
         );
+    }
+
+    /// Who leaves with notice, or is drained, takes nothing along that is needed.
+    #[test]
+    fn workers_that_leave_and_are_drained_end_well(
+        scheme in prop::sample::select(&SCHEMES[..]),
+        workers in 1usize..7,
+        (micro_steps, log_steps, deaths, leaves) in (1u64..4, 1u64..6, 0usize..4, 0usize..6),
+        (tree, tasks, returns, kept, patient, restores, drains) in
+            any::<(bool, bool, bool, bool, bool, bool, bool)>(),
+        (fewest, settle_seconds) in (0usize..4, prop::sample::select(&SETTLES[..])),
+        choices in prop::collection::vec(0u16..1000, 1..200),
+    ) {
+        let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
+        let return_seconds = if patient { 10.0 } else { 0.0 };
+        let mishaps =
+            Mishaps { tasks, deaths, returns, kept, fewest, leaves, drains, ..Mishaps::NONE };
+        let config = Config {
+            micro_steps,
+            reduce,
+            log_steps,
+            return_seconds,
+            settle_seconds,
+            restores,
+            max_wait_seconds: 1e4,
+            ..CONFIG
+        };
+        random_run(scheme, workers, config, mishaps, &choices);
     }
 
     /// Whatever scheme is chosen whenever: it is taken between steps, and nothing goes wrong with

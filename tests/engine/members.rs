@@ -2,7 +2,7 @@
 
 use super::{CONFIG, Config, Driver, applies, assigned};
 use codedgrad::codes::SchemeSpec;
-use codedgrad::ids::{Step, Worker};
+use codedgrad::ids::{Step, Worker, WorkerSet};
 use codedgrad::schedulers::{Action, EngineError, Input, Planned};
 
 const UNITS: u32 = 12;
@@ -133,4 +133,111 @@ fn with_fewer_than_the_least_a_return_is_waited_for() {
     driver.lost(2);
     let error = driver.at(70.0).give(Input::Tick).unwrap_err();
     assert!(matches!(&error, EngineError::TooManyLost { dead, .. } if dead.len() == 2), "{error}");
+}
+
+impl Driver {
+    fn leaving(&mut self, worker: u32) -> Vec<Action> {
+        self.give(Input::Leaving { worker: Worker(worker) }).unwrap()
+    }
+}
+
+/// Who is let go by these actions, and who of them leaves.
+fn let_go(actions: &[Action]) -> Vec<(u32, bool)> {
+    let gone = actions.iter().filter_map(|action| match action {
+        Action::LetGo { worker, leaves } => Some((worker.0, *leaves)),
+        _ => None,
+    });
+    gone.collect()
+}
+
+fn restarts(actions: &[Action]) -> usize {
+    actions.iter().filter(|action| matches!(action, Action::Restart { .. })).count()
+}
+
+#[test]
+fn who_leaves_finishes_its_task_and_no_round_begins_again() {
+    let (mut driver, begun) = begin("uncoded", 3, (2, 10.0), &[]);
+    assert!(driver.at(0.5).leaving(1).is_empty(), "its task is awaited");
+    let next = driver.at(1.0).decides(begun);
+    assert_eq!((planned(&next), assigned(&next)), (Some(vec![0, 2]), vec![0, 2]));
+    assert_eq!((let_go(&next), applies(&next).len()), (vec![(1, true)], 3), "after its last step");
+    // Nothing of it is undecided: what begins again has not begun.
+    assert!(driver.lost(1).is_empty() && driver.engine.is_gone(Worker(1)));
+    driver.at(2.0).decides(next);
+}
+
+#[test]
+fn who_leaves_goes_on_where_it_is_needed() {
+    let (mut driver, begun) = begin("uncoded", 3, (2, 10.0), &[2]);
+    driver.at(0.5).leaving(1);
+    let next = driver.at(1.0).decides(begun);
+    assert_eq!((planned(&next), assigned(&next), let_go(&next)), (None, vec![0, 1], vec![]));
+    let joined = driver.at(1.5).joined(2, Some(Step(1)));
+    assert_eq!((applies(&joined), let_go(&joined)), (vec![], vec![]));
+    let next = driver.at(2.0).decides(next);
+    assert_eq!((planned(&next), let_go(&next)), (Some(vec![0, 2]), vec![(1, true)]));
+}
+
+#[test]
+fn who_gives_its_state_is_kept_until_it_has() {
+    let (mut driver, begun) = begin("uncoded", 2, (1, 10.0), &[1]);
+    let joined = driver.at(0.5).joined(1, None);
+    assert!(joined.contains(&Action::Resync { worker: Worker(1), from: Worker(0) }));
+    driver.leaving(0);
+    let next = driver.at(1.0).decides(begun);
+    assert_eq!((planned(&next), let_go(&next)), (None, vec![]), "it is the only one");
+    driver.give(Input::Synced { worker: Worker(1), next: Step(1) }).unwrap();
+    let next = driver.at(2.0).decides(next);
+    assert_eq!((planned(&next), let_go(&next)), (Some(vec![1]), vec![(0, true)]));
+}
+
+#[test]
+fn without_a_least_who_leaves_is_missing_from_the_next_step_on() {
+    let (mut driver, begun) = Driver::new("groups:s=1", 4, STEPS, CONFIG);
+    driver.leaving(1);
+    let next = driver.at(1.0).decides(begun);
+    assert_eq!((let_go(&next), assigned(&next).contains(&1)), (vec![(1, true)], false));
+    let next = driver.at(2.0).decides(next);
+    assert_eq!((restarts(&next), driver.engine.has_left(Worker(1))), (0, true));
+}
+
+#[test]
+fn a_run_ends_at_once_if_nobody_takes_over_from_who_leaves() {
+    let (mut driver, begun) = Driver::new("uncoded", 2, STEPS, CONFIG);
+    driver.leaving(1);
+    let next = driver.at(1.0).decides(begun);
+    assert_eq!(let_go(&next), [(1, true)]);
+    driver.applied(0, 0, 7);
+    let error = driver.at(9.0).give(Input::Tick).unwrap_err();
+    assert!(matches!(error, EngineError::Left { .. }), "{error}");
+    // All of them together have ended it.
+    let (mut driver, begun) = Driver::new("uncoded", 2, STEPS, CONFIG);
+    (driver.leaving(0), driver.leaving(1));
+    let last = driver.at(1.0).decides(begun);
+    assert_eq!((let_go(&last).len(), last.last()), (2, Some(&Action::Finish)));
+    assert!(driver.engine.is_ended_by_workers());
+}
+
+#[test]
+fn who_is_drained_is_let_in_again_and_a_drain_too_many_is_refused() {
+    let set = |workers: &[u32]| WorkerSet::of(4, workers.iter().copied().map(Worker));
+    let (mut driver, begun) = begin("uncoded", 4, (2, 10.0), &[3]);
+    assert_eq!(driver.engine.drain(set(&[1])), Ok(()));
+    let next = driver.at(1.0).decides(begun);
+    assert_eq!((planned(&next), let_go(&next)), (Some(vec![0, 2]), vec![(1, false)]));
+    driver.lost(1);
+    assert_eq!(driver.engine.drain(set(&[1, 2])), Err(set(&[2])), "two are needed");
+    // One that comes all the same has no part.
+    let came = driver.at(1.5).joined(1, Some(Step(1)));
+    assert_eq!((assigned(&came), let_go(&came)), (vec![], vec![(1, false)]));
+    assert_eq!(driver.engine.drain(set(&[])), Ok(()));
+    driver.at(1.6).joined(1, Some(Step(1)));
+    let next = driver.at(2.0).decides(next);
+    assert_eq!(planned(&next), Some(vec![0, 1, 2]));
+    // Without a least the scheme says who can be done without.
+    let (mut driver, begun) = Driver::new("groups:s=1", 4, STEPS, CONFIG);
+    assert_eq!(driver.engine.drain(set(&[0])), Ok(()));
+    assert_eq!(driver.engine.drain(set(&[0, 1])), Err(set(&[1])), "they have the same samples");
+    let next = driver.at(1.0).decides(begun);
+    assert_eq!((let_go(&next), assigned(&next)), (vec![(0, false)], vec![1, 2, 3]));
 }

@@ -2,8 +2,9 @@
 //!
 //! A run that may be made by fewer workers than it has seats for
 //! ([`Limits::min_workers`](crate::run::Limits::min_workers)) is planned for those who are fit: who
-//! is there, has the current state and takes over none. The engine tells a [`PlanMembers`] who is
-//! lost and which rounds open, and asks it before each round whether to plan again.
+//! is there, has the current state, takes over none and is not about to go. The engine tells a
+//! [`PlanMembers`] who is lost and which rounds open, and asks it before each round whether to plan
+//! again.
 
 use crate::ids::{Worker, WorkerSet};
 
@@ -14,6 +15,8 @@ pub(super) struct Seats<'a> {
     pub(super) members: &'a WorkerSet,
     /// Who could take part.
     pub(super) fit: &'a WorkerSet,
+    /// Who is about to leave, or to be taken out.
+    pub(super) going: &'a WorkerSet,
     /// With fewer than these the plan stays as it is.
     pub(super) least: usize,
     /// Seconds for which a lost member is kept, since a supervisor may start it again.
@@ -55,13 +58,20 @@ impl PlanMembers {
         self.rounds = 0;
     }
 
-    /// Whether the next round is to be planned for those who are fit: somebody is new among them,
-    /// or a member is lost for longer than it is kept.
+    /// Whether the next round is to be planned for those who are fit: somebody is new among them, a
+    /// member goes, or is lost for longer than it is kept.
     pub(super) fn changes(&self, now: f64, seats: Seats<'_>) -> bool {
-        let Seats { members, fit, least, settle_seconds, delay } = seats;
+        let Seats { members, fit, going, least, settle_seconds, delay } = seats;
+        if fit.len() < least {
+            return false;
+        }
+        // Who goes has little time.
+        if members.iter().any(|worker| going.contains(worker)) {
+            return true;
+        }
         // Jobs that begin again cost the rounds that they had: a worker that comes and goes must
         // not keep them from ever being decided.
-        if fit.len() < least || delay > 0 && self.rounds <= delay {
+        if delay > 0 && self.rounds <= delay {
             return false;
         }
         let overdue = |worker: Worker| {
@@ -88,8 +98,9 @@ mod tests {
         membership.opened(&set(&[0, 1, 2, 3]));
         membership.lost(Worker(3), 5.0);
         membership.lost(Worker(3), 9.0);
-        let (members, fit) = (&set(members), &set(fit));
-        membership.changes(now, Seats { members, fit, least: 2, settle_seconds: 10.0, delay })
+        let (members, fit, going) = (&set(members), &set(fit), &set(&[]));
+        let settle_seconds = 10.0;
+        membership.changes(now, Seats { members, fit, going, least: 2, settle_seconds, delay })
     }
 
     #[test]
@@ -109,8 +120,8 @@ mod tests {
         membership.lost(Worker(3), 5.0);
         membership.opened(&set(&[0, 3]));
         membership.lost(Worker(3), 20.0);
-        let (members, fit) = (&set(&[0, 1, 3]), &set(&[0, 1]));
-        let seats = Seats { members, fit, least: 2, settle_seconds: 10.0, delay: 0 };
+        let (members, fit, going) = (&set(&[0, 1, 3]), &set(&[0, 1]), &set(&[]));
+        let seats = Seats { members, fit, going, least: 2, settle_seconds: 10.0, delay: 0 };
         assert!(!membership.changes(29.0, seats), "it was fit in between");
     }
 
@@ -122,8 +133,8 @@ mod tests {
 
     #[test]
     fn jobs_over_rounds_come_to_their_end_first() {
-        let (members, fit) = (&set(&[0, 1]), &set(&[0, 1, 2]));
-        let seats = Seats { members, fit, least: 2, settle_seconds: 10.0, delay: 2 };
+        let (members, fit, going) = (&set(&[0, 1]), &set(&[0, 1, 2]), &set(&[3]));
+        let seats = Seats { members, fit, going, least: 2, settle_seconds: 10.0, delay: 2 };
         let mut membership = PlanMembers::new(WORKERS);
         membership.planned();
         for round in 0..3 {
@@ -131,5 +142,18 @@ mod tests {
             membership.opened(fit);
         }
         assert!(membership.changes(1.0, seats));
+    }
+
+    #[test]
+    fn who_goes_is_planned_without_at_once_if_enough_are_left() {
+        let (members, going) = (&set(&[0, 1, 2]), &set(&[2]));
+        let membership = PlanMembers::new(WORKERS);
+        let changes = |fit: &[u32]| {
+            let (fit, settle_seconds) = (&set(fit), 10.0);
+            let seats = Seats { members, fit, going, least: 2, settle_seconds, delay: 3 };
+            membership.changes(1.0, seats)
+        };
+        assert!(changes(&[0, 1]), "whatever is under way begins again");
+        assert!(!changes(&[1]), "it goes on with its part");
     }
 }

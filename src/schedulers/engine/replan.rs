@@ -146,11 +146,16 @@ impl Engine {
 
     /// Whether there are as many fit workers as the run may be planned for.
     pub(super) fn has_enough(&self) -> bool {
-        self.least().is_some_and(|least| self.roster.counted().len() >= least)
+        self.are_enough(&self.roster.counted())
+    }
+
+    /// Whether the run may be planned for so many.
+    pub(super) fn are_enough(&self, workers: &WorkerSet) -> bool {
+        self.least().is_some_and(|least| workers.len() >= least)
     }
 
     /// With how few workers the run may be planned, if not always with all.
-    fn least(&self) -> Option<usize> {
+    pub(super) fn least(&self) -> Option<usize> {
         self.config.limits.min_workers.map(|least| least.max(1))
     }
 
@@ -164,45 +169,48 @@ impl Engine {
 
     /// Begins again with those that are fit; false if that may not or cannot be.
     pub(super) fn narrow(&mut self, now: f64, out: &mut Vec<Action>) -> Result<bool, EngineError> {
-        let narrowed = self.has_enough() && self.replan(out);
+        let staying = self.roster.staying();
+        // Who goes helps to the end where it must.
+        let members = if self.are_enough(&staying) { staying } else { self.roster.counted() };
+        let narrowed = self.are_enough(&members) && self.replan(&members, out);
         if narrowed {
             self.begin_again(now, out)?;
         }
         Ok(narrowed)
     }
 
-    /// Before a round opens: plans for those that are new, too, and without those that are lost for
-    /// long.
+    /// Before a round opens: plans for those that are new, too, and without those that go or are
+    /// lost for long.
     pub(super) fn look_at_members(&mut self, now: f64, out: &mut Vec<Action>) {
         let Some(least) = self.least() else { return };
-        let fit = self.roster.counted();
+        let fit = self.roster.staying();
         let seats = Seats {
             members: &self.members(),
             fit: &fit,
+            going: &self.roster.going(),
             least,
             settle_seconds: self.config.limits.settle_seconds,
             delay: self.scheme.facts().delay,
         };
         // Shares of two plans cannot be added up: what is under way begins again.
-        if self.replanning.membership.changes(now, seats) && self.replan(out) {
+        if self.replanning.membership.changes(now, seats) && self.replan(&fit, out) {
             self.forget_undecided(out);
         }
-        self.replanning.membership.opened(&fit);
+        self.replanning.membership.opened(&self.roster.counted());
     }
 
     /// For whom the run is planned.
-    fn members(&self) -> WorkerSet {
+    pub(super) fn members(&self) -> WorkerSet {
         let workers = self.scheme.facts().workers;
         self.scheme.members().unwrap_or_else(|| WorkerSet::full(workers))
     }
 
-    /// Plans for those that are fit, if there is a plan for them.
-    fn replan(&mut self, out: &mut Vec<Action>) -> bool {
-        let members = self.roster.counted();
-        let is_planned = self.plan_for(&members);
+    /// Plans for these, if there is a plan for them.
+    fn replan(&mut self, members: &WorkerSet, out: &mut Vec<Action>) -> bool {
+        let is_planned = self.plan_for(members);
         if is_planned {
             let Replanning { text, misfit, .. } = &self.replanning;
-            let (scheme, misfit) = (text.clone(), misfit.clone());
+            let (members, scheme, misfit) = (members.clone(), text.clone(), misfit.clone());
             out.push(Action::Replanned { members, scheme, misfit });
         }
         is_planned

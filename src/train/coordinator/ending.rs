@@ -56,6 +56,20 @@ impl<T: Transport> Coordinator<T> {
         self.gone(worker)
     }
 
+    /// A worker that leaves, or is drained, is not needed any more.
+    pub(super) fn let_go(
+        &mut self,
+        worker: Worker,
+        leaves: bool,
+        observer: &mut dyn Observer<T::Vector>,
+    ) {
+        self.tell(Happening::LetGo { worker, leaves }, observer);
+        self.transport.send(worker, Order::Dismiss(Dismissal::LetGo));
+        self.replicas.lost(worker);
+        // The engine knows it, and was the first to.
+        self.gone(worker);
+    }
+
     /// A worker drops what is waited for, unasked: nothing more is to be expected of it.
     pub(super) fn give_up(
         &mut self,

@@ -50,6 +50,13 @@ pub enum Happening {
         /// Why, in its words.
         reason: String,
     },
+    /// A worker that has said that it leaves, or is to be done without, is not needed any more.
+    LetGo {
+        /// Who.
+        worker: Worker,
+        /// Whether it leaves.
+        leaves: bool,
+    },
     /// A worker is sent away, for no state of the run is any good for it.
     SentAway {
         /// Who.
@@ -143,7 +150,8 @@ impl Happening {
         match self {
             Self::Joined { .. } => "join",
             Self::Lost { .. } => "lost",
-            Self::Left { .. } => "left",
+            Self::Left { .. } | Self::LetGo { leaves: true, .. } => "left",
+            Self::LetGo { leaves: false, .. } => "drained",
             Self::Erased { .. } => "erased",
             Self::Missed { .. }
             | Self::Resynced { .. }
@@ -165,6 +173,7 @@ impl Happening {
             Self::Joined { worker, .. }
             | Self::Lost { worker, .. }
             | Self::Left { worker, .. }
+            | Self::LetGo { worker, .. }
             | Self::SentAway { worker, .. }
             | Self::Erased { worker, .. }
             | Self::Missed { worker }
@@ -200,6 +209,10 @@ impl fmt::Display for Happening {
             Self::Joined { again: false, .. } => f.write_str("is there"),
             Self::Lost { reason, .. } => write!(f, "lost: {reason}"),
             Self::Left { reason, .. } => write!(f, "has left the run: {reason}"),
+            Self::LetGo { leaves: true, .. } => f.write_str("has left the run, as it said"),
+            Self::LetGo { leaves: false, .. } => {
+                f.write_str("is taken out of the run, as the file `drain` says")
+            }
             Self::SentAway { reason, .. } => write!(f, "is sent away: {reason}"),
             Self::Erased { why, .. } => f.write_str(match why {
                 Erasure::NotFinite => "its message is not finite and was erased",

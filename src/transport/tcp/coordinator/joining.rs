@@ -13,7 +13,7 @@ use super::comparing::Outside;
 use crate::ids::{Step, Worker};
 use crate::transport::exchange::CoordinatorEvent;
 use crate::transport::wire::{FromWorker, ToWorker, Welcome};
-use crate::transport::{Disagreement, Dismissal, Notice, RunFacts};
+use crate::transport::{Disagreement, Dismissal, LET_GO, Notice, RunFacts};
 use std::collections::BTreeSet;
 use tokio::time::Instant;
 use tracing::{Instrument, info_span};
@@ -255,6 +255,10 @@ impl CoordinatorNode {
                 (ToWorker::Replaced {}, "another process has taken its place".to_owned())
             }
             Dismissal::GivenUp { reason } => return self.lose(worker, reason),
+            // It hangs up itself, when it has applied what is on its way to it.
+            Dismissal::LetGo => {
+                return self.members.tell(worker, &ToWorker::Stop { why: LET_GO.into() });
+            }
             Dismissal::Refused { reason } => {
                 (ToWorker::Refused { reason: reason.clone(), again: false }, reason.clone())
             }

@@ -1,0 +1,147 @@
+//! Workers that leave with notice, or are to be done without: until when they are needed.
+//!
+//! A worker that is about to go finishes its task, and what it holds stays until what is made of it
+//! is decided. Where the run may be planned for fewer, the plan that opens the next round is without
+//! it, if those that stay are enough, and it is let go as soon as it is idle and nobody takes over
+//! its state. Where all workers make the run, it is let go between two steps and is missing from
+//! then on like one that is lost.
+
+use super::super::events::{Action, EngineError};
+use super::super::roster::WorkerState;
+use super::{Engine, Phase};
+use crate::codes::sequential::Outlook;
+use crate::ids::{Worker, WorkerSet};
+
+impl Engine {
+    /// Does without these workers from the next step on, and lets those in again that were done
+    /// without before; it is carried out where the run can go on without all of them. Whoever is
+    /// there of them is let go ([`Action::LetGo`]); to let it in again, tell that it has joined.
+    ///
+    /// # Errors
+    /// Those of them that are not done without, where the run could not go on: the others stay as
+    /// they are.
+    ///
+    /// ```
+    /// use codedgrad::codes::SchemeSpec;
+    /// use codedgrad::ids::{Worker, WorkerSet};
+    /// use codedgrad::run::{RunConfig, Shape};
+    /// use codedgrad::schedulers::Engine;
+    /// let groups = "groups:s=1".parse::<SchemeSpec>()?.scheme(4, 4, 0..9)?;
+    /// let mut engine = Engine::new(groups, RunConfig::new(Shape::new(4, 4), 1000, 9), 0)?;
+    /// let of = |workers: &[u32]| WorkerSet::of(4, workers.iter().copied().map(Worker));
+    /// assert_eq!(engine.drain(of(&[2])), Ok(()));
+    /// assert_eq!(engine.drain(of(&[2, 3])), Err(of(&[3])), "they have the same samples");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn drain(&mut self, workers: WorkerSet) -> Result<(), WorkerSet> {
+        let (all, before) = (workers.capacity(), self.roster.drained().clone());
+        let others = WorkerSet::of(all, workers.iter().filter(|worker| !before.contains(*worker)));
+        if others.is_empty() || self.bears(&workers) {
+            self.roster.drain(workers);
+            return Ok(());
+        }
+        let still = workers.iter().filter(|worker| before.contains(*worker));
+        self.roster.drain(WorkerSet::of(all, still));
+        Err(others)
+    }
+
+    /// Whether the run goes on without these, and those that are lost or about to leave.
+    fn bears(&self, drained: &WorkerSet) -> bool {
+        if self.least().is_some() {
+            let fit = self.roster.counted();
+            let stays =
+                |worker: &Worker| !drained.contains(*worker) && !self.roster.is_departing(*worker);
+            return self.are_enough(&WorkerSet::of(fit.capacity(), fit.iter().filter(stays)));
+        }
+        let mut missing = self.roster.dead();
+        missing.unite(&self.roster.going());
+        missing.unite(drained);
+        self.tolerates(&missing)
+    }
+
+    /// Whether steps that begin can be computed without these.
+    fn tolerates(&self, missing: &WorkerSet) -> bool {
+        let facts = self.scheme.facts();
+        // Of what is under way over several rounds it depends who is missing when.
+        let admitted = facts.delay == 0
+            && missing.len() < missing.capacity()
+            && !matches!(self.scheme.outlook(missing), Outlook::Blocked { .. });
+        missing.len() <= facts.tolerance || admitted
+    }
+
+    /// Before a round opens, in a run that is always made by all: lets go who is about to leave or
+    /// to be taken out, unless results of a step under way are in the sums that they hold. Whether
+    /// that has ended the run.
+    pub(super) fn part_between_steps(
+        &mut self,
+        begins: bool,
+        now: f64,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        if !self.roster.any_goes() || self.least().is_some() {
+            return false;
+        }
+        if self.config.jobs.micro_steps > 1 && !begins {
+            return false;
+        }
+        let (going, mut missing) = (self.roster.going(), self.roster.dead());
+        let leaves = |worker: &Worker| self.roster.is_departing(*worker);
+        let mut parting = WorkerSet::of(going.capacity(), going.iter().filter(leaves));
+        missing.unite(&parting);
+        for worker in going.iter().filter(|worker| !leaves(worker)) {
+            // Somebody may have been lost since it was asked for.
+            let mut without = missing.clone();
+            without.insert(worker);
+            if self.tolerates(&without) {
+                missing = without;
+                parting.insert(worker);
+            }
+        }
+        for worker in going.iter().filter(|worker| !self.roster.waiting_for(*worker).is_empty()) {
+            parting.remove(worker);
+        }
+        if parting.is_empty() {
+            return false;
+        }
+        // Its results of jobs that take several rounds go with it.
+        if self.scheme.facts().delay > 0 {
+            self.forget_undecided(out);
+        }
+        for worker in parting.iter() {
+            if self.roster.is_departing(worker) {
+                self.roster.left(worker);
+            }
+            self.part(worker, now, out);
+        }
+        self.ends_by_leaving(out)
+    }
+
+    /// Lets go who is about to leave or to be taken out, and has no part in the plan.
+    pub(super) fn let_go(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        // Until a sum is decided it may be one of two that hold it.
+        let can_go = self.phase == Phase::Collecting && self.open_steps.nothing_is_folded();
+        if !self.roster.any_goes() || !can_go || !self.are_enough(&self.roster.staying()) {
+            return Ok(());
+        }
+        let (members, mut any) = (self.members(), false);
+        for worker in self.roster.going().iter().filter(|worker| !members.contains(*worker)) {
+            let idle = *self.roster.doing(worker) == WorkerState::Nothing;
+            if idle && self.roster.waiting_for(worker).is_empty() {
+                self.part(worker, now, out);
+                any = true;
+            }
+        }
+        if any { self.try_close(now, out) } else { Ok(()) }
+    }
+
+    /// A worker goes, of which nothing more is needed.
+    fn part(&mut self, worker: Worker, now: f64, out: &mut Vec<Action>) {
+        let leaves = self.roster.is_departing(worker);
+        self.roster.lost(worker);
+        self.replanning.membership.lost(worker, now);
+        self.trust.agreement.excuse(worker, None);
+        self.given.retain(|(holder, _), _| *holder != worker);
+        self.open_steps.forget_worker(worker);
+        out.push(Action::LetGo { worker, leaves });
+    }
+}
