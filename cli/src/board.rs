@@ -197,7 +197,7 @@ impl Board {
 
     /// Something has happened.
     pub(crate) fn happened(&self, happened: &Happened) {
-        match happened.what.worker() {
+        match happened.what.worker().filter(|_| happened.what.is_fault()) {
             Some(worker) => self.fault(worker, &happened.what.to_string()),
             None if matches!(happened.what, Happening::Stuck { .. }) => {
                 lock(&self.open).stuck += 1;

@@ -72,6 +72,9 @@ impl FaultLine {
     /// What has happened to a worker, if it was one.
     pub(crate) fn of(run: usize, happened: &Happened) -> Option<Self> {
         let Happened { step, what, .. } = happened;
+        if !what.is_fault() {
+            return None;
+        }
         let stays = matches!(what, Happening::Changed { is_decided: true, .. });
         Some(Self { run, step: step.0, worker: what.worker()?, what: what.to_string(), stays })
     }

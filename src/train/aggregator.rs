@@ -290,6 +290,29 @@ impl<V: Vector> Aggregator<V> {
         self.over.as_deref()
     }
 
+    /// Whether the run, which goes on, has let this worker go: it had said that it leaves
+    /// ([`Closer::leave`]).
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// use std::time::Duration;
+    /// let (coordinator, mut workers) =
+    ///     Coordinator::builder("groups:s=1").workers(2).steps(9).length(1).local()?;
+    /// workers[0].closer().leave(Duration::from_secs(20));
+    /// let coordinator = std::thread::spawn(move || coordinator.run(&mut ()));
+    /// while let Some(event) = workers[0].next_event()? {
+    ///     drop(event);
+    /// }
+    /// assert!(workers[0].was_let_go());
+    /// # drop(workers);
+    /// # assert!(coordinator.join().unwrap().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn was_let_go(&self) -> bool {
+        self.why_over() == Some(LET_GO)
+    }
+
     /// Bytes that this worker has sent and received so far, where its link crosses a network.
     ///
     /// ```
@@ -470,11 +493,11 @@ impl<V: Vector> Aggregator<V> {
                 self.over = Some(LET_GO.into());
                 Some(OwnedEvent::Over)
             }
+            Order::Dismiss(Dismissal::Drained) | Order::Abandon => None,
             Order::Dismiss(Dismissal::Replaced) => return Err(AggregatorError::Replaced),
             Order::Dismiss(Dismissal::Refused { reason } | Dismissal::GivenUp { reason }) => {
                 return Err(AggregatorError::Refused { reason });
             }
-            Order::Abandon => None,
         })
     }
 

@@ -8,6 +8,7 @@
 mod blame;
 mod choosing;
 mod coming;
+mod departing;
 mod due;
 mod ending;
 mod expecting;
@@ -401,6 +402,7 @@ impl<T: Transport> Coordinator<T> {
             }
             // It was given up before its connection was.
             Notice::Lost { .. } if self.engine.is_gone(worker) => Input::Tick,
+            Notice::Leaving { seconds } => self.leaves(worker, seconds, observer),
             Notice::Parting(word) if word.for_good => Input::Left { worker },
             Notice::Parting(word) => {
                 self.ending.failures.heard(worker, self.journal.step, word, self.engine.config());
@@ -696,6 +698,7 @@ impl<T: Transport> Coordinator<T> {
         let flow =
             self.run_clock.pause(|| observer.step(record, decoded)).map_err(RunError::Observer)?;
         self.choose(record);
+        self.look_at_drain(observer);
         Ok((flow == Flow::Stop).then_some(Outcome::Stopped))
     }
 

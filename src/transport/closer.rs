@@ -1,9 +1,10 @@
-//! A worker's wait for its orders, ended from outside.
+//! A worker's part in a run, ended from outside.
 
 use super::Parting;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Ends the connection of a worker to its coordinator, from any thread: a worker that waits for
 /// orders wakes, one that computes is told at its next part that nobody wants the result, and the
@@ -22,17 +23,52 @@ pub struct Closer(Arc<Inner>);
 
 struct Inner {
     closed: AtomicBool,
+    leaves: AtomicBool,
     end: End,
+    leave: Leave,
 }
 
 /// Ends a connection, with a last word if there is one.
 type End = Box<dyn Fn(Option<Parting>) + Send + Sync>;
+/// Says that the worker leaves.
+type Leave = Box<dyn Fn(Duration) + Send + Sync>;
 
 impl Closer {
     /// A closer for a connection that `end` ends, and with it the wait for orders; it is called
-    /// once, with the worker's last word if it has one.
-    pub fn new(end: impl Fn(Option<Parting>) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Inner { closed: AtomicBool::new(false), end: Box::new(end) }))
+    /// once, with the worker's last word if it has one. `leave` says that the worker leaves with so
+    /// much notice; it is called once too.
+    pub fn new(
+        end: impl Fn(Option<Parting>) + Send + Sync + 'static,
+        leave: impl Fn(Duration) + Send + Sync + 'static,
+    ) -> Self {
+        let (closed, leaves) = Default::default();
+        Self(Arc::new(Inner { closed, leaves, end: Box::new(end), leave: Box::new(leave) }))
+    }
+
+    /// Says that the worker leaves the run, and ends in any case after so long. It goes on with what
+    /// it is told until it is not needed any more; then the run is over for it, as
+    /// [`Aggregator::was_let_go`](crate::train::Aggregator::was_let_go) tells. Does not wait.
+    ///
+    /// ```
+    /// use codedgrad::transport::{Link, Notice, Transport, local};
+    /// use std::time::Duration;
+    /// let (mut coordinator, links) = local::connect(1);
+    /// let closer = links[0].closer();
+    /// closer.leave(Duration::from_secs(20));
+    /// let heard = coordinator.receive(None);
+    /// assert!(matches!(heard, Some((_, Notice::Leaving { seconds: 20.0 }))));
+    /// assert!(closer.is_leaving() && !closer.is_closed());
+    /// ```
+    pub fn leave(&self, notice: Duration) {
+        if !self.is_closed() && !self.0.leaves.swap(true, Ordering::AcqRel) {
+            (self.0.leave)(notice);
+        }
+    }
+
+    /// Whether somebody has said that the worker leaves.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.0.leaves.load(Ordering::Acquire)
     }
 
     /// Ends the connection, unless that was done before. Does not wait.

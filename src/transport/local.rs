@@ -5,8 +5,8 @@
 
 use super::ledger::Ledgers;
 use super::{
-    Cancel, Closer, Link, Notice, Order, Piece, Received, Say, Stage, SumRequest, Summed,
-    Transport, Unneeded, Weighted, What, lock,
+    Cancel, Closer, Dismissal, Link, Notice, Order, Parting, Piece, Received, Say, Stage,
+    SumRequest, Summed, Transport, Unneeded, Weighted, What, lock,
 };
 use crate::gpu::{CombineError, Vector};
 use crate::ids::{Step, Task, Worker};
@@ -198,8 +198,11 @@ pub fn connect_at<V: Vector>(
 
 fn closer_of(worker: Worker, orders: &Arc<Sender<Posted>>, notices: &Outbox) -> Closer {
     // A closer that is kept must not keep the channel open when the coordinator is lost.
-    let (orders, notices) = (Arc::downgrade(orders), notices.clone());
-    Closer::new(move |word| {
+    let (orders, notices, told) = (Arc::downgrade(orders), notices.clone(), notices.clone());
+    let leave = move |notice: Duration| {
+        told.send(worker, Notice::Leaving { seconds: notice.as_secs_f64() });
+    };
+    let end = move |word: Option<Parting>| {
         if let Some(word) = &word {
             notices.send(worker, Notice::Parting(word.clone()));
         }
@@ -209,7 +212,8 @@ fn closer_of(worker: Worker, orders: &Arc<Sender<Posted>>, notices: &Outbox) -> 
             // The worker may be gone.
             let _ = orders.send(None);
         }
-    })
+    };
+    Closer::new(end, leave)
 }
 
 impl<V: Vector> LocalTransport<V> {
@@ -258,8 +262,11 @@ impl<V: Vector> Transport for LocalTransport<V> {
             Order::LoadState { state } => self.progress(worker, Some(state.next)),
             _ => {}
         }
-        // The flag has done it: an order that comes when all is over would end the next tasks.
-        let posted = Some(order).filter(|order| !matches!(order, Order::Abandon));
+        // The flag has done it: an order that comes when all is over would end the next tasks. And
+        // a thread that is done without waits until it is not.
+        let is_nothing =
+            |order: &Order| matches!(order, Order::Abandon | Order::Dismiss(Dismissal::Drained));
+        let posted = Some(order).filter(|order| !is_nothing(order));
         if posted.is_some() && self.workers[worker.index()].send(posted).is_err() {
             tracing::debug!("{worker} is lost; its order is dropped");
         }
@@ -347,7 +354,9 @@ impl<V: Vector> Link<V> for LocalLink<V> {
         };
         // It may have been closed while it waited, and an order that was there already is void.
         let order = posted.filter(|_| !self.closer.is_closed());
-        self.stopped |= matches!(order, None | Some(Order::Stop { .. }));
+        let is_last =
+            |order: &Order| matches!(order, Order::Stop { .. } | Order::Dismiss(Dismissal::LetGo));
+        self.stopped |= order.as_ref().is_none_or(is_last);
         order.map_or(Received::Gone, Received::Order)
     }
 

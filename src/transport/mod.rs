@@ -148,6 +148,9 @@ pub enum Dismissal {
     /// It has said that it leaves, and is not needed any more: once it has done its orders it may
     /// end.
     LetGo,
+    /// It is done without until [`Transport::drain`] says otherwise. Over a network it calls again;
+    /// a thread stays.
+    Drained,
 }
 
 /// Why a run is over for a worker that was [let go](Dismissal::LetGo).
@@ -264,6 +267,11 @@ pub enum Notice {
     },
     /// A step that the worker was sent cannot be had any more.
     StepUnavailable,
+    /// A worker leaves as soon as it is not needed any more ([`Dismissal::LetGo`]).
+    Leaving {
+        /// After so many seconds it ends in any case.
+        seconds: f64,
+    },
     /// Why a worker ends its part in the run: that it is lost follows.
     Parting(Parting),
     /// The worker is lost.
@@ -419,6 +427,11 @@ pub trait Transport {
     fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Self::Vector>>;
     /// Has its holders forget what nobody needs any more.
     fn forget(&mut self, what: Unneeded);
+    /// These workers are done without until this is called again: who of them calls is told to
+    /// call later. False where workers cannot call, and stay where they are.
+    fn drain(&mut self, _workers: &WorkerSet) -> bool {
+        false
+    }
 }
 
 /// What comes of a wait for an order.

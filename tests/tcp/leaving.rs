@@ -23,6 +23,7 @@ const LONG: Duration = Duration::from_secs(120);
 #[derive(Default)]
 struct Seen {
     refused: Vec<Units>,
+    rounds: usize,
     gradients: Vec<f32>,
     events: Vec<String>,
 }
@@ -34,6 +35,7 @@ impl Observer for Seen {
         decoded: Option<&Decoded>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.refused.extend(&record.refused);
+        self.rounds += record.rounds.len();
         self.gradients.extend(decoded.and_then(|decoded| decoded.gradient.first().copied()));
         Ok(Flow::Continue)
     }
@@ -57,6 +59,8 @@ enum Does {
     Drop,
     Panic,
     Leave,
+    /// Say that it leaves, and go on.
+    Notice,
 }
 
 /// The worker's part; gives back why the run was over, if it was there then.
@@ -65,7 +69,10 @@ fn work(mut worker: Aggregator, does: impl Fn(u64, &str) -> Does) -> Option<Stri
     loop {
         match worker.next_event() {
             Ok(Some(Event::Compute(mut task))) => match does(task.step(), "compute") {
-                Does::Compute => {
+                does @ (Does::Compute | Does::Notice) => {
+                    if does == Does::Notice {
+                        closer.leave(LONG);
+                    }
                     while let Some(part) = task.next_part() {
                         let value = part.samples.start as f32 + 10.0 * task.step() as f32;
                         task.message().fill(value);
@@ -165,6 +172,32 @@ fn once(does: Does) -> Arc<Plan> {
         let then = (worker, life, step, what) == (1, 0, 3, "compute");
         if then { does } else { Does::Compute }
     })
+}
+
+/// A worker that leaves in time takes nothing along: its task counts, and no round begins again.
+#[test]
+fn who_leaves_with_notice_is_missed_by_nobody() {
+    let fewer: fn(Builder) -> Builder = |run| run.min_workers(1);
+    let all: fn(Builder) -> Builder = |run| run;
+    for (scheme, of) in [("uncoded", fewer), ("groups:s=1", fewer), ("groups:s=1", all)] {
+        let Ran { outcome, seen, why } = run_of_two(scheme, of, &once(Does::Notice));
+        assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}: {:?}", seen.events);
+        assert_eq!((seen.refused.len(), &seen.gradients), (0, &right()), "{scheme}");
+        assert_eq!(seen.rounds as u64, STEPS, "{scheme}: no round is begun again");
+        assert_eq!(why[0].as_deref(), Some("all steps are decided"));
+        assert_eq!(why[1].as_deref(), Some("this worker has left it, as it said"), "{scheme}");
+        assert!(seen.has("worker 1: is about to leave, within 120 s"), "{:?}", seen.events);
+        assert!(seen.has("worker 1: has left the run, as it said") && !seen.has("lost"));
+    }
+}
+
+/// Where nobody can take over its next task the run is over at once, not after a wait for it.
+#[test]
+fn who_leaves_with_notice_and_is_needed_ends_the_run() {
+    let Ran { outcome, seen, .. } = run_of_two("uncoded", |run| run, &once(Does::Notice));
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, RunError::Engine(EngineError::Left { .. })), "{error}");
+    assert_eq!(seen.gradients, right()[..4], "its last task counted");
 }
 
 #[test]

@@ -45,6 +45,18 @@ impl Engine {
         Err(others)
     }
 
+    /// Who is done without, whether it is there or not.
+    #[must_use]
+    pub fn drained(&self) -> &WorkerSet {
+        self.roster.drained()
+    }
+
+    /// Whether a worker that is there has said that it leaves.
+    #[must_use]
+    pub fn is_leaving(&self, worker: Worker) -> bool {
+        self.roster.is_departing(worker)
+    }
+
     /// Whether the run goes on without these, and those that are lost or about to leave.
     fn bears(&self, drained: &WorkerSet) -> bool {
         if self.least().is_some() {

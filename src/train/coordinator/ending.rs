@@ -5,6 +5,7 @@ use super::{Coordinator, Happening, Observer, Outcome, RunError, Stopper};
 use crate::ids::Worker;
 use crate::schedulers::Input;
 use crate::transport::{Dismissal, Order, Transport};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What may end the run before its last step, and why it is over.
@@ -14,6 +15,8 @@ pub(super) struct Ending {
     pub(super) failures: Failures,
     /// Why it is over, for the workers.
     pub(super) over: Option<Arc<str>>,
+    /// Threads that are done without until they are let in again.
+    pub(super) parked: BTreeSet<Worker>,
 }
 
 impl<T: Transport> Coordinator<T> {
@@ -54,20 +57,6 @@ impl<T: Transport> Coordinator<T> {
         };
         self.tell(what, observer);
         self.gone(worker)
-    }
-
-    /// A worker that leaves, or is drained, is not needed any more.
-    pub(super) fn let_go(
-        &mut self,
-        worker: Worker,
-        leaves: bool,
-        observer: &mut dyn Observer<T::Vector>,
-    ) {
-        self.tell(Happening::LetGo { worker, leaves }, observer);
-        self.transport.send(worker, Order::Dismiss(Dismissal::LetGo));
-        self.replicas.lost(worker);
-        // The engine knows it, and was the first to.
-        self.gone(worker);
     }
 
     /// A worker drops what is waited for, unasked: nothing more is to be expected of it.

@@ -50,6 +50,13 @@ pub enum Happening {
         /// Why, in its words.
         reason: String,
     },
+    /// A worker leaves as soon as it is not needed any more.
+    Leaving {
+        /// Who.
+        worker: Worker,
+        /// After so many seconds it ends in any case.
+        seconds: f64,
+    },
     /// A worker that has said that it leaves, or is to be done without, is not needed any more.
     LetGo {
         /// Who.
@@ -113,6 +120,11 @@ pub enum Happening {
         /// The scheme that was asked for, where that does not fit so few.
         misfit: Option<String>,
     },
+    /// Workers that are to be done without stay, for the run could not go on.
+    DrainRefused {
+        /// Who.
+        workers: Vec<Worker>,
+    },
     /// A worker has ended the run for everybody: the step that this is about is its last one.
     Ended {
         /// Who.
@@ -152,6 +164,8 @@ impl Happening {
             Self::Lost { .. } => "lost",
             Self::Left { .. } | Self::LetGo { leaves: true, .. } => "left",
             Self::LetGo { leaves: false, .. } => "drained",
+            Self::Leaving { .. } => "leaving",
+            Self::DrainRefused { .. } => "drain-refused",
             Self::Erased { .. } => "erased",
             Self::Missed { .. }
             | Self::Resynced { .. }
@@ -174,6 +188,7 @@ impl Happening {
             | Self::Lost { worker, .. }
             | Self::Left { worker, .. }
             | Self::LetGo { worker, .. }
+            | Self::Leaving { worker, .. }
             | Self::SentAway { worker, .. }
             | Self::Erased { worker, .. }
             | Self::Missed { worker }
@@ -182,10 +197,19 @@ impl Happening {
             | Self::Diverged { worker }
             | Self::Changed { worker, .. } => Some(*worker),
             Self::Planned { .. }
+            | Self::DrainRefused { .. }
             | Self::Ended { .. }
             | Self::Stuck { .. }
             | Self::Unstuck { .. } => None,
         }
+    }
+
+    /// Whether something is wrong with a worker, or was: that one leaves, or is done without, is as
+    /// somebody wanted.
+    #[must_use]
+    pub fn is_fault(&self) -> bool {
+        let is_meant = matches!(self, Self::Leaving { .. } | Self::LetGo { .. });
+        self.worker().is_some() && !is_meant
     }
 }
 
@@ -209,6 +233,11 @@ impl fmt::Display for Happening {
             Self::Joined { again: false, .. } => f.write_str("is there"),
             Self::Lost { reason, .. } => write!(f, "lost: {reason}"),
             Self::Left { reason, .. } => write!(f, "has left the run: {reason}"),
+            Self::Leaving { seconds, .. } => write!(f, "is about to leave, within {seconds} s"),
+            Self::DrainRefused { workers } => {
+                let names = numbers(workers);
+                write!(f, "not taken out, for the run could not go on: {names} of the file `drain`")
+            }
             Self::LetGo { leaves: true, .. } => f.write_str("has left the run, as it said"),
             Self::LetGo { leaves: false, .. } => {
                 f.write_str("is taken out of the run, as the file `drain` says")

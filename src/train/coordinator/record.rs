@@ -199,6 +199,12 @@ pub trait Observer<V: Vector = Vec<f32>> {
     fn waiting(&mut self, _waiting: &Waiting) -> Flow {
         Flow::Continue
     }
+    /// Who is to be done without from the next step on, asked after every decided step; none where
+    /// that is as before. It is carried out if the run can go on without them; those that are not
+    /// named any more are let in again.
+    fn drained(&mut self) -> Option<Vec<Worker>> {
+        None
+    }
     /// A state in which all steps so far are applied, for a worker that comes when nobody else has
     /// one.
     fn state(&mut self) -> Option<State> {

@@ -57,11 +57,12 @@ pub(super) async fn call(
 ) -> Result<(Stream, Welcome), TcpError> {
     let begun = Instant::now();
     // A deadline beyond what a clock can hold would be an overflow.
-    let deadline = begun + join.patience.min(Limits::WAIT_MAX);
+    let mut deadline = begun + join.patience.min(Limits::WAIT_MAX);
     let mut pause = Duration::from_millis(50);
     let mut tries = 0;
     loop {
         tries += 1;
+        let called = Instant::now();
         let attempt =
             tokio::time::timeout(HANDSHAKE, hello(network, join, address.clone(), (offer, facts)))
                 .await;
@@ -83,6 +84,13 @@ pub(super) async fn call(
                 TcpError::Unreachable { address: join.address.clone(), reason: "no answer".into() }
             }
         };
+        if let TcpError::Refused { wait: wait @ 1.., .. } = error {
+            tracing::info!("{error}; calling again in {wait} s");
+            tokio::time::sleep(Duration::from_secs(wait.into())).await;
+            // It is there, and says when it wants to be called: that needs no patience.
+            deadline += called.elapsed();
+            continue;
+        }
         if Instant::now() + pause > deadline {
             return Err(error);
         }
@@ -112,6 +120,7 @@ async fn hello(
         has,
         facts: Box::new(facts),
         supports_collectives: true,
+        domain: Some(join.domain.clone()),
     };
     let lost = |error: PipeError| TcpError::Unreachable {
         address: join.address.clone(),
@@ -123,7 +132,9 @@ async fn hello(
         .map_err(|reason| TcpError::Unreachable { address: join.address.clone(), reason })?
     {
         ToWorker::Welcome(welcome) => Ok((stream, *welcome)),
-        ToWorker::Refused { reason, again } => Err(TcpError::Refused { reason, again }),
+        ToWorker::Refused { reason, again, wait } => {
+            Err(TcpError::Refused { reason, again, wait: if again { wait } else { 0 } })
+        }
         ToWorker::Replaced {} => Err(TcpError::Replaced),
         other => Err(TcpError::Unreachable {
             address: join.address.clone(),

@@ -45,7 +45,8 @@ use dialer::{Dialer, Dialled};
 use peers::Peers;
 use std::ops::Range;
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use trainer::{Decision, Trainer};
 use uplink::Uplink;
@@ -104,6 +105,8 @@ struct WorkerNode {
     collective: Option<Box<dyn Collective>>,
     reports: mpsc::UnboundedSender<CollectiveEvent>,
     trainer: Trainer,
+    /// With how much notice it leaves, once it has said so.
+    leaving: watch::Receiver<Option<Duration>>,
     states: Arriving,
     /// States that were sent.
     transfers: u64,
@@ -148,6 +151,11 @@ impl WorkerNode {
                     }
                     None => break,
                 },
+                Ok(()) = self.leaving.changed() => {
+                    if let Some(notice) = *self.leaving.borrow() {
+                        self.uplink.tell(&FromWorker::Leave { seconds: notice.as_secs_f64() });
+                    }
+                }
                 Some(reported) = reports.recv() => {
                     self.sums(WorkerEvent::Collective(reported));
                     self.advance();
@@ -478,6 +486,10 @@ impl WorkerNode {
             ToWorker::Ping { number } => self.uplink.tell(&FromWorker::Pong { number }),
             ToWorker::Stop { why } => self.trainer.stop(self.uplink.name_of(0), why.into()),
             ToWorker::Replaced {} => return self.leave(Dismissal::Replaced),
+            // It hangs up next, and is called again.
+            ToWorker::Refused { again: true, wait, .. } => {
+                self.uplink.waits(Duration::from_secs(wait.into()));
+            }
             ToWorker::Refused { reason, .. } => return self.leave(Dismissal::Refused { reason }),
             ToWorker::Welcome(_) => tracing::warn!("a welcome came twice"),
         }

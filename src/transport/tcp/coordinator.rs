@@ -26,6 +26,7 @@
 mod comparing;
 mod handovers;
 mod joining;
+mod pings;
 mod watched;
 
 pub(super) use watched::Watched;
@@ -46,9 +47,10 @@ use crate::transport::exchange::{
 };
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, FromWorker, Kind, TaskOrder, ToWorker};
-use crate::transport::{Decoded, Notice, Order, RunFacts, TaskSpent, Weighted};
+use crate::transport::{Decoded, Dismissal, Notice, Order, RunFacts, TaskSpent, Weighted};
 use comparing::Comparison;
 use handovers::Handovers;
+use pings::Pings;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -58,7 +60,6 @@ use tokio::time::Instant;
 
 /// Frames taken in before sums are gone on with.
 const AT_ONCE: usize = 16;
-const PING: Duration = Duration::from_secs(1);
 /// A sum that stands still for so long is shown.
 const STALLED_SHOWN: Duration = Duration::from_secs(1);
 /// How long the workers may go on handing the last sums to each other.
@@ -69,24 +70,6 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const STATE_FACTOR: usize = 256;
 /// The same beside gradients, for trainers that train a small part of what they hand over.
 const STATE_BESIDE: usize = 1 << 26;
-
-/// When workers were asked last whether they are there.
-struct Pings {
-    count: u64,
-    last: Instant,
-}
-
-impl Pings {
-    /// The number of another one, if it is due.
-    fn due(&mut self, now: Instant) -> Option<u64> {
-        if now.duration_since(self.last) < PING {
-            return None;
-        }
-        self.count += 1;
-        self.last = now;
-        Some(self.count)
-    }
-}
 
 /// Between the coordinator and its workers: what one of them says goes to the part that owns what
 /// it is about.
@@ -179,7 +162,7 @@ impl CoordinatorNode {
             apply: None,
             context,
             states: Handovers::default(),
-            pings: Pings { count: 0, last: Instant::now() },
+            pings: Pings::new(Instant::now()),
             begun: false,
             stops: None,
             watched,
@@ -298,6 +281,7 @@ impl CoordinatorNode {
                 drop(done);
             }
             Command::Refuse(reason) => self.refuse_all(&reason),
+            Command::Drain(workers) => self.members.drain(workers),
         }
     }
 
@@ -625,6 +609,11 @@ impl CoordinatorNode {
                 }
             }
             FromWorker::Finish { after } => self.notify(worker, Notice::Finish { after }),
+            FromWorker::Leave { seconds } if self.begun => {
+                self.notify(worker, Notice::Leaving { seconds });
+            }
+            // Before the run begins nobody needs it.
+            FromWorker::Leave { .. } => self.dismiss(worker.0, &Dismissal::LetGo),
             FromWorker::Parting(word) => {
                 let word = word.checked();
                 let reason = word.to_string();

@@ -122,10 +122,10 @@ impl Door {
 /// Refuses what is too much of a hello, in words that do not repeat it.
 pub(super) fn check_hello(
     identity: &str,
-    address: Option<&str>,
+    (address, domain): (Option<&str>, Option<&str>),
     offer: Option<Offer>,
 ) -> Result<(), String> {
-    for (what, text) in [("identity", Some(identity)), ("address", address)] {
+    for (what, text) in [("identity", Some(identity)), ("address", address), ("domain", domain)] {
         let length = text.map_or(0, str::len);
         if length > WORDS_MAX {
             return Err(format!("its {what} has {length} bytes; at most {WORDS_MAX} can be"));
@@ -162,18 +162,24 @@ mod tests {
     fn a_hello_is_bounded() {
         let offer = |epoch| Some(Offer { run: 1, epoch, next: Step(0) });
         let long = "é".repeat(128);
-        assert_eq!(check_hello(&long[2..], None, None), Ok(()));
-        assert_eq!(check_hello("me", Some("host:1"), offer(EPOCHS_MAX - 1)), Ok(()));
+        let nothing = (None, None);
+        assert_eq!(check_hello(&long[2..], nothing, None), Ok(()));
+        let told = (Some("host:1"), Some("rack 7"));
+        assert_eq!(check_hello("me", told, offer(EPOCHS_MAX - 1)), Ok(()));
         assert_eq!(
-            check_hello(&long, None, None),
+            check_hello(&long, nothing, None),
             Err("its identity has 256 bytes; at most 255 can be".into())
         );
         assert_eq!(
-            check_hello("me", Some(&long), None),
+            check_hello("me", (Some(&long), None), None),
             Err("its address has 256 bytes; at most 255 can be".into())
         );
+        assert_eq!(
+            check_hello("me", (None, Some(&long)), None),
+            Err("its domain has 256 bytes; at most 255 can be".into())
+        );
         assert!(
-            check_hello("me", None, offer(EPOCHS_MAX))
+            check_hello("me", nothing, offer(EPOCHS_MAX))
                 .unwrap_err()
                 .contains("joined 2147483648 times")
         );

@@ -8,6 +8,7 @@
 //! | how many workers there are | `CODEDGRAD_WORKERS`, or the launcher's word |
 //! | the folder with the job's certificates | `CODEDGRAD_KEYS` |
 //! | the job's token, or a file with it | `CODEDGRAD_TOKEN`, `CODEDGRAD_TOKEN_FILE` (one of them) |
+//! | with whom the worker may fail at once | `CODEDGRAD_DOMAIN`; else its host's name |
 //!
 //! Launchers say which process this is in `SLURM_PROCID`, `OMPI_COMM_WORLD_RANK`, `PMI_RANK` or
 //! `JOB_COMPLETION_INDEX`, and how many there are in `SLURM_NTASKS`, `OMPI_COMM_WORLD_SIZE` or
@@ -27,6 +28,7 @@ const ADDRESS: &str = "CODEDGRAD_ADDRESS";
 const TOKEN: &str = "CODEDGRAD_TOKEN";
 const TOKEN_FILE: &str = "CODEDGRAD_TOKEN_FILE";
 const KEYS: &str = "CODEDGRAD_KEYS";
+const DOMAIN: &str = "CODEDGRAD_DOMAIN";
 /// Where it is said which worker this is. torchrun's word comes second, and counts for the command
 /// alone.
 const NUMBERS: [&str; 6] = [
@@ -186,6 +188,24 @@ impl Environment {
     pub fn of_process() -> Result<Self, EnvironmentError> {
         Self::read(|name| std::env::var_os(name))
     }
+}
+
+/// The name of this host, `host` where it says none.
+#[must_use]
+pub fn host_name() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let name = read("/proc/sys/kernel/hostname")
+        .or_else(|| read("/etc/hostname"))
+        .or_else(|| std::env::var("HOSTNAME").ok());
+    name.map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "host".into())
+}
+
+/// With which others a worker of this process may fail at once.
+pub(super) fn domain_of_process() -> String {
+    let told = std::env::var(DOMAIN).ok().map(|domain| domain.trim().to_owned());
+    told.filter(|domain| !domain.is_empty()).unwrap_or_else(host_name)
 }
 
 struct Look<F>(F);

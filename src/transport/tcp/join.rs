@@ -1,5 +1,6 @@
 //! What a worker says of itself when it joins a run, whether it joins for the first time or again.
 
+use super::environment::domain_of_process;
 use super::random;
 use super::security::Security;
 use crate::transport::RunFacts;
@@ -18,6 +19,9 @@ pub struct Join {
     pub worker: Option<u32>,
     /// A name that stays the same when the worker comes back.
     pub identity: String,
+    /// With which others this worker may fail at once: the name of what they have in common, such
+    /// as a rack.
+    pub domain: String,
     /// A number that only this process has: it tells it from others of the same name. Of two
     /// processes that ask for one number, the newer one has it and the older one is told to end.
     pub process: u64,
@@ -35,7 +39,7 @@ pub struct Join {
 
 impl Join {
     /// A worker that takes any number, by a name that nobody else has, and calls for half a minute.
-    /// Its replica is as the run's start.
+    /// Its replica is as the run's start, and its domain what `CODEDGRAD_DOMAIN` says, or its host.
     #[must_use]
     pub fn new(address: String, security: Security) -> Self {
         let process = random();
@@ -44,6 +48,7 @@ impl Join {
             security,
             worker: None,
             identity: format!("worker-{process:016x}"),
+            domain: domain_of_process(),
             process,
             has: Has::FromJob,
             facts: RunFacts::default(),

@@ -73,6 +73,8 @@ pub(super) struct Claim<'a> {
 pub(super) enum NotAdmitted {
     /// Another process has taken its place.
     Replaced,
+    /// Its place is done without for now.
+    Drained,
     /// There may be a place later.
     Taken(String),
     /// There is none for it.
@@ -82,13 +84,21 @@ pub(super) enum NotAdmitted {
 #[derive(Debug)]
 pub(super) struct Members {
     places: Vec<Place>,
+    /// Places that are done without.
+    drained: BTreeSet<u32>,
     /// Whether somebody has come or gone since the others were told.
     changed: bool,
 }
 
 impl Members {
     pub(super) fn new(workers: usize) -> Self {
-        Self { places: (0..workers).map(|_| Place::default()).collect(), changed: false }
+        let places = (0..workers).map(|_| Place::default()).collect();
+        Self { places, drained: BTreeSet::new(), changed: false }
+    }
+
+    /// These places are done without from now on, and no others.
+    pub(super) fn drain(&mut self, places: BTreeSet<u32>) {
+        self.drained = places;
     }
 
     fn place(&mut self, worker: u32) -> Option<&mut Place> {
@@ -179,6 +189,11 @@ impl Members {
     /// name; while another process of that name is there, two hosts have given theirs the same
     /// name, and neither may throw the other out.
     pub(super) fn member(&self, claim: Claim<'_>) -> Result<u32, NotAdmitted> {
+        let place = self.place_for(claim)?;
+        if self.drained.contains(&place) { Err(NotAdmitted::Drained) } else { Ok(place) }
+    }
+
+    fn place_for(&self, claim: Claim<'_>) -> Result<u32, NotAdmitted> {
         let Claim { worker, identity, process } = claim;
         let all = || (0u32..).zip(&self.places);
         // First of all: a process that was thought dead and comes back must not throw out its heir.
@@ -211,9 +226,12 @@ impl Members {
             return Err(NotAdmitted::Refused(why));
         }
         // Places that nobody had come first, so that a worker that restarts finds its own again.
-        let fresh = || all().find(|(_, place)| place.identity.is_none());
-        let free = || all().find(|(_, place)| place.member.is_none());
-        let found = known.or_else(fresh).or_else(free);
+        let open = || all().filter(|(place, _)| !self.drained.contains(place));
+        let fresh = || open().find(|(_, place)| place.identity.is_none());
+        let free = || open().find(|(_, place)| place.member.is_none());
+        // One that is done without now is better than none.
+        let later = || all().find(|(_, place)| place.member.is_none());
+        let found = known.or_else(fresh).or_else(free).or_else(later);
         found
             .map(|(worker, _)| worker)
             .ok_or(NotAdmitted::Taken(format!("all {} workers are there", self.places.len())))

@@ -28,7 +28,7 @@ mod threads;
 pub use super::exchange::{Carrier, Exchange, SendResults, StalledSum};
 pub use super::wire::Welcome;
 pub use client::TcpLink;
-pub use environment::{Environment, EnvironmentError, Secrets};
+pub use environment::{Environment, EnvironmentError, Secrets, host_name};
 pub use join::Join;
 pub use listen::Listen;
 pub use mailbox::Waker;
@@ -84,6 +84,8 @@ pub enum TcpError {
         reason: String,
         /// Whether that may be different in a while: [`Join::patience`] was over.
         again: bool,
+        /// In how many seconds it may be, if the coordinator says so.
+        wait: u32,
     },
     /// Another process has this worker's number.
     #[error("another process has taken this worker's place")]

@@ -172,7 +172,7 @@ async fn complete(callers: &mut mpsc::Receiver<Caller>) -> Option<Caller> {
 async fn refuse(caller: Caller, reason: String) {
     let Caller { mut stream, from, door, .. } = caller;
     door.refuse(from, &reason);
-    let answer = ToWorker::Refused { reason, again: false };
+    let answer = ToWorker::Refused { reason, again: false, wait: 0 };
     let _ = tokio::time::timeout(HANDSHAKE, write_first(&mut stream, &answer)).await;
 }
 

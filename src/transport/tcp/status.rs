@@ -9,6 +9,9 @@ pub struct WorkerStatus {
     pub identity: String,
     /// Where it called from.
     pub address: String,
+    /// With which others it may fail at once; empty where it does not say.
+    #[serde(default)]
+    pub domain: String,
     /// Whether it is connected.
     pub connected: bool,
     /// How many times it has joined.

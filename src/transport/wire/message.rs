@@ -184,6 +184,9 @@ pub enum ToWorker {
         /// Whether it is worth calling again in a while.
         #[serde(default)]
         again: bool,
+        /// After how many seconds, for as long as that is said; 0: as long as its patience lasts.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        wait: u32,
     },
     /// Another process has the worker's number now: first, or at any time. The receiver must not
     /// call again.
@@ -408,6 +411,10 @@ pub enum FromWorker {
         /// others are refused.
         #[serde(default)]
         supports_collectives: bool,
+        /// With which others it may fail at once, such as those of its host or rack; absent: not
+        /// known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        domain: Option<String>,
     },
     /// What the worker trains, if it did not know that when it said hello.
     Facts {
@@ -550,6 +557,12 @@ pub enum FromWorker {
         /// Why.
         reason: String,
     },
+    /// The worker leaves as soon as it is not needed any more, and is told so by
+    /// [`ToWorker::Stop`]; said once.
+    Leave {
+        /// After so many seconds it ends in any case.
+        seconds: f64,
+    },
     /// Last on a connection: the worker ends its part in a run that goes on.
     Parting(Parting),
     /// Answer to [`ToWorker::Ping`].
@@ -597,6 +610,11 @@ pub enum Across {
         /// Which chunk.
         chunk: usize,
     },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(seconds: &u32) -> bool {
+    *seconds == 0
 }
 
 /// The bytes of a control body.

@@ -25,12 +25,21 @@ impl WorkerNode {
         self.sums(WorkerEvent::CoordinatorLost);
         self.states = Arriving::default();
         self.peers.hang_up();
-        if let Some(pause) = self.uplink.ended() {
-            tokio::time::sleep(pause).await;
-        }
+        let pause = self.uplink.ended().unwrap_or_default();
         let Welcome { run, epoch, .. } = self.welcome;
         let offer = Offer { run, epoch, next: self.trainer.next() };
-        match self.dialer.call_again(offer).await {
+        let called = async {
+            tokio::time::sleep(pause).await;
+            self.dialer.call_again(offer).await
+        };
+        let mut leaving = self.leaving.clone();
+        let called = tokio::select! {
+            called = called => Some(called),
+            Ok(()) = async { leaving.wait_for(Option::is_some).await.map(drop) } => None,
+        };
+        // Nobody needs a worker that leaves while it is not connected.
+        let Some(called) = called else { return self.leave(Dismissal::LetGo) };
+        match called {
             Ok((stream, welcome))
                 if (welcome.run, welcome.worker, welcome.layout)
                     == (self.welcome.run, self.welcome.worker, self.welcome.layout) =>

@@ -27,7 +27,7 @@ use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::{Instrument, info_span};
 
@@ -163,11 +163,13 @@ impl TcpLink {
             kept_max: welcome.kept(),
         };
         let results = HostResults::new(Arc::clone(&ledger), vectors.clone());
+        let (leave, leaving) = watch::channel(None);
         let node = WorkerNode {
             sums: WorkerSums::new(of_node, Box::new(results)),
             collective: None,
             reports,
             trainer: Trainer::new(orders_in, first, word),
+            leaving,
             welcome: welcome.clone(),
             uplink: Uplink::new(coordinator),
             peers: Peers::default(),
@@ -185,7 +187,7 @@ impl TcpLink {
                 dialled,
             },
         };
-        let (closed, leaving) = (Arc::new(Notify::new()), commands.clone());
+        let (closed, parting) = (Arc::new(Notify::new()), commands.clone());
         let outlets = Outlets {
             commands: commands_out,
             events: events_out,
@@ -194,6 +196,13 @@ impl TcpLink {
             closed: Arc::clone(&closed),
         };
         let node = launch(node, (stream, queues), listener, outlets);
+        let end = move |word| {
+            let _ = parting.send(Command::Leave(word));
+            closed.notify_one();
+        };
+        let leave = move |notice| {
+            leave.send_replace(Some(notice));
+        };
         Ok((
             Self {
                 orders,
@@ -203,10 +212,7 @@ impl TcpLink {
                 vectors,
                 traffic,
                 blocks,
-                closer: Closer::new(move |word| {
-                    let _ = leaving.send(Command::Leave(word));
-                    closed.notify_one();
-                }),
+                closer: Closer::new(end, leave),
                 first,
                 order: 0,
                 connection: 0,

@@ -29,13 +29,16 @@ pub(super) struct Uplink {
     /// had.
     of_use: bool,
     of_no_use: u32,
+    /// How long the coordinator wants to be left alone once it has hung up.
+    wait: Duration,
     heard: Instant,
 }
 
 impl Uplink {
     /// The first connection.
     pub(super) fn new(pipe: Pipe) -> Self {
-        Self { pipe, number: 0, of_use: false, of_no_use: 0, heard: Instant::now() }
+        let wait = Duration::ZERO;
+        Self { pipe, number: 0, of_use: false, of_no_use: 0, wait, heard: Instant::now() }
     }
 
     pub(super) fn name(&self) -> From {
@@ -83,8 +86,18 @@ impl Uplink {
         self.pipe.close();
     }
 
+    /// The coordinator hangs up, and wants to be called in a while.
+    pub(super) fn waits(&mut self, wait: Duration) {
+        self.wait = wait;
+    }
+
     /// The connection is over: how long to wait before there is another.
     pub(super) fn ended(&mut self) -> Option<Duration> {
+        let wait = std::mem::take(&mut self.wait);
+        if !wait.is_zero() {
+            self.of_no_use = 0;
+            return Some(wait);
+        }
         self.of_no_use = if self.of_use { 0 } else { self.of_no_use + 1 };
         let doublings = self.of_no_use.checked_sub(1)?;
         Some((FIRST_PAUSE * 2u32.saturating_pow(doublings)).min(LONGEST_PAUSE))

@@ -25,7 +25,7 @@ impl Outside {
     pub(super) async fn refuse(self, reason: String) {
         let Self { mut stream, from, door, identity } = self;
         door.refuse(from, &format!("{}: {reason}", brief(&identity)));
-        let answer = ToWorker::Refused { reason, again: false };
+        let answer = ToWorker::Refused { reason, again: false, wait: 0 };
         let _ = tokio::time::timeout(HANDSHAKE, write_first(&mut stream, &answer)).await;
     }
 }

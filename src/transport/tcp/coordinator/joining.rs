@@ -18,6 +18,14 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 use tracing::{Instrument, info_span};
 
+/// After how many seconds a worker that is done without calls again.
+const DRAINED_WAIT: u32 = 5;
+
+/// What such a worker is told.
+fn drained() -> ToWorker {
+    ToWorker::Refused { reason: "drained".to_owned(), again: true, wait: DRAINED_WAIT }
+}
+
 impl CoordinatorNode {
     /// The number for a worker that calls.
     fn seat_for(&self, role: Option<Role>, claim: Claim<'_>) -> Result<u32, NotAdmitted> {
@@ -49,6 +57,7 @@ impl CoordinatorNode {
             has,
             facts,
             supports_collectives,
+            domain,
         } = hello
         else {
             return door.refuse(from, "no hello");
@@ -59,8 +68,8 @@ impl CoordinatorNode {
             ))
         } else {
             let claim = Claim { worker, identity: &identity, process };
-            let checked =
-                check_hello(&identity, address.as_deref(), offer).map_err(NotAdmitted::Refused);
+            let words = (address.as_deref(), domain.as_deref());
+            let checked = check_hello(&identity, words, offer).map_err(NotAdmitted::Refused);
             checked.and_then(|()| self.seat_for(role, claim))
         };
         let worker = match found {
@@ -68,8 +77,13 @@ impl CoordinatorNode {
             Err(why) => {
                 let answer = match why {
                     NotAdmitted::Replaced => ToWorker::Replaced {},
-                    NotAdmitted::Taken(reason) => ToWorker::Refused { reason, again: true },
-                    NotAdmitted::Refused(reason) => ToWorker::Refused { reason, again: false },
+                    NotAdmitted::Drained => drained(),
+                    NotAdmitted::Taken(reason) => {
+                        ToWorker::Refused { reason, again: true, wait: 0 }
+                    }
+                    NotAdmitted::Refused(reason) => {
+                        ToWorker::Refused { reason, again: false, wait: 0 }
+                    }
                 };
                 let why = if let ToWorker::Refused { reason, .. } = &answer {
                     reason
@@ -134,6 +148,7 @@ impl CoordinatorNode {
         self.watched.status().workers[worker as usize] = WorkerStatus {
             identity,
             address: from.to_string(),
+            domain: domain.unwrap_or_default(),
             connected: true,
             epoch,
             silent_seconds: 0.0,
@@ -259,8 +274,10 @@ impl CoordinatorNode {
             Dismissal::LetGo => {
                 return self.members.tell(worker, &ToWorker::Stop { why: LET_GO.into() });
             }
+            Dismissal::Drained => (drained(), "it is drained".to_owned()),
             Dismissal::Refused { reason } => {
-                (ToWorker::Refused { reason: reason.clone(), again: false }, reason.clone())
+                let word = ToWorker::Refused { reason: reason.clone(), again: false, wait: 0 };
+                (word, reason.clone())
             }
         };
         self.part_with(worker, &reason, Some(&word));

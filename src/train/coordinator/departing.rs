@@ -1,0 +1,64 @@
+//! Workers that leave with notice, and those that are done without on purpose.
+
+use super::{Coordinator, Happening, Observer};
+use crate::ids::{Worker, WorkerSet};
+use crate::schedulers::Input;
+use crate::transport::{Dismissal, Order, Transport};
+
+impl<T: Transport> Coordinator<T> {
+    /// A worker says that it leaves.
+    pub(super) fn leaves(
+        &mut self,
+        worker: Worker,
+        seconds: f64,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Input {
+        if !self.engine.is_leaving(worker) && !self.engine.is_gone(worker) {
+            self.tell(Happening::Leaving { worker, seconds }, observer);
+        }
+        Input::Leaving { worker }
+    }
+
+    /// A worker that leaves, or is done without, is not needed any more.
+    pub(super) fn let_go(
+        &mut self,
+        worker: Worker,
+        leaves: bool,
+        observer: &mut dyn Observer<T::Vector>,
+    ) {
+        self.tell(Happening::LetGo { worker, leaves }, observer);
+        let why = if leaves { Dismissal::LetGo } else { Dismissal::Drained };
+        self.transport.send(worker, Order::Dismiss(why));
+        self.replicas.lost(worker);
+        // The engine was the first to know.
+        if leaves || self.transport.drain(self.engine.drained()) {
+            self.gone(worker);
+        } else {
+            self.ending.parked.insert(worker);
+        }
+    }
+
+    /// After a step: does without those whom the observer names, if it names others than before.
+    pub(super) fn look_at_drain(&mut self, observer: &mut dyn Observer<T::Vector>) {
+        let Some(named) = observer.drained() else { return };
+        let all = self.config().shape.workers;
+        let there_is = |worker: &Worker| worker.index() < all;
+        let named = WorkerSet::of(all, named.into_iter().filter(there_is));
+        if let Err(refused) = self.engine.drain(named) {
+            let workers = refused.iter().collect();
+            self.tell(Happening::DrainRefused { workers }, observer);
+        }
+        self.transport.drain(self.engine.drained());
+        let drained = self.engine.drained().clone();
+        for worker in self
+            .ending
+            .parked
+            .extract_if(.., |worker| !drained.contains(*worker))
+            .collect::<Vec<_>>()
+        {
+            self.tell(Happening::Joined { worker, again: true }, observer);
+            let joined = self.back(worker, Some(self.engine.next_of(worker)));
+            self.inbox.add([joined]);
+        }
+    }
+}
