@@ -3,11 +3,12 @@
 mod unanswered;
 
 use crate::clock::unix_seconds;
+use crate::events::Of;
 use crate::failure::{Failure, OrInput};
 use crate::families;
 use crate::layout::Width;
 use crate::shared::lock;
-use crate::steps::late;
+use crate::steps::{has_left, late};
 use crate::tools::status::{OfWorker, Progress, Shown, Throughput};
 use anyhow::Context;
 use codedgrad::ids::Worker;
@@ -180,6 +181,17 @@ impl Board {
         }
     }
 
+    /// Which process a worker is, or was last.
+    pub(crate) fn process_of(&self, worker: Worker) -> Of {
+        let network = lock(&self.network);
+        let told = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let status = network.workers.get(worker.index());
+        Of {
+            identity: status.and_then(|status| told(&status.identity)),
+            domain: status.and_then(|status| told(&status.domain)),
+        }
+    }
+
     /// A checkpoint with a step and all before it is on disk, for which training has waited.
     #[cfg(feature = "trainer")]
     pub(crate) fn saved(&self, step: u64, blocked: f64) {
@@ -204,6 +216,7 @@ impl Board {
             }
             None => {}
         }
+        lock(&self.progress).upkeep.left += u64::from(has_left(happened));
     }
 
     /// It is known with which step the run begins, and how many there are.
@@ -306,6 +319,8 @@ impl Shown {
             let help = "How often the run was planned, for those who were fit then.";
             one("plans_total", "counter", help, progress.upkeep.plans as f64);
         }
+        let help = "Workers that have left, or were let go since they were about to.";
+        one("left_total", "counter", help, progress.upkeep.left as f64);
         if let Some(step) = progress.upkeep.saved {
             let age = progress.steps.saturating_sub(step + 1);
             one("checkpoint_age_steps", "gauge", "Steps since the last checkpoint.", age as f64);

@@ -1,10 +1,11 @@
 //! `events.jsonl`: what happens in a run beside its steps.
 
+use crate::board::Board;
 use crate::clock::unix_seconds;
 use crate::failure::Failure;
 use crate::folder::{EVENTS, LineFile, RunFolder};
 use codedgrad::ids::Worker;
-use codedgrad::train::Happened;
+use codedgrad::train::{Happened, Happening};
 use serde::Serialize;
 
 /// One line of the file.
@@ -18,10 +19,28 @@ struct Line<'a> {
     worker: Option<Worker>,
     kind: &'a str,
     what: String,
+    /// Where workers are processes.
+    #[serde(flatten)]
+    of: Option<Of>,
+    /// With how much notice a worker leaves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
     #[cfg(feature = "trainer")]
     #[serde(flatten)]
     checkpoint: Option<Checkpoint>,
 }
+
+/// Which process a worker is, or was last.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Of {
+    /// Its name; null where none has come.
+    pub(crate) identity: Option<String>,
+    /// With which others it may fail at once, as far as it says.
+    pub(crate) domain: Option<String>,
+}
+
+/// Kinds of events that tell of a worker's process.
+const OF_PROCESSES: [&str; 6] = ["join", "lost", "leaving", "left", "drained", "missed"];
 
 /// What a checkpoint took; under a virtual clock its times are null.
 #[cfg(feature = "trainer")]
@@ -47,12 +66,19 @@ impl EventFile {
         Ok(Self { file: LineFile::append(&folder.file(EVENTS))?, timed })
     }
 
-    /// Something has happened to a run's workers.
-    pub(crate) fn happened(&mut self, run: usize, happened: &Happened) {
+    /// Something has happened to a run's workers; where these are processes, the board knows which.
+    pub(crate) fn happened(&mut self, run: usize, happened: &Happened, board: Option<&Board>) {
         let Happened { step, round, what } = happened;
+        let worker = what.worker().filter(|_| OF_PROCESSES.contains(&what.kind()));
+        let seconds = match what {
+            Happening::Leaving { seconds, .. } => Some(*seconds),
+            _ => None,
+        };
         let line = Line {
             round: Some(round.0),
             worker: what.worker(),
+            of: worker.zip(board).map(|(worker, board)| board.process_of(worker)),
+            seconds,
             ..self.line((run, step.0), what.kind(), what.to_string())
         };
         self.push(&line);
@@ -92,6 +118,8 @@ impl EventFile {
             worker: None,
             kind,
             what,
+            of: None,
+            seconds: None,
             #[cfg(feature = "trainer")]
             checkpoint: None,
         }

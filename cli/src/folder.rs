@@ -3,6 +3,7 @@
 
 use super::found;
 use super::lock::{FolderLock, hold};
+use crate::drain::DRAIN;
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::output::say;
 use anyhow::{Context, anyhow, bail};
@@ -32,7 +33,7 @@ pub(crate) const SUMMARY: &str = "summary.json";
 /// What the coordinator said, where another process had started it.
 pub(crate) const COORDINATOR_LOG: &str = "coordinator.log";
 /// What else a run may leave, beside models and the logs of its workers.
-const WRITTEN: [&str; 11] = [
+const WRITTEN: [&str; 12] = [
     RECORD,
     EVENTS,
     "checkpoint.safetensors",
@@ -44,6 +45,7 @@ const WRITTEN: [&str; 11] = [
     "steps.svg",
     "token",
     "address",
+    DRAIN,
 ];
 
 /// What was at a folder's path before this command.

@@ -11,6 +11,7 @@
 mod auto;
 mod board;
 mod clock;
+mod drain;
 mod events;
 mod failure;
 mod families;

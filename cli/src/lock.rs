@@ -9,12 +9,12 @@ use crate::clock::time_of_day;
 use crate::failure::{Failure, OrInput};
 use crate::output::alert;
 use anyhow::{Context, anyhow};
+use codedgrad::transport::tcp::host_name;
 use indicatif::HumanDuration;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
 /// The file that is locked.
@@ -110,6 +110,12 @@ fn may_go_on(folder: &Path, tried: &Result<(), TryLockError>) -> Result<bool, Fa
     }
 }
 
+/// Whether another command works in a folder.
+pub(crate) fn is_taken(folder: &Path) -> bool {
+    let lock = File::open(folder.join(LOCK));
+    lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
 /// Takes one of a folder's files too, for as long as it is open: where somebody has removed the
 /// folder's lock, another command is kept out all the same.
 pub(crate) fn hold(file: &File, path: &Path) -> Result<(), Failure> {
@@ -172,7 +178,7 @@ struct Owner {
 /// Leaves word for those who are refused. The lock holds without it, so a failure is none of the
 /// run.
 fn write_owner(folder: &Path) {
-    let owner = Owner { host: host(), pid: std::process::id(), since: now().as_secs() };
+    let owner = Owner { host: host_name(), pid: std::process::id(), since: now().as_secs() };
     let half = folder.join(format!("{OWNER}.part"));
     let write = || -> anyhow::Result<()> {
         fs::write(&half, serde_json::to_string(&owner)? + "\n")?;
@@ -202,18 +208,6 @@ fn in_use(folder: &Path) -> String {
 /// Since 1970.
 fn now() -> Duration {
     time_of_day().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
-/// The name of this host.
-fn host() -> String {
-    let said = || {
-        let output = Command::new("hostname").output().ok()?;
-        String::from_utf8(output.stdout).ok()
-    };
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(said);
-    name.map(|name| name.trim().to_owned())
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| "an unnamed host".into())
 }
 
 #[cfg(test)]

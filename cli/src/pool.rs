@@ -9,6 +9,10 @@ use codedgrad::run::Limits;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// Says with how many seconds of notice a worker leaves.
+pub(crate) const NOTICE: &str = "CODEDGRAD_NOTICE";
+/// If nobody says.
+pub(crate) const NOTICE_SECONDS: f64 = 20.0;
 /// Seconds for which a run waits for all of its workers before it begins with some.
 const JOIN_WAIT: f64 = 600.0;
 /// The same where fewer are enough.

@@ -56,6 +56,12 @@ impl Asked {
         self.status.load(Ordering::SeqCst) as u8
     }
 
+    /// The same since it was last taken.
+    #[cfg(feature = "trainer")]
+    pub(crate) fn take(&self) -> u8 {
+        self.status.swap(0, Ordering::SeqCst) as u8
+    }
+
     /// Takes the next signal for a second one, which is in earnest.
     pub(crate) fn hears_again(&self) {
         self.again.store(true, Ordering::SeqCst);

@@ -40,6 +40,16 @@ pub(crate) struct FaultLine {
     stays: bool,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+pub(crate) fn is_none(count: &u64) -> bool {
+    *count == 0
+}
+
+/// Whether a worker has left, as it wanted.
+pub(crate) fn has_left(happened: &Happened) -> bool {
+    matches!(happened.what, Happening::Left { .. } | Happening::LetGo { leaves: true, .. })
+}
+
 /// Whose results count though nobody could vouch for them, in words, if there are any: as records
 /// tell, and what has happened since the last of them.
 pub(crate) fn unverified<'a>(

@@ -8,6 +8,7 @@ pub(crate) mod coordinator;
 mod honesty;
 mod limits;
 mod network;
+mod notice;
 mod observer;
 mod pictures;
 mod plan;

@@ -7,15 +7,16 @@ use super::plan::{ClockKind, LateKind, Plan};
 use super::record::Line;
 use crate::board::{Beside, Board};
 use crate::clock::unix_seconds;
+use crate::drain::DrainFile;
 use crate::events::EventFile;
 use crate::failure::Failure;
 use crate::folder::{LineFile, RECORD, RunFolder};
 use crate::output::say;
 use crate::progress::Progress;
-use crate::steps::{Decided, FaultLine, tell};
+use crate::steps::{Decided, FaultLine, has_left, tell};
 use crate::tools::status::Throughput;
 use codedgrad::gpu::Real;
-use codedgrad::ids::Step;
+use codedgrad::ids::{Step, Worker};
 use codedgrad::train::{AUTO, Flow, Happened, Observer, StepRecord, Waiting};
 use codedgrad::transport::{Decoded, State};
 use codedgrad_trainer::{Batches, Memory, Replica, ReplicaError, ReplicaState};
@@ -198,7 +199,10 @@ pub(crate) struct RunObserver<'a> {
     /// Where schemes take turns.
     pub(crate) in_turn: Option<InTurn<'a>>,
     pub(crate) faults: Vec<FaultLine>,
+    /// How many workers have left.
+    pub(crate) left: u64,
     pub(crate) bar: &'a mut Progress,
+    pub(crate) drain: DrainFile,
     /// Whether the scheme looks for Byzantine workers.
     pub(crate) looks: bool,
     pub(crate) interrupted: &'a AtomicBool,
@@ -378,7 +382,8 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
     }
 
     fn event(&mut self, happened: &Happened) {
-        self.files.events.happened(self.run, happened);
+        self.files.events.happened(self.run, happened, self.board.as_deref());
+        self.left += u64::from(has_left(happened));
         if let Some(board) = &self.board {
             board.happened(happened);
         }
@@ -393,6 +398,10 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
         // Somebody who asks the run to end does not wait for a worker's return.
         let ends = self.interrupted.load(Ordering::Relaxed) && waiting.needs_return;
         if ends { Flow::Stop } else { Flow::Continue }
+    }
+
+    fn drained(&mut self) -> Option<Vec<Worker>> {
+        self.drain.changed()
     }
 
     fn state(&mut self) -> Option<State> {

@@ -6,7 +6,7 @@ use super::record::Line;
 use super::turns::{self, Compared};
 use crate::layout::{Column, Table, Width};
 use crate::legs::{LegSummary, legs};
-use crate::steps::{FaultLine, Spread, unverified};
+use crate::steps::{FaultLine, Spread, is_none, unverified};
 use crate::tools::status::Throughput;
 use codedgrad::train::StepRecord;
 use serde::Serialize;
@@ -154,6 +154,9 @@ pub(crate) struct Summary {
     pub(crate) gradients_checked: usize,
     pub(crate) step_seconds: f64,
     pub(crate) faults: Vec<FaultLine>,
+    /// How many workers have left, if any.
+    #[serde(skip_serializing_if = "is_none")]
+    pub(crate) left: u64,
     pub(crate) interrupted: bool,
     /// Whose results count though nobody could vouch for them, in words.
     #[serde(skip)]
@@ -168,7 +171,7 @@ impl Summary {
         plan: &Plan,
         runs: Vec<RunSummary>,
         lines: &[Vec<Line>],
-        faults: Vec<FaultLine>,
+        (faults, left): (Vec<FaultLine>, u64),
         interrupted: bool,
     ) -> Self {
         let checked: Vec<f64> =
@@ -201,6 +204,7 @@ impl Summary {
             step_seconds: plan.timing.step_seconds,
             unverified: unverified(lines.iter().flatten().map(|line| &line.record), &faults),
             faults,
+            left,
             interrupted,
         }
     }
@@ -446,6 +450,7 @@ mod tests {
             gradients_checked: 30,
             step_seconds: 0.1,
             faults: Vec::new(),
+            left: 0,
             interrupted: false,
             unverified: None,
         };

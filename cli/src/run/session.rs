@@ -12,6 +12,7 @@ use super::report::{RunSummary, Summary};
 use super::resume::{self, Changes};
 use super::turns::Turn;
 use crate::board::Board;
+use crate::drain::DrainFile;
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
 use crate::folder::{PLAN, RECORD, RunFolder};
@@ -63,6 +64,8 @@ struct Work {
     /// Runs that have begun, or gone on, since it was opened.
     begun: BTreeSet<usize>,
     faults: Vec<FaultLine>,
+    /// How many workers have left.
+    left: u64,
     bar: Progress,
     /// For all rounds, and how many those are.
     delays: (Delays, usize),
@@ -381,6 +384,7 @@ impl Session {
             )?,
             begun: BTreeSet::new(),
             faults: Vec::new(),
+            left: 0,
             bar: Progress::new(self.plan.all_steps(), made),
             delays: self.plan.delay_rows()?,
             validation: vec![None; self.specs.len()],
@@ -388,7 +392,7 @@ impl Session {
         let trained = self.train_all(&mut work);
         work.bar.finish();
         trained?;
-        let Work { faults, mut validation, .. } = work;
+        let Work { faults, left, mut validation, .. } = work;
         for (run, loss) in validation.iter_mut().enumerate() {
             if loss.is_none() && self.is_done(run) {
                 *loss = Some(self.validate_saved(run)?);
@@ -398,7 +402,8 @@ impl Session {
         let runs = (0..started)
             .map(|run| RunSummary::of(&self.plan, run, &self.lines[run], validation[run]))
             .collect();
-        let summary = Summary::of(&self.plan, runs, &self.lines, faults, !self.is_complete());
+        let summary =
+            Summary::of(&self.plan, runs, &self.lines, (faults, left), !self.is_complete());
         self.write_up(&summary, started).or_work()?;
         Ok(summary)
     }
@@ -542,7 +547,9 @@ impl Session {
             lines,
             in_turn,
             faults: std::mem::take(&mut work.faults),
+            left: work.left,
             bar: &mut work.bar,
+            drain: DrainFile::of(&self.folder, self.plan.shape.workers),
             looks: self.specs[run].byzantine() > 0,
             interrupted: &self.interrupted,
             board: self.board.clone(),
@@ -564,11 +571,12 @@ impl Session {
         let RunObserver {
             lines,
             faults,
+            left,
             reference: ReferenceReplicas { replicas, .. },
             diverged,
             ..
         } = observer;
-        work.faults = faults;
+        (work.faults, work.left) = (faults, left);
         let made = lines.len();
         let ended = made as u64 == self.plan.all_steps();
         let goes_on = matches!(outcome, Ok(Outcome::Finished)) && !ended && !cut_short;

@@ -1,10 +1,12 @@
 //! `codedgrad worker`: one worker of a run over TCP.
 
 use super::network::Job;
+use super::notice::Leaver;
 use super::plan;
 use crate::failure::{Failure, OrInput};
 use crate::layout::help;
 use crate::output::{alert, say};
+use crate::pool::{NOTICE, NOTICE_SECONDS};
 use crate::port::patience;
 use crate::signals::Asked;
 use crate::units::seconds;
@@ -12,9 +14,10 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use codedgrad::ids::Worker;
 use codedgrad::train::AggregatorError;
+use codedgrad::transport::Link;
 use codedgrad::transport::tcp::security::Security;
 use codedgrad::transport::tcp::{
-    Environment, EnvironmentError, Join, Secrets, TcpError, TcpLink, Welcome,
+    Environment, EnvironmentError, Join, Secrets, TcpError, TcpLink, Welcome, host_name,
 };
 use codedgrad_trainer::{INJECTED, RunStart, TrainError, run_worker_in_place};
 use std::env;
@@ -29,8 +32,14 @@ The coordinator tells the worker what to train; only the text must be here as we
 the same path or at --corpus. A worker that dies is replaced by starting this command again, on
 any host, with the same --worker: it takes over the state of another and goes on. If the
 coordinator dies, its workers call it for --patience seconds; `codedgrad coordinator --resume`
-finds them. Ctrl-C leaves the run, which goes on without. A worker whose number another process
-has taken meanwhile ends with exit status 4: it must not be started again.
+finds them. A worker whose number another process has taken meanwhile ends with exit status 4: it
+must not be started again.
+
+Ctrl-C and SIGTERM leave the run, which goes on without: the worker finishes its task, is let go
+when nobody needs what it holds, and ends with status 0; after --notice seconds, or if asked again
+a second later, it does so at once. A file that appears where CODEDGRAD_NOTICE_FILE says is as good
+as SIGTERM. Workers that may fail together say so by a common CODEDGRAD_DOMAIN, such as a rack's
+name (default: the host's).
 
 What is not given comes from the launcher's environment: the worker's number from
 CODEDGRAD_WORKER, RANK (torchrun), SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK or
@@ -78,6 +87,10 @@ pub(crate) struct WorkerArgs {
         help_heading = "Connections"
     )]
     patience: f64,
+    /// How long the worker may take to leave when it is asked to; 0 for not at all
+    /// [default: $CODEDGRAD_NOTICE, or 20]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    notice: Option<f64>,
     /// Start the worker again when it dies, so often, after 1, 2, 4 .. 60 s; not where it ended
     /// with status 0, 2, 4, 130 or 143, by SIGINT or SIGTERM, or three times in a row within 10 s
     /// of its start
@@ -110,11 +123,22 @@ impl WorkerArgs {
         })
     }
 
+    /// With how much notice it leaves, in seconds.
+    fn notice(&self) -> Result<f64, Failure> {
+        let of_environment = || env::var(NOTICE).ok().map(|text| seconds(&text));
+        match self.notice {
+            Some(notice) => Ok(notice),
+            None => of_environment()
+                .unwrap_or(Ok(NOTICE_SECONDS))
+                .map_err(|why| Failure::Input(anyhow!("{NOTICE}: {why}"))),
+        }
+    }
+
     fn join(&self, environment: Environment) -> Result<Join, Failure> {
         let worker = self.worker.or(environment.worker);
         let identity = self.identity.clone().unwrap_or_else(|| match worker {
-            Some(worker) => format!("{}/{worker}", host()),
-            None => format!("{}/process-{}", host(), std::process::id()),
+            Some(worker) => format!("{}/{worker}", host_name()),
+            None => format!("{}/process-{}", host_name(), std::process::id()),
         });
         let address = self.join.clone().or(environment.address).ok_or_else(|| {
             Failure::Input(anyhow!(
@@ -126,16 +150,6 @@ impl WorkerArgs {
         let patience = patience(self.patience);
         Ok(Join { worker, identity, listen: self.listen, patience, ..Join::new(address, security) })
     }
-}
-
-fn host() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let name = read("/proc/sys/kernel/hostname")
-        .or_else(|| read("/etc/hostname"))
-        .or_else(|| env::var("HOSTNAME").ok());
-    name.map(|name| name.trim().to_owned())
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| "host".into())
 }
 
 fn joined(join: Join) -> Result<(TcpLink, Welcome), Failure> {
@@ -150,12 +164,9 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let environment = environment()?;
     let size = environment.workers;
     let join = args.join(environment)?;
-    // The run goes on without: it was left on purpose, and that is no failure.
-    Asked::catch(false)?.then(|_| {
-        say!("leaving the run");
-        std::process::exit(0);
-    });
+    let leaver = Leaver::watch(Asked::catch(false)?, patience(args.notice()?));
     let (link, welcome) = joined(join)?;
+    leaver.joined(link.closer());
     let Worker(number) = welcome.worker;
     let again = match welcome.epoch {
         1 => String::new(),
@@ -190,6 +201,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
         TrainError::Aggregator(AggregatorError::Replaced) => Failure::Replaced(error.into()),
         _ => Failure::Work(error.into()),
     })?;
-    say!("worker {number}: the run is over");
+    let how = if leaver.leaves() { "has left the run" } else { "the run is over" };
+    say!("worker {number}: {how}");
     Ok(())
 }

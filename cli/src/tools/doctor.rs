@@ -12,6 +12,7 @@ use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
 use crate::folder::RECORD;
 use crate::layout::help;
+use crate::lock::is_taken;
 use crate::output::{Notes, Output};
 use advice::Advice;
 use anyhow::anyhow;
@@ -116,8 +117,10 @@ pub(crate) fn run(args: &DoctorArgs, output: &mut Output<'_>) -> Result<(), Fail
     if let Some(plan) = &plan {
         found.compare(plan);
     }
+    let folder = Path::new(&args.input);
     let advice = Advice {
         args,
+        under_way: is_taken(folder).then_some(folder),
         number: case.number,
         found: &found,
         plan: plan.as_ref(),
@@ -325,8 +328,9 @@ mod tests {
             let args = DoctorArgs { input, number, from, to: None, plan: false, json: false };
             let mut commands = 0;
             for plan in [None, Some(&plan)] {
-                let advice =
-                    Advice { args: &args, number, found: &found, plan, names: &[], not_seen: &[] };
+                let (args, found, under_way) = (&args, &found, None);
+                let (names, not_seen) = (&[], &[]);
+                let advice = Advice { args, number, found, plan, names, not_seen, under_way };
                 for problem in &problems {
                     let finding = Finding { problem: problem.clone(), costs: None };
                     let Some(command) = advice.command(&finding) else { continue };
@@ -335,6 +339,16 @@ mod tests {
                     assert!(parsed.is_ok(), "{command}: {:?}", parsed.err());
                 }
             }
+            let under_way = Some(Path::new("my runs"));
+            let (names, not_seen) = (&[], &[]);
+            let (args, found, plan) = (&args, &found, Some(&plan));
+            let advice = Advice { args, number, found, plan, names, not_seen, under_way };
+            let tried =
+                |problem: Problem| advice.command(&Finding { problem, costs: None }).unwrap();
+            let one = Problem::SlowerSince { worker: 7, since, times: 1.5, because: None };
+            assert_eq!(tried(one), "echo 7 >> 'my runs/drain'");
+            let two = Problem::ConstantlySlow { workers: vec![1, 7], times: 2.0, coded: false };
+            assert_eq!(tried(two), "printf '%s\\n' 1 7 >> 'my runs/drain'");
             assert!(commands >= if args.input == "-" { 0 } else { 6 }, "{commands}");
         }
     }

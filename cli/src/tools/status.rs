@@ -139,6 +139,9 @@ pub(crate) struct Upkeep {
     pub(crate) plan: Option<PlanRecord>,
     #[serde(default)]
     pub(crate) plans: u64,
+    /// Workers that have left.
+    #[serde(default)]
+    pub(crate) left: u64,
 }
 
 /// How fast a run trains, in tokens; null in modelled time, and where nobody here knows what is
@@ -234,6 +237,15 @@ pub(crate) fn plain(text: &str) -> String {
         }
     }
     plain
+}
+
+/// A worker's name, and its domain where that says more.
+fn named(status: &tcp::WorkerStatus) -> String {
+    let tcp::WorkerStatus { identity, domain, .. } = status;
+    if domain.is_empty() || identity.starts_with(domain) {
+        return identity.clone();
+    }
+    format!("{identity} ({domain})")
 }
 
 impl Shown {
@@ -374,7 +386,7 @@ impl Shown {
                 of.answers.to_string(),
                 of.late_rounds.to_string(),
                 of.missed_rounds.to_string(),
-                plain(&status.identity),
+                plain(&named(status)),
             ]);
         }
         table

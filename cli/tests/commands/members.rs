@@ -1,6 +1,6 @@
 //! Workers that come and go: `--workers MIN..MAX`.
 
-use super::processes::{Run, lines, wait_for};
+use super::processes::{Kept, Run, lines, wait_for};
 use serde_json::Value;
 use std::process::Command;
 
@@ -176,4 +176,132 @@ fn what_no_number_of_workers_can_be_is_refused() {
         assert_eq!(ended.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.split_whitespace().collect::<Vec<_>>().join(" ").contains(why), "{said}");
     }
+}
+
+const UNCODED: [&str; 8] =
+    ["--scheme", "uncoded", "--workers", "2..4", "--steps", "100000", "--join-wait", "2"];
+
+/// Whether every step took one round: none was begun again.
+fn no_round_is_begun_again(run: &Run) -> bool {
+    let rounds = |line: &String| {
+        let step: Value = serde_json::from_str(line).unwrap();
+        step["rounds"].as_array().unwrap().len()
+    };
+    lines(&run.record()).iter().all(|line| rounds(line) == 1)
+}
+
+/// The last event of a kind.
+fn last(run: &Run, kind: &str) -> Value {
+    let found = events(run).into_iter().rfind(|event| event["kind"] == kind);
+    found.unwrap_or_else(|| panic!("no event {kind}"))
+}
+
+#[test]
+fn a_worker_that_is_told_to_end_leaves_and_is_missed_by_nobody() {
+    let mut run = Run::start_in_real_time(&UNCODED);
+    let mut workers = run.workers(3, &[]);
+    run.wait_for_steps(5);
+    workers[1].signal("-TERM");
+    // The same order once more: it is no second one.
+    workers[1].signal("-TERM");
+    assert_eq!(workers[1].ends(), Some(0), "{}", workers[1].said());
+    assert!(workers[1].said().contains("has left the run"), "{}", workers[1].said());
+    is_planned(&run, "planned for 2 of 4 workers (0, 2) under uncoded");
+    let before = lines(&run.record()).len();
+    run.wait_for_steps(before + 5);
+    assert_eq!(said(&run, "left"), ["has left the run, as it said"]);
+    assert_eq!(said(&run, "lost"), [""; 0]);
+    let leaving = last(&run, "leaving");
+    assert_eq!((&leaving["worker"], &leaving["seconds"]), (&1.into(), &20.0.into()));
+    assert!(leaving["identity"].as_str().unwrap().ends_with("/1"), "{leaving}");
+    run.coordinator.signal("-TERM");
+    assert_eq!(run.coordinator.ends(), Some(143), "{}", run.coordinator.said());
+    assert!(no_round_is_begun_again(&run));
+    let summary = std::fs::read(run.folder.path().join("run/summary.json")).unwrap();
+    let summary: Value = serde_json::from_slice(&summary).unwrap();
+    assert_eq!((&summary["left"], &summary["faults"]), (&1.into(), &serde_json::json!([])));
+}
+
+/// Without notice it is gone at once, as one that is killed; so it is when its notice is over, where
+/// the run cannot go on without it.
+#[test]
+fn a_worker_without_notice_is_lost() {
+    let run = Run::start_in_real_time(&UNCODED);
+    let mut workers = run.workers(3, &["--notice", "0"]);
+    run.wait_for_steps(5);
+    workers[1].signal("-TERM");
+    assert_eq!(workers[1].ends(), Some(0));
+    is_planned(&run, "planned for 2 of 4 workers (0, 2) under uncoded");
+    assert_eq!((said(&run, "lost").len(), said(&run, "left").len()), (1, 0));
+    let mut late = run.worker(3, &["--notice", "2"]);
+    is_planned(&run, "planned for 3 of 4 workers (0, 2-3) under uncoded");
+    workers[0].signal("-KILL");
+    workers[2].signal("-KILL");
+    wait_for("two losses", || (said(&run, "lost").len() == 3).then_some(()));
+    late.signal("-INT");
+    assert_eq!(late.ends(), Some(0), "{}", late.said());
+    assert!(late.said().contains("at once"), "{}", late.said());
+}
+
+#[test]
+fn a_file_that_appears_is_a_notice_too() {
+    let run = Run::start_in_real_time(&UNCODED);
+    let _others = run.workers(2, &[]);
+    let file = run.folder.path().join("terminates");
+    let variables =
+        [("CODEDGRAD_NOTICE_FILE", file.to_str().unwrap()), ("CODEDGRAD_DOMAIN", "rack-7")];
+    let arguments = ["worker", "--join", &run.address, "--token", "run/token", "--worker", "2"];
+    let mut worker = Kept::start_with(run.folder.path(), "noticed", &arguments, &variables);
+    is_planned(&run, "planned for 3 of 4 workers (0-2) under uncoded");
+    std::fs::write(&file, "in 2 minutes").unwrap();
+    assert_eq!(worker.ends(), Some(0), "{}", worker.said());
+    is_planned(&run, "planned for 2 of 4 workers (0-1) under uncoded");
+    assert_eq!(last(&run, "left")["domain"], "rack-7");
+}
+
+/// P-10: the slow worker of a run is done without, and is back when its line is deleted.
+#[test]
+fn a_slow_worker_is_drained_and_let_in_again() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("slow.csv"), "0,0,0,0.2\n".repeat(3000)).unwrap();
+    let flags = "--scheme uncoded --workers 3..4 --steps 3000 --delays slow.csv";
+    let flags: Vec<&str> = flags.split(' ').collect();
+    let run = Run::start_at(folder, &flags);
+    // It waits for longer than that, which it needs no patience for.
+    let mut workers = run.workers(4, &["--patience", "1"]);
+    run.wait_for_steps(3);
+    let drain = run.folder.path().join("run/drain");
+    std::fs::write(&drain, "3 # slow\nx\n9\n").unwrap();
+    is_planned(&run, "planned for 3 of 4 workers (0-2) under uncoded");
+    wait_for("the word", || (!said(&run, "drained").is_empty()).then_some(()));
+    let before = lines(&run.record()).len();
+    run.wait_for_steps(before + 30);
+    let seconds = |line: &String| {
+        let step: Value = serde_json::from_str(line).unwrap();
+        step["seconds"].as_f64().unwrap()
+    };
+    let times: Vec<f64> = lines(&run.record()).iter().map(seconds).collect();
+    assert!(times[..3].iter().all(|time| *time >= 0.2), "{times:?}");
+    assert!(times[before..].iter().any(|time| *time < 0.2), "{times:?}");
+    for strange in ["\"x\"", "\"9\""] {
+        assert_eq!(
+            run.coordinator.said().matches(strange).count(),
+            1,
+            "{}",
+            run.coordinator.said()
+        );
+    }
+    // One more cannot be done without.
+    std::fs::write(&drain, "3\n2\n").unwrap();
+    let refused = "not taken out, for the run could not go on: 2 of the file `drain`";
+    wait_for(refused, || {
+        said(&run, "drain-refused").last().is_some_and(|it| it == refused).then_some(())
+    });
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    std::fs::remove_file(&drain).unwrap();
+    is_planned(&run, "planned for all 4 workers under uncoded");
+    assert_eq!(said(&run, "join"), ["is there again"]);
+    assert_eq!(said(&run, "lost"), [""; 0]);
+    assert!(no_round_is_begun_again(&run));
+    assert!(workers[3].child.try_wait().unwrap().is_none(), "it was there all the time");
 }

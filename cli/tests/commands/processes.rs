@@ -61,10 +61,21 @@ pub(crate) struct Kept {
 
 impl Kept {
     pub(crate) fn start(folder: &Path, name: &str, arguments: &[&str]) -> Self {
+        Self::start_with(folder, name, arguments, &[])
+    }
+
+    /// With variables of its environment.
+    pub(crate) fn start_with(
+        folder: &Path,
+        name: &str,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
         let log = folder.join(format!("{name}.err"));
         let file = |path: &Path| fs::File::options().create(true).append(true).open(path).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
         command.args(arguments).current_dir(folder).env("RUST_BACKTRACE", "0").stdin(Stdio::null());
+        command.envs(variables.iter().copied());
         let child = command
             .stdout(file(&folder.join(format!("{name}.out"))))
             .stderr(file(&log))

@@ -24,7 +24,10 @@ fn ctrl_c_sigterm_and_sighup_end_everybody() {
         launched.waits_for_steps(3);
         launched.signal(signal);
         assert_eq!(launched.ends(), Some(status), "{}", launched.said());
-        assert!(launched.said().contains("in 10 s by force"), "{}", launched.said());
+        // Workers that are told to leave have their notice.
+        let grace = if signal == "-INT" { 10 } else { 25 };
+        let said = format!("in {grace} s by force");
+        assert!(launched.said().contains(&said), "{}", launched.said());
         assert!(!launched.said().contains("started again"), "{}", launched.said());
         let by = match signal {
             "-INT" => "Ctrl-C",

@@ -1,9 +1,11 @@
 //! What to try first about a finding.
 
 use super::{DoctorArgs, STDIN, quoted};
+use crate::drain::DRAIN;
 use codedgrad::doctor::{Examination, Finding, Problem};
 use codedgrad::sim::planner::Plan;
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// What commands are made of: how the run was asked about, and what was found.
 pub(super) struct Advice<'a> {
@@ -15,6 +17,8 @@ pub(super) struct Advice<'a> {
     pub(super) names: &'a [String],
     /// What the trace does not show of what it was made of.
     pub(super) not_seen: &'a [String],
+    /// The folder of a run that is under way.
+    pub(super) under_way: Option<&'a Path>,
 }
 
 impl Advice<'_> {
@@ -28,12 +32,17 @@ impl Advice<'_> {
     /// The command to try first, where there is one.
     pub(super) fn command(&self, finding: &Finding) -> Option<String> {
         match &finding.problem {
-            // Whether a code is worth it as long as they are as slow.
-            Problem::DeadWorkers { .. }
-            | Problem::ConstantlySlow { .. }
-            | Problem::SlightlySlow { .. }
-            | Problem::Waiting => self.would_code(self.args.from),
-            Problem::SlowerSince { since, .. } => self.would_code(Some(since.step)),
+            // A run under way can do without them; else it is asked whether a code is worth it as
+            // long as they are as slow.
+            Problem::ConstantlySlow { workers, .. } => {
+                self.drain(workers).or_else(|| self.would_code(self.args.from))
+            }
+            Problem::DeadWorkers { .. } | Problem::SlightlySlow { .. } | Problem::Waiting => {
+                self.would_code(self.args.from)
+            }
+            Problem::SlowerSince { worker, since, .. } => {
+                self.drain(&[*worker]).or_else(|| self.would_code(Some(since.step)))
+            }
             Problem::EverybodySlowerSince { since, .. } => {
                 self.again(Some(since.step), self.args.to)
             }
@@ -42,6 +51,18 @@ impl Advice<'_> {
             }
             Problem::OtherScheme { scheme, .. } => self.simulated(scheme),
             _ => None,
+        }
+    }
+
+    /// Has a run that is under way done without some workers.
+    fn drain(&self, workers: &[usize]) -> Option<String> {
+        let file = quoted(&self.under_way?.join(DRAIN).display().to_string());
+        match workers {
+            [worker] => Some(format!("echo {worker} >> {file}")),
+            workers => {
+                let numbers: Vec<String> = workers.iter().map(usize::to_string).collect();
+                Some(format!("printf '%s\\n' {} >> {file}", numbers.join(" ")))
+            }
         }
     }
 

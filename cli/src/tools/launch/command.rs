@@ -3,6 +3,7 @@
 use super::LaunchArgs;
 use crate::failure::Failure;
 use crate::itself::Itself;
+use crate::pool::NOTICE;
 use anyhow::anyhow;
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -12,6 +13,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// What each worker runs.
 #[derive(Debug)]
@@ -100,6 +102,7 @@ impl Trainer {
             .env("CODEDGRAD_WORKERS", place.workers.to_string())
             .env("CODEDGRAD_EPOCH", start.epoch.to_string())
             .env("CODEDGRAD_LOG", start.log)
+            .env(NOTICE, place.notice.as_secs_f64().to_string())
             .env("CODEDGRAD_FINAL", start.last_word);
         // Of a job that this one is started from.
         for secret in ["CODEDGRAD_TOKEN", "CODEDGRAD_TOKEN_FILE", "CODEDGRAD_KEYS"] {
@@ -146,6 +149,8 @@ pub(super) struct Place {
     pub(super) cores: usize,
     /// Threads that carry bytes, if somebody says how many.
     pub(super) io_threads: Option<u32>,
+    /// With how much notice they leave.
+    pub(super) notice: Duration,
 }
 
 /// By what workers are let in.

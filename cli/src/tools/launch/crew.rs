@@ -268,9 +268,8 @@ impl<'a> Crew<'a> {
     }
 
     /// Has everybody end, by force after a while.
-    pub(super) fn end(&mut self, signal: Signal) {
+    pub(super) fn end(&mut self, signal: Signal, grace: Duration) {
         self.cancel();
-        let grace = self.grace;
         self.members.iter_mut().for_each(|member| member.tell(signal, grace));
     }
 

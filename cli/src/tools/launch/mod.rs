@@ -20,13 +20,14 @@ use crate::itself::Itself;
 use crate::layout::help;
 use crate::limits::WORKERS;
 use crate::output::{self, say};
-use crate::pool::{Seats, seats};
+use crate::pool::{NOTICE_SECONDS, Seats, seats};
 use crate::port::{TOKEN, patience};
 use crate::units::{count, seconds};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use codedgrad::transport::tcp::security::Keys;
 use command::{Place, Secret, Trainer};
+use rustix::process::Signal;
 use screen::Screen;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -34,6 +35,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 use std::time::Duration;
+
+/// How much longer than the notice of its workers a run waits for their end.
+const AFTER_NOTICE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 #[command(
@@ -56,12 +60,12 @@ save what they have learned.
 Every line that a worker prints is shown behind its number; the run's folder has all of it in
 worker-K.log, and the coordinator's words in coordinator.log. A bar that is drawn by carriage
 returns (tqdm) is shown when its line ends; the log has it whole. Ctrl-C and SIGTERM are passed
-on to everybody once; what is left after --kill-after is killed, and so is everybody if they come
-again. The end of its terminal (SIGHUP) is as good as SIGTERM, unless it was started with nohup.
+on to everybody once; what is left after --kill-after (after SIGTERM at least 5 s more than
+--notice) is killed, and so is everybody if they come again. The end of its terminal (SIGHUP) is as good as SIGTERM, unless it was started with nohup.
 
 Each worker has CODEDGRAD_ADDRESS, CODEDGRAD_TOKEN_FILE or CODEDGRAD_KEYS, CODEDGRAD_WORKER,
-CODEDGRAD_WORKERS, CODEDGRAD_EPOCH (how often it was started again), CODEDGRAD_LOG (its log) and
-CODEDGRAD_FINAL (where join says that it would fail again), and with --io-threads
+CODEDGRAD_WORKERS, CODEDGRAD_EPOCH (how often it was started again), CODEDGRAD_LOG (its log),
+CODEDGRAD_FINAL (where join says that it would fail again), CODEDGRAD_NOTICE, and with --io-threads
 CODEDGRAD_IO_THREADS; where they are not set, PYTHONUNBUFFERED=1 and OMP_NUM_THREADS, its share of
 this host's cores. RANK, WORLD_SIZE, LOCAL_RANK and MASTER_* are left alone.
 
@@ -108,6 +112,13 @@ pub(crate) struct LaunchArgs {
         help_heading = "Time and limits"
     )]
     kill_after: f64,
+    /// How long workers may take to leave when they are told to end by SIGTERM, which is then waited
+    /// for 5 s longer; 0 for not at all. They find it as CODEDGRAD_NOTICE
+    #[arg(
+        long, value_name = "SECONDS", default_value_t = NOTICE_SECONDS, value_parser = seconds,
+        help_heading = "Time and limits", hide_short_help = true
+    )]
+    notice: f64,
     /// How many hosts the workers are spread over; this command runs on each
     #[arg(
         long, value_name = "M", default_value_t = 1, requires = "node",
@@ -152,6 +163,8 @@ struct Job<'a> {
     io_threads: Option<u32>,
     restarts: u32,
     grace: Duration,
+    /// With how much notice workers leave.
+    notice: Duration,
     quiet: bool,
 }
 
@@ -183,7 +196,16 @@ impl Job<'_> {
     fn place(&self, address: String, secret: Secret) -> Place {
         let cores = available_parallelism().map_or(1, usize::from);
         let (workers, here) = (self.all, self.workers.len());
-        Place { address, secret, workers, here, cores, io_threads: self.io_threads }
+        let (io_threads, notice) = (self.io_threads, self.notice);
+        Place { address, secret, workers, here, cores, io_threads, notice }
+    }
+
+    /// How long processes may take that are told to end by a signal.
+    fn grace(&self, signal: Signal) -> Duration {
+        if signal == Signal::TERM && !self.notice.is_zero() {
+            return self.grace.max(self.notice + AFTER_NOTICE);
+        }
+        self.grace
     }
 }
 
@@ -219,6 +241,7 @@ impl LaunchArgs {
             io_threads: self.options.io_threads(),
             restarts: self.restarts,
             grace: patience(self.kill_after),
+            notice: patience(self.notice),
             quiet: output::is_quiet(),
         };
         if let (Some(address), Some(keys)) = (job.join.filter(|_| node > 0), &job.keys) {
@@ -285,13 +308,14 @@ impl LaunchArgs {
 }
 
 /// Flags of this command that no program is likely to have too.
-const OURS: [&str; 13] = [
+const OURS: [&str; 14] = [
     "--exchange",
     "--io-threads",
     "--join-wait",
     "--kill-after",
     "--max-wait",
     "--min-workers",
+    "--notice",
     "--probe",
     "--replan-every",
     "--restarts",

@@ -215,10 +215,10 @@ impl<'a> Watch<'a> {
         self.asked = Some(now());
         let over = matches!(self.close, Some(Close::Outcome(_)));
         let what = if over { "what is left of the run" } else { "the run" };
-        let grace = self.job.grace.as_secs();
+        let told = if signal == SIGINT { Signal::INT } else { Signal::TERM };
+        let grace = self.job.grace(told).as_secs();
         self.screen
             .note(&format!("ending {what}; in {grace} s by force, and at once if asked again"));
-        let told = if signal == SIGINT { Signal::INT } else { Signal::TERM };
         if over {
             self.end_all(told);
         } else {
@@ -237,10 +237,10 @@ impl<'a> Watch<'a> {
     fn end_all(&mut self, signal: Signal) {
         // Before the workers: that they leave is then no surprise to it.
         if let Some(coordinator) = &mut self.coordinator {
-            coordinator.end(signal, self.job.grace);
+            coordinator.end(signal, self.job.grace(signal));
         }
         if let Some(crew) = &mut self.crew {
-            crew.end(signal);
+            crew.end(signal, self.job.grace(signal));
         }
     }
 

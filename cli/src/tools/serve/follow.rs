@@ -5,6 +5,7 @@ use super::events::{Event, Outcome};
 use super::record::RecordFile;
 use crate::board::{Beside, Board};
 use crate::clock::{now, unix_seconds};
+use crate::drain::DrainFile;
 use crate::events::EventFile;
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::folder::{LineFile, RECORD, RunFolder};
@@ -14,7 +15,7 @@ use crate::output::say;
 use crate::progress::Progress;
 use crate::shared::lock;
 use crate::signals::Asked;
-use crate::steps::{Decided, FaultLine, Spread, late, tell, unverified};
+use crate::steps::{Decided, FaultLine, Spread, has_left, is_none, late, tell, unverified};
 use crate::tools::doctor;
 use crate::tools::status::Throughput;
 use anyhow::Context;
@@ -112,6 +113,9 @@ pub(super) struct Summary {
     /// What steps were computed under, where that was chosen.
     legs: Vec<LegSummary>,
     faults: Vec<FaultLine>,
+    /// How many workers have left, if any.
+    #[serde(skip_serializing_if = "is_none")]
+    left: u64,
     what: RunFacts,
 }
 
@@ -257,7 +261,10 @@ pub(super) struct Follower<'a> {
     record: Option<RecordFile>,
     events: Option<EventFile>,
     bar: Progress,
+    drain: DrainFile,
     faults: Vec<FaultLine>,
+    /// How many workers have left.
+    left: u64,
     /// Who has ended the run, if a worker has.
     ended_by: Option<Worker>,
     /// First step that is not decided.
@@ -317,7 +324,9 @@ impl<'a> Follower<'a> {
             record: None,
             events: None,
             bar: Progress::hidden(),
+            drain: DrainFile::of(folder, plan.workers),
             faults: Vec::new(),
+            left: 0,
             ended_by: None,
             next: 0,
             refusals: Refusals { most: plan.give_up_after, in_a_row: 0 },
@@ -434,6 +443,7 @@ impl<'a> Follower<'a> {
                 .sum(),
             legs: legs(&lines),
             faults: self.faults,
+            left: self.left,
             what: self.facts,
         };
         if summary.steps > 0 {
@@ -483,13 +493,19 @@ impl Observer for Follower<'_> {
     }
 
     fn event(&mut self, happened: &Happened) {
-        self.events.iter_mut().for_each(|events| events.happened(0, happened));
+        let board = Some(self.board);
+        self.events.iter_mut().for_each(|events| events.happened(0, happened, board));
+        self.left += u64::from(has_left(happened));
         self.board.happened(happened);
         if let Happening::Ended { by } = happened.what {
             self.ended_by = Some(by);
         }
         tell(&self.scheme, happened);
         self.faults.extend(FaultLine::of(0, happened));
+    }
+
+    fn drained(&mut self) -> Option<Vec<Worker>> {
+        self.drain.changed()
     }
 
     fn waiting(&mut self, waiting: &Waiting) -> Flow {
