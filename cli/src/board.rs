@@ -181,15 +181,16 @@ impl Board {
         }
     }
 
-    /// Which process a worker is, or was last.
-    pub(crate) fn process_of(&self, worker: Worker) -> Of {
+    /// To which process something has happened, or to which a worker was last.
+    pub(crate) fn process_of(&self, happened: &Happened) -> Option<Of> {
+        let worker = happened.what.worker()?;
         let network = lock(&self.network);
         let told = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let status = network.workers.get(worker.index());
-        Of {
+        Some(Of {
             identity: status.and_then(|status| told(&status.identity)),
             domain: status.and_then(|status| told(&status.domain)),
-        }
+        })
     }
 
     /// A checkpoint with a step and all before it is on disk, for which training has waited.

@@ -1,6 +1,5 @@
 //! Workers that are done without on purpose: the file `drain` of a run's folder.
 
-use crate::folder::RunFolder;
 use crate::output::alert;
 use crate::tools::status::plain;
 use codedgrad::ids::Worker;
@@ -24,8 +23,13 @@ pub(crate) struct DrainFile {
 }
 
 impl DrainFile {
-    pub(crate) fn of(folder: &RunFolder, workers: usize) -> Self {
-        Self { path: folder.file(DRAIN), workers, seen: None, told: BTreeSet::new() }
+    pub(crate) fn at(path: PathBuf) -> Self {
+        Self { path, workers: 0, seen: None, told: BTreeSet::new() }
+    }
+
+    /// A run of so many workers begins, all of whom take part.
+    pub(crate) fn begins(&mut self, workers: usize) {
+        (self.workers, self.seen) = (workers, None);
     }
 
     /// Who is to be done without, if the file is not as it was; what is no worker's number is named
@@ -57,7 +61,7 @@ impl DrainFile {
             }
         }
         for line in strange.difference(&self.told) {
-            let (path, last) = (self.path.display(), self.workers - 1);
+            let (path, last) = (self.path.display(), self.workers.saturating_sub(1));
             alert!("warning: {path}: {:?} is no worker's number (0 to {last})", plain(line));
         }
         self.told = strange;
@@ -73,8 +77,8 @@ mod tests {
     fn a_file_is_read_when_it_is_another() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(DRAIN);
-        let (seen, told) = (None, BTreeSet::new());
-        let mut file = DrainFile { path: path.clone(), workers: 8, seen, told };
+        let mut file = DrainFile::at(path.clone());
+        file.begins(8);
         assert_eq!(file.changed(), None, "there is none");
         fs::write(&path, "7\n# what is slow\n\n 3 # host 1\n8\nx\n-1\n").unwrap();
         assert_eq!(file.changed(), Some(vec![Worker(7), Worker(3)]));

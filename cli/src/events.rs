@@ -1,6 +1,5 @@
 //! `events.jsonl`: what happens in a run beside its steps.
 
-use crate::board::Board;
 use crate::clock::unix_seconds;
 use crate::failure::Failure;
 use crate::folder::{EVENTS, LineFile, RunFolder};
@@ -66,10 +65,9 @@ impl EventFile {
         Ok(Self { file: LineFile::append(&folder.file(EVENTS))?, timed })
     }
 
-    /// Something has happened to a run's workers; where these are processes, the board knows which.
-    pub(crate) fn happened(&mut self, run: usize, happened: &Happened, board: Option<&Board>) {
+    /// Something has happened to a run's workers; where these are processes, to which one.
+    pub(crate) fn happened(&mut self, run: usize, happened: &Happened, of: Option<Of>) {
         let Happened { step, round, what } = happened;
-        let worker = what.worker().filter(|_| OF_PROCESSES.contains(&what.kind()));
         let seconds = match what {
             Happening::Leaving { seconds, .. } => Some(*seconds),
             _ => None,
@@ -77,7 +75,7 @@ impl EventFile {
         let line = Line {
             round: Some(round.0),
             worker: what.worker(),
-            of: worker.zip(board).map(|(worker, board)| board.process_of(worker)),
+            of: of.filter(|_| OF_PROCESSES.contains(&what.kind())),
             seconds,
             ..self.line((run, step.0), what.kind(), what.to_string())
         };

@@ -40,8 +40,25 @@ pub(crate) struct FaultLine {
     stays: bool,
 }
 
+/// What has happened to workers while runs went on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct OfWorkers {
+    pub(crate) faults: Vec<FaultLine>,
+    /// How many have left, if any.
+    #[serde(skip_serializing_if = "is_none")]
+    pub(crate) left: u64,
+}
+
+impl OfWorkers {
+    /// Something has happened.
+    pub(crate) fn note(&mut self, run: usize, happened: &Happened) {
+        self.faults.extend(FaultLine::of(run, happened));
+        self.left += u64::from(has_left(happened));
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-pub(crate) fn is_none(count: &u64) -> bool {
+fn is_none(count: &u64) -> bool {
     *count == 0
 }
 

@@ -9,7 +9,7 @@
 //!
 //! What it keeps lies with whoever owns it: `steps` how far the run is, `round` the current round,
 //! `holding` the wait for holders, `recovery` the wait for who may come back, `leaving` whether who
-//! has left is missed, `departing` when who says that it leaves is let go, `trust` whose results count, `replan` what is needed for another scheme,
+//! has left is missed, `trust` whose results count, `replan` what is needed for another scheme,
 //! `active` the current scheme. The [`Engine`] alone sees all of them, and decides.
 
 mod active;

@@ -493,7 +493,7 @@ impl<V: Vector> Aggregator<V> {
                 self.over = Some(LET_GO.into());
                 Some(OwnedEvent::Over)
             }
-            Order::Dismiss(Dismissal::Drained) | Order::Abandon => None,
+            Order::Dismiss(Dismissal::Drained) | Order::LetIn | Order::Abandon => None,
             Order::Dismiss(Dismissal::Replaced) => return Err(AggregatorError::Replaced),
             Order::Dismiss(Dismissal::Refused { reason } | Dismissal::GivenUp { reason }) => {
                 return Err(AggregatorError::Refused { reason });

@@ -45,8 +45,8 @@ impl Closer {
         Self(Arc::new(Inner { closed, leaves, end: Box::new(end), leave: Box::new(leave) }))
     }
 
-    /// Says that the worker leaves the run, and ends in any case after so long. It goes on with what
-    /// it is told until it is not needed any more; then the run is over for it, as
+    /// Says that the worker leaves the run, and ends in any case after so long. It goes on with
+    /// what it is told until it is not needed any more; then the run is over for it, as
     /// [`Aggregator::was_let_go`](crate::train::Aggregator::was_let_go) tells. Does not wait.
     ///
     /// ```

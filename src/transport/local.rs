@@ -106,7 +106,10 @@ pub struct LocalTransport<V: Vector = Vec<f32>> {
     staying: Staying<V>,
     /// First step that each worker has not applied; none for those that are gone.
     next: Vec<Option<Step>>,
-    /// That vectors which stay are held, said on behalf of the workers.
+    /// Threads that are done without, and the first step that each has not applied.
+    parked: BTreeMap<Worker, Step>,
+    /// What is said on behalf of the workers: that vectors which stay are held, or that one is
+    /// there again.
     held: VecDeque<(Worker, Notice)>,
 }
 
@@ -190,6 +193,7 @@ pub fn connect_at<V: Vector>(
             place: summed,
             staying,
             next,
+            parked: BTreeMap::new(),
             held: VecDeque::new(),
         },
         links,
@@ -198,7 +202,8 @@ pub fn connect_at<V: Vector>(
 
 fn closer_of(worker: Worker, orders: &Arc<Sender<Posted>>, notices: &Outbox) -> Closer {
     // A closer that is kept must not keep the channel open when the coordinator is lost.
-    let (orders, notices, told) = (Arc::downgrade(orders), notices.clone(), notices.clone());
+    let (orders, notices) = (Arc::downgrade(orders), notices.clone());
+    let told = notices.clone();
     let leave = move |notice: Duration| {
         told.send(worker, Notice::Leaving { seconds: notice.as_secs_f64() });
     };
@@ -262,11 +267,18 @@ impl<V: Vector> Transport for LocalTransport<V> {
             Order::LoadState { state } => self.progress(worker, Some(state.next)),
             _ => {}
         }
-        // The flag has done it: an order that comes when all is over would end the next tasks. And
-        // a thread that is done without waits until it is not.
-        let is_nothing =
-            |order: &Order| matches!(order, Order::Abandon | Order::Dismiss(Dismissal::Drained));
-        let posted = Some(order).filter(|order| !is_nothing(order));
+        // A thread that is done without waits, with the state that it has.
+        if matches!(order, Order::Dismiss(Dismissal::Drained)) {
+            self.parked.extend(self.next[worker.index()].map(|next| (worker, next)));
+            return;
+        }
+        if matches!(order, Order::LetIn) {
+            let next = self.parked.remove(&worker);
+            let joined = next.map(|next| (worker, Notice::Joined { next: Some(next) }));
+            return self.held.extend(joined);
+        }
+        // The flag has done it: an order that comes when all is over would end the next tasks.
+        let posted = Some(order).filter(|order| !matches!(order, Order::Abandon));
         if posted.is_some() && self.workers[worker.index()].send(posted).is_err() {
             tracing::debug!("{worker} is lost; its order is dropped");
         }
@@ -281,8 +293,13 @@ impl<V: Vector> Transport for LocalTransport<V> {
             None => self.notices.recv().ok(),
             Some(patience) => self.notices.recv_timeout(patience).ok(),
         };
-        if let Some((worker, Notice::Applied { step, .. })) = &received {
-            self.progress(*worker, Some(step.next()));
+        match &received {
+            Some((worker, Notice::Applied { step, .. })) => match self.parked.get_mut(worker) {
+                Some(next) => *next = step.next(),
+                None => self.progress(*worker, Some(step.next())),
+            },
+            Some((worker, Notice::Lost { .. })) => drop(self.parked.remove(worker)),
+            _ => {}
         }
         received
     }

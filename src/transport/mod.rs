@@ -128,6 +128,9 @@ pub enum Order {
     },
     /// The worker is no member of the run any more.
     Dismiss(Dismissal),
+    /// The worker is not [done without](Dismissal::Drained) any more: [`Notice::Joined`] follows
+    /// when it is there.
+    LetIn,
 }
 
 /// Why a worker must leave a run that goes on.
@@ -148,8 +151,8 @@ pub enum Dismissal {
     /// It has said that it leaves, and is not needed any more: once it has done its orders it may
     /// end.
     LetGo,
-    /// It is done without until [`Transport::drain`] says otherwise. Over a network it calls again;
-    /// a thread stays.
+    /// It is done without until [`Order::LetIn`], whether it is there or not. Over a network it is
+    /// told to call later; a thread waits.
     Drained,
 }
 
@@ -427,11 +430,6 @@ pub trait Transport {
     fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Self::Vector>>;
     /// Has its holders forget what nobody needs any more.
     fn forget(&mut self, what: Unneeded);
-    /// These workers are done without until this is called again: who of them calls is told to
-    /// call later. False where workers cannot call, and stay where they are.
-    fn drain(&mut self, _workers: &WorkerSet) -> bool {
-        false
-    }
 }
 
 /// What comes of a wait for an order.

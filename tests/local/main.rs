@@ -4,6 +4,7 @@
 mod auto;
 mod coded_kmeans;
 mod doctor;
+mod drained;
 mod folded_moe;
 mod hanging;
 mod mesh;

@@ -6,7 +6,7 @@ use std::fs;
 /// How many there are, which is how many there may be: who comes below lowers the number here.
 const CEILINGS: [(&str, usize); 4] = [
     // Of `Transport`, `Link`, and of what the transport's parts tell each other.
-    ("methods and variants of messages", 182),
+    ("methods and variants of messages", 185),
     ("functions over 80 lines", 13),
     // Tables and formulas in documentation, texts of `--help`: rustfmt cannot break them.
     ("lines over 100 columns", 59),

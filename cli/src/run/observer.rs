@@ -7,13 +7,13 @@ use super::plan::{ClockKind, LateKind, Plan};
 use super::record::Line;
 use crate::board::{Beside, Board};
 use crate::clock::unix_seconds;
-use crate::drain::DrainFile;
+use crate::drain::{DRAIN, DrainFile};
 use crate::events::EventFile;
 use crate::failure::Failure;
 use crate::folder::{LineFile, RECORD, RunFolder};
 use crate::output::say;
 use crate::progress::Progress;
-use crate::steps::{Decided, FaultLine, has_left, tell};
+use crate::steps::{Decided, OfWorkers, tell};
 use crate::tools::status::Throughput;
 use codedgrad::gpu::Real;
 use codedgrad::ids::{Step, Worker};
@@ -126,6 +126,7 @@ pub(crate) struct InTurn<'a> {
 pub(crate) struct Files {
     record: LineFile,
     pub(crate) events: EventFile,
+    drain: DrainFile,
     checkpoints: Writer,
     /// Where the runs stand in the checkpoint that was asked for last.
     saved: Option<Place>,
@@ -145,6 +146,7 @@ impl Files {
         Ok(Self {
             record: LineFile::open(&folder.file(RECORD), kept)?,
             events: EventFile::open(folder, timed)?,
+            drain: DrainFile::at(folder.file(DRAIN)),
             checkpoints: Writer::new(folder, plan),
             saved: None,
             board,
@@ -198,11 +200,8 @@ pub(crate) struct RunObserver<'a> {
     pub(crate) baseline: Baseline<'a>,
     /// Where schemes take turns.
     pub(crate) in_turn: Option<InTurn<'a>>,
-    pub(crate) faults: Vec<FaultLine>,
-    /// How many workers have left.
-    pub(crate) left: u64,
+    pub(crate) of_workers: OfWorkers,
     pub(crate) bar: &'a mut Progress,
-    pub(crate) drain: DrainFile,
     /// Whether the scheme looks for Byzantine workers.
     pub(crate) looks: bool,
     pub(crate) interrupted: &'a AtomicBool,
@@ -382,13 +381,13 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
     }
 
     fn event(&mut self, happened: &Happened) {
-        self.files.events.happened(self.run, happened, self.board.as_deref());
-        self.left += u64::from(has_left(happened));
+        let of = self.board.as_ref().and_then(|board| board.process_of(happened));
+        self.files.events.happened(self.run, happened, of);
         if let Some(board) = &self.board {
             board.happened(happened);
         }
         tell(self.plan.schemes[self.run].text(), happened);
-        self.faults.extend(FaultLine::of(self.run, happened));
+        self.of_workers.note(self.run, happened);
     }
 
     fn waiting(&mut self, waiting: &Waiting) -> Flow {
@@ -400,8 +399,13 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
         if ends { Flow::Stop } else { Flow::Continue }
     }
 
+    fn begins(&mut self, _: Step) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.files.drain.begins(self.plan.shape.workers);
+        Ok(())
+    }
+
     fn drained(&mut self) -> Option<Vec<Worker>> {
-        self.drain.changed()
+        self.files.drain.changed()
     }
 
     fn state(&mut self) -> Option<State> {

@@ -6,7 +6,7 @@ use super::record::Line;
 use super::turns::{self, Compared};
 use crate::layout::{Column, Table, Width};
 use crate::legs::{LegSummary, legs};
-use crate::steps::{FaultLine, Spread, is_none, unverified};
+use crate::steps::{OfWorkers, Spread, unverified};
 use crate::tools::status::Throughput;
 use codedgrad::train::StepRecord;
 use serde::Serialize;
@@ -153,10 +153,8 @@ pub(crate) struct Summary {
     pub(crate) max_gradient_difference: Option<f64>,
     pub(crate) gradients_checked: usize,
     pub(crate) step_seconds: f64,
-    pub(crate) faults: Vec<FaultLine>,
-    /// How many workers have left, if any.
-    #[serde(skip_serializing_if = "is_none")]
-    pub(crate) left: u64,
+    #[serde(flatten)]
+    pub(crate) of_workers: OfWorkers,
     pub(crate) interrupted: bool,
     /// Whose results count though nobody could vouch for them, in words.
     #[serde(skip)]
@@ -171,7 +169,7 @@ impl Summary {
         plan: &Plan,
         runs: Vec<RunSummary>,
         lines: &[Vec<Line>],
-        (faults, left): (Vec<FaultLine>, u64),
+        of_workers: OfWorkers,
         interrupted: bool,
     ) -> Self {
         let checked: Vec<f64> =
@@ -202,9 +200,11 @@ impl Summary {
             max_gradient_difference: checked.iter().copied().reduce(f64::max),
             gradients_checked: checked.len(),
             step_seconds: plan.timing.step_seconds,
-            unverified: unverified(lines.iter().flatten().map(|line| &line.record), &faults),
-            faults,
-            left,
+            unverified: unverified(
+                lines.iter().flatten().map(|line| &line.record),
+                &of_workers.faults,
+            ),
+            of_workers,
             interrupted,
         }
     }
@@ -449,8 +449,7 @@ mod tests {
             max_gradient_difference: Some(0.0),
             gradients_checked: 30,
             step_seconds: 0.1,
-            faults: Vec::new(),
-            left: 0,
+            of_workers: OfWorkers::default(),
             interrupted: false,
             unverified: None,
         };

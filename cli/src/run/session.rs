@@ -12,13 +12,12 @@ use super::report::{RunSummary, Summary};
 use super::resume::{self, Changes};
 use super::turns::Turn;
 use crate::board::Board;
-use crate::drain::DrainFile;
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
 use crate::folder::{PLAN, RECORD, RunFolder};
 use crate::output::{self, Output, alert, say};
 use crate::progress::Progress;
-use crate::steps::FaultLine;
+use crate::steps::OfWorkers;
 use anyhow::{Context, anyhow};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
@@ -63,9 +62,7 @@ struct Work {
     files: Files,
     /// Runs that have begun, or gone on, since it was opened.
     begun: BTreeSet<usize>,
-    faults: Vec<FaultLine>,
-    /// How many workers have left.
-    left: u64,
+    of_workers: OfWorkers,
     bar: Progress,
     /// For all rounds, and how many those are.
     delays: (Delays, usize),
@@ -383,8 +380,7 @@ impl Session {
                 self.board.clone(),
             )?,
             begun: BTreeSet::new(),
-            faults: Vec::new(),
-            left: 0,
+            of_workers: OfWorkers::default(),
             bar: Progress::new(self.plan.all_steps(), made),
             delays: self.plan.delay_rows()?,
             validation: vec![None; self.specs.len()],
@@ -392,7 +388,7 @@ impl Session {
         let trained = self.train_all(&mut work);
         work.bar.finish();
         trained?;
-        let Work { faults, left, mut validation, .. } = work;
+        let Work { of_workers, mut validation, .. } = work;
         for (run, loss) in validation.iter_mut().enumerate() {
             if loss.is_none() && self.is_done(run) {
                 *loss = Some(self.validate_saved(run)?);
@@ -402,8 +398,7 @@ impl Session {
         let runs = (0..started)
             .map(|run| RunSummary::of(&self.plan, run, &self.lines[run], validation[run]))
             .collect();
-        let summary =
-            Summary::of(&self.plan, runs, &self.lines, (faults, left), !self.is_complete());
+        let summary = Summary::of(&self.plan, runs, &self.lines, of_workers, !self.is_complete());
         self.write_up(&summary, started).or_work()?;
         Ok(summary)
     }
@@ -546,10 +541,8 @@ impl Session {
             baseline: Baseline::new(first, &lines),
             lines,
             in_turn,
-            faults: std::mem::take(&mut work.faults),
-            left: work.left,
+            of_workers: std::mem::take(&mut work.of_workers),
             bar: &mut work.bar,
-            drain: DrainFile::of(&self.folder, self.plan.shape.workers),
             looks: self.specs[run].byzantine() > 0,
             interrupted: &self.interrupted,
             board: self.board.clone(),
@@ -570,13 +563,12 @@ impl Session {
         let saved = if cut_short { observer.save_rest() } else { Ok(()) };
         let RunObserver {
             lines,
-            faults,
-            left,
+            of_workers,
             reference: ReferenceReplicas { replicas, .. },
             diverged,
             ..
         } = observer;
-        (work.faults, work.left) = (faults, left);
+        work.of_workers = of_workers;
         let made = lines.len();
         let ended = made as u64 == self.plan.all_steps();
         let goes_on = matches!(outcome, Ok(Outcome::Finished)) && !ended && !cut_short;

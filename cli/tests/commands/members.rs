@@ -222,8 +222,8 @@ fn a_worker_that_is_told_to_end_leaves_and_is_missed_by_nobody() {
     assert_eq!((&summary["left"], &summary["faults"]), (&1.into(), &serde_json::json!([])));
 }
 
-/// Without notice it is gone at once, as one that is killed; so it is when its notice is over, where
-/// the run cannot go on without it.
+/// Without notice it is gone at once, as one that is killed; so it is when its notice is over,
+/// where the run cannot go on without it.
 #[test]
 fn a_worker_without_notice_is_lost() {
     let run = Run::start_in_real_time(&UNCODED);

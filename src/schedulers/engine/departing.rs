@@ -1,10 +1,10 @@
 //! Workers that leave with notice, or are to be done without: until when they are needed.
 //!
 //! A worker that is about to go finishes its task, and what it holds stays until what is made of it
-//! is decided. Where the run may be planned for fewer, the plan that opens the next round is without
-//! it, if those that stay are enough, and it is let go as soon as it is idle and nobody takes over
-//! its state. Where all workers make the run, it is let go between two steps and is missing from
-//! then on like one that is lost.
+//! is decided. Where the run may be planned for fewer, the plan that opens the next round is
+//! without it, if those that stay are enough, and it is let go as soon as it is idle and nobody
+//! takes over its state. Where all workers make the run, it is let go between two steps and is
+//! missing from then on like one that is lost.
 
 use super::super::events::{Action, EngineError};
 use super::super::roster::WorkerState;
@@ -14,7 +14,7 @@ use crate::ids::{Worker, WorkerSet};
 
 impl Engine {
     /// Does without these workers from the next step on, and lets those in again that were done
-    /// without before; it is carried out where the run can go on without all of them. Whoever is
+    /// without before; it is carried out where the run can go on without all of them. Who is
     /// there of them is let go ([`Action::LetGo`]); to let it in again, tell that it has joined.
     ///
     /// # Errors

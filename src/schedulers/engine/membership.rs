@@ -153,7 +153,7 @@ mod tests {
             let seats = Seats { members, fit, going, least: 2, settle_seconds, delay: 3 };
             membership.changes(1.0, seats)
         };
-        assert!(changes(&[0, 1]), "whatever is under way begins again");
+        assert!(changes(&[0, 1]), "also if that begins rounds again");
         assert!(!changes(&[1]), "it goes on with its part");
     }
 }

@@ -210,7 +210,8 @@ impl Engine {
         let is_planned = self.plan_for(members);
         if is_planned {
             let Replanning { text, misfit, .. } = &self.replanning;
-            let (members, scheme, misfit) = (members.clone(), text.clone(), misfit.clone());
+            let (scheme, misfit) = (text.clone(), misfit.clone());
+            let members = members.clone();
             out.push(Action::Replanned { members, scheme, misfit });
         }
         is_planned

@@ -31,11 +31,7 @@ impl<T: Transport> Coordinator<T> {
         self.transport.send(worker, Order::Dismiss(why));
         self.replicas.lost(worker);
         // The engine was the first to know.
-        if leaves || self.transport.drain(self.engine.drained()) {
-            self.gone(worker);
-        } else {
-            self.ending.parked.insert(worker);
-        }
+        self.gone(worker);
     }
 
     /// After a step: does without those whom the observer names, if it names others than before.
@@ -44,21 +40,20 @@ impl<T: Transport> Coordinator<T> {
         let all = self.config().shape.workers;
         let there_is = |worker: &Worker| worker.index() < all;
         let named = WorkerSet::of(all, named.into_iter().filter(there_is));
+        let before = self.engine.drained().clone();
         if let Err(refused) = self.engine.drain(named) {
             let workers = refused.iter().collect();
             self.tell(Happening::DrainRefused { workers }, observer);
         }
-        self.transport.drain(self.engine.drained());
-        let drained = self.engine.drained().clone();
-        for worker in self
-            .ending
-            .parked
-            .extract_if(.., |worker| !drained.contains(*worker))
-            .collect::<Vec<_>>()
-        {
-            self.tell(Happening::Joined { worker, again: true }, observer);
-            let joined = self.back(worker, Some(self.engine.next_of(worker)));
-            self.inbox.add([joined]);
+        let after = self.engine.drained().clone();
+        for worker in before.iter().filter(|worker| !after.contains(*worker)) {
+            self.transport.send(worker, Order::LetIn);
+        }
+        // Who is there is let go first.
+        for worker in after.iter().filter(|worker| !before.contains(*worker)) {
+            if self.engine.is_gone(worker) {
+                self.transport.send(worker, Order::Dismiss(Dismissal::Drained));
+            }
         }
     }
 }

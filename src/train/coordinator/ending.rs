@@ -5,7 +5,6 @@ use super::{Coordinator, Happening, Observer, Outcome, RunError, Stopper};
 use crate::ids::Worker;
 use crate::schedulers::Input;
 use crate::transport::{Dismissal, Order, Transport};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What may end the run before its last step, and why it is over.
@@ -15,8 +14,6 @@ pub(super) struct Ending {
     pub(super) failures: Failures,
     /// Why it is over, for the workers.
     pub(super) over: Option<Arc<str>>,
-    /// Threads that are done without until they are let in again.
-    pub(super) parked: BTreeSet<Worker>,
 }
 
 impl<T: Transport> Coordinator<T> {

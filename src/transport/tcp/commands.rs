@@ -29,8 +29,6 @@ pub(super) enum Command {
     Begin(Step, std::sync::mpsc::Sender<()>),
     /// There is no run: all workers are refused.
     Refuse(String),
-    /// Who of these calls is to call later.
-    Drain(BTreeSet<u32>),
 }
 
 /// What the node tells its transport.

@@ -244,6 +244,14 @@ impl CoordinatorNode {
     fn command(&mut self, command: Command) {
         match command {
             Command::Order(_, _, Order::Stop { why }) => self.stops = Some(why),
+            // These are about the place, also if nobody is there.
+            Command::Order(Worker(worker), _, Order::LetIn) => self.members.let_in(worker),
+            Command::Order(Worker(worker), epoch, Order::Dismiss(why @ Dismissal::Drained)) => {
+                self.members.drain(worker);
+                if self.members.is_current(worker, epoch) {
+                    self.dismiss(worker, &why);
+                }
+            }
             // It was meant for a connection that is over; the coordinator does not know yet that
             // there is another.
             Command::Order(worker, epoch, _)
@@ -281,7 +289,6 @@ impl CoordinatorNode {
                 drop(done);
             }
             Command::Refuse(reason) => self.refuse_all(&reason),
-            Command::Drain(workers) => self.members.drain(workers),
         }
     }
 
@@ -374,7 +381,7 @@ impl CoordinatorNode {
                 return;
             }
             // All are told at once, when the last sums are handed on.
-            Order::Stop { .. } => return,
+            Order::Stop { .. } | Order::LetIn => return,
             Order::Dismiss(why) => return self.dismiss(worker.0, &why),
             Order::Store { step, attempt, decoded } => {
                 let (worker, decoded) = (worker.0, &*decoded);

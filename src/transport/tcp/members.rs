@@ -96,9 +96,14 @@ impl Members {
         Self { places, drained: BTreeSet::new(), changed: false }
     }
 
-    /// These places are done without from now on, and no others.
-    pub(super) fn drain(&mut self, places: BTreeSet<u32>) {
-        self.drained = places;
+    /// A place is done without from now on.
+    pub(super) fn drain(&mut self, place: u32) {
+        self.drained.insert(place);
+    }
+
+    /// It is not any more.
+    pub(super) fn let_in(&mut self, place: u32) {
+        self.drained.remove(&place);
     }
 
     fn place(&mut self, worker: u32) -> Option<&mut Place> {

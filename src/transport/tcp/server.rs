@@ -8,7 +8,7 @@ use super::mailbox::{Waker, mailbox};
 use super::status::TcpStatus;
 use super::{Exchange, TcpError, lock, wait};
 use crate::gpu::{CombineError, Folded, digest, nonfinite_mask};
-use crate::ids::{Step, Worker, WorkerSet};
+use crate::ids::{Step, Worker};
 use crate::run::NumberFormat;
 use crate::transport::exchange::{SharedSums, Vectors};
 use crate::transport::ledger::Ledgers;
@@ -288,11 +288,6 @@ impl Transport for TcpTransport {
 
     fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
         lock(&self.sums).vector(step, attempt)
-    }
-
-    fn drain(&mut self, workers: &WorkerSet) -> bool {
-        self.command(Command::Drain(workers.iter().map(|worker| worker.0).collect()));
-        true
     }
 
     fn forget(&mut self, what: Unneeded) {

@@ -61,7 +61,8 @@ Every line that a worker prints is shown behind its number; the run's folder has
 worker-K.log, and the coordinator's words in coordinator.log. A bar that is drawn by carriage
 returns (tqdm) is shown when its line ends; the log has it whole. Ctrl-C and SIGTERM are passed
 on to everybody once; what is left after --kill-after (after SIGTERM at least 5 s more than
---notice) is killed, and so is everybody if they come again. The end of its terminal (SIGHUP) is as good as SIGTERM, unless it was started with nohup.
+--notice) is killed, and so is everybody if they come again. The end of its terminal (SIGHUP) is
+as good as SIGTERM, unless it was started with nohup.
 
 Each worker has CODEDGRAD_ADDRESS, CODEDGRAD_TOKEN_FILE or CODEDGRAD_KEYS, CODEDGRAD_WORKER,
 CODEDGRAD_WORKERS, CODEDGRAD_EPOCH (how often it was started again), CODEDGRAD_LOG (its log),
@@ -112,8 +113,8 @@ pub(crate) struct LaunchArgs {
         help_heading = "Time and limits"
     )]
     kill_after: f64,
-    /// How long workers may take to leave when they are told to end by SIGTERM, which is then waited
-    /// for 5 s longer; 0 for not at all. They find it as CODEDGRAD_NOTICE
+    /// How long workers may take to leave when they are told to end by SIGTERM, which is then
+    /// waited for 5 s longer; 0 for not at all. They find it as CODEDGRAD_NOTICE
     #[arg(
         long, value_name = "SECONDS", default_value_t = NOTICE_SECONDS, value_parser = seconds,
         help_heading = "Time and limits", hide_short_help = true

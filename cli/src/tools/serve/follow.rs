@@ -5,7 +5,7 @@ use super::events::{Event, Outcome};
 use super::record::RecordFile;
 use crate::board::{Beside, Board};
 use crate::clock::{now, unix_seconds};
-use crate::drain::DrainFile;
+use crate::drain::{DRAIN, DrainFile};
 use crate::events::EventFile;
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::folder::{LineFile, RECORD, RunFolder};
@@ -15,7 +15,7 @@ use crate::output::say;
 use crate::progress::Progress;
 use crate::shared::lock;
 use crate::signals::Asked;
-use crate::steps::{Decided, FaultLine, Spread, has_left, is_none, late, tell, unverified};
+use crate::steps::{Decided, OfWorkers, Spread, late, tell, unverified};
 use crate::tools::doctor;
 use crate::tools::status::Throughput;
 use anyhow::Context;
@@ -112,10 +112,8 @@ pub(super) struct Summary {
     late_worker_rounds: usize,
     /// What steps were computed under, where that was chosen.
     legs: Vec<LegSummary>,
-    faults: Vec<FaultLine>,
-    /// How many workers have left, if any.
-    #[serde(skip_serializing_if = "is_none")]
-    left: u64,
+    #[serde(flatten)]
+    of_workers: OfWorkers,
     what: RunFacts,
 }
 
@@ -262,9 +260,7 @@ pub(super) struct Follower<'a> {
     events: Option<EventFile>,
     bar: Progress,
     drain: DrainFile,
-    faults: Vec<FaultLine>,
-    /// How many workers have left.
-    left: u64,
+    of_workers: OfWorkers,
     /// Who has ended the run, if a worker has.
     ended_by: Option<Worker>,
     /// First step that is not decided.
@@ -324,9 +320,8 @@ impl<'a> Follower<'a> {
             record: None,
             events: None,
             bar: Progress::hidden(),
-            drain: DrainFile::of(folder, plan.workers),
-            faults: Vec::new(),
-            left: 0,
+            drain: DrainFile::at(folder.file(DRAIN)),
+            of_workers: OfWorkers::default(),
             ended_by: None,
             next: 0,
             refusals: Refusals { most: plan.give_up_after, in_a_row: 0 },
@@ -348,6 +343,7 @@ impl<'a> Follower<'a> {
 
     /// Has the record go on with a step.
     fn begin(&mut self, step: u64) -> anyhow::Result<()> {
+        self.drain.begins(self.workers);
         let before = recorded(self.folder).map_err(told)?;
         let kept = before.iter().take_while(|record| record.step < step).count();
         let again = before.len() - kept;
@@ -442,8 +438,7 @@ impl<'a> Follower<'a> {
                 .map(|round| late(round).len())
                 .sum(),
             legs: legs(&lines),
-            faults: self.faults,
-            left: self.left,
+            of_workers: self.of_workers,
             what: self.facts,
         };
         if summary.steps > 0 {
@@ -462,7 +457,7 @@ impl<'a> Follower<'a> {
             if let Some(refused) = Refusals::words(&lines) {
                 say!("{refused}");
             }
-            if let Some(unverified) = unverified(lines.iter(), &summary.faults) {
+            if let Some(unverified) = unverified(lines.iter(), &summary.of_workers.faults) {
                 say!("{}", unverified.trim_end());
             }
             say!("{}", doctor::hint(self.folder.path(), 0));
@@ -493,15 +488,15 @@ impl Observer for Follower<'_> {
     }
 
     fn event(&mut self, happened: &Happened) {
-        let board = Some(self.board);
-        self.events.iter_mut().for_each(|events| events.happened(0, happened, board));
-        self.left += u64::from(has_left(happened));
+        if let Some(events) = &mut self.events {
+            events.happened(0, happened, self.board.process_of(happened));
+        }
         self.board.happened(happened);
         if let Happening::Ended { by } = happened.what {
             self.ended_by = Some(by);
         }
         tell(&self.scheme, happened);
-        self.faults.extend(FaultLine::of(0, happened));
+        self.of_workers.note(0, happened);
     }
 
     fn drained(&mut self) -> Option<Vec<Worker>> {
