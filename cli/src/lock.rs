@@ -221,7 +221,7 @@ mod tests {
         let Failure::Input(error) = FolderLock::take(folder.path()).unwrap_err() else {
             panic!("no usage error")
         };
-        let who = format!("in use by process {} on {}, for ", std::process::id(), host());
+        let who = format!("in use by process {} on {}, for ", std::process::id(), host_name());
         assert!(error.to_string().contains(&who), "{error}");
         fs::write(folder.path().join(OWNER), "half of a").unwrap();
         let Failure::Input(error) = FolderLock::take(folder.path()).unwrap_err() else {
@@ -238,7 +238,7 @@ mod tests {
         fs::write(folder.path().join(OWNER), r#"{"host":"elsewhere","pid":1,"since":0}"#).unwrap();
         let lock = FolderLock::take(folder.path()).unwrap();
         assert!(
-            fs::read_to_string(folder.path().join(OWNER)).unwrap().contains(&host()),
+            fs::read_to_string(folder.path().join(OWNER)).unwrap().contains(&host_name()),
             "that one was killed"
         );
         drop(lock);

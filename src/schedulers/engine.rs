@@ -266,7 +266,7 @@ impl Engine {
 
     /// Whether a worker is known to be gone.
     #[must_use]
-    pub fn is_gone(&self, worker: Worker) -> bool {
+    pub fn is_lost(&self, worker: Worker) -> bool {
         self.roster.dead().contains(worker)
     }
 
@@ -420,12 +420,13 @@ impl Engine {
         if begins {
             self.restart();
         }
+        let between_steps = begins || self.config.jobs.micro_steps == 1;
         // No job is under way where each takes one round.
-        if begins || self.config.jobs.micro_steps == 1 && self.scheme.facts().delay == 0 {
+        if begins || between_steps && self.scheme.facts().delay == 0 {
             self.change(out);
         }
         self.look_at_members(now, out);
-        if self.part_between_steps(begins, now, out) {
+        if between_steps && self.part_between_steps(now, out) {
             return Ok(());
         }
         self.open_round(now, out)

@@ -401,7 +401,7 @@ impl<T: Transport> Coordinator<T> {
                 Input::StepUnavailable { worker }
             }
             // It was given up before its connection was.
-            Notice::Lost { .. } if self.engine.is_gone(worker) => Input::Tick,
+            Notice::Lost { .. } if self.engine.is_lost(worker) => Input::Tick,
             Notice::Leaving { seconds } => self.leaves(worker, seconds, observer),
             Notice::Parting(word) if word.for_good => Input::Left { worker },
             Notice::Parting(word) => {

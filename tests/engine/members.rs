@@ -162,7 +162,7 @@ fn who_leaves_finishes_its_task_and_no_round_begins_again() {
     assert_eq!((planned(&next), assigned(&next)), (Some(vec![0, 2]), vec![0, 2]));
     assert_eq!((let_go(&next), applies(&next).len()), (vec![(1, true)], 3), "after its last step");
     // Nothing of it is undecided: what begins again has not begun.
-    assert!(driver.lost(1).is_empty() && driver.engine.is_gone(Worker(1)));
+    assert!(driver.lost(1).is_empty() && driver.engine.is_lost(Worker(1)));
     driver.at(2.0).decides(next);
 }
 
@@ -212,7 +212,8 @@ fn a_run_ends_at_once_if_nobody_takes_over_from_who_leaves() {
     assert!(matches!(error, EngineError::Left { .. }), "{error}");
     // All of them together have ended it.
     let (mut driver, begun) = Driver::new("uncoded", 2, STEPS, CONFIG);
-    (driver.leaving(0), driver.leaving(1));
+    driver.leaving(0);
+    driver.leaving(1);
     let last = driver.at(1.0).decides(begun);
     assert_eq!((let_go(&last).len(), last.last()), (2, Some(&Action::Finish)));
     assert!(driver.engine.is_ended_by_workers());

@@ -194,7 +194,7 @@ fn nan(mut link: impl Link) {
             Order::Store { step, attempt, decoded } => {
                 link.send(Notice::Held { step, attempt, digest: decoded.digest });
             }
-            Order::Abandon => {}
+            Order::Abandon | Order::LetIn => {}
             Order::Stop { .. } | Order::Dismiss(_) => return,
         }
     }

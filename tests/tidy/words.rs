@@ -116,7 +116,7 @@ const OLD_NAMES: [(&str, usize); 23] = [
     ("whoever", 22),
     ("whatever", 56),
     ("at hand", 103),
-    ("is gone", 5),
+    ("is gone", 3),
     ("becomes of", 1),
     ("twin", 0),
     ("spoil", 0),

@@ -81,19 +81,10 @@ impl Engine {
         missing.len() <= facts.tolerance || admitted
     }
 
-    /// Before a round opens, in a run that is always made by all: lets go who is about to leave or
-    /// to be taken out, unless results of a step under way are in the sums that they hold. Whether
-    /// that has ended the run.
-    pub(super) fn part_between_steps(
-        &mut self,
-        begins: bool,
-        now: f64,
-        out: &mut Vec<Action>,
-    ) -> bool {
+    /// Before the first round of a step opens, in a run that is always made by all: lets go who is
+    /// about to leave or to be taken out. Whether that has ended the run.
+    pub(super) fn part_between_steps(&mut self, now: f64, out: &mut Vec<Action>) -> bool {
         if !self.roster.any_goes() || self.least().is_some() {
-            return false;
-        }
-        if self.config.jobs.micro_steps > 1 && !begins {
             return false;
         }
         let (going, mut missing) = (self.roster.going(), self.roster.dead());

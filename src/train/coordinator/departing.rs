@@ -13,7 +13,7 @@ impl<T: Transport> Coordinator<T> {
         seconds: f64,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Input {
-        if !self.engine.is_leaving(worker) && !self.engine.is_gone(worker) {
+        if !self.engine.is_leaving(worker) && !self.engine.is_lost(worker) {
             self.tell(Happening::Leaving { worker, seconds }, observer);
         }
         Input::Leaving { worker }
@@ -51,7 +51,7 @@ impl<T: Transport> Coordinator<T> {
         }
         // Who is there is let go first.
         for worker in after.iter().filter(|worker| !before.contains(*worker)) {
-            if self.engine.is_gone(worker) {
+            if self.engine.is_lost(worker) {
                 self.transport.send(worker, Order::Dismiss(Dismissal::Drained));
             }
         }

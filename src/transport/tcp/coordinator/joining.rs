@@ -26,6 +26,16 @@ fn drained() -> ToWorker {
     ToWorker::Refused { reason: "drained".to_owned(), again: true, wait: DRAINED_WAIT }
 }
 
+/// What who is not let in is told.
+fn answer(why: NotAdmitted) -> ToWorker {
+    match why {
+        NotAdmitted::Replaced => ToWorker::Replaced {},
+        NotAdmitted::Drained => drained(),
+        NotAdmitted::Taken(reason) => ToWorker::Refused { reason, again: true, wait: 0 },
+        NotAdmitted::Refused(reason) => ToWorker::Refused { reason, again: false, wait: 0 },
+    }
+}
+
 impl CoordinatorNode {
     /// The number for a worker that calls.
     fn seat_for(&self, role: Option<Role>, claim: Claim<'_>) -> Result<u32, NotAdmitted> {
@@ -75,16 +85,7 @@ impl CoordinatorNode {
         let worker = match found {
             Ok(worker) => worker,
             Err(why) => {
-                let answer = match why {
-                    NotAdmitted::Replaced => ToWorker::Replaced {},
-                    NotAdmitted::Drained => drained(),
-                    NotAdmitted::Taken(reason) => {
-                        ToWorker::Refused { reason, again: true, wait: 0 }
-                    }
-                    NotAdmitted::Refused(reason) => {
-                        ToWorker::Refused { reason, again: false, wait: 0 }
-                    }
-                };
+                let answer = answer(why);
                 let why = if let ToWorker::Refused { reason, .. } = &answer {
                     reason
                 } else {
