@@ -31,8 +31,8 @@ pub(super) struct Member {
     /// Steps it was sent and has not said to have applied.
     pub(super) unapplied: BTreeSet<Step>,
     /// First step that was not applied in what it offered, and how many digests of steps before
-    /// that it may still say again: one per model, since they may have been lost with its last
-    /// connection.
+    /// that it may still say: two per model, one that may have been lost with its last connection
+    /// and one that its trainer was at then.
     pub(super) offered: (Step, u64),
     /// What it may say it misses.
     pub(super) misses: Misses,

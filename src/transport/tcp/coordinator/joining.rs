@@ -139,7 +139,9 @@ impl CoordinatorNode {
             heard: Instant::now(),
             order: 0,
             unapplied: BTreeSet::new(),
-            offered: offered.map_or((Step(0), 0), |next| (next, models)),
+            // Of each model the last that it has said may be lost, and the one that its trainer was
+            // at when the last connection broke comes over this one.
+            offered: offered.map_or((Step(0), 0), |next| (next, 2 * models)),
             misses: Misses::default(),
             provides: Vec::new(),
             taking: None,
