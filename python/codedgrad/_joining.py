@@ -7,13 +7,21 @@ import ipaddress
 import json
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence, Tuple, Union
 
 from . import _native
 from ._exits import Replaced, refusal, take_back_final
 from ._seeds import unit_seed
 
+if TYPE_CHECKING:
+    from ._parting import Order
+
 REDUCTIONS = ("mean", "sum", "tokens")
+
+# How long a worker may take to leave, where it is not told.
+_NOTICE = "CODEDGRAD_NOTICE"
+_NOTICE_SECONDS = 20.0
+_LONGEST_NOTICE = 1e6
 
 
 def whole(name: str, value: object, least: int) -> int:
@@ -130,6 +138,26 @@ class Called:
     worker: Optional[int] = None
     patience: float = 30.0
     scheme: Optional[str] = None
+    notice: Optional[float] = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a notice that is none."""
+        assert self.notice_seconds >= 0
+
+    @property
+    def notice_seconds(self) -> float:
+        """How long this worker may take to leave when it is told to; 0 for not at all."""
+        if self.notice is not None:
+            where, told = "notice", self.notice
+        else:
+            where, text = _NOTICE, os.environ.get(_NOTICE) or str(_NOTICE_SECONDS)
+            try:
+                told = float(text)
+            except ValueError:
+                raise ValueError(f"{_NOTICE}={text!r}: seconds are needed, 0 or more") from None
+        if not 0 <= told <= _LONGEST_NOTICE:
+            raise ValueError(f"{where} is {told}: seconds are needed, 0 to {_LONGEST_NOTICE:.0e}")
+        return told
 
     @property
     def alone(self) -> bool:
@@ -157,7 +185,12 @@ class Where:
         return self.called.alone
 
     @property
-    def told_to_end(self) -> Optional[Callable[[], None]]:
+    def notice(self) -> float:
+        """How long this worker may take to leave when it is told to."""
+        return self.called.notice_seconds
+
+    @property
+    def told_to_end(self) -> "Optional[Callable[[Order], None]]":
         """What SIGTERM calls where a process cannot leave at once, by itself."""
         return None
 

@@ -1,9 +1,10 @@
 """How a worker leaves its run, and what its coordinator hears of it.
 
 Who leaves *for good* is not waited for: by `close`, by `break` out of the loop, by a process that
-ends with status 0, by SIGTERM. Who leaves by an exception counts as lost: the coordinator hears of
-the unit, its samples and the exception, and the worker's task waits for its return or for another
-holder.
+ends with status 0, by SIGTERM. SIGTERM is said to the coordinator first: the worker goes on with
+its task and the step's end until it is let go, for as long as its notice is. Who leaves by an
+exception counts as lost: the coordinator hears of the unit, its samples and the exception, and the
+worker's task waits for its return or for another holder.
 """
 
 from __future__ import annotations
@@ -12,12 +13,28 @@ import contextlib
 import os
 import threading
 import traceback
+from enum import Enum
 from typing import Callable, Optional
 
 from . import _native
 from . import _signals
 from ._exits import Left
 from ._units import Micro
+
+
+class Order(Enum):
+    """What SIGTERM means."""
+
+    #: Leave the run as soon as the coordinator lets go.
+    LEAVE = "leave"
+    #: End at once.
+    END = "end"
+
+
+def say_short(text: str) -> None:
+    """One line on standard error, also where something is being printed to it."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"codedgrad: {text}\n".encode())
 
 
 class Parting:
@@ -27,7 +44,8 @@ class Parting:
         self,
         native: _native.Worker,
         release: Callable[[], None],
-        told_to_end: Optional[Callable[[], None]] = None,
+        notice: float = 0.0,
+        told_to_end: Optional[Callable[[Order], None]] = None,
     ):
         # Whether the run has ended for everybody; whether this worker has left it.
         self.ended = False
@@ -37,6 +55,9 @@ class Parting:
         self._native = native
         self._worker = native.worker
         self._release = release
+        # How many seconds it may take to leave when it is told to, and what ends them.
+        self._notice = notice
+        self._overdue: Optional[threading.Timer] = None
         # What SIGTERM calls of a process that leaves later, with others.
         self._told_to_end = told_to_end
         #: Whether this process was told to end, and will leave.
@@ -48,6 +69,11 @@ class Parting:
     def over(self) -> bool:
         """Whether the run has ended, for everybody or for this worker."""
         return self.ended or self.left
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this worker was told to end, and goes on until it is let go."""
+        return self._native.leaving
 
     def part(self, reason: str, for_good: bool, unit: Optional[Micro] = None) -> None:
         """Leaves the run, if it goes on, with a last word to its coordinator."""
@@ -94,15 +120,35 @@ class Parting:
         The handler of the signal calls it wherever the main thread is: also where the run is not
         whole yet, or where something is being printed.
         """
+        if self._notice > 0 and self._overdue is None:
+            self._begin_to_leave()
+            return None
         if self._told_to_end is not None:
             self.told = True
-            self._told_to_end()
+            self._told_to_end(Order.END)
             return None
         self._farewell = f"worker {self._worker} leaves the run: it was told to end (SIGTERM)"
         self.left = True
         self._native.leave("it was told to end (SIGTERM)", True)
-        with contextlib.suppress(OSError):
-            os.write(2, f"codedgrad: {self._farewell}\n".encode())
+        say_short(self._farewell)
+        return Left(self._farewell)
+
+    def _begin_to_leave(self) -> None:
+        self._overdue = threading.Timer(self._notice, _signals.notice_is_over)
+        self._overdue.daemon = True
+        self._overdue.start()
+        if self._told_to_end is not None:
+            self._told_to_end(Order.LEAVE)
+            return
+        self._native.give_notice(self._notice)
+        say_short(
+            f"worker {self._worker} was told to end (SIGTERM): it finishes its task and leaves the "
+            f"run, within {self._notice:g} s"
+        )
+
+    def let_go(self) -> Left:
+        """It was told to end, and nobody needs it any more: what the process ends by."""
+        self._farewell = f"worker {self._worker} has left the run: it was told to end (SIGTERM)"
         return Left(self._farewell)
 
     def check(self) -> None:

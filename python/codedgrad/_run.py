@@ -94,6 +94,13 @@ class Run:
         saver = self._session.native.saver
         return self.worker == (0 if saver is None else saver)
 
+    @property
+    def leaving(self) -> bool:
+        """Whether this worker was told to end (SIGTERM, or the file CODEDGRAD_NOTICE_FILE): it goes
+        on until the step is decided and nobody needs it; then `Left` is raised where the loop asks
+        for more. A script that may be the last of its job saves what it needs in the body."""
+        return self._session.parting.leaving
+
     def finish(self) -> None:
         """Ends the run for everybody after the step that is open: early stopping.
 

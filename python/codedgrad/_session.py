@@ -54,7 +54,7 @@ class Session:
         self.native = where.connect(settings)
         self.scalars = Scalars(settings, len(where.arrays), where.versions)
         self.tally = Tally()
-        self.parting = Parting(self.native, arrays.release, where.told_to_end)
+        self.parting = Parting(self.native, arrays.release, where.notice, where.told_to_end)
         self.state = State.UNDECIDED
         # Whether this worker has ended the run for everybody.
         self._finishes = False
@@ -93,6 +93,8 @@ class Session:
         assert event is not None, "it is waited for ever"
         if event[0] == "over":
             self.parting.ended = True
+            if self.parting.leaving and self.native.next_step < self.settings.steps:
+                raise self.parting.let_go()
             self._check_end()
         self._took_part = True
         return event

@@ -1,4 +1,5 @@
-"""SIGTERM makes a process leave its runs: its coordinators hear of it at once, and it ends.
+"""SIGTERM makes a process leave its runs: its coordinators hear of it at once, and it ends when
+they let it go, when its notice is over, or at a second SIGTERM.
 
 One handler serves all runs that the process has joined. It is there while one of them goes on, and
 only where SIGTERM had its default action: a handler of the user's is left alone.
@@ -14,9 +15,14 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 import weakref
 from typing import Any, Dict, List, Optional, Protocol
+
+# A file that appears at this path is as good as SIGTERM: a cloud's word that the host goes.
+_NOTICE_FILE = "CODEDGRAD_NOTICE_FILE"
+_LOOK_SECONDS = 1.0
 
 # A second SIGTERM within this time belongs to the first: `timeout` sends one to the process and
 # another to its group. Later ones end a process that does not get to its end by itself.
@@ -48,13 +54,17 @@ _joined: Dict[int, "weakref.ref[Joined]"] = {}
 # The process that has joined them, and when it was told to end.
 _process = 0
 _told: Optional[float] = None
+# Whether a worker's notice is over: what comes then is no part of the first order.
+_overdue = False
+_looks: Optional[threading.Thread] = None
 
 
 def watch(run: Joined) -> None:
     """From now on SIGTERM makes `run` leave, if the handler is there or can be."""
-    global _process, _told
-    _process, _told = os.getpid(), None
+    global _process, _told, _overdue
+    _process, _told, _overdue = os.getpid(), None, False
     _joined[id(run)] = weakref.ref(run)
+    _look_for_notice()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         _set(_end)
     # The launcher sets it. Who has started a worker by hand may want to see where it was.
@@ -85,6 +95,33 @@ def _told_shortly(kind: Any, error: BaseException, trace: Any) -> None:
     print(f"codedgrad: interrupted (Ctrl-C){place}", file=sys.stderr)
 
 
+def notice_is_over() -> None:
+    """A worker that leaves has had its time: it leaves at once, as for a second SIGTERM."""
+    global _overdue
+    if _open():
+        _overdue = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _look_for_notice() -> None:
+    """Has a thread look for the file, where the environment names one."""
+    global _looks
+    path = os.environ.get(_NOTICE_FILE)
+    if path and _looks is None:
+        # One of an earlier notice says nothing of this process.
+        there = os.path.exists(path)
+        _looks = threading.Thread(target=_look, args=(path, there), daemon=True)
+        _looks.start()
+
+
+def _look(path: str, there: bool) -> None:
+    while True:
+        time.sleep(_LOOK_SECONDS)
+        before, there = there, os.path.exists(path)
+        if there and not before and _open():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 def unwatch(run: Joined) -> None:
     """`run` is over, or left. SIGTERM has its default action again after the last one."""
     _joined.pop(id(run), None)
@@ -102,7 +139,8 @@ def _end(number: int, frame: Any) -> None:
     """The handler: leaves all runs, and ends the main thread by an exception."""
     global _told
     if os.getpid() == _process:
-        if _told is not None and time.monotonic() - _told < _SAME_ORDER_SECONDS:
+        again = _told is not None and time.monotonic() - _told < _SAME_ORDER_SECONDS
+        if again and not _overdue:
             return
         runs = _open()
         if runs:
@@ -132,9 +170,9 @@ def _reset() -> None:
 
 def _forked() -> None:
     """In a forked child: runs are its parent's, and SIGTERM ends it also where no Python runs."""
-    global _told
+    global _told, _looks
     _joined.clear()
-    _told = None
+    _told = _looks = None
     _reset()
 
 

@@ -24,7 +24,6 @@ leave         why
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
@@ -35,6 +34,7 @@ from torch import nn
 from . import _native
 from ._exits import Left, Replaced, say_final
 from ._joining import Settings, Where
+from ._parting import Order, say_short
 from ._scalars import head_of
 from ._torch_arrays import TorchArrays
 from ._torch_host import OnHost, Transfer, plain
@@ -60,7 +60,7 @@ class _Said:
 
     #: At which call it is.
     at: str
-    told_to_end: bool
+    told_to_end: Optional[Order]
     what: Any = None
     #: What that call has raised here: a class and its text.
     error: Optional[Tuple[Any, str]] = None
@@ -81,7 +81,11 @@ class CellWorker:
         # Scalars decoded with the step that is open.
         self._tail: List[float] = []
         # What is to be said to the others, with the next call.
-        self._told_to_end = self._finishes = False
+        self._finishes = False
+        self._told_to_end: Optional[Order] = None
+        self._notice = 0.0
+        #: Whether this worker was told to end, as all its ranks know.
+        self.leaving = False
         # Whether a collective was cut off: no other would find its counterpart.
         self._cut_off = False
         # By what this worker has left the run.
@@ -122,8 +126,11 @@ class CellWorker:
             self._leave_together(said)
             if at == "leave":
                 return []
-        elif any(each.told_to_end for each in said):
-            self._end_together([each.told_to_end for each in said].index(True))
+        else:
+            for order in (Order.LEAVE, Order.END):
+                told = [rank for rank, each in enumerate(said) if each.told_to_end is order]
+                if told:
+                    self._told(order, told[0])
         if self._gone is not None:
             raise self._gone
         if said[0].error is not None:
@@ -166,18 +173,28 @@ class CellWorker:
             shown = reason if alike and for_good else f"rank {rank}: {reason}"
             self._native.leave(shown, alike and for_good, unit)
 
-    def _end_together(self, rank: int) -> None:
+    def _told(self, order: Order, rank: int) -> None:
+        """A rank was told to leave, with all others, or to end."""
+        if order is Order.LEAVE:
+            # Each rank gets a signal of its own, sooner or later.
+            if not self.leaving and self._native is not None:
+                self._native.give_notice(self._notice)
+                say_short(
+                    f"worker {self.worker} leaves the run, within {self._notice:g} s: rank {rank} "
+                    "was told to end (SIGTERM)"
+                )
+            self._told_to_end, self.leaving = None, True
+            return
         why = f"rank {rank} was told to end (SIGTERM)"
         text = f"worker {self.worker} leaves the run: {why}"
         self._gone = Left(text)
         if self._native is not None:
             self._native.leave(why, True)
-            with contextlib.suppress(OSError):
-                os.write(2, f"codedgrad: {text}\n".encode())
+            say_short(text)
 
-    def told_to_end(self) -> None:
-        """This rank was told to end: all leave when they agree next."""
-        self._told_to_end = True
+    def told_to_end(self, order: Order) -> None:
+        """This rank was told to leave, or to end: all do when they agree next."""
+        self._told_to_end = order
 
     # Joining and leaving.
 
@@ -190,6 +207,7 @@ class CellWorker:
             "has other settings": (self._settings_of_all(), where.called.address),
             "has other versions": where.versions,
         }
+        self._notice = where.notice
         said = self._agree("join", facts)
         for rank, found in enumerate(said):
             for what, fact in found.items():
@@ -418,7 +436,7 @@ class CellWhere(Where):
     cell: Optional[CellWorker] = None
 
     @property
-    def told_to_end(self) -> Optional[Callable[[], None]]:
+    def told_to_end(self) -> Optional[Callable[[Order], None]]:
         assert self.cell is not None
         return self.cell.told_to_end
 

@@ -58,6 +58,11 @@ class PreparedRun:
         return self._run.saver
 
     @property
+    def leaving(self) -> bool:
+        """Whether this worker was told to end, and goes on until it is let go: see `Run.leaving`."""
+        return self._run.leaving
+
+    @property
     def index(self) -> int:
         """Which step the passage belongs to: what to count with."""
         return self._passages.index
@@ -285,6 +290,7 @@ def prepare(
     keys: Union[str, "os.PathLike[str]", None] = None,
     worker: Optional[int] = None,
     patience: float = 30.0,
+    notice: Optional[float] = None,
     overlap: Optional[bool] = None,
     mesh: Optional[Any] = None,
     data: Union[str, Sequence[str], None] = None,
@@ -326,7 +332,7 @@ def prepare(
         of the samples' order, too, as of DistributedSampler.
     sync: begin with worker 0's parameters, as under DistributedDataParallel; else all workers must
         begin with the same ones.
-    address, token, keys, worker, patience: as for `codedgrad.loop.join`.
+    address, token, keys, worker, patience, notice: as for `codedgrad.loop.join`.
     device_ids: [device] to which inputs are moved, as DistributedDataParallel does.
 
     Raises what `join` raises, and TypeError and ValueError for objects that cannot be prepared, which
@@ -337,7 +343,7 @@ def prepare(
     if not given.models:
         raise TypeError("prepare was given no model: prepare(model, optimizer, loader, ..)")
     accumulate = whole("accumulate", accumulate, 1)
-    called = Called(address, token, keys, worker, patience, scheme)
+    called = Called(address, token, keys, worker, patience, scheme, notice)
     units = _units(units, called, mesh is not None)
     ranks = None if mesh is None else Ranks(mesh, data)
     size = 1 if ranks is None else ranks.size

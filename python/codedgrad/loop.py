@@ -226,6 +226,7 @@ def join(
     keys: Union[str, "os.PathLike[str]", None] = None,
     worker: Optional[int] = None,
     patience: float = 30.0,
+    notice: Optional[float] = None,
 ) -> Run:
     """Joins the run that the environment or `address` names; without one, a run of this process
     alone: with the same bits as a run of several under an exact scheme whose shares are 1, 2, 4, ..
@@ -250,6 +251,8 @@ def join(
     address: the coordinator's "host:port"; token: 64 hexadecimal digits or a file with them, or
     keys: a folder of certificates, between hosts; worker: the number wanted; patience: for how many
         seconds the coordinator is called. Where not given, the environment says them.
+    notice: how many seconds this worker may take to leave when it is told to end (SIGTERM): it
+        finishes its task and is let go; 0 leaves at once. Default: $CODEDGRAD_NOTICE, or 20.
 
     Raises ConnectionError when nobody answers, ValueError when the run trains something else (it
     names the field) or a number is out of range, TypeError for arrays that cannot be trained.
@@ -271,7 +274,7 @@ def join(
     if trained is None and settings.verify:
         settings = replace(settings, verify=0)
     where = Where(
-        Called(address, token, keys, worker, patience, scheme),
+        Called(address, token, keys, worker, patience, scheme, notice),
         arrays=[(int(np.prod(shape, dtype=np.int64)), "float32") for shape in shapes],
         layout=layout_hash("loop", shapes),
         dtype="float32",

@@ -97,6 +97,7 @@ def join(
     keys: Union[str, "os.PathLike[str]", None] = None,
     worker: Optional[int] = None,
     patience: float = 30.0,
+    notice: Optional[float] = None,
     overlap: Optional[bool] = None,
     mesh: Optional[Any] = None,
     data: Union[str, Sequence[str], None] = None,
@@ -122,7 +123,7 @@ def join(
     verify: compare digests of the parameters after every so many steps; 0 = never. None: every
         step on the CPU, every 16th on an accelerator, which computes them itself.
     scheme: refuse a run under another scheme.
-    address, token, keys, worker, patience: as for `codedgrad.loop.join`.
+    address, token, keys, worker, patience, notice: as for `codedgrad.loop.join`.
     overlap: hand gradients over while the backward pass goes on, where the scheme allows it; None:
         unless the parameters are on the CPU and the coordinator is called by a loopback address,
         where that takes the backward pass its cores and saves no time on the network.
@@ -148,7 +149,7 @@ def join(
             seed_all=seed_all,
             verify=verify_of(model, verify),
         ),
-        Called(address, token, keys, worker, patience, scheme),
+        Called(address, token, keys, worker, patience, scheme, notice),
         state=state or {},
         overlap=overlap,
         ranks=None if mesh is None else Ranks(mesh, data),

@@ -567,6 +567,22 @@ impl Worker {
         }
     }
 
+    /// Says that this worker leaves within so many seconds: it goes on until it is let go, which
+    /// shows as the end of the run.
+    fn give_notice(&self, seconds: f64) -> PyResult<()> {
+        let notice = duration("notice", seconds)?;
+        if std::process::id() == self.process {
+            self.closer.leave(notice);
+        }
+        Ok(())
+    }
+
+    /// Whether it has said that it leaves.
+    #[getter]
+    fn leaving(&self) -> bool {
+        self.closer.is_leaving()
+    }
+
     /// Leaves a run that goes on, and says why: whether it comes back, and which unit of which
     /// batch, of which samples, it could not compute, if that is why. The word is on its way when
     /// this returns: the process may end.

@@ -1,4 +1,4 @@
-"""Workers that are told to end by SIGTERM: they leave the run, and others go on at once."""
+"""Workers that are told to end by SIGTERM without notice: they leave, and others go on at once."""
 
 from __future__ import annotations
 
@@ -108,10 +108,15 @@ class Job:
         there = self.coordinator
         return {"address": there.address, "token": there.token, "worker": worker}
 
-    def start(self, worker: int, script: str) -> "subprocess.Popen[str]":
+    def start(self, worker: int, script: str, **more: str) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
             [sys.executable, "-c", PRELUDE + script],
-            env={**os.environ, **self.coordinator.environment(worker=worker)},
+            env={
+                **os.environ,
+                "CODEDGRAD_NOTICE": "0",
+                **self.coordinator.environment(worker=worker),
+                **more,
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -426,8 +431,11 @@ def test_several_runs_have_one_handler(coordinator: loop.Coordinator) -> None:
 
 
 def test_a_process_leaves_all_of_its_runs(
-    coordinator: loop.Coordinator, capfd: pytest.CaptureFixture[str]
+    coordinator: loop.Coordinator,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("CODEDGRAD_NOTICE", "0")
     with served() as second:
         runs = [joined(coordinator), joined(second)]
         try:

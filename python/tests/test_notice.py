@@ -1,0 +1,192 @@
+"""Workers that are told to end and have time for it: nothing of theirs is computed again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+import numpy as np
+import pytest
+
+from codedgrad import loop
+from runs import LIMIT_SECONDS
+from test_launch import Launched, script
+from test_leaving import AT_ONCE_SECONDS, STEPS, Job, expected, train
+
+assert expected  # a fixture
+
+# A worker that is told to end in the middle of its third step.
+LATE_IN_A_UNIT = """
+def at(moment, step):
+    if (moment, step) == ("unit", 2):
+        there()
+        time.sleep(0.5)
+    elif (moment, step) == ("body", 2):
+        print("leaving", RUN.leaving, flush=True)
+
+joined = loop.join
+def join(*args, **more):
+    global RUN
+    RUN = joined(*args, **more)
+    return RUN
+loop.join = join
+train(at)
+print("never", flush=True)
+"""
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    job = Job()
+    yield job
+    job.end()
+
+
+def others(job: Job) -> "Dict[str, Any]":
+    """Where this process is the other worker, whose steps last a while."""
+    return job.where(0)
+
+
+def test_a_worker_finishes_its_task_and_is_let_go(job: Job, expected: str) -> None:
+    process = job.start(1, LATE_IN_A_UNIT, CODEDGRAD_NOTICE="20")
+
+    def tell(step: int) -> None:
+        if step == 2:
+            assert process.stdout is not None and process.stdout.readline() == "there\n"
+            process.send_signal(signal.SIGTERM)
+            # Of the same order: schedulers send one to the process and one to its group.
+            process.send_signal(signal.SIGTERM)
+
+    assert train(others(job), before=tell) == expected
+    out, errors = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 0, errors
+    assert out.splitlines()[-1:] == ["leaving True"], errors
+    assert "worker 1 was told to end (SIGTERM): it finishes its task" in errors
+    assert "Traceback" not in errors
+    assert job.coordinator.decided == STEPS
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_its_time_is_over_or_it_is_told_again(job: Job, expected: str, again: bool) -> None:
+    stuck = 'train(lambda moment, step: sleep() if (moment, step) == ("unit", 2) else None)'
+    process = job.start(1, stuck, CODEDGRAD_NOTICE="60" if again else "0.3")
+
+    def tell(step: int) -> None:
+        if step == 2:
+            assert process.stdout is not None and process.stdout.readline() == "there\n"
+            process.send_signal(signal.SIGTERM)
+            if again:
+                time.sleep(1.2)
+                process.send_signal(signal.SIGTERM)
+
+    began = time.monotonic()
+    assert train(others(job), before=tell) == expected
+    _, errors = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 0, errors
+    assert "worker 1 leaves the run: it was told to end (SIGTERM)" in errors
+    assert time.monotonic() - began < AT_ONCE_SECONDS
+
+
+def test_a_file_is_as_good_as_a_signal(job: Job, expected: str, tmp_path: Path) -> None:
+    file = tmp_path / "notice"
+    process = job.start(1, LATE_IN_A_UNIT.replace("0.5", "2.5"), CODEDGRAD_NOTICE_FILE=str(file),
+                        CODEDGRAD_NOTICE="20")  # fmt: skip
+
+    def tell(step: int) -> None:
+        if step == 2:
+            assert process.stdout is not None and process.stdout.readline() == "there\n"
+            file.touch()
+
+    assert train(others(job), before=tell) == expected
+    out, errors = process.communicate(timeout=LIMIT_SECONDS)
+    assert (process.returncode, out.splitlines()[-1:]) == (0, ["leaving True"]), errors
+
+
+@pytest.mark.parametrize("notice", [-1.0, float("nan"), 1e9])
+def test_a_notice_is_a_number_of_seconds(notice: float) -> None:
+    with pytest.raises(ValueError, match="notice is .*: seconds are needed, 0 to 1e\\+06"):
+        loop.join([np.zeros(1, np.float32)], units=1, steps=1, address="127.0.0.1:1", notice=notice)
+
+
+# A script that saves when its job may be preempted, and goes on from there.
+SAVES = """
+import json, os, sys, time
+import numpy as np
+from codedgrad import loop
+
+path, steps = sys.argv[1], 40
+weights, first = np.zeros(2, np.float32), 0
+if os.path.exists(path):
+    kept = np.load(path)
+    weights, first = kept["weights"].astype(np.float32), int(kept["next"])
+with loop.join([weights], units=4, steps=steps, first=first) as run:
+    for step in run:
+        for micro in step:
+            time.sleep(0.02)
+            micro.give([micro.generator().normal(size=2) - weights])
+        if step.applied:
+            weights -= np.float32(0.1) * step.gradients[0]
+        if run.saver and run.leaving:
+            np.savez(path + ".new.npz", weights=weights, next=step.index + 1)
+            os.replace(path + ".new.npz", path)
+if run.saver:
+    print("weights", weights.tobytes().hex(), flush=True)
+"""
+
+
+def weights_of(run: Launched) -> List[str]:
+    return [line for line in run.said().splitlines() if "weights " in line]
+
+
+def test_a_preempted_job_goes_on_where_it_was_when_it_is_queued_again(tmp_path: Path) -> None:
+    def launched(name: str, state: str) -> Launched:
+        folder = tmp_path / name
+        folder.mkdir()
+        text = script(folder, SAVES)
+        return Launched(folder, "-n", "3", "--scheme", "uncoded", "--notice", "10", text, state)
+
+    with launched("whole", str(tmp_path / "whole.npz")) as whole:
+        assert whole.ends() == 0, whole.said()
+    state = tmp_path / "state.npz"
+    with launched("first", str(state)) as first:
+        first.wait_for("some steps", lambda: len(first.records()) > 5)
+        began = time.monotonic()
+        first.process.terminate()
+        assert first.ends() == 143, first.said()
+        assert time.monotonic() - began < 10
+        events = (first.folder / "events.jsonl").read_text()
+        assert "lost" not in {json.loads(line)["kind"] for line in events.splitlines()}, events
+    assert state.exists(), first.said()
+    with launched("again", str(state)) as again:
+        assert again.ends() == 0, again.said()
+    digests = [line.split()[-1] for run in (whole, again) for line in weights_of(run)]
+    assert len(digests) == 2 and digests[0] == digests[1], (whole.said(), again.said())
+
+
+def test_workers_of_a_run_come_and_go(tmp_path: Path) -> None:
+    told = ["-n", "2..4", "--scheme", "uncoded", "--join-wait", "20", "--settle", "0.5"]
+    text = script(tmp_path, SAVES.replace("steps = sys.argv[1], 40", "steps = sys.argv[1], 150"))
+    with Launched(tmp_path, *told, text, str(tmp_path / "none.npz")) as run:
+        events = run.folder / "events.jsonl"
+
+        def happened(kind: str, worker: int) -> bool:
+            lines = [json.loads(line) for line in events.read_text().splitlines()]
+            return any((each["kind"], each["worker"]) == (kind, worker) for each in lines)
+
+        run.wait_for("some steps", lambda: len(run.records()) > 5)
+        os.kill(run.pid(3), signal.SIGTERM)
+        run.wait_for("one that leaves", lambda: happened("left", 3))
+        os.kill(run.pid(2), signal.SIGKILL)
+        run.wait_for("one that is back", lambda: happened("join", 2))
+        (run.folder / "drain").write_text("1\n")
+        run.wait_for("one that is drained", lambda: happened("drained", 1))
+        assert run.ends() == 0, run.said()
+        lines = [json.loads(line) for line in events.read_text().splitlines()]
+        assert not any(each["kind"] == "lost" and each["worker"] != 2 for each in lines), lines
+        records = run.records()
+        assert [each["step"] for each in records[-3:]] == [147, 148, 149]
+    assert len(weights_of(run)) == 1
