@@ -106,6 +106,8 @@ def train(
     optimizer = kinds[plan.get("model", "exact")](model.parameters(), lr=2**-4)
     schedule = schedule_of(optimizer)
     steps, at = plan.get("steps", STEPS), plan.get("at", 2)
+    if "notice" in plan:
+        more["notice"] = plan["notice"]
     run = coded.join(
         model,
         optimizer,

@@ -473,11 +473,11 @@ mod tests {
         cpu.piecewise(&x, &mut together, |from, to| to.copy_from_slice(from));
         assert_eq!(together, x);
         for bad in [0, CHUNK, length - 1] {
-            let mut spoiled = y.clone();
-            spoiled[bad] = f32::NAN;
-            assert!(cpu.nonfinite_mask(&spoiled).is_nan());
+            let mut faulty = y.clone();
+            faulty[bad] = f32::NAN;
+            assert!(cpu.nonfinite_mask(&faulty).is_nan());
             let mut sum = x.clone();
-            assert!(!cpu.add_into(&mut sum, 0.5, &spoiled));
+            assert!(!cpu.add_into(&mut sum, 0.5, &faulty));
             sum[bad] = alone[bad];
             assert_eq!(sum, alone, "all others are added");
         }
