@@ -101,6 +101,24 @@ impl Worker {
         self.0 as usize
     }
 
+    /// Workers by their numbers, as people read them.
+    ///
+    /// ```
+    /// use codedgrad::ids::Worker;
+    /// assert_eq!(Worker::listed(&[0, 2, 3, 4].map(Worker)), "0, 2-4");
+    /// ```
+    #[must_use]
+    pub fn listed(workers: &[Worker]) -> String {
+        let runs = workers.chunk_by(|one, next| one.0 + 1 == next.0);
+        let listed: Vec<String> = runs
+            .map(|run| match run {
+                [first, .., last] => format!("{}-{}", first.0, last.0),
+                one => one[0].0.to_string(),
+            })
+            .collect();
+        listed.join(", ")
+    }
+
     /// All workers of a run of `count`.
     pub fn all(count: usize) -> impl DoubleEndedIterator<Item = Worker> + Clone {
         (0..count as u32).map(Worker)

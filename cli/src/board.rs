@@ -7,6 +7,7 @@ use crate::events::Of;
 use crate::failure::{Failure, OrInput};
 use crate::families;
 use crate::layout::Width;
+use crate::pool::Bounds;
 use crate::shared::lock;
 use crate::steps::{has_left, late};
 use crate::tools::status::{OfWorker, Progress, Shown, Throughput};
@@ -91,6 +92,27 @@ impl Board {
             doubtful: Mutex::new(vec![Doubtful::default(); count]),
             network,
         })
+    }
+
+    /// Fewer workers than all may make the run.
+    pub(crate) fn in_pool(&self, bounds: Option<Bounds>) {
+        lock(&self.progress).upkeep.bounds = bounds;
+    }
+
+    /// What was said of that.
+    pub(crate) fn bounds(&self) -> Option<Bounds> {
+        lock(&self.progress).upkeep.bounds
+    }
+
+    /// Who is there, if seats are empty and may be.
+    pub(crate) fn seats_taken(&self) -> Option<String> {
+        self.bounds()?;
+        let network = lock(&self.network);
+        let seats = Worker::all(network.workers.len()).zip(&network.workers);
+        let there: Vec<Worker> =
+            seats.filter(|(_, status)| status.connected).map(|(worker, _)| worker).collect();
+        let (taken, all) = (there.len(), network.workers.len());
+        (taken < all).then(|| format!("{taken} of {all} workers: {}", Worker::listed(&there)))
     }
 
     pub(crate) fn step(&self, record: &StepRecord, beside: Beside) {

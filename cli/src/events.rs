@@ -83,10 +83,12 @@ impl EventFile {
     }
 
     /// A run begins with a step, or goes on with it.
-    pub(crate) fn begins(&mut self, place: (usize, u64), resumed: bool) {
+    /// Where seats are empty and may be, it says who is there.
+    pub(crate) fn begins(&mut self, place: (usize, u64), resumed: bool, there: Option<String>) {
         let (kind, what) =
             if resumed { ("resume", "the run goes on") } else { ("begin", "the run begins") };
-        self.push(&self.line(place, kind, what.into()));
+        let with = there.map_or(String::new(), |there| format!(" with {there}"));
+        self.push(&self.line(place, kind, format!("{what}{with}")));
     }
 
     /// A run is over, or is left, before a step.

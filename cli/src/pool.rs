@@ -5,7 +5,10 @@ use crate::limits::WORKERS;
 use crate::units::{at_least, count, seconds};
 use anyhow::anyhow;
 use clap::Args;
+use codedgrad::codes::SchemeSpec;
+use codedgrad::ids::Worker;
 use codedgrad::run::Limits;
+use codedgrad::train::StepRecord;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -17,6 +20,9 @@ pub(crate) const NOTICE_SECONDS: f64 = 20.0;
 const JOIN_WAIT: f64 = 600.0;
 /// The same where fewer are enough.
 const SHORT_JOIN_WAIT: f64 = 30.0;
+
+/// Of how many workers it is tried at most, when a run begins, whether a scheme fits fewer.
+const WARNED_OF: usize = 256;
 
 /// How many workers a run has seats for, and with how few it is made if that was said with it:
 /// `12` or `4..12`.
@@ -99,6 +105,82 @@ pub(crate) struct Pool {
     /// For how long a lost worker keeps its part in the plan.
     #[serde(default = "usual_settle")]
     pub(crate) settle_seconds: f64,
+}
+
+/// With how few workers a run may be made and with how many, where these are not the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Bounds {
+    least: usize,
+    most: usize,
+}
+
+impl Bounds {
+    pub(crate) fn of(least: Option<usize>, most: usize) -> Option<Self> {
+        let least = least?.max(1);
+        (least < most).then_some(Self { least, most })
+    }
+
+    /// Says how many of them a scheme for all does not fit, before it comes to that.
+    pub(crate) fn warning(self, spec: &SchemeSpec, units: u32) -> Option<String> {
+        let Self { least, most } = self;
+        let fits = |workers: usize| spec.scheme(workers, units, 0..1).is_ok();
+        if most > WARNED_OF || !fits(most) {
+            return None;
+        }
+        let misfits = (least..most).filter(|workers| !fits(*workers));
+        let misfits: Vec<Worker> = misfits.map(|workers| Worker(workers as u32)).collect();
+        // What holds Byzantine workers off is not given up for who is lost.
+        let then = if spec.byzantine() > 0 { "the run waits" } else { "uncoded" };
+        let those = Worker::listed(&misfits);
+        (!misfits.is_empty()).then(|| {
+            format!("warning: {spec} does not fit {those} workers: {then} until others are back")
+        })
+    }
+}
+
+/// How often workers have come and gone in a run, since the command was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changed {
+    pub(crate) joined: u64,
+    pub(crate) left: u64,
+    pub(crate) lost: u64,
+    pub(crate) rounds_begun_again: u64,
+}
+
+/// What workers that come and go have made of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct PoolSummary {
+    #[serde(flatten)]
+    bounds: Bounds,
+    plans: u64,
+    joined: u64,
+    left: u64,
+    lost: u64,
+    /// Workers that a step was planned for; null without a step.
+    members_mean: Option<f64>,
+    rounds_begun_again: u64,
+}
+
+impl PoolSummary {
+    pub(crate) fn of<'a>(
+        bounds: Bounds,
+        steps: impl Iterator<Item = &'a StepRecord>,
+        changed: Changed,
+    ) -> Self {
+        let Changed { joined, left, lost, rounds_begun_again } = changed;
+        let (mut plans, mut last) = (0, None);
+        let (mut planned, mut members) = (0_u64, 0);
+        for step in steps {
+            // A run that goes on writes its plan down again.
+            if let Some(plan) = step.under.plan.as_ref().filter(|plan| last != Some(*plan)) {
+                (plans, last) = (plans + 1, Some(plan));
+            }
+            planned += u64::from(last.is_some());
+            members += last.map_or(0, |plan| plan.members.len());
+        }
+        let members_mean = (planned > 0).then(|| members as f64 / planned as f64);
+        Self { bounds, plans, joined, left, lost, members_mean, rounds_begun_again }
+    }
 }
 
 fn usual_settle() -> f64 {

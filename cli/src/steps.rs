@@ -1,12 +1,13 @@
 //! What is told of the steps of a run, for any trainer: who was late, and how long they took.
 
 use crate::output::say;
+use crate::pool::{Changed, PoolSummary};
 use crate::tools::status::plain;
 use codedgrad::ids::Worker;
 use codedgrad::sim::percentile;
 use codedgrad::train::{Happened, Happening, RoundRecord, StepRecord};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// How numbers are spread.
@@ -44,16 +45,40 @@ pub(crate) struct FaultLine {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct OfWorkers {
     pub(crate) faults: Vec<FaultLine>,
-    /// How many have left, if any.
+    /// How many have left, if any, where all workers make the run.
     #[serde(skip_serializing_if = "is_none")]
     pub(crate) left: u64,
+    /// Where fewer workers than all may make the one run that there is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool: Option<PoolSummary>,
+    /// How often workers have come and gone in each run.
+    #[serde(skip)]
+    changed: BTreeMap<usize, Changed>,
 }
 
 impl OfWorkers {
     /// Something has happened.
     pub(crate) fn note(&mut self, run: usize, happened: &Happened) {
         self.faults.extend(FaultLine::of(run, happened));
-        self.left += u64::from(has_left(happened));
+        let changed = self.changed.entry(run).or_default();
+        match &happened.what {
+            Happening::Joined { .. } => changed.joined += 1,
+            Happening::Lost { .. } => changed.lost += 1,
+            Happening::Planned { again: true, .. } => changed.rounds_begun_again += 1,
+            _ if has_left(happened) => changed.left += 1,
+            _ => {}
+        }
+        self.left = self.changed.values().map(|changed| changed.left).sum();
+    }
+
+    pub(crate) fn changed(&self, run: usize) -> Changed {
+        self.changed.get(&run).copied().unwrap_or_default()
+    }
+
+    /// The same where how many have left is told beside the others that have come and gone.
+    pub(crate) fn in_pool(self, pool: Option<PoolSummary>) -> Self {
+        let left = if pool.is_some() { 0 } else { self.left };
+        Self { left, pool, ..self }
     }
 }
 

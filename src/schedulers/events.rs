@@ -243,8 +243,11 @@ pub enum Action {
         members: WorkerSet,
         /// What the scheme for them is called.
         scheme: String,
-        /// The scheme that was asked for, where that does not fit so few.
+        /// The scheme that was asked for, where that does not fit so few; told once for each
+        /// number of workers.
         misfit: Option<String>,
+        /// Whether a round was open, which begins again.
+        again: bool,
     },
     /// This step and those that follow are computed under the scheme that was chosen last
     /// ([`Engine::switch`](super::Engine::switch)).

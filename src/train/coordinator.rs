@@ -481,11 +481,11 @@ impl<T: Transport> Coordinator<T> {
                 self.choosing.iter_mut().for_each(Choosing::switched);
                 self.journal.planned(self.engine.plan());
             }
-            Action::Replanned { members, scheme, misfit } => {
+            Action::Replanned { members, scheme, misfit, again } => {
                 self.journal.planned(Some((members.clone(), &scheme)));
                 let of = members.capacity();
                 let members = members.iter().collect();
-                self.tell(Happening::Planned { members, of, scheme, misfit }, observer);
+                self.tell(Happening::Planned { members, of, scheme, misfit, again }, observer);
             }
             Action::Commit { step, digest, unverified, .. } => {
                 return self.commit(step, digest, unverified, observer);

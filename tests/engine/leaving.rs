@@ -150,7 +150,8 @@ fn a_run_that_may_be_made_by_fewer_goes_on_without_who_leaves() {
     assert!(driver.leaves(1).unwrap().contains(&Action::Replanned {
         members,
         scheme,
-        misfit: None
+        misfit: None,
+        again: true
     }));
     assert_eq!(assigned(&driver.give(Input::Idle { worker: Worker(0) }).unwrap()), [0]);
 }

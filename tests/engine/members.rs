@@ -122,6 +122,23 @@ fn who_is_back_in_time_has_its_part_again() {
 }
 
 #[test]
+fn what_does_not_fit_so_few_is_told_once() {
+    let misfit = |actions: &[Action]| {
+        actions.iter().find_map(|action| match action {
+            Action::Replanned { misfit, again, .. } => Some((misfit.clone(), *again)),
+            _ => None,
+        })
+    };
+    let (mut driver, _) = begin("groups:l=3", 3, (2, 1.0), &[]);
+    let told = driver.lost(2);
+    assert_eq!(misfit(&told), Some((Some("groups:l=3".into()), true)));
+    driver.joined(2, Some(Step(0)));
+    let next = driver.at(1.0).decides(told);
+    assert_eq!(misfit(&next), Some((None, false)), "between two rounds");
+    assert_eq!(misfit(&driver.lost(2)), Some((None, true)));
+}
+
+#[test]
 fn with_fewer_than_the_least_a_return_is_waited_for() {
     let (mut driver, told) = begin("uncoded", 3, (2, 1.0), &[]);
     let again = driver.lost(0);

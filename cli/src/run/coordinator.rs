@@ -299,6 +299,7 @@ fn carry_out(
             (begin.0, session.plan().all_steps()),
             transport.status(),
         );
+        board.in_pool(session.plan().bounds());
         if let Some(address) = args.metrics {
             let server = board.serve(address)?;
             say!("metrics are at http://{}/metrics", server.address());

@@ -8,6 +8,7 @@ use crate::failure::{Failure, OrInput};
 use crate::families::{self, RunScheme};
 use crate::limits::refused;
 use crate::output::alert;
+use crate::pool::Bounds;
 use crate::port::ExchangeKind;
 use crate::steps::{late, stragglers};
 use anyhow::{Context, anyhow};
@@ -394,6 +395,11 @@ impl Plan {
     /// Its schemes, without those that are chosen later.
     fn fixed(&self) -> impl Iterator<Item = &SchemeSpec> {
         self.schemes.iter().filter_map(RunScheme::fixed)
+    }
+
+    /// With how few workers it may be made and with how many, where these are not the same.
+    pub(crate) fn bounds(&self) -> Option<Bounds> {
+        Bounds::of(self.limits.min_workers, self.shape.workers)
     }
 
     /// What chooses the scheme under `--scheme auto`.

@@ -6,6 +6,7 @@ use super::record::Line;
 use super::turns::{self, Compared};
 use crate::layout::{Column, Table, Width};
 use crate::legs::{LegSummary, legs};
+use crate::pool::{Changed, PoolSummary};
 use crate::steps::{OfWorkers, Spread, unverified};
 use crate::tools::status::Throughput;
 use codedgrad::train::StepRecord;
@@ -76,9 +77,19 @@ pub(crate) struct RunSummary {
     pub(crate) max_amplification: f64,
     #[serde(flatten)]
     pub(crate) honesty: Honesty,
+    #[serde(flatten)]
+    pub(crate) course: Course,
+}
+
+/// What a run was made under, where that may change in its course.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Course {
     /// Under `auto`: what was predicted and what came.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) legs: Vec<LegSummary>,
+    /// Where fewer workers than all may make it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pool: Option<PoolSummary>,
 }
 
 impl RunSummary {
@@ -87,7 +98,9 @@ impl RunSummary {
         run: usize,
         lines: &[Line],
         validation_loss: Option<f64>,
+        changed: Changed,
     ) -> Self {
+        let records = || lines.iter().map(|line| &line.record);
         let applied = || lines.iter().filter(|line| line.record.refused.is_empty());
         let last: Vec<f64> = lines
             .iter()
@@ -120,7 +133,10 @@ impl RunSummary {
                 .map(|line| line.record.decode.amplification)
                 .fold(0.0, f64::max),
             honesty: Honesty::of(lines),
-            legs: legs(lines.iter().map(|line| &line.record)),
+            course: Course {
+                legs: legs(records()),
+                pool: plan.bounds().map(|bounds| PoolSummary::of(bounds, records(), changed)),
+            },
         }
     }
 }
@@ -169,9 +185,13 @@ impl Summary {
         plan: &Plan,
         runs: Vec<RunSummary>,
         lines: &[Vec<Line>],
-        of_workers: OfWorkers,
+        mut of_workers: OfWorkers,
         interrupted: bool,
     ) -> Self {
+        if plan.bounds().is_some() {
+            // It is told of each run.
+            of_workers.left = 0;
+        }
         let checked: Vec<f64> =
             lines.iter().flatten().filter_map(|line| line.gradient_difference).collect();
         let mean = |run: &RunSummary| run.seconds_per_step.mean;
@@ -266,7 +286,8 @@ impl Summary {
                 Column::right("s/step\npredicted"),
                 Column::right("measured"),
             ]);
-            let (earlier, shown) = run.legs.split_at(run.legs.len().saturating_sub(LEGS_SHOWN));
+            let (earlier, shown) =
+                run.course.legs.split_at(run.course.legs.len().saturating_sub(LEGS_SHOWN));
             for leg in shown {
                 let predicted = leg
                     .predicted_seconds
@@ -284,7 +305,7 @@ impl Summary {
             }
             text
         };
-        self.runs.iter().filter(|run| !run.legs.is_empty()).map(shown).collect()
+        self.runs.iter().filter(|run| !run.course.legs.is_empty()).map(shown).collect()
     }
 
     /// Why what was trained is worth nothing, if it is.
@@ -427,14 +448,17 @@ mod tests {
             max_decode_error: 0.0,
             max_amplification: 1.0,
             honesty: Honesty::of(&[]),
-            legs: vec![LegSummary {
-                first_step: 0,
-                steps: 20,
-                scheme: "uncoded".into(),
-                predicted_seconds: None,
-                measured_seconds: mean,
-                why: None,
-            }],
+            course: Course {
+                legs: vec![LegSummary {
+                    first_step: 0,
+                    steps: 20,
+                    scheme: "uncoded".into(),
+                    predicted_seconds: None,
+                    measured_seconds: mean,
+                    why: None,
+                }],
+                pool: None,
+            },
         }
     }
 

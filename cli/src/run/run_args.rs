@@ -12,7 +12,7 @@ use crate::auto::{AutoSteps, probe, replan_every};
 use crate::failure::{Failure, OrInput};
 use crate::families::RunScheme;
 use crate::output::alert;
-use crate::pool::{PoolArgs, Seats};
+use crate::pool::{Bounds, PoolArgs, Seats};
 use crate::port::{ExchangeKind, fresh_id, wire_format};
 use crate::tools::suspicious;
 use crate::units::{at_least, count, seconds};
@@ -364,8 +364,15 @@ pub(crate) struct Own {
 
 impl RunArgs {
     /// Refuses an exchange that does not go with the rest.
-    fn check_exchange(&self) -> Result<(), Failure> {
+    fn check_exchange(&self, bounds: Option<Bounds>) -> Result<(), Failure> {
         if self.exchange == Some(ExchangeKind::Nccl) {
+            // Its ring is made by all of the run's workers.
+            if bounds.is_some() {
+                return Err(Failure::Input(anyhow!(
+                    "--exchange nccl is between the GPUs of all workers: it has no --workers \
+                     MIN..MAX with MIN below MAX"
+                )));
+            }
             if self.device != DeviceKind::Cuda {
                 return Err(Failure::Input(anyhow!(
                     "--exchange nccl is between GPUs: it needs --device cuda"
@@ -408,7 +415,8 @@ impl RunArgs {
     /// What the command line asks for; the vocabulary is that of the text.
     pub(crate) fn plan(&self, vocabulary: usize, own: Own) -> Result<Plan, Failure> {
         let (step_seconds, usual) = (self.step_seconds.unwrap_or(1.0), Limits::default());
-        self.check_exchange()?;
+        let (workers, pool) = (own.seats.most as usize, self.pool.of(own.seats)?);
+        self.check_exchange(Bounds::of(pool.min_workers, workers))?;
         let GptConfig { context, layers, heads, width, .. } = self.shape(vocabulary);
         let model = match &self.init {
             None => {
@@ -423,7 +431,6 @@ impl RunArgs {
                 model.vocabulary
             )));
         }
-        let (workers, pool) = (own.seats.most as usize, self.pool.of(own.seats)?);
         let injected = Injected {
             faults: self.fault.clone(),
             attack: self.attack.kind(),

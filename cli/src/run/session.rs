@@ -87,6 +87,9 @@ impl Session {
             if let Some(warning) = spec.warning(plan.shape.workers) {
                 alert!("warning: {spec}: {warning}");
             }
+            let bounds = plan.bounds();
+            let warning = bounds.and_then(|bounds| bounds.warning(spec, plan.shape.units));
+            warning.into_iter().for_each(|warning| alert!("{warning}"));
         }
         let start = plan.fresh_states()?;
         let folder = RunFolder::create(PLAN, out.0, out.1)?;
@@ -396,7 +399,10 @@ impl Session {
         }
         let started = self.lines.iter().take_while(|lines| !lines.is_empty()).count();
         let runs = (0..started)
-            .map(|run| RunSummary::of(&self.plan, run, &self.lines[run], validation[run]))
+            .map(|run| {
+                let changed = of_workers.changed(run);
+                RunSummary::of(&self.plan, run, &self.lines[run], validation[run], changed)
+            })
             .collect();
         let summary = Summary::of(&self.plan, runs, &self.lines, of_workers, !self.is_complete());
         self.write_up(&summary, started).or_work()?;
@@ -520,7 +526,8 @@ impl Session {
         let replicas = replicas.collect::<Result<Vec<_>, _>>().or_work()?;
         let first = if run > 0 { &self.lines[0][..] } else { &[] };
         if work.begun.insert(run) {
-            work.files.events.begins((run, lines.len() as u64), !lines.is_empty());
+            let there = self.board.as_ref().and_then(|board| board.seats_taken());
+            work.files.events.begins((run, lines.len() as u64), !lines.is_empty(), there);
         }
         let in_turn = block.turn.as_ref().map(|turn| InTurn {
             number: turn.number,

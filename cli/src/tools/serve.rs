@@ -11,8 +11,8 @@ use crate::families::{self, RunScheme};
 use crate::folder::{RunFolder, SERVED};
 use crate::layout::help;
 use crate::limits::{self, ANY, WORKERS};
-use crate::output::{Output, say};
-use crate::pool::{Pool, PoolArgs, Seats, join_wait, seats};
+use crate::output::{Output, alert, say};
+use crate::pool::{Bounds, Pool, PoolArgs, Seats, join_wait, seats};
 use crate::port::{self, ExchangeKind, Port, Secret, fresh_id, wire_format};
 use crate::signals::Asked;
 use crate::units::{at_least, count, seconds};
@@ -383,6 +383,20 @@ impl Plan {
         self.auto.check()
     }
 
+    /// With how few workers it may be made and with how many, where these are not the same.
+    fn bounds(&self) -> Option<Bounds> {
+        Bounds::of(self.pool.min_workers, self.workers)
+    }
+
+    /// Says of how many workers the scheme cannot be, once it is known what is trained.
+    fn warn(&self) {
+        let units = self.facts.as_ref().and_then(|facts| facts.units);
+        if let (Some(bounds), Some(spec), Some(units)) = (self.bounds(), self.scheme.fixed(), units)
+        {
+            bounds.warning(spec, units).into_iter().for_each(|warning| alert!("{warning}"));
+        }
+    }
+
     /// What chooses another scheme than that with which a run begins, if something does.
     fn chooser(&self, folder: &RunFolder) -> Result<Option<Auto>, Failure> {
         if self.scheme.fixed().is_some() {
@@ -551,6 +565,7 @@ fn carry_out(
         Opened::Served(served) => (served.address(), served.status(), served.stopper()),
     };
     let board = Board::new(plan.scheme.text(), plan.workers, (0, 0), Arc::clone(&status));
+    board.in_pool(plan.bounds());
     let metrics = args.metrics(&board)?;
     args.invite(address, folder)?;
     let look = Look::start(asked.clone(), (stopper, status), plan, args.events);
@@ -561,6 +576,7 @@ fn carry_out(
             plan.facts = Some(served.facts().clone());
             folder.write_plan(&*plan).or_work()?;
             follower.learns(served.facts());
+            plan.warn();
             match served.run(&mut follower) {
                 // Who asks the coordinator to end asks its workers too, and these may be faster.
                 Err(RunError::Engine(EngineError::Left { .. })) if asked.status() > 0 => {

@@ -4,6 +4,7 @@
 use crate::failure::{Failure, OrWork};
 use crate::layout::{Column, Table, Width, help};
 use crate::output::{Output, is_harmful};
+use crate::pool::Bounds;
 use anyhow::Context;
 use clap::Args;
 use codedgrad::ids::Worker;
@@ -139,6 +140,8 @@ pub(crate) struct Upkeep {
     pub(crate) plan: Option<PlanRecord>,
     #[serde(default)]
     pub(crate) plans: u64,
+    #[serde(flatten)]
+    pub(crate) bounds: Option<Bounds>,
     /// Workers that have left.
     #[serde(default)]
     pub(crate) left: u64,

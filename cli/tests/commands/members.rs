@@ -2,6 +2,7 @@
 
 use super::processes::{Kept, Run, lines, wait_for};
 use serde_json::Value;
+use std::fs;
 use std::process::Command;
 
 fn events(run: &Run) -> Vec<Value> {
@@ -21,12 +22,21 @@ fn is_planned(run: &Run, plan: &str) {
 }
 
 /// What `codedgrad status` shows of it.
-fn status(run: &Run) -> String {
+fn shown(run: &Run, flags: &[&str]) -> String {
     let said = run.coordinator.said();
     let metrics = said.split("http://").nth(1).and_then(|rest| rest.split("/metrics").next());
     let program = env!("CARGO_BIN_EXE_codedgrad");
-    let shown = Command::new(program).args(["status", metrics.unwrap()]).output().unwrap();
+    let shown =
+        Command::new(program).args(["status", metrics.unwrap()]).args(flags).output().unwrap();
     String::from_utf8(shown.stdout).unwrap()
+}
+
+fn status(run: &Run) -> String {
+    shown(run, &[])
+}
+
+fn json(run: &Run) -> Value {
+    serde_json::from_str(&shown(run, &["--json"])).unwrap()
 }
 
 #[test]
@@ -50,6 +60,7 @@ fn a_run_begins_with_some_takes_in_others_and_goes_on_without_them() {
     let mut workers = run.workers(3, &[]);
     run.wait_for_steps(5);
     assert_eq!(said(&run, "lost"), [""; 0], "nobody waits for a seat that is empty");
+    assert_eq!(said(&run, "begin"), ["the run begins with 3 of 4 workers: 0-2"]);
     is_planned(&run, "planned for 3 of 4 workers (0-2) under groups:s=1");
     workers.push(run.worker(3, &[]));
     is_planned(&run, "planned for all 4 workers under groups:s=1");
@@ -62,6 +73,12 @@ fn a_run_begins_with_some_takes_in_others_and_goes_on_without_them() {
     run.wait_for_steps(before + 5);
     let shown = "planned for 2 of 4 workers under groups:s=1 (4 plans so far)";
     assert!(status(&run).contains(shown), "{}", status(&run));
+    let shown = json(&run);
+    assert_eq!(
+        (&shown["progress"]["least"], &shown["progress"]["most"]),
+        (&2.into(), &4.into()),
+        "{shown}"
+    );
     workers.push(run.worker(1, &[]));
     is_planned(&run, "planned for 3 of 4 workers (1-3) under groups:s=1");
     run.coordinator.signal("-TERM");
@@ -80,6 +97,43 @@ fn a_run_begins_with_some_takes_in_others_and_goes_on_without_them() {
             && step["gradient_difference"].as_f64().is_none_or(|difference| difference < 1e-5)
     };
     assert!(record.iter().all(whole), "no sample is lost");
+    let summary = fs::read(run.folder.path().join("run/summary.json")).unwrap();
+    let summary: Value = serde_json::from_slice(&summary).unwrap();
+    let mut pool = summary["runs"][0]["pool"].clone();
+    let (mut planned, mut all) = (0, 0);
+    for step in &record {
+        planned = members(step).unwrap_or(planned);
+        all += planned;
+    }
+    let mean = pool.as_object_mut().unwrap().remove("members_mean").unwrap().as_f64().unwrap();
+    assert!((mean - all as f64 / record.len() as f64).abs() < 1e-9, "{mean}");
+    // Whether a round was open when the second was lost, it does not tell.
+    let again = pool.as_object_mut().unwrap().remove("rounds_begun_again");
+    assert!(again.unwrap().as_u64().unwrap() <= 1);
+    let lost = said(&run, "lost").len();
+    let told = serde_json::json!({
+        "least": 2, "most": 4, "plans": 5, "joined": 2, "left": 0, "lost": lost
+    });
+    assert_eq!(pool, told);
+}
+
+#[test]
+fn a_round_that_begins_again_for_others_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = "train --scheme uncoded --workers 2..4 --steps 2 --no-stragglers --clock \
+                     virtual --layers 1 --heads 1 --width 8 --context 8 --json --fault panic@1:2";
+    let ended = Command::new(env!("CARGO_BIN_EXE_codedgrad"))
+        .args(arguments.split_whitespace())
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let summary: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let pool = serde_json::json!({
+        "least": 2, "most": 4, "plans": 2, "joined": 0, "left": 0, "lost": 1, "members_mean": 3.5,
+        "rounds_begun_again": 1
+    });
+    assert_eq!(summary["runs"][0]["pool"], pool);
+    assert_eq!(summary["left"], Value::Null, "it is told of each run");
 }
 
 /// Shares of four workers are pairs of the shares of eight, which are summed in the same order.
@@ -133,6 +187,8 @@ fn what_does_not_fit_those_that_are_left_is_said() {
         &run,
         "planned for 2 of 3 workers (0-1) under uncoded, since groups:l=3 does not fit 2",
     );
+    let warning = "warning: groups:l=3 does not fit 2 workers: uncoded until others are back";
+    assert_eq!(run.coordinator.said().matches(warning).count(), 1, "{}", run.coordinator.said());
     assert_eq!(run.finishes()["runs"][0]["samples_lost"], 0);
 }
 
@@ -165,6 +221,20 @@ fn what_no_number_of_workers_can_be_is_refused() {
         ),
         (&["serve", "--workers", "4", "--min-workers", "5"], "--min-workers 5: the run has 4"),
         (&["run", "-n", "2..x", "true"], "MAX of MIN..MAX"),
+        (
+            &[
+                "train",
+                "--workers",
+                "2..4",
+                "--transport",
+                "tcp",
+                "--exchange",
+                "nccl",
+                "--device",
+                "cuda",
+            ],
+            "--exchange nccl is between the GPUs of all workers: it has no --workers MIN..MAX",
+        ),
         (
             &["train", "--workers", "2..4", "--scheme", "bacc:K=2"],
             "--min-workers continues with the workers that are left, which bacc:K=2 cannot do",
@@ -219,7 +289,9 @@ fn a_worker_that_is_told_to_end_leaves_and_is_missed_by_nobody() {
     assert!(no_round_is_begun_again(&run));
     let summary = std::fs::read(run.folder.path().join("run/summary.json")).unwrap();
     let summary: Value = serde_json::from_slice(&summary).unwrap();
-    assert_eq!((&summary["left"], &summary["faults"]), (&1.into(), &serde_json::json!([])));
+    let pool = &summary["runs"][0]["pool"];
+    assert_eq!((&pool["left"], &pool["rounds_begun_again"]), (&1.into(), &0.into()), "{pool}");
+    assert_eq!(summary["faults"], serde_json::json!([]));
 }
 
 /// Without notice it is gone at once, as one that is killed; so it is when its notice is over,

@@ -99,7 +99,7 @@ fn train(home: &Path, out: &str, words: &'static str) {
 
 /// A run of others' programs: two steps of one worker, whose parameters are two numbers.
 fn serve(home: &Path) {
-    let flags = ["--workers", "1", "--scheme", "auto"];
+    let flags = ["--workers", "1..2", "--join-wait", "1", "--scheme", "auto"];
     let (mut serving, address, token) = serving::serve(home, "served", &flags);
     let facts = RunFacts {
         length: Some(2),

@@ -10,10 +10,11 @@
 
 use super::super::events::{Action, EngineError};
 use super::membership::{PlanMembers, Seats};
-use super::{ActiveScheme, Engine};
+use super::{ActiveScheme, Engine, Phase};
 use crate::codes::SchemeSpec;
 use crate::codes::sequential::Scheme;
 use crate::ids::WorkerSet;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Makes a scheme for so many workers and the run's batches, where there is one; one that the
@@ -54,6 +55,8 @@ pub(super) struct Replanning {
     text: String,
     /// Which other one was asked for.
     misfit: Option<String>,
+    /// Of which numbers of workers it was told that they have another than was asked for.
+    told: BTreeSet<(String, usize)>,
     /// The scheme that the next step begins with, if it is to be another.
     next: Option<SchemeSpec>,
     /// Plans made so far.
@@ -63,7 +66,15 @@ pub(super) struct Replanning {
 impl Replanning {
     pub(super) fn new(workers: usize) -> Self {
         let membership = PlanMembers::new(workers);
-        Self { membership, plan: None, text: String::new(), misfit: None, next: None, plans: 0 }
+        Self {
+            membership,
+            plan: None,
+            text: String::new(),
+            misfit: None,
+            told: BTreeSet::new(),
+            next: None,
+            plans: 0,
+        }
     }
 }
 
@@ -172,7 +183,9 @@ impl Engine {
         let staying = self.roster.staying();
         // Who goes helps to the end where it must.
         let members = if self.are_enough(&staying) { staying } else { self.roster.counted() };
-        let narrowed = self.are_enough(&members) && self.replan(&members, out);
+        // As it is closed then.
+        let again = self.phase == Phase::Collecting;
+        let narrowed = self.are_enough(&members) && self.replan(&members, again, out);
         if narrowed {
             self.begin_again(now, out)?;
         }
@@ -193,7 +206,7 @@ impl Engine {
             delay: self.scheme.facts().delay,
         };
         // Shares of two plans cannot be added up: what is under way begins again.
-        if self.replanning.membership.changes(now, seats) && self.replan(&fit, out) {
+        if self.replanning.membership.changes(now, seats) && self.replan(&fit, false, out) {
             self.forget_undecided(out);
         }
         self.replanning.membership.opened(&self.roster.counted());
@@ -205,14 +218,15 @@ impl Engine {
         self.scheme.members().unwrap_or_else(|| WorkerSet::full(workers))
     }
 
-    /// Plans for these, if there is a plan for them.
-    fn replan(&mut self, members: &WorkerSet, out: &mut Vec<Action>) -> bool {
+    /// Plans for these, if there is a plan for them; `again` tells whether a round is open.
+    fn replan(&mut self, members: &WorkerSet, again: bool, out: &mut Vec<Action>) -> bool {
         let is_planned = self.plan_for(members);
         if is_planned {
-            let Replanning { text, misfit, .. } = &self.replanning;
-            let (scheme, misfit) = (text.clone(), misfit.clone());
+            let Replanning { text, misfit, told, .. } = &mut self.replanning;
+            let is_new = |asked: &String| told.insert((asked.clone(), members.len()));
+            let (scheme, misfit) = (text.clone(), misfit.clone().filter(is_new));
             let members = members.clone();
-            out.push(Action::Replanned { members, scheme, misfit });
+            out.push(Action::Replanned { members, scheme, misfit, again });
         }
         is_planned
     }

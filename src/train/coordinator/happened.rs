@@ -117,8 +117,11 @@ pub enum Happening {
         of: usize,
         /// What the scheme for them is called.
         scheme: String,
-        /// The scheme that was asked for, where that does not fit so few.
+        /// The scheme that was asked for, where that does not fit so few; told once for each
+        /// number of workers.
         misfit: Option<String>,
+        /// Whether a round was open, which begins again.
+        again: bool,
     },
     /// Workers that are to be done without stay, for the run could not go on.
     DrainRefused {
@@ -213,18 +216,6 @@ impl Happening {
     }
 }
 
-/// Workers by their numbers, as people read them: `0, 2-4`.
-fn numbers(workers: &[Worker]) -> String {
-    let runs = workers.chunk_by(|one, next| one.0 + 1 == next.0);
-    let listed: Vec<String> = runs
-        .map(|run| match run {
-            [first, .., last] => format!("{}-{}", first.0, last.0),
-            one => one[0].0.to_string(),
-        })
-        .collect();
-    listed.join(", ")
-}
-
 /// What happened, without the worker that it happened to.
 impl fmt::Display for Happening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -235,7 +226,7 @@ impl fmt::Display for Happening {
             Self::Left { reason, .. } => write!(f, "has left the run: {reason}"),
             Self::Leaving { seconds, .. } => write!(f, "is about to leave, within {seconds} s"),
             Self::DrainRefused { workers } => {
-                let names = numbers(workers);
+                let names = Worker::listed(workers);
                 write!(f, "not taken out, for the run could not go on: {names} of the file `drain`")
             }
             Self::LetGo { leaves: true, .. } => f.write_str("has left the run, as it said"),
@@ -275,12 +266,12 @@ impl fmt::Display for Happening {
                 "has changed numbers of its gradient after it had announced them; the step is made \
                  again without them",
             ),
-            Self::Planned { members, of, scheme, misfit } => {
+            Self::Planned { members, of, scheme, misfit, .. } => {
                 let count = members.len();
                 match count == *of {
                     true => write!(f, "planned for all {of} workers under {scheme}")?,
                     false => {
-                        let names = numbers(members);
+                        let names = Worker::listed(members);
                         write!(f, "planned for {count} of {of} workers ({names}) under {scheme}")?;
                     }
                 }

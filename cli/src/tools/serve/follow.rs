@@ -12,6 +12,7 @@ use crate::folder::{LineFile, RECORD, RunFolder};
 use crate::layout::Width;
 use crate::legs::{LegSummary, legs};
 use crate::output::say;
+use crate::pool::PoolSummary;
 use crate::progress::Progress;
 use crate::shared::lock;
 use crate::signals::Asked;
@@ -358,7 +359,7 @@ impl<'a> Follower<'a> {
         let opened = LineFile::open(&self.folder.file(RECORD), kept).map_err(told)?;
         (self.record, self.next) = (Some(RecordFile::new(opened)), step);
         let mut events = EventFile::open(self.folder, true).map_err(told)?;
-        events.begins((0, step), !before.is_empty());
+        events.begins((0, step), !before.is_empty(), self.board.seats_taken());
         self.events = Some(events);
         self.board.begins(step, self.steps());
         self.look.begun.store(true, Ordering::SeqCst);
@@ -420,6 +421,10 @@ impl<'a> Follower<'a> {
             lines.iter().map(of).sum::<f64>() / lines.len().max(1) as f64
         };
         let complete = self.next > 0 && self.next == self.steps();
+        let pool = self
+            .board
+            .bounds()
+            .map(|bounds| PoolSummary::of(bounds, lines.iter(), self.of_workers.changed(0)));
         let summary = Summary {
             outcome,
             complete,
@@ -438,7 +443,7 @@ impl<'a> Follower<'a> {
                 .map(|round| late(round).len())
                 .sum(),
             legs: legs(&lines),
-            of_workers: self.of_workers,
+            of_workers: self.of_workers.in_pool(pool),
             what: self.facts,
         };
         if summary.steps > 0 {
