@@ -1,6 +1,7 @@
 //! Whose parameters are right after each step.
 
 use crate::ids::{Step, Worker, WorkerSet};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Steps whose digests are remembered.
@@ -119,12 +120,14 @@ pub(super) struct Agreement {
     found: Vec<(Worker, Step)>,
     /// Who was found to be wrong, after which step, and has taken over no state since.
     astray: BTreeMap<Worker, Step>,
+    /// How often each was found to be wrong since it last stayed right by itself.
+    running: Vec<u32>,
 }
 
 impl Agreement {
     pub(super) fn new(workers: usize) -> Self {
         let lineages = Worker::all(workers).map(Some).collect();
-        Self { workers, lineages, ..Self::default() }
+        Self { workers, lineages, running: vec![0; workers], ..Self::default() }
     }
 
     fn tally(&mut self, step: Step) -> &mut Tally {
@@ -170,8 +173,7 @@ impl Agreement {
         {
             // As most do: there is nothing to be settled.
             tally.reports.push(Word { worker, digest, lineage });
-            self.lineages[worker.index()] = Some(worker);
-            self.astray.remove(&worker);
+            self.is_right(worker);
             return;
         }
         let before: Vec<Worker> = tally.wrong().filter(|other| *other != worker).collect();
@@ -189,9 +191,22 @@ impl Agreement {
             self.tally(step).wrong().filter(|wrong| !before.contains(wrong)).collect();
         self.are_wrong(step, wrong);
         if self.verdict(worker, step) == Verdict::Right {
-            self.lineages[worker.index()] = Some(worker);
-            self.astray.remove(&worker);
+            self.is_right(worker);
         }
+    }
+
+    fn is_right(&mut self, worker: Worker) {
+        // What it had of another says nothing of what it computes itself.
+        if self.lineages[worker.index()] == Some(worker) {
+            self.running[worker.index()] = 0;
+        }
+        self.lineages[worker.index()] = Some(worker);
+        self.astray.remove(&worker);
+    }
+
+    /// How often a worker was found to be wrong running: each time after it had taken over a state.
+    pub(super) fn wrong_running(&self, worker: Worker) -> u32 {
+        self.running[worker.index()]
     }
 
     /// A worker has taken over a state: another's, or the driver's.
@@ -228,7 +243,10 @@ impl Agreement {
     fn are_wrong(&mut self, step: Step, wrong: Vec<Worker>) {
         for worker in wrong {
             self.found.push((worker, step));
-            self.astray.entry(worker).or_insert(step);
+            if let Entry::Vacant(entry) = self.astray.entry(worker) {
+                entry.insert(step);
+                self.running[worker.index()] += 1;
+            }
         }
     }
 
@@ -309,6 +327,29 @@ mod tests {
         assert_eq!(agreement.verdict(Worker(1), STEP), Verdict::Right);
         assert_eq!(agreement.verdict(Worker(0), STEP), Verdict::Wrong);
         assert_eq!(agreement.verdict(Worker(0), Step(3)), Verdict::Unknown);
+    }
+
+    #[test]
+    fn a_state_that_was_handed_over_is_no_proof_and_a_step_of_its_own_is() {
+        let mut agreement = Agreement::new(3);
+        let all = [0, 1, 2].map(Worker);
+        let mut step_with = |step, digest, copies: bool| {
+            agreement.sent(Step(step), &all);
+            for worker in [0, 1] {
+                agreement.reported(Worker(worker), Step(step), Some(7));
+            }
+            agreement.reported(Worker(2), Step(step), Some(digest));
+            if copies {
+                agreement.excuse(Worker(2), Some(Step(step + 1)));
+                agreement.copied(Worker(2), Some(Worker(0)));
+                agreement.reported(Worker(2), Step(step), Some(7));
+            }
+            agreement.wrong_running(Worker(2))
+        };
+        assert_eq!(step_with(0, 9, true), 1);
+        assert_eq!(step_with(1, 9, true), 2);
+        assert_eq!(step_with(2, 7, false), 0, "it has computed that itself");
+        assert_eq!(step_with(3, 9, true), 1);
     }
 
     #[test]

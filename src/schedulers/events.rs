@@ -288,6 +288,8 @@ pub enum Action {
     Dismiss {
         /// Whom.
         worker: Worker,
+        /// Why none is.
+        why: Unfit,
     },
     /// A worker that leaves, or is [drained](super::Engine::drain), is not needed any more: it may
     /// end once it has applied what it was sent. It counts as gone from here on.
@@ -329,6 +331,16 @@ pub enum Refusal {
     NotFinite,
     /// All results are finite and their sum is not.
     Overflow,
+}
+
+/// Why no state is any good for a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// It has refused the driver's own, or those of several workers.
+    RefusesStates,
+    /// Three times running its parameters differed from the others', though it had taken over
+    /// theirs: it computes other bits.
+    Differs,
 }
 
 /// How a round went, times in seconds since it was opened.

@@ -16,6 +16,6 @@ pub mod roster;
 
 pub(crate) use engine::Given;
 pub use engine::{Engine, OpenRound, Planned, Replan};
-pub use events::{Action, EngineError, Input, Refusal, RoundReport};
+pub use events::{Action, EngineError, Input, Refusal, RoundReport, Unfit};
 pub use orders::VirtualClock;
 pub use reduce::Reduce;

@@ -504,7 +504,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Action::Resync { worker, from } => self.ask_for_state(worker, from, observer),
             Action::Restore { worker } => self.restore(worker, observer)?,
-            Action::Dismiss { worker } => self.dismiss(worker, observer),
+            Action::Dismiss { worker, why } => self.dismiss(worker, why, observer),
             Action::LetGo { worker, leaves } => self.let_go(worker, leaves, observer),
             Action::Finish => {
                 self.patience.all_decided(self.run_clock.now());

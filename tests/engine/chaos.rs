@@ -5,7 +5,7 @@ use super::{CONFIG, Config, Driver};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Fold, Horizon, Scheme};
 use codedgrad::ids::{Job, Part, Step, Task, Worker, WorkerSet};
-use codedgrad::schedulers::{Action, EngineError, Input, Planned, Reduce, Refusal};
+use codedgrad::schedulers::{Action, EngineError, Input, Planned, Reduce, Refusal, Unfit};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -512,7 +512,11 @@ impl Chaos<'_> {
             Action::Replanned { members, .. } => self.check_plan(&members),
             Action::Switched { step } => self.check_switch(step),
             Action::LetGo { worker, leaves } => self.let_go(worker, leaves),
-            Action::Dismiss { worker } => panic!("{worker} has refused no state"),
+            // It may stay for a while: whoever sends it away hears later that it is lost.
+            Action::Dismiss { worker, why } => {
+                assert_eq!(why, Unfit::Differs, "{worker} has refused no state");
+                assert!(self.mishaps.drifts, "{worker} is right");
+            }
             Action::Finish => self.finished = true,
         }
     }

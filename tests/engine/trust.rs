@@ -2,7 +2,7 @@
 
 use super::{CONFIG, Config, Driver, applies, assigned, folded};
 use codedgrad::ids::{Job, Step, Task, Worker};
-use codedgrad::schedulers::{Action, Input};
+use codedgrad::schedulers::{Action, Input, Unfit};
 
 /// A run under `groups:s=1` whose first step is committed, and nothing is reported yet.
 fn begun(workers: u32, config: Config) -> Driver {
@@ -195,7 +195,27 @@ fn who_refuses_every_state_is_sent_away() {
             .unwrap();
         last.extend(driver.give(Input::Idle { worker: Worker(3) }).unwrap());
     }
-    assert!(last.contains(&Action::Dismiss { worker: Worker(3) }), "{last:?}");
+    let sent_away = Action::Dismiss { worker: Worker(3), why: Unfit::RefusesStates };
+    assert!(last.contains(&sent_away), "{last:?}");
+}
+
+#[test]
+fn a_replica_that_differs_three_times_running_is_sent_away() {
+    let mut driver = begun(4, CONFIG);
+    for (worker, digest) in [(0, 7), (1, 7), (2, 7), (3, 9)] {
+        driver.applied(worker, 0, digest);
+    }
+    driver.give(Input::Idle { worker: Worker(3) }).unwrap();
+    let mut takes_over = |digest| {
+        driver.give(Input::Synced { worker: Worker(3), next: Step(1) }).unwrap();
+        let word = Input::StateLoaded { worker: Worker(3), step: Step(0), digest: Some(digest) };
+        driver.give(word).unwrap()
+    };
+    let sent_away = Action::Dismiss { worker: Worker(3), why: Unfit::Differs };
+    let second = takes_over(9);
+    assert!(diverged(&second) == [3] && !second.contains(&sent_away), "{second:?}");
+    let third = takes_over(8);
+    assert!(diverged(&third) == [3] && third.contains(&sent_away), "{third:?}");
 }
 
 #[test]

@@ -5,11 +5,14 @@
 //! state.
 
 use super::super::agreement::{Agreement, Verdict};
-use super::super::events::{Action, EngineError};
+use super::super::events::{Action, EngineError, Unfit};
 use super::super::roster::WorkerState;
 use super::{Answer, Engine, Phase};
 use crate::ids::{Step, Task, Worker};
 use std::collections::BTreeSet;
+
+/// A replica that was found to be wrong so often running is no accident: states do not help it.
+const WRONG_RUNNING_MOST: u32 = 3;
 
 /// What is known of workers' parameters, and which results depend on what is not.
 #[derive(Debug)]
@@ -130,6 +133,9 @@ impl Engine {
             // yet, and begins again.
             counted |= self.trust.unsure.iter().any(of_it);
             self.recall(worker, out);
+            if self.trust.agreement.wrong_running(worker) >= WRONG_RUNNING_MOST {
+                out.push(Action::Dismiss { worker, why: Unfit::Differs });
+            }
             // A worker that is about to take over its state must not.
             for needy in self.roster.waiting_for(worker) {
                 self.resync(now, needy, out)?;
@@ -186,7 +192,7 @@ impl Engine {
             return Ok(());
         }
         if refused && self.recovery.refused(worker, from) {
-            out.push(Action::Dismiss { worker });
+            out.push(Action::Dismiss { worker, why: Unfit::RefusesStates });
             return Ok(());
         }
         from.into_iter().for_each(|donor| self.roster.distrust(donor));

@@ -3,7 +3,7 @@
 use super::replicas::{Resync, SentState};
 use super::{Coordinator, Happening, Observer, RunError};
 use crate::ids::{Step, Worker};
-use crate::schedulers::{EngineError, Input};
+use crate::schedulers::{EngineError, Input, Unfit};
 use crate::transport::{Dismissal, Order, State, Transport};
 use std::sync::Arc;
 
@@ -45,8 +45,20 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// Sends a worker away for which no state is any good.
-    pub(super) fn dismiss(&mut self, worker: Worker, observer: &mut dyn Observer<T::Vector>) {
-        let reason = "it can go on from no state of this run".to_owned();
+    pub(super) fn dismiss(
+        &mut self,
+        worker: Worker,
+        why: Unfit,
+        observer: &mut dyn Observer<T::Vector>,
+    ) {
+        let reason = match why {
+            Unfit::RefusesStates => "it can go on from no state of this run",
+            Unfit::Differs => {
+                "its parameters differ from the others' three times running, though it took over \
+                 theirs each time: its hardware, or its versions of libraries, compute other bits"
+            }
+        };
+        let reason = reason.to_owned();
         self.tell(Happening::SentAway { worker, reason: reason.clone() }, observer);
         self.transport.send(worker, Order::Dismiss(Dismissal::Refused { reason }));
     }
