@@ -1,13 +1,16 @@
-//! The simulator: whole runs of 256 workers on a serverless-like trace.
+//! The simulator: whole runs of 256 workers on a serverless-like trace. And what a lost worker costs
+//! an engine of as many that plans for the others: the new scheme, and everybody's task.
 //!
 //! `cargo bench -p codedgrad --no-default-features --bench simulate`
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon};
 use codedgrad::delays::Growth;
-use codedgrad::ids::Job;
+use codedgrad::ids::{Job, Worker};
+use codedgrad::run::{Limits, RunConfig, Shape};
+use codedgrad::schedulers::{Action, Engine, Input, Planned};
 use codedgrad::sim::{Close, Rules, simulate};
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, Exp};
@@ -67,12 +70,55 @@ fn whole_runs(criterion: &mut Criterion) {
     }
 }
 
+fn planning(criterion: &mut Criterion) {
+    const STEPS: u64 = 9;
+    for (text, workers) in [("uncoded", 64), ("uncoded", WORKERS), ("groups:s=1", WORKERS)] {
+        let spec: SchemeSpec = text.parse().expect("a scheme");
+        let units = 2 * workers as u32;
+        let engine = || {
+            let limits = Limits { min_workers: Some(1), ..Limits::default() };
+            let shape = Shape { workers, units, unit_samples: 1 };
+            let config = RunConfig { limits, ..RunConfig::new(shape, 1000, STEPS) };
+            let scheme = spec.scheme(workers, units, 0..STEPS).expect("legal parameters");
+            let engine = Engine::new(scheme, config, 0).expect("a run");
+            let mut engine = engine.replanning(Planned::by(spec.clone(), units, 0..STEPS));
+            let mut told = Vec::new();
+            engine.handle(0.0, Input::Begin, &mut told).expect("it begins");
+            if text.starts_with("groups") {
+                // The second of a group is the one that is missed.
+                let first = Input::Lost { worker: Worker(0), kept: false };
+                engine.handle(0.0, first, &mut told).expect("a worker of it");
+            }
+            (engine, told)
+        };
+        criterion.bench_function(&format!("planning_{text}_{workers}"), |bencher| {
+            // Those who compute drop their tasks first.
+            let plan = |(mut engine, _): (Engine, Vec<Action>)| {
+                let (mut dropped, mut told) = (Vec::new(), Vec::new());
+                let lost = Input::Lost { worker: Worker(1), kept: false };
+                engine.handle(1.0, lost, &mut dropped).expect("a worker of it");
+                for action in &dropped {
+                    if let Action::Abandon { worker, .. } = *action {
+                        let idle = Input::Idle { worker };
+                        engine.handle(1.0, idle, &mut told).expect("a worker of it");
+                    }
+                }
+                (engine, told)
+            };
+            let (_, told) = plan(engine());
+            let tasks = told.iter().filter(|action| matches!(action, Action::Compute { .. }));
+            assert!(tasks.count() >= workers - 2, "everybody has a task of the new plan");
+            bencher.iter_batched(engine, plan, BatchSize::LargeInput);
+        });
+    }
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default()
         .sample_size(10)
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_secs(2));
-    targets = whole_runs
+    targets = whole_runs, planning
 }
 criterion_main!(benches);

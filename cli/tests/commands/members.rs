@@ -1,6 +1,6 @@
 //! Workers that come and go: `--workers MIN..MAX`.
 
-use super::processes::{Kept, Run, lines, wait_for};
+use super::processes::{Kept, Run, digests, lines, wait_for};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
@@ -292,6 +292,28 @@ fn a_worker_that_is_told_to_end_leaves_and_is_missed_by_nobody() {
     let pool = &summary["runs"][0]["pool"];
     assert_eq!((&pool["left"], &pool["rounds_begun_again"]), (&1.into(), &0.into()), "{pool}");
     assert_eq!(summary["faults"], serde_json::json!([]));
+}
+
+/// As a scheduler preempts a job: all of it is told, and it is queued again.
+#[test]
+fn a_job_of_which_all_are_told_to_end_goes_on_where_it_was() {
+    let flags = ["--scheme", "uncoded", "--workers", "3", "--steps", "600"];
+    let mut run = Run::start_in_real_time(&flags);
+    let mut workers = run.workers(3, &[]);
+    run.wait_for_steps(20);
+    workers.iter().for_each(|worker| worker.signal("-TERM"));
+    run.coordinator.signal("-TERM");
+    assert_eq!(run.coordinator.ends(), Some(143), "{}", run.coordinator.said());
+    for worker in &mut workers {
+        assert_eq!(worker.ends(), Some(0), "{}", worker.said());
+    }
+    assert_eq!(said(&run, "lost"), [""; 0]);
+    assert!(lines(&run.record()).len() < 600, "it was told in the middle");
+    let again = ["coordinator", "--resume", "run", "--json"];
+    run.coordinator = Kept::start(run.folder.path(), "again", &again);
+    let _workers = run.workers(3, &[]);
+    run.finishes();
+    assert_eq!(digests(&run.record()), run.expected(&flags));
 }
 
 /// Without notice it is gone at once, as one that is killed; so it is when its notice is over,
