@@ -1,5 +1,5 @@
-//! The simulator: whole runs of 256 workers on a serverless-like trace. And what a lost worker costs
-//! an engine of as many that plans for the others: the new scheme, and everybody's task.
+//! The simulator: whole runs of 256 workers on a serverless-like trace. And what it costs an engine
+//! of as many to plan for the others when one is lost: the new scheme, and everybody's task.
 //!
 //! `cargo bench -p codedgrad --no-default-features --bench simulate`
 
