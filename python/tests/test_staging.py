@@ -211,9 +211,9 @@ class NoWait(Staging):
 class NoTurns(Staging):
     """What is decoded is written over what is still copied."""
 
-    def into(self, there: Any) -> Any:
+    def back(self, there: Any, write: Any) -> Any:
         self._sent = None
-        return super().into(there)
+        return super().back(there, write)
 
 
 class NoOrder(Staging):
@@ -230,9 +230,9 @@ class NoOrder(Staging):
 class OtherStream(Staging):
     """What is decoded comes back on a stream for which the optimizer does not wait."""
 
-    def back(self, there: Any) -> Any:
+    def back(self, there: Any, write: Any) -> Any:
         with self._stream:  # type: ignore[union-attr]
-            return super().back(there)
+            return super().back(there, write)
 
 
 class LetsGo(Staging):
