@@ -256,7 +256,7 @@ import os, sys, time
 import torch
 import codedgrad.torch as coded
 
-model = coded.prepare(torch.nn.Linear(2, 2), steps=3)
+model = coded.prepare(torch.nn.Linear(2, 2), steps=3, notice=0.5)
 for step in model.run.passages():
     print("there", flush=True)
     if model.run.worker == 1:
