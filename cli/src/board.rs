@@ -107,12 +107,10 @@ impl Board {
     /// Who is there, if seats are empty and may be.
     pub(crate) fn seats_taken(&self) -> Option<String> {
         self.bounds()?;
-        let network = lock(&self.network);
-        let seats = Worker::all(network.workers.len()).zip(&network.workers);
-        let there: Vec<Worker> =
-            seats.filter(|(_, status)| status.connected).map(|(worker, _)| worker).collect();
-        let (taken, all) = (there.len(), network.workers.len());
-        (taken < all).then(|| format!("{taken} of {all} workers: {}", Worker::listed(&there)))
+        let there = lock(&self.network).connected();
+        let (taken, all) = (there.len(), there.capacity());
+        let names = || Worker::listed(&there.iter().collect::<Vec<_>>());
+        (taken < all).then(|| format!("{taken} of {all} workers: {}", names()))
     }
 
     pub(crate) fn step(&self, record: &StepRecord, beside: Beside) {
@@ -390,7 +388,7 @@ impl Shown {
 
     fn metrics_of_network(&self, text: &mut String) {
         let network = &self.network;
-        let connected = network.workers.iter().filter(|worker| worker.connected).count();
+        let connected = network.connected().len();
         let mut one = metrics_into(text);
         one("workers_connected", "gauge", "Workers connected now.", connected as f64);
         one("sent_bytes_total", "counter", "Bytes the coordinator has sent.", network.sent as f64);

@@ -185,12 +185,11 @@ fn gather(
         }
         Ok(interrupted.load(Ordering::Relaxed))
     })?;
-    let missing = network::missing(transport);
-    let connected = missing.complement().len();
-    if connected >= least {
-        say!("{connected} of {workers} workers are there: the run goes on");
+    let there = network::connected(transport);
+    if there.len() >= least {
+        say!("{} of {workers} workers are there: the run goes on", there.len());
     } else if !interrupted.load(Ordering::Relaxed) {
-        return Err(Failure::Work(RunError::few(least, missing, patience).into()));
+        return Err(Failure::Work(RunError::few(least, there.complement(), patience).into()));
     }
     Ok(())
 }

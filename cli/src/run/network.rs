@@ -118,13 +118,9 @@ pub(crate) fn listen(
     })
 }
 
-/// Which of the workers are not there.
-pub(crate) fn missing(transport: &TcpTransport) -> WorkerSet {
-    let status = transport.status();
-    let workers = &lock(&status).workers;
-    let seats = Worker::all(workers.len()).zip(workers);
-    let missing = seats.filter(|(_, seat)| !seat.connected).map(|(worker, _)| worker);
-    WorkerSet::of(workers.len(), missing)
+/// Which of the workers are there.
+pub(crate) fn connected(transport: &TcpTransport) -> WorkerSet {
+    lock(&transport.status()).connected()
 }
 
 /// Waits until all workers have joined, `patience` is over, or `stop` says so: it is told how many
@@ -137,7 +133,7 @@ pub(crate) fn wait_for(
 ) -> Result<(), Failure> {
     let begun = now();
     loop {
-        let (there, waited) = (missing(transport).complement().len(), begun.elapsed());
+        let (there, waited) = (connected(transport).len(), begun.elapsed());
         if there == workers || waited >= patience || stop(there, waited)? {
             return Ok(());
         }

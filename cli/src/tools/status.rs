@@ -305,7 +305,7 @@ impl Shown {
         let scheme = plain(&progress.scheme);
         if progress.steps_planned == 0 {
             // What is trained is learned from the first worker.
-            let there = network.workers.iter().filter(|worker| worker.connected).count();
+            let there = network.connected().len();
             let _ = writeln!(
                 text,
                 "{scheme}: the run has not begun: {there} of {} workers are there",

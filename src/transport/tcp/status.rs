@@ -1,5 +1,6 @@
 //! What is known of a coordinator's connections.
 
+use crate::ids::{Worker, WorkerSet};
 use crate::transport::exchange::StalledSum;
 
 /// What is known of one worker's connection.
@@ -59,4 +60,23 @@ pub struct TcpStatus {
     pub refused: u64,
     /// Exchanges, sums and states that are kept.
     pub kept: u64,
+}
+
+impl TcpStatus {
+    /// Which of the workers are there.
+    ///
+    /// ```
+    /// use codedgrad::ids::Worker;
+    /// use codedgrad::transport::tcp::{TcpStatus, WorkerStatus};
+    /// let there = WorkerStatus { connected: true, ..WorkerStatus::default() };
+    /// let workers = vec![WorkerStatus::default(), there];
+    /// let status = TcpStatus { workers, ..TcpStatus::default() };
+    /// assert!(status.connected().iter().eq([Worker(1)]));
+    /// ```
+    #[must_use]
+    pub fn connected(&self) -> WorkerSet {
+        let seats = Worker::all(self.workers.len()).zip(&self.workers);
+        let there = seats.filter(|(_, seat)| seat.connected).map(|(worker, _)| worker);
+        WorkerSet::of(self.workers.len(), there)
+    }
 }

@@ -178,7 +178,7 @@ impl Look {
     }
 
     fn there(&self) -> usize {
-        lock(&self.status).workers.iter().filter(|worker| worker.connected).count()
+        lock(&self.status).connected().len()
     }
 
     /// Tells who has joined since it was last told.
