@@ -140,11 +140,8 @@ impl Engine {
     /// A worker goes, of which nothing more is needed.
     fn part(&mut self, worker: Worker, now: f64, out: &mut Vec<Action>) {
         let leaves = self.roster.is_departing(worker);
-        self.roster.lost(worker);
-        self.replanning.membership.lost(worker, now);
         self.trust.agreement.excuse(worker, None);
-        self.given.retain(|(holder, _), _| *holder != worker);
-        self.open_steps.forget_worker(worker);
+        self.forget(worker, now);
         out.push(Action::LetGo { worker, leaves });
     }
 }

@@ -12,6 +12,16 @@ use crate::codes::sequential::RoundEvent;
 use crate::ids::{Step, Task, Worker};
 
 impl Engine {
+    /// A worker is not there any more, and what it had is not either.
+    pub(super) fn forget(&mut self, worker: Worker, now: f64) {
+        self.roster.lost(worker);
+        // Nobody waits for a seat that is empty when the run begins.
+        let at = if self.phase == Phase::NotBegun { f64::NEG_INFINITY } else { now };
+        self.replanning.membership.lost(worker, at);
+        self.given.retain(|(holder, _), _| *holder != worker);
+        self.open_steps.forget_worker(worker);
+    }
+
     pub(super) fn lost(
         &mut self,
         now: f64,
@@ -22,15 +32,10 @@ impl Engine {
         if *self.roster.doing(worker) == WorkerState::Dead {
             return Ok(());
         }
-        self.roster.lost(worker);
-        // Nobody waits for a seat that is empty when the run begins.
-        let at = if self.phase == Phase::NotBegun { f64::NEG_INFINITY } else { now };
-        self.replanning.membership.lost(worker, at);
-        self.holding.lost(worker);
-        self.given.retain(|(holder, _), _| *holder != worker);
         // Asked before the worker is forgotten: afterwards nobody knows what it held.
         let unheld = if kept { None } else { self.open_steps.unheld_without(worker) };
-        self.open_steps.forget_worker(worker);
+        self.forget(worker, now);
+        self.holding.lost(worker);
         for needy in self.roster.waiting_for(worker) {
             self.resync(now, needy, out)?;
         }
