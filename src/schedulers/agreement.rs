@@ -173,7 +173,7 @@ impl Agreement {
         {
             // As most do: there is nothing to be settled.
             tally.reports.push(Word { worker, digest, lineage });
-            self.is_right(worker);
+            self.found_right(worker);
             return;
         }
         let before: Vec<Worker> = tally.wrong().filter(|other| *other != worker).collect();
@@ -191,11 +191,11 @@ impl Agreement {
             self.tally(step).wrong().filter(|wrong| !before.contains(wrong)).collect();
         self.are_wrong(step, wrong);
         if self.verdict(worker, step) == Verdict::Right {
-            self.is_right(worker);
+            self.found_right(worker);
         }
     }
 
-    fn is_right(&mut self, worker: Worker) {
+    fn found_right(&mut self, worker: Worker) {
         // What it had of another says nothing of what it computes itself.
         if self.lineages[worker.index()] == Some(worker) {
             self.running[worker.index()] = 0;
@@ -255,6 +255,10 @@ impl Agreement {
     pub(super) fn excuse(&mut self, worker: Worker, next: Option<Step>) {
         let mut found = Vec::new();
         self.astray.remove(&worker);
+        if next.is_none() {
+            // Another process, perhaps on another machine, comes in its place.
+            self.running[worker.index()] = 0;
+        }
         for (step, tally) in &mut self.tallies {
             let before: Vec<Worker> = tally.wrong().collect();
             if next.is_none_or(|next| *step < next) {
@@ -350,6 +354,8 @@ mod tests {
         assert_eq!(step_with(1, 9, true), 2);
         assert_eq!(step_with(2, 7, false), 0, "it has computed that itself");
         assert_eq!(step_with(3, 9, true), 1);
+        agreement.excuse(Worker(2), None);
+        assert_eq!(agreement.wrong_running(Worker(2)), 0, "it is another process then");
     }
 
     #[test]
