@@ -296,25 +296,22 @@ impl<T: Transport> Coordinator<T> {
             let _span = info_span!("round", round = self.journal.round.0).entered();
             self.engine.handle(self.run_clock.now(), input, &mut actions)?;
             let mut expected = self.expected(&actions);
-            let mut over = None;
-            for action in actions.drain(..) {
-                if over.is_some() {
-                    // The step that it is over with is decided, so replicas apply it: those of
-                    // scripts are what is saved.
-                    if let Action::Apply { worker, step } = action {
-                        self.apply(worker, step);
-                    }
-                    continue;
-                }
+            let mut left = actions.drain(..);
+            while let Some(action) = left.next() {
                 // Before its tasks, and after what is still said of earlier steps.
                 if matches!(action, Action::Compute { .. })
                     && let Some((step, terms)) = expected.take()
                 {
                     self.expect(step, &terms)?;
                 }
-                over = self.act(action, observer)?;
-            }
-            if let Some(outcome) = over {
+                let Some(outcome) = self.act(action, observer)? else { continue };
+                // The step that it is over with is decided, so replicas apply it: those of scripts
+                // are what is saved.
+                for action in left {
+                    if let Action::Apply { worker, step } = action {
+                        self.apply(worker, step);
+                    }
+                }
                 return Ok(Progress::Done(outcome));
             }
         }
