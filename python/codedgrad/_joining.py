@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 REDUCTIONS = ("mean", "sum", "tokens")
 
-# How long a worker may take to leave, where it is not told.
-_NOTICE = "CODEDGRAD_NOTICE"
-_NOTICE_SECONDS = 20.0
+# How long a worker may take to leave, and what says so, where it is not told.
+NOTICE = "CODEDGRAD_NOTICE"
+NOTICE_SECONDS = 20.0
 _LONGEST_NOTICE = 1e6
 
 
@@ -128,6 +128,20 @@ def layout_hash(*parts: object) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
+def notice_of(told: Optional[float]) -> float:
+    """The seconds that a worker has to leave: those that it was told, or the environment's."""
+    where = "notice"
+    if told is None:
+        where, text = NOTICE, os.environ.get(NOTICE) or str(NOTICE_SECONDS)
+        try:
+            told = float(text)
+        except ValueError:
+            raise ValueError(f"{NOTICE}={text!r}: seconds are needed, 0 or more") from None
+    if not 0 <= told <= _LONGEST_NOTICE:
+        raise ValueError(f"{where} is {told}: seconds are needed, 0 to {_LONGEST_NOTICE:.0e}")
+    return told
+
+
 @dataclass(frozen=True)
 class Called:
     """How the coordinator is called, as `join` is told it."""
@@ -138,26 +152,8 @@ class Called:
     worker: Optional[int] = None
     patience: float = 30.0
     scheme: Optional[str] = None
-    notice: Optional[float] = None
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for a notice that is none."""
-        assert self.notice_seconds >= 0
-
-    @property
-    def notice_seconds(self) -> float:
-        """How long this worker may take to leave when it is told to; 0 for not at all."""
-        if self.notice is not None:
-            where, told = "notice", self.notice
-        else:
-            where, text = _NOTICE, os.environ.get(_NOTICE) or str(_NOTICE_SECONDS)
-            try:
-                told = float(text)
-            except ValueError:
-                raise ValueError(f"{_NOTICE}={text!r}: seconds are needed, 0 or more") from None
-        if not 0 <= told <= _LONGEST_NOTICE:
-            raise ValueError(f"{where} is {told}: seconds are needed, 0 to {_LONGEST_NOTICE:.0e}")
-        return told
+    #: How many seconds this worker may take to leave when it is told to; 0 for not at all.
+    notice: float = NOTICE_SECONDS
 
     @property
     def alone(self) -> bool:
@@ -183,11 +179,6 @@ class Where:
     def alone(self) -> bool:
         """Whether nobody says where a coordinator is."""
         return self.called.alone
-
-    @property
-    def notice(self) -> float:
-        """How long this worker may take to leave when it is told to."""
-        return self.called.notice_seconds
 
     @property
     def told_to_end(self) -> "Optional[Callable[[Order], None]]":

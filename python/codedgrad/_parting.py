@@ -44,7 +44,7 @@ class Parting:
         self,
         native: _native.Worker,
         release: Callable[[], None],
-        notice: float = 0.0,
+        notice: float,
         told_to_end: Optional[Callable[[Order], None]] = None,
     ):
         # Whether the run has ended for everybody; whether this worker has left it.

@@ -54,7 +54,8 @@ class Session:
         self.native = where.connect(settings)
         self.scalars = Scalars(settings, len(where.arrays), where.versions)
         self.tally = Tally()
-        self.parting = Parting(self.native, arrays.release, where.notice, where.told_to_end)
+        notice = where.called.notice
+        self.parting = Parting(self.native, arrays.release, notice, where.told_to_end)
         self.state = State.UNDECIDED
         # Whether this worker has ended the run for everybody.
         self._finishes = False
@@ -93,8 +94,6 @@ class Session:
         assert event is not None, "it is waited for ever"
         if event[0] == "over":
             self.parting.ended = True
-            if self.parting.leaving and self.native.next_step < self.settings.steps:
-                raise self.parting.let_go()
             self._check_end()
         self._took_part = True
         return event
@@ -102,7 +101,11 @@ class Session:
     def _check_end(self) -> None:
         """Says so if the run is over before its last step."""
         done, steps = self.native.next_step, self.settings.steps
-        if done >= steps or self._finishes:
+        if done >= steps:
+            return
+        if self.parting.leaving:
+            raise self.parting.let_go()
+        if self._finishes:
             return
         if not self._took_part:
             over = RunOver()

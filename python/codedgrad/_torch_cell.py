@@ -207,7 +207,7 @@ class CellWorker:
             "has other settings": (self._settings_of_all(), where.called.address),
             "has other versions": where.versions,
         }
-        self._notice = where.notice
+        self._notice = where.called.notice
         said = self._agree("join", facts)
         for rank, found in enumerate(said):
             for what, fact in found.items():

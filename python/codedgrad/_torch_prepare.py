@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from . import _torch_backward
 from ._exits import final_errors
-from ._joining import Called, Settings, whole, workers_told
+from ._joining import Called, Settings, notice_of, whole, workers_told
 from ._loops import loop_of
 from ._run import Run
 from ._torch_accelerate import follow
@@ -343,7 +343,7 @@ def prepare(
     if not given.models:
         raise TypeError("prepare was given no model: prepare(model, optimizer, loader, ..)")
     accumulate = whole("accumulate", accumulate, 1)
-    called = Called(address, token, keys, worker, patience, scheme, notice)
+    called = Called(address, token, keys, worker, patience, scheme, notice_of(notice))
     units = _units(units, called, mesh is not None)
     ranks = None if mesh is None else Ranks(mesh, data)
     size = 1 if ranks is None else ranks.size

@@ -35,7 +35,7 @@ import numpy as np
 from . import _native
 from ._arrays import Arrays
 from ._exits import Left, Replaced, RunOver, final_errors
-from ._joining import Called, Settings, Where, layout_hash, whole
+from ._joining import Called, Settings, Where, layout_hash, notice_of, whole
 from ._run import Run
 from ._seeds import unit_seed
 from ._session import Session
@@ -274,7 +274,7 @@ def join(
     if trained is None and settings.verify:
         settings = replace(settings, verify=0)
     where = Where(
-        Called(address, token, keys, worker, patience, scheme, notice),
+        Called(address, token, keys, worker, patience, scheme, notice_of(notice)),
         arrays=[(int(np.prod(shape, dtype=np.int64)), "float32") for shape in shapes],
         layout=layout_hash("loop", shapes),
         dtype="float32",

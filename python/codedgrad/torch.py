@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from ._exits import Left, Replaced, RunOver, final_errors
-from ._joining import Called, Settings
+from ._joining import Called, Settings, notice_of
 from ._run import Run
 from ._steps import Apply, Compute, Event, Provide, Resync, Skip, Step
 from ._torch_arrays import Micro
@@ -149,7 +149,7 @@ def join(
             seed_all=seed_all,
             verify=verify_of(model, verify),
         ),
-        Called(address, token, keys, worker, patience, scheme, notice),
+        Called(address, token, keys, worker, patience, scheme, notice_of(notice)),
         state=state or {},
         overlap=overlap,
         ranks=None if mesh is None else Ranks(mesh, data),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from codedgrad import loop
+from codedgrad._joining import NOTICE, NOTICE_SECONDS
 from runs import LIMIT_SECONDS
 from test_launch import Launched, script
 from test_leaving import AT_ONCE_SECONDS, STEPS, Job, expected, train
@@ -110,6 +113,13 @@ def test_a_file_is_as_good_as_a_signal(job: Job, expected: str, tmp_path: Path) 
 def test_a_notice_is_a_number_of_seconds(notice: float) -> None:
     with pytest.raises(ValueError, match="notice is .*: seconds are needed, 0 to 1e\\+06"):
         loop.join([np.zeros(1, np.float32)], units=1, steps=1, address="127.0.0.1:1", notice=notice)
+
+
+def test_the_launcher_gives_as_long_as_a_worker_takes_by_itself() -> None:
+    told = [sys.executable, "-m", "codedgrad", "run", "--help"]
+    said = subprocess.run(told, capture_output=True, text=True, check=True).stdout
+    flag = said.split("--notice <SECONDS>")[1].split("\n      --")[0]
+    assert NOTICE in flag and f"[default: {NOTICE_SECONDS:g}]" in " ".join(flag.split())
 
 
 # A script that saves when its job may be preempted, and goes on from there.
