@@ -1196,6 +1196,18 @@ fn many_cases() -> ProptestConfig {
     ProptestConfig { cases: usual.cases.max(10_000), ..usual }
 }
 
+/// A run that waits for as long as it takes, with what these tests draw alike.
+fn drawn((micro_steps, log_steps): (u64, u64), tree: bool, patient: bool) -> Config {
+    Config {
+        micro_steps,
+        log_steps,
+        reduce: if tree { Reduce::Tree } else { Reduce::Worker },
+        return_seconds: if patient { 10.0 } else { 0.0 },
+        max_wait_seconds: 1e4,
+        ..CONFIG
+    }
+}
+
 proptest! {
     #![proptest_config(many_cases())]
 
@@ -1228,22 +1240,12 @@ proptest! {
         (fewest, settle_seconds) in (0usize..4, prop::sample::select(&SETTLES[..])),
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
-        let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
-        let return_seconds = if patient { 10.0 } else { 0.0 };
+        let drawn = drawn((micro_steps, log_steps), tree, patient);
         let mishaps = Mishaps { tasks, deaths, returns, kept, fewest, ..Mishaps::NONE };
         random_run(
             scheme,
             workers,
-            Config {
-                micro_steps,
-                reduce,
-                log_steps,
-                return_seconds,
-                settle_seconds,
-                restores,
-                max_wait_seconds: 1e4,
-                ..CONFIG
-            },
+            Config { settle_seconds, restores, ..drawn },
             mishaps,
             &choices,
         );
@@ -1260,20 +1262,10 @@ proptest! {
         (fewest, settle_seconds) in (0usize..4, prop::sample::select(&SETTLES[..])),
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
-        let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
-        let return_seconds = if patient { 10.0 } else { 0.0 };
+        let drawn = drawn((micro_steps, log_steps), tree, patient);
         let mishaps =
             Mishaps { tasks, deaths, returns, kept, fewest, leaves, drains, ..Mishaps::NONE };
-        let config = Config {
-            micro_steps,
-            reduce,
-            log_steps,
-            return_seconds,
-            settle_seconds,
-            restores,
-            max_wait_seconds: 1e4,
-            ..CONFIG
-        };
+        let config = Config { settle_seconds, restores, ..drawn };
         random_run(scheme, workers, config, mishaps, &choices);
     }
 
@@ -1288,19 +1280,10 @@ proptest! {
         (fewest, settle_seconds) in (0usize..4, prop::sample::select(&SETTLES[..])),
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
-        let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
         let mishaps =
             Mishaps { tasks, deaths, returns, kept, fewest, switches: true, ..Mishaps::NONE };
-        let config = Config {
-            micro_steps,
-            reduce,
-            log_steps,
-            return_seconds: if returns { 10.0 } else { 0.0 },
-            settle_seconds,
-            restores: true,
-            max_wait_seconds: 1e4,
-            ..CONFIG
-        };
+        let drawn = drawn((micro_steps, log_steps), tree, returns);
+        let config = Config { settle_seconds, restores: true, ..drawn };
         random_run(scheme, workers, config, mishaps, &choices);
     }
 
@@ -1313,19 +1296,10 @@ proptest! {
         (liars, silent_after) in (0u32..4, prop::option::of(1usize..200)),
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
-        let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
-        let return_seconds = if returns { 10.0 } else { 0.0 };
+        let drawn = drawn((micro_steps, log_steps), tree, returns);
         let mishaps =
             Mishaps { tasks, deaths, returns, kept, liars, mute, silent_after, ..Mishaps::NONE };
-        let config = Config {
-            micro_steps,
-            reduce,
-            log_steps,
-            return_seconds,
-            restores: true,
-            max_wait_seconds: 1e4,
-            ..CONFIG
-        };
+        let config = Config { restores: true, ..drawn };
         random_run(scheme, workers, config, mishaps, &choices);
     }
 
@@ -1338,18 +1312,9 @@ proptest! {
         (tree, tasks, returns, kept, own) in any::<(bool, bool, bool, bool, bool)>(),
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
-        let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
-        let return_seconds = if returns { 10.0 } else { 0.0 };
+        let drawn = drawn((micro_steps, log_steps), tree, returns);
         let mishaps = Mishaps { tasks, deaths, returns, kept, drifts: true, own, ..Mishaps::NONE };
-        let config = Config {
-            micro_steps,
-            reduce,
-            log_steps,
-            return_seconds,
-            restores: true,
-            max_wait_seconds: 1e4,
-            ..CONFIG
-        };
+        let config = Config { restores: true, ..drawn };
         random_run(scheme, workers, config, mishaps, &choices);
     }
 

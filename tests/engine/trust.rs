@@ -15,6 +15,15 @@ fn begun(workers: u32, config: Config) -> Driver {
     driver
 }
 
+/// The same run of four, of whose replicas the last one has turned out to be wrong.
+fn one_is_wrong() -> Driver {
+    let mut driver = begun(4, CONFIG);
+    for (worker, digest) in [(0, 7), (1, 7), (2, 7), (3, 9)] {
+        driver.applied(worker, 0, digest);
+    }
+    driver
+}
+
 fn commit(driver: &mut Driver, workers: u32, step: u64) -> Vec<Action> {
     for worker in 0..workers {
         if worker > 0 {
@@ -142,10 +151,7 @@ fn what_counted_and_turns_out_to_be_wrong_is_computed_again() {
 
 #[test]
 fn a_state_that_turns_out_to_be_wrong_is_fetched_elsewhere() {
-    let mut driver = begun(4, CONFIG);
-    for (worker, digest) in [(0, 7), (1, 7), (2, 7), (3, 9)] {
-        driver.applied(worker, 0, digest);
-    }
+    let mut driver = one_is_wrong();
     assert_eq!(resyncs(&driver.give(Input::Idle { worker: Worker(3) }).unwrap()), [(3, 0)]);
     driver.give(Input::Synced { worker: Worker(3), next: Step(1) }).unwrap();
     let taken = driver
@@ -165,10 +171,7 @@ fn a_state_that_turns_out_to_be_wrong_is_fetched_elsewhere() {
 /// its state, and stood still, while all others waited.
 #[test]
 fn a_state_that_does_not_come_is_asked_of_who_waits_for_orders() {
-    let mut driver = begun(4, CONFIG);
-    for (worker, digest) in [(0, 7), (1, 7), (2, 7), (3, 9)] {
-        driver.applied(worker, 0, digest);
-    }
+    let mut driver = one_is_wrong();
     assert_eq!(resyncs(&driver.give(Input::Idle { worker: Worker(3) }).unwrap()), [(3, 0)]);
     let overdue = Input::StateOverdue { worker: Worker(3), from: Worker(0) };
     assert_eq!(driver.give(overdue).unwrap(), [], "all others compute");
@@ -182,10 +185,7 @@ fn a_state_that_does_not_come_is_asked_of_who_waits_for_orders() {
 
 #[test]
 fn who_refuses_every_state_is_sent_away() {
-    let mut driver = begun(4, CONFIG);
-    for (worker, digest) in [(0, 7), (1, 7), (2, 7), (3, 9)] {
-        driver.applied(worker, 0, digest);
-    }
+    let mut driver = one_is_wrong();
     driver.give(Input::Idle { worker: Worker(3) }).unwrap();
     let mut last = Vec::new();
     for from in [0, 1, 2] {
@@ -201,10 +201,7 @@ fn who_refuses_every_state_is_sent_away() {
 
 #[test]
 fn a_replica_that_differs_three_times_running_is_sent_away() {
-    let mut driver = begun(4, CONFIG);
-    for (worker, digest) in [(0, 7), (1, 7), (2, 7), (3, 9)] {
-        driver.applied(worker, 0, digest);
-    }
+    let mut driver = one_is_wrong();
     driver.give(Input::Idle { worker: Worker(3) }).unwrap();
     let mut takes_over = |digest| {
         driver.give(Input::Synced { worker: Worker(3), next: Step(1) }).unwrap();
