@@ -172,6 +172,38 @@ def train(
     }
 
 
+def clipped(
+    device: str,
+    overlap: bool,
+    accumulate: int,
+    hidden: int = 32,
+    rate: float = 1e-2,
+) -> Dict[str, Any]:
+    """What a script for DistributedDataParallel that clips gradients has come to."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(3, hidden), nn.GELU(), nn.Linear(hidden, 2)).to(device)
+    optimizer: Any = torch.optim.AdamW(model.parameters(), rate, foreach=True)
+    rows = torch.randn(96, 3)
+    data = torch.utils.data.TensorDataset(rows, rows[:, :2])
+    loader: Any = torch.utils.data.DataLoader(data, 4, shuffle=True)
+    wrapped, optimizer, loader = coded.prepare(
+        model, optimizer, loader, epochs=2, units=2, accumulate=accumulate, overlap=overlap,
+        device_ids=[device], verify=0,
+    )  # fmt: skip
+    for _ in range(2):
+        for i, (x, y) in enumerate(loader):
+            loss = (wrapped(x) - y.to(device)).square().mean() / accumulate
+            wrapped.run.report(loss)
+            loss.backward()
+            if (i + 1) % accumulate == 0:
+                nn.utils.clip_grad_norm_(wrapped.parameters(), 0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+    assert wrapped.run.complete
+    found = [each.detach().cpu().tolist() for each in model.parameters()]
+    return {"bits": found, "totals": list(wrapped.run.totals)}
+
+
 def prepared(
     where: Dict[str, Any], plan: Dict[str, Any], rank: int = 0, **more: Any
 ) -> Dict[str, Any]:

@@ -13,13 +13,10 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("there is no card here", allow_module_level=True)
 
-import codedgrad.torch as coded  # noqa: E402
 from codedgrad import _torch_digest  # noqa: E402
-from ranks import Cells, train  # noqa: E402
+from ranks import Cells, clipped, train  # noqa: E402
 from test_cells import all_results, one_digest  # noqa: E402
 from test_recorder import LOOP, doctor, recorded  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -29,34 +26,15 @@ def test_workers_of_two_ranks_have_the_bits_of_one_process(late: bool, tmp_path:
         assert one_digest(all_results(cells)) == train({}, {"device": "cuda"})["digest"]
 
 
-def prepared(device: str, overlap: bool, accumulate: int) -> Any:
-    torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(3, 4000), nn.GELU(), nn.Linear(4000, 2)).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, foreach=True)
-    rows = torch.randn(96, 3)
-    loader: Any = DataLoader(TensorDataset(rows, rows[:, :2]), 4, shuffle=True)
-    wrapped, optimizer, loader = coded.prepare(
-        model, optimizer, loader, epochs=2, units=2, accumulate=accumulate, overlap=overlap,
-        device_ids=[device], verify=0,
-    )  # fmt: skip
-    for _ in range(2):
-        for i, (x, y) in enumerate(loader):
-            ((wrapped(x) - y.to(device)).square().mean() / accumulate).backward()
-            if (i + 1) % accumulate == 0:
-                nn.utils.clip_grad_norm_(wrapped.parameters(), 0.5)
-                optimizer.step()
-                optimizer.zero_grad()
-    assert wrapped.run.complete
-    return [each.detach().cpu() for each in model.parameters()]
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_scripts_for_ddp_have_the_same_bits_however_gradients_go(accumulate: int) -> None:
-    first = prepared("cuda", True, accumulate)
-    again = prepared("cuda", False, accumulate)
-    assert all(torch.equal(x, y) for x, y in zip(first, again))
-    for x, y in zip(first, prepared("cpu", False, accumulate)):
-        assert torch.allclose(x, y, atol=1e-3)
+    def trained(device: str, overlap: bool) -> Any:
+        return clipped(device, overlap, accumulate, hidden=4000, rate=1e-3)["bits"]
+
+    first = trained("cuda", True)
+    assert trained("cuda", False) == first
+    for x, y in zip(first, trained("cpu", False)):
+        assert torch.allclose(torch.tensor(x), torch.tensor(y), atol=1e-3)
 
 
 def test_its_digest_is_the_cpus_of_the_same_bits() -> None:
