@@ -318,7 +318,8 @@ def test_epochs_are_counted_once_also_by_who_comes_back(at: int) -> None:
             )  # fmt: skip
             for epoch in range(EPOCHS):
                 for x, y, _ in loader:
-                    if (k, life, model.run.index) == (1, 0, 1):
+                    # One that was late takes over a state and sees no step 1.
+                    if (k, life) == (1, 0) and model.run.index >= 1:
                         died.set()
                         raise Dies
                     F.mse_loss(model(x), y).backward()
