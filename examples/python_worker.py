@@ -4,8 +4,9 @@
     python3 examples/python_worker.py HOST:PORT TOKEN_FILE IDENTITY [WORKER]
 
 It trains small integers and 64ths of them: every sum is exact and has the same bits whoever computes it, in any language.
+SIGTERM makes it leave: it ends when it is not needed any more.
 """
-import hmac, json, math, pathlib, secrets, select, socket, struct, sys, time, zlib
+import hmac, json, math, pathlib, secrets, select, signal, socket, struct, sys, time, zlib
 from array import array
 from collections import defaultdict, deque
 
@@ -47,6 +48,7 @@ class Worker:
         self.length, self.next, self.unit_samples = welcome["length"], welcome["first"], json.loads(welcome["job"])["unit_samples"]
         self.tell("facts", facts={"length": self.length, "unit_samples": self.unit_samples})
         self.zeros = self.parameters = array("f", bytes(4 * self.length))  # neither is ever written to
+        self.leaves = False
         self.results, self.sums = {}, {}  # by key(task): a list of vectors; by step: a vector
         # By (SUM, step, attempt) or (STATE, transfer, 0): a vector, the offsets of its missing chunks, whether all is finite.
         self.arriving = defaultdict(lambda: [self.zeros[:], set(range(0, self.length, CHUNK)), True])
@@ -69,6 +71,8 @@ class Worker:
         self.send(CONTROL, json.dumps({kind: fields}).encode())
     def read(self, patience):
         """Takes in one frame, if one comes in time."""
+        if self.leaves:  # said between two frames: a signal may come in the middle of one
+            self.leaves = self.tell("leave", seconds=20.0)
         if not select.select([self.socket], [], [], patience)[0]:
             return False
         (_, _, kind, flags, _, _, _, number, attempt, _, offset, *_), body = self.frame()
@@ -168,5 +172,6 @@ if __name__ == "__main__":
     assert sys.byteorder == "little", "numbers travel as they lie in memory"
     address, token_file, identity, *number = sys.argv[1:]
     worker = Worker(address, bytes.fromhex(pathlib.Path(token_file).read_text()), identity, *map(int, number))
+    signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "leaves", True))
     worker.run()
     print(json.dumps({"next": worker.next, "crc": zlib.crc32(worker.parameters.tobytes())}))

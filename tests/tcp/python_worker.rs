@@ -152,6 +152,35 @@ fn a_run_goes_on_without_a_python_worker_that_is_killed() {
     }
 }
 
+#[test]
+fn a_python_worker_that_is_told_to_end_leaves() {
+    let job = JOBS[0];
+    let (expected, parameters) = run_locally(job);
+    let secret = secret();
+    let mut transport = listen(job, &secret);
+    let address = transport.address().to_string();
+    let Some(python) = Python::start(&address, &secret) else { return };
+    let threads: Vec<_> =
+        (0..PYTHON).map(|worker| join(job, worker, address.clone(), &secret, |_| true)).collect();
+    assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
+    transport.begin(Step(0));
+    let number = python.child.id().to_string();
+    let mut watch = Watch::new(move |step| {
+        if step == 1 {
+            let told = Command::new("kill").arg(&number).status();
+            assert!(told.unwrap().success());
+            // It says so while it waits, twice a second.
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    });
+    assert_eq!(coordinate(job, transport, &mut watch).unwrap(), Outcome::Finished);
+    assert!(watch.log.faults.is_empty(), "{:?}", watch.log.faults);
+    assert_eq!(watch.log.gradients, expected.gradients);
+    assert!(threads.into_iter().all(|thread| thread.join().unwrap() == parameters));
+    let (next, _) = python.ends_with();
+    assert!(next < job.steps, "it had left before the last step: {next}");
+}
+
 const LENGTH: usize = CHUNK + 2;
 
 fn numbers(value: f32, count: usize) -> Vec<u8> {
