@@ -82,8 +82,8 @@ impl RunFolder {
             let name = path.display();
             let by = kind().map_or("", |(_, command)| command);
             Failure::Input(anyhow!(
-                "{name} holds another run; --force overwrites it, {by} goes on with it by \
-                 --resume {name}"
+                "{name} holds a run already; another --out keeps both, --force overwrites it, {by} \
+                 goes on with it by --resume {name}"
             ))
         };
         if holds_run() && !force {

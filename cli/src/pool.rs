@@ -10,12 +10,34 @@ use codedgrad::ids::Worker;
 use codedgrad::run::Limits;
 use codedgrad::train::StepRecord;
 use serde::{Deserialize, Serialize};
+use std::env;
 use std::fmt;
+use std::time::Duration;
 
 /// Says with how many seconds of notice a worker leaves.
 pub(crate) const NOTICE: &str = "CODEDGRAD_NOTICE";
 /// If nobody says.
-pub(crate) const NOTICE_SECONDS: f64 = 20.0;
+const NOTICE_SECONDS: f64 = 20.0;
+/// No longer one can be given.
+const NOTICE_MAX: f64 = 1e6;
+
+/// With how much notice workers leave: what they are told, or what the environment says.
+pub(crate) fn notice(told: Option<f64>) -> Result<Duration, Failure> {
+    let (name, notice) = match (told, env::var(NOTICE)) {
+        (Some(told), _) => ("--notice", told),
+        (None, Ok(text)) => {
+            (NOTICE, seconds(&text).map_err(|why| Failure::Input(anyhow!("{NOTICE}: {why}")))?)
+        }
+        (None, Err(_)) => (NOTICE, NOTICE_SECONDS),
+    };
+    if notice > NOTICE_MAX {
+        return Err(Failure::Input(anyhow!(
+            "{name} is {notice} s: at most {NOTICE_MAX:e} s of notice can be given"
+        )));
+    }
+    Ok(Duration::from_secs_f64(notice))
+}
+
 /// Seconds for which a run waits for all of its workers before it begins with some.
 const JOIN_WAIT: f64 = 600.0;
 /// The same where fewer are enough.
@@ -32,6 +54,43 @@ pub(crate) struct Seats {
     pub(crate) most: u32,
 }
 
+impl Seats {
+    pub(crate) const fn all(most: u32) -> Self {
+        Self { least: None, most }
+    }
+
+    pub(crate) const fn between(least: u32, most: u32) -> Self {
+        Self { least: Some(least), most }
+    }
+
+    /// Refuses seats with which a run that has made these steps cannot go on: of another number
+    /// than before where it always needs all of them, or of fewer than it has used.
+    pub(crate) fn again<'a>(
+        self,
+        before: usize,
+        steps: impl Iterator<Item = &'a StepRecord>,
+    ) -> Result<(), Failure> {
+        let most = self.most as usize;
+        if self.least.is_none() && most != before {
+            return Err(Failure::Input(anyhow!(
+                "--workers {most}: the run has {before} workers; say MIN..{most}, such as \
+                 --workers {}..{most}, for it to go on with others",
+                most.min(before)
+            )));
+        }
+        let used = steps
+            .flat_map(|step| &step.rounds)
+            .filter_map(|round| round.arrivals.iter().rposition(Option::is_some));
+        match used.max().filter(|used| *used >= most) {
+            Some(used) => Err(Failure::Input(anyhow!(
+                "--workers {self}: worker {used} has taken part: MAX is {} or more",
+                used + 1
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
 impl fmt::Display for Seats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.least {
@@ -45,14 +104,14 @@ impl fmt::Display for Seats {
 pub(crate) fn seats(text: &str) -> Result<Seats, String> {
     let count = count::<u32>(WORKERS);
     let Some((least, most)) = text.split_once("..") else {
-        return Ok(Seats { least: None, most: count(text)? });
+        return Ok(Seats::all(count(text)?));
     };
     let least = count(least).map_err(|why| format!("MIN of MIN..MAX: {why}"))?;
     let most = count(most).map_err(|why| format!("MAX of MIN..MAX: {why}"))?;
     if least > most {
         return Err(format!("MIN is {least}, more than MAX, which is {most}"));
     }
-    Ok(Seats { least: Some(least), most })
+    Ok(Seats::between(least, most))
 }
 
 /// What is told of workers that come and go.

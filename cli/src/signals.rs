@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// What is added to the number of a signal for the exit status of who ends by it.
 const BY_SIGNAL: usize = 128;
+/// Exit status of who was ended by SIGTERM.
+pub(crate) const ENDED: u8 = 143;
 
 /// How often [`Asked::then`] looks.
 #[cfg(feature = "trainer")]
@@ -54,6 +56,15 @@ impl Asked {
     /// The exit status that who has asked expects; 0 if nobody has.
     pub(crate) fn status(&self) -> u8 {
         self.status.load(Ordering::SeqCst) as u8
+    }
+
+    /// The exit status of what was ended before its time, also where nobody has asked by a signal:
+    /// a worker that has asked by a message is as good as SIGTERM.
+    pub(crate) fn ended(&self) -> u8 {
+        match self.status() {
+            0 => ENDED,
+            status => status,
+        }
     }
 
     /// The same since it was last taken.

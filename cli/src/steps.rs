@@ -51,6 +51,9 @@ pub(crate) struct OfWorkers {
     /// Where fewer workers than all may make the one run that there is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pool: Option<PoolSummary>,
+    /// Whether the last one that left was told to, and is to be started again elsewhere.
+    #[serde(skip)]
+    pub(crate) preempted: bool,
     /// How often workers have come and gone in each run.
     #[serde(skip)]
     changed: BTreeMap<usize, Changed>,
@@ -65,7 +68,10 @@ impl OfWorkers {
             Happening::Joined { .. } => changed.joined += 1,
             Happening::Lost { .. } => changed.lost += 1,
             Happening::Planned { again: true, .. } => changed.rounds_begun_again += 1,
-            _ if has_left(happened) => changed.left += 1,
+            _ if has_left(happened) => {
+                changed.left += 1;
+                self.preempted = matches!(happened.what, Happening::LetGo { .. });
+            }
             _ => {}
         }
         self.left = self.changed.values().map(|changed| changed.left).sum();

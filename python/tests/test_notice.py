@@ -119,7 +119,7 @@ def test_the_launcher_gives_as_long_as_a_worker_takes_by_itself() -> None:
     told = [sys.executable, "-m", "codedgrad", "run", "--help"]
     said = subprocess.run(told, capture_output=True, text=True, check=True).stdout
     flag = said.split("--notice <SECONDS>")[1].split("\n      --")[0]
-    assert NOTICE in flag and f"[default: {NOTICE_SECONDS:g}]" in " ".join(flag.split())
+    assert NOTICE in flag and f"or {NOTICE_SECONDS:g}]" in " ".join(flag.split())
 
 
 # A script that saves when its job may be preempted, and goes on from there.
@@ -143,20 +143,60 @@ with loop.join([weights], units=4, steps=steps, first=first) as run:
         if run.saver and run.leaving:
             np.savez(path + ".new.npz", weights=weights, next=step.index + 1)
             os.replace(path + ".new.npz", path)
+            print("saved", flush=True)
 if run.saver:
     print("weights", weights.tobytes().hex(), flush=True)
 """
+
+# The same of a PyTorch model.
+SAVES_A_MODEL = """
+import os, sys, time
+import torch
+import codedgrad.torch as coded
+
+path, steps = sys.argv[1], 40
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
+optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+first = 0
+if os.path.exists(path):
+    kept = torch.load(path)
+    model.load_state_dict(kept["model"])
+    optimizer.load_state_dict(kept["optimizer"])
+    first = kept["next"]
+with coded.join(model, optimizer, units=4, steps=steps, first=first) as run:
+    for step in run:
+        for micro in step:
+            time.sleep(0.02)
+            x = torch.randn(4, 3)
+            torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if run.saver and run.leaving:
+            kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save({**kept, "next": step.index + 1}, path + ".new")
+            os.replace(path + ".new", path)
+            print("saved", flush=True)
+if run.saver:
+    bits = torch.cat([each.detach().flatten() for each in model.parameters()])
+    print("weights", bits.numpy().tobytes().hex(), flush=True)
+"""
+SCRIPTS = [SAVES, pytest.param(SAVES_A_MODEL, marks=pytest.mark.torch)]
 
 
 def weights_of(run: Launched) -> List[str]:
     return [line for line in run.said().splitlines() if "weights " in line]
 
 
-def test_a_preempted_job_goes_on_where_it_was_when_it_is_queued_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("saves", SCRIPTS, ids=["arrays", "model"])
+@pytest.mark.parametrize("told", ["run", "workers"])
+def test_a_preempted_job_goes_on_where_it_was_when_it_is_queued_again(
+    tmp_path: Path, saves: str, told: str
+) -> None:
     def launched(name: str, state: str) -> Launched:
         folder = tmp_path / name
         folder.mkdir()
-        text = script(folder, SAVES)
+        text = script(folder, saves)
         return Launched(folder, "-n", "3", "--scheme", "uncoded", "--notice", "10", text, state)
 
     with launched("whole", str(tmp_path / "whole.npz")) as whole:
@@ -165,8 +205,13 @@ def test_a_preempted_job_goes_on_where_it_was_when_it_is_queued_again(tmp_path: 
     with launched("first", str(state)) as first:
         first.wait_for("some steps", lambda: len(first.records()) > 5)
         began = time.monotonic()
-        first.process.terminate()
+        if told == "run":
+            first.process.terminate()
+        else:
+            for pid in [first.pid(worker) for worker in range(3)]:
+                os.kill(pid, signal.SIGTERM)
         assert first.ends() == 143, first.said()
+        assert first.said().count("saved") == 1, first.said()
         assert time.monotonic() - began < 10
         events = (first.folder / "events.jsonl").read_text()
         assert "lost" not in {json.loads(line)["kind"] for line in events.splitlines()}, events
@@ -177,9 +222,10 @@ def test_a_preempted_job_goes_on_where_it_was_when_it_is_queued_again(tmp_path: 
     assert len(digests) == 2 and digests[0] == digests[1], (whole.said(), again.said())
 
 
-def test_workers_of_a_run_come_and_go(tmp_path: Path) -> None:
+@pytest.mark.parametrize("saves", SCRIPTS, ids=["arrays", "model"])
+def test_workers_of_a_run_come_and_go(tmp_path: Path, saves: str) -> None:
     told = ["-n", "2..4", "--scheme", "uncoded", "--join-wait", "20", "--settle", "0.5"]
-    text = script(tmp_path, SAVES.replace("steps = sys.argv[1], 40", "steps = sys.argv[1], 150"))
+    text = script(tmp_path, saves.replace("steps = sys.argv[1], 40", "steps = sys.argv[1], 150"))
     with Launched(tmp_path, *told, text, str(tmp_path / "none.npz")) as run:
         events = run.folder / "events.jsonl"
 

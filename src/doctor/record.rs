@@ -250,6 +250,8 @@ pub struct Record {
     pub(super) reports: Vec<WorkReport>,
     unsound: usize,
     is_trace: bool,
+    /// What is added to times, for a run that goes on begins its clock again.
+    since: f64,
 }
 
 impl Record {
@@ -263,17 +265,36 @@ impl Record {
     /// negative or not finite; the record is then as it was.
     pub fn push(&mut self, line: RecordedStep) -> Result<(), RecordError> {
         let workers = self.check(&line)?;
+        // Seats that a run was given later have had nobody before, those it was taken never had.
+        if workers != self.workers {
+            for round in &mut self.closed {
+                round.arrivals.resize(workers, None);
+                if !round.delays.is_empty() {
+                    round.delays.resize(workers, 0.0);
+                }
+            }
+        }
         let before = self.steps.last().and_then(|step| step.plan.clone());
         let plan = line.plan.map(Arc::new).or(before);
         let first = self.closed.len();
         self.workers = workers;
-        self.closed.extend(line.rounds);
+        if let Some(last) = self.steps.last().map(|last| last.committed)
+            && line.committed + self.since < last
+        {
+            let opened = line.rounds.first().map_or(line.committed, |round| round.opened);
+            self.since = last - opened;
+        }
+        self.closed.extend(
+            line.rounds
+                .into_iter()
+                .map(|round| RecordedRound { opened: round.opened + self.since, ..round }),
+        );
         let before = self.reports.len();
         self.reports.extend(line.spent.iter().filter(|report| report.is_sound(workers)));
         self.unsound += line.spent.len() - (self.reports.len() - before);
         self.steps.push(Step {
             step: line.step,
-            committed: line.committed,
+            committed: line.committed + self.since,
             seconds: line.seconds,
             at: line.at,
             rounds: first..self.closed.len(),
@@ -301,7 +322,9 @@ impl Record {
             if found == 0 {
                 return Err(RecordError::Nobody { round: *round });
             }
-            if workers != 0 && found != workers {
+            // A run that goes on may have got other seats, and says so by its plan.
+            let may_change = line.plan.is_some() && workers == self.workers;
+            if workers != 0 && found != workers && !may_change {
                 return Err(RecordError::Workers { round: *round, found, expected: workers });
             }
             workers = found;
@@ -509,6 +532,26 @@ mod tests {
         let at = RecordedStep { at: Some(f64::NAN), ..line(1, &[None, None]) };
         assert!(said(&mut record, at).contains("at: NaN"));
         assert_eq!((record.steps(), record.rounds(), record.workers()), (1, 1, 2));
+    }
+
+    #[test]
+    fn a_run_that_goes_on_takes_up_where_it_was() {
+        let mut record = Record::default();
+        (0..3).for_each(|step| record.push(line(step, &[Some(1.0), None])).unwrap());
+        // Its clock begins again, and it has another seat.
+        for step in 3..5 {
+            let plan = UsedPlan { members: vec![0, 2], scheme: "uncoded".into() };
+            let mut line = line(step, &[Some(1.0), None, Some(1.0)]);
+            line.rounds[0].opened -= 2.75;
+            line.committed -= 2.75;
+            record.push(RecordedStep { plan: (step == 3).then_some(plan), ..line }).unwrap();
+        }
+        let committed: Vec<f64> = record.steps.iter().map(|step| step.committed).collect();
+        assert_eq!(committed, [1.0, 2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(record.closed[4].opened, 4.0);
+        assert_eq!((record.workers(), record.closed[0].arrivals.len()), (3, 3));
+        let two = record.push(line(5, &[Some(1.0), None])).unwrap_err().to_string();
+        assert_eq!(two, "round 5 has arrivals of 2 workers, where 3 are expected");
     }
 
     #[test]

@@ -312,6 +312,15 @@ impl<A: Answer> Orders<A> {
         self.remove(worker, at).answer
     }
 
+    /// A worker is lost at this instant, with all that it was still to answer: under a virtual
+    /// clock too, to which a loss is not known before then.
+    pub(crate) fn lost(&mut self, worker: Worker) {
+        self.leaving.remove(worker);
+        for out in std::mem::take(&mut self.outs[worker.index()]) {
+            self.dues.remove(worker, &out);
+        }
+    }
+
     fn remove(&mut self, worker: Worker, at: usize) -> Out<A> {
         let out = self.outs[worker.index()].remove(at);
         self.dues.remove(worker, &out);

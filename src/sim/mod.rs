@@ -16,7 +16,7 @@ mod stepwise;
 
 pub use outcome::{RoundTime, SimulationOutcome, percentile};
 pub use over_engine::{DecodedStep, EngineOutcome, EngineRound, OverEngineError, over_engine};
-pub use pool::{Pool, PoolError, PoolOutcome, PoolRules, replay};
+pub use pool::{Pool, PoolChange, PoolError, PoolOutcome, PoolRules, replay};
 
 use crate::codes::Verifier;
 use crate::codes::sequential::{RoundEvent, Scheme};

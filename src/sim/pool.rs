@@ -4,6 +4,7 @@
 //! round is planned for the members, those that are there and ready when it begins. Nobody is late:
 //! a round ends in time, or begins again because of a loss that the scheme cannot do without.
 
+use crate::ids::Worker;
 use thiserror::Error;
 
 /// The longest time that is replayed, about 31 years: sums of such times are far from overflowing.
@@ -52,6 +53,12 @@ impl Pool {
         Ok(())
     }
 
+    /// When the first row is, in milliseconds.
+    #[must_use]
+    pub fn first(&self) -> u64 {
+        self.rows.first().map_or(0, |row| row.at)
+    }
+
     /// When the last row is, in milliseconds.
     #[must_use]
     pub fn last(&self) -> u64 {
@@ -70,6 +77,27 @@ impl Pool {
         self.rows.iter().map(|row| row.workers).max().unwrap_or(0)
     }
 
+    /// Who comes and who is lost, row by row, as [`replay`] draws it with that seed.
+    ///
+    /// ```
+    /// use codedgrad::ids::Worker;
+    /// use codedgrad::sim::Pool;
+    /// let mut pool = Pool::default();
+    /// pool.push(0, 2)?;
+    /// pool.push(9_000, 1)?;
+    /// pool.push(20_000, 2)?;
+    /// let changes = pool.changes(1);
+    /// assert_eq!(changes[0].come, [Worker(0), Worker(1)]);
+    /// assert_eq!((changes[1].at, changes[1].lost.len()), (9_000, 1));
+    /// assert_eq!(changes[2].come, changes[1].lost, "the lowest free seat is the only one");
+    /// # Ok::<(), codedgrad::sim::PoolError>(())
+    /// ```
+    #[must_use]
+    pub fn changes(&self, seed: u64) -> Vec<PoolChange> {
+        let mut seats = Seats::new(self.most(), seed);
+        self.rows.iter().map(|row| seats.take_in(*row, 0)).collect()
+    }
+
     /// What all workers together could compute until then, in milliseconds of one worker.
     fn capacity(&self, end: u64) -> u128 {
         let until = self.rows.iter().skip(1).map(|row| row.at).chain([end]);
@@ -78,6 +106,17 @@ impl Pool {
         };
         self.rows.iter().zip(until).map(lasts).sum()
     }
+}
+
+/// Who comes at a row of a pool, and who is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolChange {
+    /// When, in milliseconds.
+    pub at: u64,
+    /// Whose seats are taken: the lowest that were free.
+    pub come: Vec<Worker>,
+    /// Whose seats get free, in the order in which they were drawn.
+    pub lost: Vec<Worker>,
 }
 
 /// How a run over a pool is replayed; all times in milliseconds.
@@ -217,7 +256,7 @@ pub fn replay(pool: &Pool, rules: &PoolRules) -> Result<PoolOutcome, PoolError> 
     let mut run = Run {
         rows: &pool.rows,
         rules,
-        seats: Seats { ready: vec![None; pool.most()], state: rules.seed },
+        seats: Seats::new(pool.most(), rules.seed),
         now: 0,
         members: Vec::new(),
         outcome: PoolOutcome::default(),
@@ -240,23 +279,27 @@ struct Seats {
 }
 
 impl Seats {
-    /// Takes in a row; gives back the seats that are taken away.
-    fn take_in(&mut self, row: Row, sync: u64) -> Vec<usize> {
+    fn new(seats: usize, seed: u64) -> Self {
+        Self { ready: vec![None; seats], state: seed }
+    }
+
+    /// Takes in a row.
+    fn take_in(&mut self, row: Row, sync: u64) -> PoolChange {
         let seats = 0..self.ready.len();
-        let mut present: Vec<usize> = seats.filter(|seat| self.ready[*seat].is_some()).collect();
-        let come = row.workers.saturating_sub(present.len());
+        let (mut present, free): (Vec<usize>, Vec<usize>) =
+            seats.partition(|seat| self.ready[*seat].is_some());
+        let come = &free[..row.workers.saturating_sub(present.len())];
         // Who is there when the run begins has its first state already.
         let ready = if row.at == 0 { 0 } else { row.at + sync };
-        for seat in self.ready.iter_mut().filter(|seat| seat.is_none()).take(come) {
-            *seat = Some(ready);
-        }
+        come.iter().for_each(|seat| self.ready[*seat] = Some(ready));
         let mut lost = Vec::new();
         while present.len() > row.workers {
             let seat = present.remove((self.draw() * present.len() as f64) as usize);
             self.ready[seat] = None;
             lost.push(seat);
         }
-        lost
+        let workers = |seats: &[usize]| seats.iter().map(|seat| Worker(*seat as u32)).collect();
+        PoolChange { at: row.at, come: workers(come), lost: workers(&lost) }
     }
 
     /// The next number of 0 or more and below 1.
@@ -348,10 +391,10 @@ impl Run<'_> {
         // One that takes a lost member's seat meanwhile has no part in the round.
         let mut there = vec![true; count];
         while let Some(row) = self.row_before(end) {
-            let taken = self.seats.take_in(row, self.rules.sync);
+            let change = self.seats.take_in(row, self.rules.sync);
             let mut fatal = false;
-            for seat in taken {
-                let place = self.members.binary_search(&seat).ok();
+            for worker in change.lost {
+                let place = self.members.binary_search(&worker.index()).ok();
                 let Some(place) = place.filter(|place| there[*place]) else { continue };
                 there[place] = false;
                 left[group(place)] -= 1;

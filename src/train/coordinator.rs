@@ -285,6 +285,7 @@ impl<T: Transport> Coordinator<T> {
                         Next::Arrived { worker, notice, late } => {
                             self.input(worker, notice, late, observer)
                         }
+                        Next::Changed(change) => self.changed_by_pool(change, observer),
                         Next::Deadline => Input::Tick,
                         Next::Wait(patience) => return Ok(Progress::Wait(patience)),
                     },
@@ -294,7 +295,10 @@ impl<T: Transport> Coordinator<T> {
                 return Err(error);
             }
             let _span = info_span!("round", round = self.journal.round.0).entered();
+            let before = self.engine.first_alive();
             self.engine.handle(self.run_clock.now(), input, &mut actions)?;
+            // If that lets all of them go, one of them saves what is decided now.
+            self.journal.saver = self.engine.first_alive().or(before);
             let mut expected = self.expected(&actions);
             let mut left = actions.drain(..);
             while let Some(action) = left.next() {
@@ -504,6 +508,7 @@ impl<T: Transport> Coordinator<T> {
             Action::Dismiss { worker, why } => self.dismiss(worker, why, observer),
             Action::LetGo { worker, leaves } => self.let_go(worker, leaves, observer),
             Action::Finish => {
+                self.run_clock.no_more_changes();
                 self.patience.all_decided(self.run_clock.now());
             }
         }
@@ -710,7 +715,7 @@ impl<T: Transport> Coordinator<T> {
     }
 
     fn apply(&mut self, worker: Worker, step: Step) {
-        let saver = self.engine.first_alive().unwrap_or(worker);
+        let saver = self.journal.saver.unwrap_or(worker);
         let decision = self.log.iter().find(|entry| entry.0 == step);
         let order = match &decision.expect("the log holds all that a worker may still need").1 {
             Decision::Step { attempt, decoded } => {

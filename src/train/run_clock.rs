@@ -12,14 +12,17 @@ use crate::delays::Delays;
 use crate::ids::{Round, Task, Worker};
 use crate::schedulers::VirtualClock;
 use crate::schedulers::orders::{self, Answer, Came, Orders};
+use crate::sim::PoolChange;
 use crate::transport::Notice;
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// Time since a run began, as its clock tells it.
 struct Elapsed(Box<dyn Fn() -> Duration + Send>);
 
-impl std::fmt::Debug for Elapsed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Elapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Elapsed({:?})", (self.0)())
     }
 }
@@ -51,7 +54,49 @@ pub(super) type Arrival = orders::Arrival<Notice>;
 /// What happens to a worker that is told to drop its tasks.
 pub(super) type Abandoned = orders::Abandoned<Notice>;
 
-/// Clock and injected delays of one run.
+/// A worker that comes, or is lost, at a time that is known beforehand.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Change {
+    Comes(Worker),
+    Lost(Worker),
+}
+
+/// Workers that come and are lost by a pool.
+#[derive(Default)]
+struct Changes {
+    /// Who is not there when the run begins.
+    absent: BTreeSet<Worker>,
+    /// What is left of the pool, with when.
+    left: VecDeque<(f64, Change)>,
+    /// Puts a thread in a worker's place, or ends the one that is there.
+    carry_out: Option<Box<dyn FnMut(Worker, bool) + Send>>,
+}
+
+impl Changes {
+    fn new(workers: usize, changes: &[PoolChange], now: f64) -> Self {
+        let absent = Worker::all(workers).collect();
+        let mut all = Self { absent, ..Self::default() };
+        for PoolChange { at, come, lost } in changes {
+            let at = *at as f64 / 1e3;
+            if at <= now {
+                all.absent.extend(lost);
+                all.absent.retain(|worker| !come.contains(worker));
+                continue;
+            }
+            all.left.extend(lost.iter().map(|worker| (at, Change::Lost(*worker))));
+            all.left.extend(come.iter().map(|worker| (at, Change::Comes(*worker))));
+        }
+        all
+    }
+}
+
+impl fmt::Debug for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Changes").field("absent", &self.absent).field("left", &self.left).finish()
+    }
+}
+
+/// Clock and injected delays of one run, and the workers that come and are lost in it on purpose.
 #[derive(Debug)]
 pub struct RunClock {
     clock: Clock,
@@ -59,6 +104,7 @@ pub struct RunClock {
     /// Of a round beyond them: nobody is late.
     calm: Vec<f64>,
     orders: Orders<Notice>,
+    changes: Changes,
 }
 
 /// What to do next.
@@ -66,6 +112,8 @@ pub struct RunClock {
 pub(super) enum Next {
     /// This notice counts as arrived now; `late` if its round is over.
     Arrived { worker: Worker, notice: Notice, late: bool },
+    /// A worker comes, or is lost, now.
+    Changed(Change),
     /// The deadline is reached.
     Deadline,
     /// Wait for workers, at most so long.
@@ -127,7 +175,34 @@ impl RunClock {
             Clock::Wall { .. } => None,
             Clock::Virtual { model, .. } => Some(*model),
         };
-        Self { clock, delays, calm: vec![0.0; workers], orders: Orders::new(workers, model) }
+        Self {
+            clock,
+            delays,
+            calm: vec![0.0; workers],
+            orders: Orders::new(workers, model),
+            changes: Changes::default(),
+        }
+    }
+
+    /// The same with workers that come and are lost, of whom those are there from now on that are
+    /// there by then. `carry_out` is called with a worker and true to have a thread take its place,
+    /// with false to end the one that is there; see
+    /// [`Replacing`](crate::transport::local::Replacing). A loss is noticed at once; an answer that
+    /// is due at the same time comes before it.
+    #[must_use]
+    pub fn changing(
+        self,
+        changes: &[PoolChange],
+        carry_out: impl FnMut(Worker, bool) + Send + 'static,
+    ) -> Self {
+        let mut changes = Changes::new(self.calm.len(), changes, self.now());
+        changes.carry_out = Some(Box::new(carry_out));
+        Self { changes, ..self }
+    }
+
+    /// Workers that are not there when the run begins.
+    pub fn absent(&self) -> impl Iterator<Item = Worker> {
+        self.changes.absent.iter().copied()
     }
 
     /// Seconds since the start, pauses left out.
@@ -218,7 +293,9 @@ impl RunClock {
 
     /// What happens next, given when the engine wants to be woken at the latest.
     pub(super) fn next(&mut self, deadline: Option<f64>) -> Next {
-        let (then, next) = self.orders.next(self.now(), deadline);
+        let change = self.changes.left.front().map(|(at, _)| *at);
+        let by = deadline.into_iter().chain(change).min_by(f64::total_cmp);
+        let (then, next) = self.orders.next(self.now(), by);
         if let Clock::Virtual { now, .. } = &mut self.clock {
             *now = then;
         }
@@ -226,10 +303,30 @@ impl RunClock {
             orders::Next::Arrived { worker, answer, late } => {
                 Next::Arrived { worker, notice: answer, late }
             }
+            orders::Next::Deadline if by == change => self.change(),
             orders::Next::Deadline => Next::Deadline,
             orders::Next::Wait(wait) => {
                 Next::Wait(wait.map(|wait| Duration::from_secs_f64(wait.max(1e-6))))
             }
         }
+    }
+
+    /// The run is over: nobody comes or is lost any more.
+    pub(super) fn no_more_changes(&mut self) {
+        self.changes.left.clear();
+    }
+
+    /// Carries out the first change that is left.
+    fn change(&mut self) -> Next {
+        let Some((_, change)) = self.changes.left.pop_front() else { return Next::Deadline };
+        let (worker, comes) = match change {
+            Change::Comes(worker) => (worker, true),
+            Change::Lost(worker) => {
+                self.orders.lost(worker);
+                (worker, false)
+            }
+        };
+        self.changes.carry_out.iter_mut().for_each(|carry_out| carry_out(worker, comes));
+        Next::Changed(change)
     }
 }

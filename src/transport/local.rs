@@ -63,42 +63,107 @@ impl<V> Staying<V> {
 /// An order, or none to wake a worker whose link was closed.
 type Posted = Option<Order>;
 
-/// Where a worker's notices go, until its link is closed or dropped: after that nothing of it may
+/// Where a thread's notices go, until its link is closed or dropped: after that nothing of it may
 /// come.
 #[derive(Clone, Debug)]
-struct Outbox(Arc<Mutex<Option<Notices>>>);
+struct Outbox {
+    thread: u64,
+    notices: Arc<Mutex<Option<Notices>>>,
+}
 
-type Notices = Sender<(Worker, Notice)>;
+type Notices = Sender<Said>;
+
+/// A notice of a worker, with the number of the thread that says it: nothing of a thread whose
+/// place another has taken may come.
+type Said = (Worker, u64, Notice);
 
 impl Outbox {
-    fn new(notices: Notices) -> Self {
-        Self(Arc::new(Mutex::new(Some(notices))))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Notices>> {
-        lock(&self.0)
+    fn new(thread: u64, notices: Notices) -> Self {
+        Self { thread, notices: Arc::new(Mutex::new(Some(notices))) }
     }
 
     /// False if nobody hears it.
     fn send(&self, worker: Worker, notice: Notice) -> bool {
-        self.lock().as_ref().is_some_and(|notices| notices.send((worker, notice)).is_ok())
+        let said = (worker, self.thread, notice);
+        lock(&self.notices).as_ref().is_some_and(|notices| notices.send(said).is_ok())
     }
 
     /// The last thing that the worker says, if there is something to say.
     fn end(&self, worker: Worker, last: Option<Notice>) {
-        if let (Some(notices), Some(last)) = (self.lock().take(), last) {
+        if let (Some(notices), Some(last)) = (lock(&self.notices).take(), last) {
             // Nobody may be listening any more.
-            let _ = notices.send((worker, last));
+            let _ = notices.send((worker, self.thread, last));
         }
+    }
+}
+
+/// The thread that is a worker now, as it is reached.
+#[derive(Debug)]
+struct Thread {
+    number: u64,
+    orders: Arc<Sender<Posted>>,
+    notices: Outbox,
+    closer: Closer,
+}
+
+/// Has other threads take the places of workers that are lost, in the middle of a run.
+#[derive(Debug)]
+pub struct Replacing<V: Vector = Vec<f32>> {
+    notices: Notices,
+    threads: Arc<Mutex<Vec<Thread>>>,
+    places: Vec<V::Place>,
+    ledgers: Ledgers<V>,
+    pool: Pool<V>,
+    staying: Staying<V>,
+}
+
+impl<V: Vector> Replacing<V> {
+    /// Ends what a thread is of the run, at once and without a word: the coordinator is to be told
+    /// that the worker is lost.
+    pub fn end(&self, worker: Worker) {
+        let threads = lock(&self.threads);
+        let thread = &threads[worker.index()];
+        thread.notices.end(worker, None);
+        thread.closer.close();
+    }
+
+    /// A link for the thread that is this worker from now on; the coordinator is to be told that
+    /// it has joined, without a state.
+    #[must_use]
+    pub fn begin(&self, worker: Worker) -> LocalLink<V> {
+        let mut threads = lock(&self.threads);
+        let number = threads[worker.index()].number + 1;
+        let (thread, link) = self.thread(worker, number);
+        threads[worker.index()] = thread;
+        link
+    }
+
+    fn thread(&self, worker: Worker, number: u64) -> (Thread, LocalLink<V>) {
+        let (sender, orders) = channel();
+        let sender = Arc::new(sender);
+        let notices = Outbox::new(number, self.notices.clone());
+        let closer = closer_of(worker, &sender, &notices);
+        let link = LocalLink {
+            worker,
+            orders,
+            notices: notices.clone(),
+            closer: closer.clone(),
+            ledgers: self.ledgers.clone(),
+            pool: self.pool.clone(),
+            place: self.places[worker.index()].clone(),
+            staying: self.staying.clone(),
+            stopped: false,
+        };
+        (Thread { number, orders: sender, notices, closer }, link)
     }
 }
 
 /// The coordinator's end of the channels to all workers.
 #[derive(Debug)]
 pub struct LocalTransport<V: Vector = Vec<f32>> {
-    workers: Vec<Arc<Sender<Posted>>>,
+    threads: Arc<Mutex<Vec<Thread>>>,
     running: Vec<Option<Cancel>>,
-    notices: Receiver<(Worker, Notice)>,
+    notices: Receiver<Said>,
     ledgers: Ledgers<V>,
     pool: Pool<V>,
     /// Where sums are made.
@@ -153,51 +218,55 @@ pub fn connect_at<V: Vector>(
     summed: V::Place,
     workers: Vec<V::Place>,
 ) -> (LocalTransport<V>, Vec<LocalLink<V>>) {
+    let (transport, links, _) = connect_replacing(summed, workers);
+    (transport, links)
+}
+
+/// The same where other threads may take the places of workers that are lost. A run whose workers
+/// are all lost does not end by itself as long as somebody could be put in their place.
+///
+/// ```
+/// use codedgrad::ids::Worker;
+/// use codedgrad::transport::{Link, Order, Transport, local};
+/// let (mut coordinator, mut links, replacing) =
+///     local::connect_replacing::<Vec<f32>>((), vec![(); 2]);
+/// replacing.end(Worker(1));
+/// assert!(links[1].receive().is_none());
+/// let mut other = replacing.begin(Worker(1));
+/// coordinator.send(Worker(1), Order::Stop { why: "all is done".into() });
+/// assert!(matches!(other.receive(), Some(Order::Stop { .. })));
+/// ```
+#[must_use]
+pub fn connect_replacing<V: Vector>(
+    summed: V::Place,
+    workers: Vec<V::Place>,
+) -> (LocalTransport<V>, Vec<LocalLink<V>>, Replacing<V>) {
     let (notice_sender, notices) = channel();
-    let (pool, staying) = (Pool(Arc::default()), Staying(Arc::default()));
-    let ledgers = Ledgers::new(workers.len());
     let (running, next) = (vec![None; workers.len()], vec![Some(Step(0)); workers.len()]);
-    let (senders, links) = Worker::all(workers.len())
-        .zip(workers)
-        .map(|(worker, place)| {
-            let (sender, orders) = channel();
-            let sender = Arc::new(sender);
-            let ledgers = ledgers.clone();
-            let pool = pool.clone();
-            let staying = staying.clone();
-            let notices = Outbox::new(notice_sender.clone());
-            let closer = closer_of(worker, &sender, &notices);
-            (
-                sender,
-                LocalLink {
-                    worker,
-                    orders,
-                    notices,
-                    closer,
-                    ledgers,
-                    pool,
-                    place,
-                    staying,
-                    stopped: false,
-                },
-            )
-        })
-        .unzip();
-    (
-        LocalTransport {
-            workers: senders,
-            running,
-            notices,
-            ledgers,
-            pool,
-            place: summed,
-            staying,
-            next,
-            parked: BTreeMap::new(),
-            held: VecDeque::new(),
-        },
-        links,
-    )
+    let replacing = Replacing {
+        notices: notice_sender,
+        threads: Arc::default(),
+        ledgers: Ledgers::new(workers.len()),
+        pool: Pool(Arc::default()),
+        staying: Staying(Arc::default()),
+        places: workers,
+    };
+    let all = Worker::all(replacing.places.len());
+    let (threads, links) = all.map(|worker| replacing.thread(worker, 0)).unzip();
+    *lock(&replacing.threads) = threads;
+    let transport = LocalTransport {
+        threads: Arc::clone(&replacing.threads),
+        running,
+        notices,
+        ledgers: replacing.ledgers.clone(),
+        pool: replacing.pool.clone(),
+        place: summed,
+        staying: replacing.staying.clone(),
+        next,
+        parked: BTreeMap::new(),
+        held: VecDeque::new(),
+    };
+    (transport, links, replacing)
 }
 
 fn closer_of(worker: Worker, orders: &Arc<Sender<Posted>>, notices: &Outbox) -> Closer {
@@ -279,7 +348,8 @@ impl<V: Vector> Transport for LocalTransport<V> {
         }
         // The flag has done it: an order that comes when all is over would end the next tasks.
         let posted = Some(order).filter(|order| !matches!(order, Order::Abandon));
-        if posted.is_some() && self.workers[worker.index()].send(posted).is_err() {
+        let lost = |posted| lock(&self.threads)[worker.index()].orders.send(posted).is_err();
+        if posted.is_some() && lost(posted) {
             tracing::debug!("{worker} is lost; its order is dropped");
         }
     }
@@ -289,10 +359,15 @@ impl<V: Vector> Transport for LocalTransport<V> {
         if let Some(held) = self.held.pop_front() {
             return Some(held);
         }
-        let received = match patience {
+        let (worker, thread, notice) = match patience {
             None => self.notices.recv().ok(),
             Some(patience) => self.notices.recv_timeout(patience).ok(),
-        };
+        }?;
+        // Of a thread whose place another has taken.
+        if lock(&self.threads)[worker.index()].number != thread {
+            return self.receive(patience);
+        }
+        let received = Some((worker, notice));
         match &received {
             Some((worker, Notice::Applied { step, .. })) => match self.parked.get_mut(worker) {
                 Some(next) => *next = step.next(),

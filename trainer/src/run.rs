@@ -14,11 +14,14 @@ use codedgrad::gpu::cuda::DeviceVector;
 use codedgrad::ids::{Job, Worker};
 use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
 use codedgrad::schedulers::{Engine, Reduce};
+use codedgrad::sim::PoolChange;
 use codedgrad::train::{
     AdamWConfig, Aggregator, AggregatorError, Auto, BuildError, Builder, ComputeTask, Coordinator,
     Event, Flow, Happened, Observer, Outcome, RunClock, RunError, StepRecord,
 };
-use codedgrad::transport::{Decoded, Link, State, Transport, local};
+use codedgrad::transport::local::{self, LocalLink};
+use codedgrad::transport::{Decoded, Link, State, Transport};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::panic::resume_unwind;
 use std::sync::{Arc, mpsc};
@@ -56,6 +59,9 @@ pub struct LocalRun {
     pub reduce: Reduce,
     /// Faults to inject.
     pub faults: Vec<Fault>,
+    /// Workers that come and are lost on purpose, where they are threads of this process; none:
+    /// all are always there.
+    pub pool: Vec<PoolChange>,
     /// Workers that return wrong results.
     pub attack: Option<Attack>,
     /// How mixtures are made up, under schemes that mix.
@@ -144,6 +150,7 @@ impl LocalRun {
             restores: false,
             reduce: Reduce::default(),
             faults: Vec::new(),
+            pool: Vec::new(),
             attack: None,
             lanes: Lanes::Alike,
         }
@@ -288,21 +295,52 @@ pub fn run_local_at<V: Memory>(
     let places = (0..run.shape.workers)
         .map(|worker| V::place(run.compute.first_of(worker)))
         .collect::<Result<_, _>>()?;
-    let (transport, links) = local::connect_at::<V>(V::place(0)?, places);
+    let (transport, links, replacing) = local::connect_replacing::<V>(V::place(0)?, places);
+    let (seats, links_of): (Vec<_>, Vec<_>) =
+        links.iter().map(|_| mpsc::channel::<LocalLink<V>>()).unzip();
+    let run_clock = if run.pool.is_empty() {
+        // A run whose workers are all lost is over: nobody can be put in their place.
+        drop(replacing);
+        run_clock
+    } else {
+        let seats = seats.clone();
+        run_clock.changing(&run.pool, move |worker, comes| {
+            if comes {
+                // A worker whose thread has panicked is lost again by that.
+                let _ = seats[worker.index()].send(replacing.begin(worker));
+            } else {
+                replacing.end(worker);
+            }
+        })
+    };
+    let absent: BTreeSet<Worker> = run_clock.absent().collect();
+    let all = Worker::all(run.shape.workers);
+    for ((worker, link), seat) in all.clone().zip(links).zip(seats) {
+        if !absent.contains(&worker) {
+            seat.send(link).expect("its thread is still to begin");
+        }
+    }
     let (preparing, prepared) = mpsc::channel::<Infallible>();
     thread::scope(|scope| {
         let mut threads = Vec::new();
-        for (worker, link) in Worker::all(run.shape.workers).zip(links) {
-            let preparing = preparing.clone();
+        for (worker, links) in all.zip(links_of) {
+            let mut preparing = Some(preparing.clone()).filter(|_| !absent.contains(&worker));
+            // One after the other, each without the models of the one before.
             let body = move || {
-                let replicas = replicas(run, worker, start);
-                drop(preparing);
-                let done = replicas.and_then(|mut replicas| {
-                    serve(run, worker, Box::new(link), start, batches, &mut replicas)
-                });
-                match done {
-                    Ok(()) | Err(TrainError::Aggregator(AggregatorError::Disconnected)) => {}
-                    Err(error) => tracing::error!("{worker} ends: {error}"),
+                for link in links {
+                    let replicas = replicas(run, worker, start);
+                    drop(preparing.take());
+                    let done = replicas.and_then(|mut replicas| {
+                        serve(run, worker, Box::new(link), start, batches, &mut replicas)
+                    });
+                    match done {
+                        // The last one is of a thread that is lost on purpose.
+                        Ok(())
+                        | Err(TrainError::Aggregator(
+                            AggregatorError::Disconnected | AggregatorError::Closed,
+                        )) => {}
+                        Err(error) => tracing::error!("{worker} ends: {error}"),
+                    }
                 }
             };
             threads.push(
@@ -591,6 +629,7 @@ pub fn calibrate(
         jobs: Jobs::default(),
         restores: false,
         faults: Vec::new(),
+        pool: Vec::new(),
         attack: None,
         ..run.clone()
     };

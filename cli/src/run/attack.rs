@@ -121,7 +121,10 @@ impl Caught {
         let (located, accused): (Vec<Worker>, Vec<Worker>) =
             record.doubts.wrong.iter().partition(|worker| attackers.contains(worker));
         let answered = |worker: &&Worker| {
-            record.rounds.iter().any(|round| round.arrivals[worker.index()].is_some())
+            record
+                .rounds
+                .iter()
+                .any(|round| round.arrivals.get(worker.index()).is_some_and(Option::is_some))
         };
         let missed =
             attackers.iter().filter(answered).filter(|worker| !located.contains(worker)).count();

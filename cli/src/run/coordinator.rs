@@ -76,7 +76,7 @@ pub(crate) struct CoordinatorArgs {
     /// Number of workers; MIN..MAX where the run may be made by fewer than MAX
     #[arg(
         long, value_name = "N|MIN..MAX", required_unless_present = "resume",
-        conflicts_with = "resume", value_parser = seats
+        value_parser = seats
     )]
     workers: Option<Seats>,
     /// Scheme to train with; `codedgrad train --help` lists them
@@ -134,6 +134,7 @@ impl CoordinatorArgs {
             schemes: vec![RunScheme::parse(&scheme).or_input()?],
             seats,
             delays: self.delays.clone(),
+            pool: None,
             transport: TransportKind::Tcp,
             return_seconds: self.return_wait.unwrap_or(self.run.longest_wait()),
         };
@@ -236,7 +237,8 @@ fn session(
                 path.display()
             )));
         }
-        let changes = Changes { return_seconds: args.return_wait, ..args.run.changes() };
+        let changes =
+            Changes { return_seconds: args.return_wait, ..args.run.changes(args.workers)? };
         let address = args.port().address(Some(&folder))?;
         args.port().check(address)?;
         return Ok((Session::resume((plan, changes), folder, interrupted)?, address));

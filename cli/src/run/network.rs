@@ -94,7 +94,7 @@ pub(crate) fn listen(
 ) -> Result<TcpTransport, Failure> {
     let (first, state) = from;
     let job = Job {
-        plan: plan.clone(),
+        plan: plan.of_worker(),
         scheme: RunScheme::Fixed(run.scheme.clone()),
         tokens: batches.tokens().tokens.len(),
         digest: digest_of(batches.tokens()),

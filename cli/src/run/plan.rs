@@ -11,6 +11,7 @@ use crate::output::alert;
 use crate::pool::Bounds;
 use crate::port::ExchangeKind;
 use crate::steps::{late, stragglers};
+use crate::tools::pool_file;
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use codedgrad::codes::SchemeSpec;
@@ -19,6 +20,7 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::Worker;
 use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
 use codedgrad::schedulers::Reduce;
+use codedgrad::sim::PoolChange;
 use codedgrad::train::{AdamWConfig, Auto, RoundRecord};
 use codedgrad::transport::wire::framed_format;
 use codedgrad_trainer::{
@@ -47,8 +49,9 @@ fn give_up_after() -> u64 {
 const DIGEST: &str = "digest";
 /// Fields that it leaves out: what a resumed run may be told again, what has made the plan, and
 /// faults on purpose, which are taken out by hand once they have happened.
-const NOT_DIGESTED: [&str; 14] = [
+const NOT_DIGESTED: [&str; 15] = [
     "steps",
+    "workers",
     "max_wait_seconds",
     "return_seconds",
     "grace_seconds",
@@ -187,6 +190,9 @@ impl Source {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Timing {
     pub(crate) delays: Option<String>,
+    /// The file that says how many workers there are when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pool: Option<PathBuf>,
     pub(crate) clock: ClockKind,
     /// Uncoded compute time of a step: calibrated under a wall clock, given under a virtual one.
     pub(crate) step_seconds: f64,
@@ -334,6 +340,19 @@ impl Plan {
         Ok(digest_of(serde_json::from_str(&serde_json::to_string(self)?)?)?)
     }
 
+    /// The same as workers are told it: without what a resumed run may be told again, so that those
+    /// who wait for its coordinator know it again.
+    pub(crate) fn of_worker(&self) -> Self {
+        let workers = self.bounds().map_or(self.shape.workers, |_| 1);
+        Self {
+            steps: 0,
+            shape: Shape { workers, ..self.shape },
+            limits: Limits { mu: self.limits.mu, ..Limits::default() },
+            upkeep: Upkeep { checkpoint_every: 0, give_up_after: 0, audit_every: 0 },
+            ..self.clone()
+        }
+    }
+
     /// The plan with that, as it is written down.
     pub(crate) fn sealed(&self) -> anyhow::Result<Sealed<'_>> {
         Ok(Sealed { plan: self, digest: self.digest()? })
@@ -439,6 +458,7 @@ impl Plan {
         let alone = self.schemes.len() < 2 || self.fixed().count() < self.schemes.len();
         if alone
             || self.timing.clock == ClockKind::Virtual
+            || self.timing.pool.is_some()
             || self.sums.transport == TransportKind::Tcp
         {
             return None;
@@ -456,6 +476,32 @@ impl Plan {
     /// Delays for all its rounds, and how many those are.
     pub(crate) fn delay_rows(&self) -> Result<(Delays, usize), Failure> {
         Ok((self.delays()?, self.rounds() as usize))
+    }
+
+    /// The workers that come and are lost, if a pool says that.
+    fn changes(&self) -> Result<Vec<PoolChange>, Failure> {
+        let Some(path) = &self.timing.pool else { return Ok(Vec::new()) };
+        let pool = pool_file::read(path)?;
+        let (least, most) = (self.limits.min_workers.unwrap_or(1), self.shape.workers);
+        if pool.first() > 0 {
+            return Err(Failure::Input(anyhow!(
+                "{}: the first row is at {} s, where a run begins at 0",
+                path.display(),
+                pool.first() as f64 / 1e3
+            )));
+        }
+        if pool.least() < least || pool.most() > most {
+            return Err(Failure::Input(anyhow!(
+                "{}: {} to {} workers, where the run is made by {least} to {most}; say \
+                 --workers {}..{}",
+                path.display(),
+                pool.least(),
+                pool.most(),
+                pool.least().max(1),
+                pool.most().max(most)
+            )));
+        }
+        Ok(pool.changes(self.training.seed))
     }
 
     pub(crate) fn delays(&self) -> Result<Delays, Failure> {
@@ -531,6 +577,7 @@ impl Plan {
                 ReduceKind::Worker => Reduce::Worker,
             },
             faults: self.injected.faults()?,
+            pool: self.changes()?,
             attack: self.injected.attack(self.training.seed),
             lanes: self.training.lanes,
         })

@@ -3,17 +3,20 @@
 
 use super::plan::{Plan, Upkeep};
 use crate::failure::{Failure, OrInput};
+use crate::pool::Seats;
 use anyhow::anyhow;
 use codedgrad::run::Limits;
 
 /// The flags that a resumed run takes, for those who give it others.
-pub(crate) const CHANGEABLE: &str = "--steps, --max-wait, --grace, --min-workers, --settle, \
-     --checkpoint-every, --audit-every, --give-up-after, and for `coordinator` --return-wait";
+pub(crate) const CHANGEABLE: &str = "--steps, --workers (MIN..MAX), --max-wait, --grace, \
+     --min-workers, --settle, --checkpoint-every, --audit-every, --give-up-after, and for \
+     `coordinator` --return-wait";
 
 /// What the command line of a resumed run says; the rest is as the plan has it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Changes {
     pub(crate) steps: Option<u64>,
+    pub(crate) seats: Option<Seats>,
     pub(crate) max_wait_seconds: Option<f64>,
     pub(crate) return_seconds: Option<f64>,
     pub(crate) grace_seconds: Option<f64>,
@@ -33,6 +36,7 @@ impl Changes {
         let limits = plan.limits;
         let upkeep = plan.upkeep;
         plan.steps = self.steps.unwrap_or(plan.steps);
+        plan.shape.workers = self.seats.map_or(plan.shape.workers, |seats| seats.most as usize);
         plan.limits = Limits {
             max_wait_seconds: self.max_wait_seconds.unwrap_or(limits.max_wait_seconds),
             return_seconds: self.return_seconds.unwrap_or(limits.return_seconds),

@@ -322,9 +322,9 @@ pub(crate) struct RunArgs {
     pub(crate) force: bool,
     /// Go on with an interrupted run, or, with more --steps, with a finished one
     ///
-    /// --steps, --max-wait, --grace, --min-workers, --checkpoint-every, --audit-every and
-    /// --give-up-after (and --return-wait of a coordinator) may be given again and replace the
-    /// plan's; everything else is as it was.
+    /// --steps, --workers (another MIN..MAX), --max-wait, --grace, --min-workers, --settle,
+    /// --checkpoint-every, --audit-every and --give-up-after (and --return-wait of a coordinator)
+    /// may be given again and replace the plan's; everything else is as it was.
     #[arg(long, value_name = "DIR", conflicts_with_all = PLANNED, help_heading = "Run folder")]
     pub(crate) resume: Option<PathBuf>,
     /// Print summary.json to standard output, and nothing else there
@@ -357,6 +357,7 @@ pub(crate) struct Own {
     pub(crate) schemes: Vec<RunScheme>,
     pub(crate) seats: Seats,
     pub(crate) delays: Option<String>,
+    pub(crate) pool: Option<PathBuf>,
     pub(crate) transport: TransportKind,
     /// How long lost workers may take to come back.
     pub(crate) return_seconds: f64,
@@ -398,18 +399,23 @@ impl RunArgs {
     }
 
     /// What a resumed run is told again.
-    pub(crate) fn changes(&self) -> Changes {
-        Changes {
+    pub(crate) fn changes(&self, seats: Option<Seats>) -> Result<Changes, Failure> {
+        let min_workers = match seats {
+            Some(seats) => self.pool.of(seats)?.min_workers,
+            None => self.pool.min_workers.map(|workers| workers as usize),
+        };
+        Ok(Changes {
             steps: self.steps,
+            seats,
             max_wait_seconds: self.max_wait,
             return_seconds: None,
             grace_seconds: self.grace,
-            min_workers: self.pool.min_workers.map(|workers| workers as usize),
+            min_workers,
             settle_seconds: self.pool.settle,
             checkpoint_every: self.checkpoint_every,
             audit_every: self.audit_every,
             give_up_after: self.give_up_after,
-        }
+        })
     }
 
     /// What the command line asks for; the vocabulary is that of the text.
@@ -444,7 +450,7 @@ impl RunArgs {
                 tokenizer: absolute(self.tokenizer.as_ref())?,
                 init: absolute(self.init.as_ref())?,
             },
-            timing: Timing { delays: own.delays, clock: self.clock, step_seconds },
+            timing: Timing { delays: own.delays, pool: own.pool, clock: self.clock, step_seconds },
             shape: Shape {
                 workers,
                 units: self.micro_batches.unwrap_or(2 * own.seats.most),
@@ -533,7 +539,7 @@ impl RunArgs {
     }
 }
 
-fn absolute(path: Option<&PathBuf>) -> Result<Option<PathBuf>, Failure> {
+pub(super) fn absolute(path: Option<&PathBuf>) -> Result<Option<PathBuf>, Failure> {
     path.map(std::path::absolute).transpose().or_input()
 }
 

@@ -193,6 +193,10 @@ impl Session {
         let made = |(run, lines): (usize, &Vec<Line>)| {
             (lines.len() as u64, self.states.contains_key(&run))
         };
+        if let Some(seats) = changes.seats {
+            let records = self.lines.iter().flatten().map(|line| &line.record);
+            seats.again(self.plan.shape.workers, records)?;
+        }
         resume::check_steps(&self.plan, plan.steps, self.lines.iter().enumerate().map(made))?;
         self.specs = plan.specs()?;
         if plan.steps > self.plan.steps {

@@ -3,7 +3,7 @@
 use super::network::CHILD_PATIENCE;
 use super::plan::{self, Plan, Training, TransportKind};
 use super::report::Summary;
-use super::run_args::{Own, RunArgs};
+use super::run_args::{Own, RunArgs, absolute};
 use super::session::Session;
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::families::{self, RunScheme};
@@ -12,10 +12,11 @@ use crate::layout::help;
 use crate::output::{Output, say};
 use crate::pool::{Seats, seats};
 use crate::signals::Asked;
-use crate::tools::doctor;
+use crate::tools::{doctor, pool_file};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::train::AUTO;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,17 +48,25 @@ pub(crate) struct TrainArgs {
     #[arg(long, conflicts_with = "resume", value_name = "TEXT", requires = "scheme")]
     compare: Vec<String>,
     /// Number of workers; MIN..MAX where the run may be made by fewer than MAX
-    #[arg(
-        long, value_name = "N|MIN..MAX", conflicts_with = "resume", default_value = "8",
-        value_parser = seats
-    )]
-    workers: Seats,
+    /// [default: 8, or as --pool has them; a resumed run may be given another MIN..MAX]
+    #[arg(long, value_name = "N|MIN..MAX", value_parser = seats)]
+    workers: Option<Seats>,
     /// Injected stragglers: a preset or a CSV file
     #[arg(long, conflicts_with = "resume", value_name = "PRESET|FILE", default_value = "hotspot")]
     delays: String,
     /// Inject no delays
     #[arg(long, conflicts_with_all = ["resume", "delays"])]
     no_stragglers: bool,
+    /// Workers that come and are lost, from a CSV file as `simulate --pool` takes it
+    ///
+    /// A row says how many workers there are from then on, by the run's clock; who is lost is drawn
+    /// with --seed. A thread that is lost is ended without notice; one that comes takes over a
+    /// state.
+    #[arg(
+        long, value_name = "FILE", conflicts_with_all = ["resume", "transport"],
+        hide_short_help = true
+    )]
+    pool: Option<PathBuf>,
     /// Worker threads of this process, or worker processes that it starts and talks to over TCP
     #[arg(long, value_enum, default_value_t = TransportKind::Local, conflicts_with = "resume")]
     transport: TransportKind,
@@ -66,6 +75,19 @@ pub(crate) struct TrainArgs {
 }
 
 impl TrainArgs {
+    /// How many workers the run has, as it is told or as its pool has them.
+    fn seats(&self) -> Result<Seats, Failure> {
+        match (self.workers, &self.pool) {
+            (Some(seats), _) => Ok(seats),
+            (None, None) => Ok(WORKERS),
+            (None, Some(path)) => {
+                let pool = pool_file::read(path)?;
+                let least = u32::try_from(pool.least()).unwrap_or(u32::MAX);
+                Ok(Seats::between(least.max(1), pool.most() as u32))
+            }
+        }
+    }
+
     /// What the command line asks for; the vocabulary is that of the text.
     fn plan(&self, vocabulary: usize) -> Result<Plan, Failure> {
         if self.transport == TransportKind::Local
@@ -76,11 +98,11 @@ impl TrainArgs {
                  memory"
             )));
         }
-        if self.scheme.is_none() && self.workers.most < 2 {
+        let seats = self.seats()?;
+        if self.scheme.is_none() && seats.most < 2 {
             return Err(Failure::Input(anyhow!(
-                "--workers {}: without --scheme, groups:s=1 is compared, which needs 2 or more; \
-                 --scheme uncoded trains with one",
-                self.workers
+                "--workers {seats}: without --scheme, groups:s=1 is compared, which needs 2 or \
+                 more; --scheme uncoded trains with one"
             )));
         }
         let several = |text: &&String| {
@@ -101,8 +123,9 @@ impl TrainArgs {
         let schemes = texts.into_iter().map(RunScheme::parse);
         let own = Own {
             schemes: schemes.collect::<Result<_, _>>().or_input()?,
-            seats: self.workers,
+            seats,
             delays: (!self.no_stragglers).then(|| self.delays.clone()),
+            pool: absolute(self.pool.as_ref())?,
             transport: self.transport,
             return_seconds: if self.transport == TransportKind::Local {
                 0.0
@@ -114,14 +137,14 @@ impl TrainArgs {
         plan.turns = plan.possible_turns(self.run.step_seconds.is_none());
         let Training { compute, peak_tflops, .. } = &mut plan.training;
         let devices = compute.processor.devices().or_input()?;
-        let devices = devices.min(self.workers.most as usize * compute.devices_per_worker);
+        let devices = devices.min(seats.most as usize * compute.devices_per_worker);
         *peak_tflops = peak_tflops.or_else(|| Some(devices as f64 * compute.peak_tflops()?));
         Ok(plan)
     }
 }
 
-/// Exit status of a run that was to be ended before its last step.
-const ENDED: u8 = 143;
+/// The workers of a run that is not told how many.
+const WORKERS: Seats = Seats::all(8);
 
 /// Set by the first Ctrl-C or SIGTERM; the second one ends the process at once.
 pub(crate) fn interruption(asked: &Asked) -> Arc<AtomicBool> {
@@ -143,12 +166,7 @@ pub(crate) fn ended(summary: &Summary, asked: &Asked) -> Result<(), Failure> {
     if !summary.interrupted {
         return Ok(());
     }
-    // Where nobody has asked by a signal a worker has, by a message: as good as SIGTERM.
-    let status = match asked.status() {
-        0 => ENDED,
-        status => status,
-    };
-    Err(Failure::Said(status))
+    Err(Failure::Said(asked.ended()))
 }
 
 pub(crate) fn run(args: &TrainArgs, output: &mut Output<'_>) -> Result<(), Failure> {
@@ -159,7 +177,7 @@ pub(crate) fn run(args: &TrainArgs, output: &mut Output<'_>) -> Result<(), Failu
             let folder = RunFolder::open(PLAN, path)?;
             let plan = Plan::read(&folder.plan())?;
             plan.training.compute.processor.devices().or_input()?;
-            Session::resume((plan, args.run.changes()), folder, interrupted)?
+            Session::resume((plan, args.run.changes(args.workers)?), folder, interrupted)?
         }
         None => {
             let tokens = plan::tokens(args.run.corpus.as_deref(), args.run.tokenizer.as_deref())?;

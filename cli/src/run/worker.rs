@@ -6,7 +6,7 @@ use super::plan;
 use crate::failure::{Failure, OrInput};
 use crate::layout::help;
 use crate::output::{alert, say};
-use crate::pool::{NOTICE, NOTICE_SECONDS};
+use crate::pool::notice;
 use crate::port::patience;
 use crate::signals::Asked;
 use crate::units::seconds;
@@ -123,17 +123,6 @@ impl WorkerArgs {
         })
     }
 
-    /// With how much notice it leaves, in seconds.
-    fn notice(&self) -> Result<f64, Failure> {
-        let of_environment = || env::var(NOTICE).ok().map(|text| seconds(&text));
-        match self.notice {
-            Some(notice) => Ok(notice),
-            None => of_environment()
-                .unwrap_or(Ok(NOTICE_SECONDS))
-                .map_err(|why| Failure::Input(anyhow!("{NOTICE}: {why}"))),
-        }
-    }
-
     fn join(&self, environment: Environment) -> Result<Join, Failure> {
         let worker = self.worker.or(environment.worker);
         let identity = self.identity.clone().unwrap_or_else(|| match worker {
@@ -164,7 +153,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let environment = environment()?;
     let size = environment.workers;
     let join = args.join(environment)?;
-    let leaver = Leaver::watch(Asked::catch(false)?, patience(args.notice()?));
+    let leaver = Leaver::watch(Asked::catch(false)?, notice(args.notice)?);
     let (link, welcome) = joined(join)?;
     leaver.joined(link.closer());
     let Worker(number) = welcome.worker;

@@ -13,7 +13,7 @@ pub(crate) mod mesh;
 #[cfg(feature = "pages")]
 pub(crate) mod pages;
 pub(crate) mod planner;
-mod pool_file;
+pub(crate) mod pool_file;
 mod ranks;
 mod recorded;
 mod replay;

@@ -42,8 +42,7 @@ fn io_threads() -> RangeInclusive<u64> {
 }
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 16] = [
-    "workers",
+const PLANNED: [&str; 15] = [
     "scheme",
     "join_wait",
     "return_wait",
@@ -268,7 +267,7 @@ pub(crate) struct ServeArgs {
     /// did]
     #[arg(long, value_name = "ADDR", help_heading = "Connections")]
     listen: Option<String>,
-    /// Number of workers
+    /// Number of workers; a resumed run may be given another MIN..MAX
     #[arg(
         long, value_name = "N|MIN..MAX", required_unless_present = "resume", value_parser = seats
     )]
@@ -472,8 +471,16 @@ impl ServeArgs {
         if plan.over {
             return Err(Failure::Input(anyhow!("the run in {} is over", path.display())));
         }
+        let recorded = follow::recorded(&folder)?;
+        if let Some(seats) = self.workers {
+            seats.again(plan.workers, recorded.iter())?;
+            plan.workers = seats.most as usize;
+            plan.pool.min_workers =
+                self.options.pool.of(seats)?.min_workers.or(plan.pool.min_workers);
+            plan.check()?;
+        }
         // Before the first step it is only what one worker said, who need not have been right.
-        if follow::recorded(&folder)?.is_empty() {
+        if recorded.is_empty() {
             plan.facts = None;
         }
         let address = self.port().address(Some(&folder))?;
@@ -532,7 +539,8 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output<'_>) -> Result<(), Failu
             shown.and(Err(Failure::Said(1)))
         }
         Outcome::Finished => shown,
-        Outcome::Stopped | Outcome::Failed => Err(Failure::Said(asked.status())),
+        Outcome::Stopped => Err(Failure::Said(asked.ended())),
+        Outcome::Failed => Err(Failure::Said(asked.status())),
     }
 }
 
@@ -587,6 +595,10 @@ fn carry_out(
         }
     });
     let outcome = match &ended {
+        Ok(Some(train::Outcome::Left)) if follower.preempted() => {
+            say!("all workers were told to leave: the run is not made to its end");
+            Outcome::Stopped
+        }
         // What has ended it was no signal: a worker, which is as good as the last step.
         Ok(_) if asked.status() == 0 => Outcome::Finished,
         Ok(Some(train::Outcome::Finished)) => Outcome::Finished,
@@ -635,7 +647,17 @@ mod tests {
     #[test]
     fn a_resumed_run_takes_the_other_flags_from_its_plan() {
         let command = ServeArgs::augment_args(Command::new("serve"));
-        let anew = ["listen", "keys", "token", "metrics", "io_threads", "resume", "json", "events"];
+        let anew = [
+            "listen",
+            "workers",
+            "keys",
+            "token",
+            "metrics",
+            "io_threads",
+            "resume",
+            "json",
+            "events",
+        ];
         assert_eq!(flags(&command, &anew), PLANNED.map(String::from).into());
     }
 

@@ -846,7 +846,7 @@ fn bad_input_is_refused_before_anything_is_made() {
     refused(
         folder.path(),
         &["train", "--out", "taken", "--clock", "virtual"],
-        &["holds another run", "--force"],
+        &["holds a run already", "--force"],
     );
     assert_eq!(fs::read(path("taken/run.jsonl")).unwrap(), record, "the other run is as it was");
     json(&train(

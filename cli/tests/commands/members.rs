@@ -167,6 +167,87 @@ fn half_of_the_workers_make_the_same_bits() {
     }
 }
 
+/// A run that is gone on with may be given other seats, in each of its forms.
+#[test]
+fn a_resumed_run_takes_other_numbers_of_workers() {
+    let folder = tempfile::tempdir().unwrap();
+    let train = |arguments: &str| {
+        let ended = Command::new(env!("CARGO_BIN_EXE_codedgrad"))
+            .arg("train")
+            .args(arguments.split_whitespace())
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+    };
+    let begun = train(
+        "--scheme uncoded --workers 2..4 --micro-batches 8 --steps 4 --no-stragglers \
+         --clock virtual --layers 1 --heads 1 --width 8 --context 8 --out run",
+    );
+    assert_eq!(begun.0, Some(0), "{}", begun.1);
+    let resume = |more: &str| train(&format!("--resume run {more}"));
+    for (more, why) in [
+        ("--workers 2..3", "--workers 2..3: worker 3 has taken part: MAX is 4 or more"),
+        ("--workers 6", "the run has 4 workers; say MIN..6, such as --workers 4..6"),
+    ] {
+        let (status, said) = resume(more);
+        assert_eq!(status, Some(2), "{said}");
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(why), "{said}");
+    }
+    let gone_on = resume("--workers 3..6 --steps 8");
+    assert_eq!(gone_on.0, Some(0), "{}", gone_on.1);
+    let record = lines(&folder.path().join("run/run.jsonl"));
+    let members = |line: &String| {
+        serde_json::from_str::<Value>(line).unwrap()["plan"]["members"].as_array().map(Vec::len)
+    };
+    let members: Vec<Option<usize>> = record.iter().map(members).collect();
+    assert_eq!(members[4..], [Some(6), None, None, None], "{members:?}");
+    let whole = |line: &String| {
+        let coverage = serde_json::from_str::<Value>(line).unwrap()["coverage"].as_f64();
+        (coverage.unwrap() - 1.0).abs() < 1e-9
+    };
+    assert!(record.len() == 8 && record.iter().all(whole));
+    let doctor = Command::new(env!("CARGO_BIN_EXE_codedgrad"))
+        .args(["doctor", "run"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(doctor.status.success(), "{}", String::from_utf8_lossy(&doctor.stderr));
+}
+
+/// Workers that wait for the coordinator stay, and let those in that have the new seats.
+#[test]
+fn a_coordinator_that_goes_on_has_seats_for_others() {
+    let mut run = Run::start_in_real_time(&[
+        "--scheme",
+        "groups:s=1",
+        "--workers",
+        "2..3",
+        "--steps",
+        "100000",
+        "--settle",
+        "0",
+    ]);
+    let mut workers = run.workers(3, &[]);
+    run.wait_for_steps(20);
+    run.coordinator.signal("-KILL");
+    run.coordinator.ends();
+    let resumed = ["coordinator", "--resume", "run", "--json", "--workers", "2..5"];
+    run.coordinator = Kept::start(run.folder.path(), "coordinator-again", &resumed);
+    workers.extend([3, 4].map(|number| run.worker(number, &[])));
+    is_planned(&run, "planned for all 5 workers under groups:s=1");
+    let before = lines(&run.record()).len();
+    run.wait_for_steps(before + 10);
+    workers[0].signal("-TERM");
+    assert_eq!(workers[0].ends(), Some(0), "{}", workers[0].said());
+    is_planned(&run, "planned for 4 of 5 workers (1-4) under groups:s=1");
+    run.coordinator.signal("-TERM");
+    assert_eq!(run.coordinator.ends(), Some(143), "{}", run.coordinator.said());
+    let said = workers.iter().map(Kept::said).collect::<String>();
+    assert!(!said.contains("is not who it says"), "{said}");
+}
+
 /// With no return to wait for a second loss would stop an uncoded run for `--return-wait`.
 #[test]
 fn what_does_not_fit_those_that_are_left_is_said() {

@@ -1,7 +1,7 @@
-//! `codedgrad simulate --pool`: workers that come and go.
+//! `codedgrad simulate --pool` and `train --pool`: workers that come and go.
 
 use crate::program::{codedgrad, json, refused, text};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
@@ -100,4 +100,84 @@ fn what_is_not_for_a_pool_is_refused() {
     refused("uncoded --work 8", &["--pool <FILE>"]);
     refused("uncoded --delays iid --jobs 4 --restart 3", &["cannot be used with", "--restart"]);
     refused("uncoded --jobs 4", &["--delays <PRESET|FILE>"]);
+}
+
+/// How long a run is, and in how many units a batch is cut.
+const LONG: [&str; 4] = ["--steps", "300", "--micro-batches", "24"];
+const SHORT: [&str; 4] = ["--steps", "60", "--micro-batches", "16"];
+
+/// The lines of a run of a small model by a pool, or by eight workers, on modelled time; and what
+/// it comes to.
+fn trained(folder: &Path, scheme: &str, size: [&str; 4], pool: Option<&str>) -> (String, Value) {
+    let arguments = format!(
+        "train --scheme {scheme} --clock virtual --no-stragglers \
+         --step-seconds 1 --layers 1 --heads 1 --width 8 --context 8 --audit-every 1000 --settle 0 \
+         --json --out run --force"
+    );
+    let mut arguments: Vec<&str> = arguments.split_whitespace().chain(size).collect();
+    if let Some(pool) = pool {
+        fs::write(folder.join("pool.csv"), pool).unwrap();
+        arguments.extend(["--pool", "pool.csv"]);
+    }
+    let summary = json(&codedgrad(folder, &arguments));
+    (fs::read_to_string(folder.join("run/run.jsonl")).unwrap(), summary)
+}
+
+/// What each step of a run has of a field.
+fn each(record: &str, field: &str) -> Vec<Value> {
+    let of_line = |line| serde_json::from_str::<Value>(line).unwrap()[field].clone();
+    record.lines().map(of_line).collect()
+}
+
+#[test]
+fn a_run_by_a_pool_learns_what_a_fixed_one_does() {
+    let pool = Some("seconds,workers\n0,8\n40,12\n120,11\n200,9\n");
+    let folder = tempfile::tempdir().unwrap();
+    for scheme in ["uncoded", "groups:s=1", "queue:m=2"] {
+        let (record, summary) = trained(folder.path(), scheme, LONG, pool);
+        let again = trained(folder.path(), scheme, LONG, pool).0;
+        assert!(record == again, "{scheme}: another record on modelled time");
+        let run = &summary["runs"][0];
+        assert_eq!((&run["samples_lost"], &run["pool"]["lost"]), (&json!(0), &json!(3)));
+        assert_eq!(run["pool"]["joined"], 4, "{scheme}");
+        let fixed = trained(folder.path(), scheme, LONG, None).0;
+        let (found, expected) = (each(&record, "loss"), each(&fixed, "loss"));
+        assert_eq!((found.len(), expected.len()), (300, 300));
+        for (found, expected) in found.iter().zip(&expected) {
+            let apart = (found.as_f64().unwrap() - expected.as_f64().unwrap()).abs();
+            assert!(apart < 1e-5, "{scheme}: {found} and {expected}");
+        }
+    }
+}
+
+#[test]
+fn where_shares_are_halves_of_others_a_pool_makes_the_same_bits() {
+    let pool = Some("seconds,workers\n0,8\n20,4\n90,8\n");
+    let folder = tempfile::tempdir().unwrap();
+    for scheme in ["uncoded", "groups:s=1", "queue:m=2"] {
+        let fixed = trained(folder.path(), scheme, SHORT, None).0;
+        let (record, summary) = trained(folder.path(), scheme, SHORT, pool);
+        assert_eq!(each(&record, "digest"), each(&fixed, "digest"), "{scheme}");
+        if scheme == "uncoded" {
+            let replay = "simulate uncoded --pool pool.csv --work 8 --sync 0 --seconds 96 --json";
+            let replayed = json(&codedgrad(folder.path(), &replay.split(' ').collect::<Vec<_>>()));
+            assert_eq!(summary["runs"][0]["pool"]["plans"], replayed["plans"]);
+        }
+    }
+}
+
+#[test]
+fn a_pool_that_no_run_can_have_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused_pool = |rows: &str, more: &str, why: &str| {
+        fs::write(folder.path().join("pool.csv"), format!("seconds,workers\n{rows}")).unwrap();
+        let arguments = format!("train --pool pool.csv {more}");
+        refused(folder.path(), &arguments.split_whitespace().collect::<Vec<_>>(), &[why]);
+    };
+    refused_pool("5,2\n", "", "the first row is at 5 s");
+    refused_pool("0,4\n9,0\n", "", "0 to 4 workers");
+    refused_pool("0,4\n9,2\n", "--workers 3..4", "say --workers 2..4");
+    refused_pool("0,4\n9,6\n", "--workers 4", "4 to 6 workers");
+    refused_pool("0,4\n0,6\n", "", "line 3, column 1");
+    refused_pool("0,4\n", "--transport tcp", "cannot be used with");
 }

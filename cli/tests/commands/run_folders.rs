@@ -357,7 +357,7 @@ fn a_run_under_way_is_left_alone() {
     let who = format!("in use by process {}", owner.child.id());
     refused(home.path(), &["train", "--resume", "run"], &[&who, "run is"]);
     refused(home.path(), &[&begin[..], &["--force"]].concat(), &[&who]);
-    refused(home.path(), &begin, &["holds another run"]);
+    refused(home.path(), &begin, &["holds a run already"]);
     let seen = steps(&record).len();
     owner.has_steps(&record, seen + 10);
     assert_eq!(owner.ends_by("-KILL"), None);

@@ -68,7 +68,7 @@ fn a_port_and_a_folder_have_one_user() {
     let run = [("STEPS", "100000"), ("PAUSE_MS", "20")];
     let launched = Launched::start_in(folder.path(), "first", "-n 2 --out run", &run);
     launched.waits_for_steps(2);
-    refused(folder.path(), "-n 2 --out run", &["true"], &["run holds another run", "--force"]);
+    refused(folder.path(), "-n 2 --out run", &["true"], &["run holds a run already", "--force"]);
     refused(folder.path(), "-n 2 --out run --force", &["true"], &["in use by process"]);
     assert!(launched.steps().len() >= 2, "the first goes on");
 }

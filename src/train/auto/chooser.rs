@@ -200,7 +200,9 @@ impl Chooser {
             return self.changes(seen.using());
         }
         self.now.predicted = seen.predicted;
-        if self.all <= WARM_UP || seen.disturbed {
+        // Before it was resumed the run may have had other seats.
+        let of_other_seats = !seen.rows.is_empty() && seen.in_time.len() != self.workers;
+        if self.all <= WARM_UP || seen.disturbed || of_other_seats {
             return;
         }
         self.steps += 1;

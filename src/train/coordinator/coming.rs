@@ -1,5 +1,6 @@
 //! Workers that are there when a run begins, and those that are lost and come back.
 
+use super::super::run_clock::Change;
 use super::{Coordinator, Observer, RunError};
 use crate::ids::{Step, Worker};
 use crate::schedulers::Input;
@@ -45,12 +46,36 @@ impl<T: Transport> Coordinator<T> {
             };
             self.inbox.add([input]);
         }
+        for worker in self.run_clock.absent().collect::<Vec<_>>() {
+            self.journal.absent.insert(worker);
+            let input = self.gone(worker);
+            self.inbox.add([input]);
+        }
         self.inbox.begin();
         Ok(())
     }
 
+    /// A worker comes, or is lost, because a pool has it so.
+    pub(super) fn changed_by_pool(
+        &mut self,
+        change: Change,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Input {
+        let (worker, notice) = match change {
+            Change::Comes(worker) => (worker, Notice::Joined { next: None }),
+            Change::Lost(worker) => {
+                let notice = Notice::Lost { reason: "the pool has taken it away".into() };
+                self.account(worker, &notice, self.run_clock.now());
+                self.replicas.lost(worker);
+                (worker, notice)
+            }
+        };
+        self.input(worker, notice, false, observer)
+    }
+
     /// A worker is lost, whether that is told of or not.
     pub(super) fn gone(&mut self, worker: Worker) -> Input {
+        self.watchdog.lost(worker);
         self.transport.forget(Unneeded::Worker(worker));
         self.results.lost(worker);
         let kept = self.folding.iter().all(|(step, folding)| {

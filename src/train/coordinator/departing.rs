@@ -14,6 +14,7 @@ impl<T: Transport> Coordinator<T> {
         observer: &mut dyn Observer<T::Vector>,
     ) -> Input {
         if !self.engine.is_leaving(worker) && !self.engine.is_lost(worker) {
+            self.watchdog.leaves(worker, self.run_clock.now() + seconds);
             self.tell(Happening::Leaving { worker, seconds }, observer);
         }
         Input::Leaving { worker }

@@ -364,6 +364,8 @@ pub(super) struct Journal {
     pub(super) step: Step,
     /// The round that was opened last.
     pub(super) round: Round,
+    /// Who saves what is decided, for all.
+    pub(super) saver: Option<Worker>,
     /// The rounds that closed since the last commit.
     rounds: Vec<RoundRecord>,
     /// Workers that have changed what they had announced, heard since the last commit, too late for
@@ -381,6 +383,7 @@ impl Journal {
         Self {
             step: first,
             round: Round(0),
+            saver: None,
             rounds: Vec::new(),
             changed: BTreeSet::new(),
             absent: BTreeSet::new(),

@@ -21,6 +21,10 @@ const OVERDUE_TIMES: f64 = 3.0;
 /// A trainer hangs that drops nothing for so many seconds, and so many times a usual answer.
 const HANGS_SECONDS: f64 = 60.0;
 const HANGS_TIMES: f64 = 20.0;
+const HANGS: &str = "its trainer hangs: it does not drop what nobody wants";
+/// A worker that leaves ends by itself with its notice; it is given up so many seconds after it.
+const OVER_NOTICE: f64 = 5.0;
+const STAYS: &str = "it has not ended though its notice is over";
 
 /// The middle of some numbers, the greater one of two.
 pub(in crate::train) fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
@@ -105,6 +109,8 @@ pub(super) struct Watchdog {
     stuck: Option<f64>,
     /// Since when workers are to drop what they compute, and have said nothing.
     leaving: Vec<Option<f64>>,
+    /// When the notice is over that each worker has given.
+    notices: Vec<Option<f64>>,
     /// The least time after which a trainer hangs.
     hangs_seconds: f64,
 }
@@ -117,6 +123,7 @@ impl Watchdog {
             answers: VecDeque::new(),
             stuck: None,
             leaving: vec![None; workers],
+            notices: vec![None; workers],
             hangs_seconds: HANGS_SECONDS,
         }
     }
@@ -129,6 +136,16 @@ impl Watchdog {
     /// A worker has said what became of its tasks, or is lost.
     pub(super) fn heard(&mut self, worker: Worker) {
         self.leaving[worker.index()] = None;
+    }
+
+    /// A worker leaves, and ends by itself by then.
+    pub(super) fn leaves(&mut self, worker: Worker, by: f64) {
+        self.notices[worker.index()].get_or_insert(by);
+    }
+
+    /// A worker is lost, or has left.
+    pub(super) fn lost(&mut self, worker: Worker) {
+        self.notices[worker.index()] = None;
     }
 
     /// A round is closed.
@@ -161,13 +178,16 @@ impl Watchdog {
         OVERDUE_SECONDS.max(OVERDUE_TIMES * usual)
     }
 
-    /// A worker whose trainer hangs.
-    fn hanging(&self, now: f64) -> Option<Worker> {
+    /// A worker that is to be given up, and why: its trainer hangs, or it has not ended with its
+    /// notice.
+    fn hanging(&self, now: f64) -> Option<(Worker, &'static str)> {
         let usual = median(self.answers.iter().copied()).unwrap_or(0.0);
         let limit = self.hangs_seconds.max(HANGS_TIMES * usual);
         let hangs = |since: &Option<f64>| since.is_some_and(|since| now - since > limit);
-        let worker = self.leaving.iter().position(hangs)?;
-        Worker::all(self.leaving.len()).nth(worker)
+        let over = |by: &Option<f64>| by.is_some_and(|by| now - by > OVER_NOTICE);
+        let first = |found: Option<usize>| Worker::all(self.leaving.len()).nth(found?);
+        let hanging = first(self.leaving.iter().position(hangs)).map(|worker| (worker, HANGS));
+        hanging.or_else(|| Some((first(self.notices.iter().position(over))?, STAYS)))
     }
 }
 
@@ -218,8 +238,8 @@ impl<T: Transport> Coordinator<T> {
         if now < self.watchdog.tell_at || self.run_clock.is_virtual() {
             return None;
         }
-        if let Some(worker) = self.watchdog.hanging(now) {
-            let reason = "its trainer hangs: it does not drop what nobody wants".to_owned();
+        if let Some((worker, why)) = self.watchdog.hanging(now) {
+            let reason = why.to_owned();
             let dismissal = Dismissal::GivenUp { reason: reason.clone() };
             self.transport.send(worker, Order::Dismiss(dismissal));
             return Some((worker, Notice::Lost { reason }));
@@ -309,8 +329,20 @@ mod tests {
         watchdog.abandoned(Worker(2), 100.0);
         watchdog.abandoned(Worker(2), 150.0);
         assert_eq!(watchdog.hanging(179.0), None, "20 usual answers of 4 s");
-        assert_eq!(watchdog.hanging(181.0), Some(Worker(2)));
+        assert_eq!(watchdog.hanging(181.0), Some((Worker(2), HANGS)));
         watchdog.heard(Worker(2));
+        assert_eq!(watchdog.hanging(1e9), None);
+    }
+
+    #[test]
+    fn a_worker_that_stays_beyond_its_notice_is_given_up() {
+        let mut watchdog = Watchdog::new(2);
+        watchdog.leaves(Worker(1), 20.0);
+        watchdog.leaves(Worker(1), 90.0);
+        watchdog.heard(Worker(1));
+        assert_eq!(watchdog.hanging(20.0 + OVER_NOTICE), None);
+        assert_eq!(watchdog.hanging(20.1 + OVER_NOTICE), Some((Worker(1), STAYS)));
+        watchdog.lost(Worker(1));
         assert_eq!(watchdog.hanging(1e9), None);
     }
 }

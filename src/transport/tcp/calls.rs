@@ -11,6 +11,7 @@ use crate::transport::RunFacts;
 use crate::transport::wire::{self, Across, CONTROL_BYTES_MAX, FromWorker, Offer, ToWorker};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -147,12 +148,13 @@ async fn hello(
 pub(super) async fn answer(
     listener: Box<dyn Listener>,
     door: Arc<Door>,
-    (run, workers): (u64, usize),
+    (run, seats): (u64, Arc<AtomicUsize>),
     streams: mpsc::UnboundedSender<(u32, u32, Option<Stream>)>,
 ) {
     loop {
         let (stream, from, pass) = door.next(&*listener).await;
         let (door, streams) = (Arc::clone(&door), streams.clone());
+        let workers = seats.load(Ordering::Relaxed);
         // A caller that says nothing must not keep the others waiting.
         tokio::spawn(async move {
             let met = door.meet(stream, &pass).await;

@@ -281,6 +281,14 @@ impl WorkerNode {
                 if self.trainer.is_stopping() {
                     return false;
                 }
+                if self.uplink.is_to_wait() {
+                    let let_in = self.call_again().await;
+                    tracing::warn!(
+                        "{}",
+                        if let_in { "in the run again" } else { "the run is over" }
+                    );
+                    return let_in;
+                }
                 tracing::warn!("the coordinator is lost: {reason}");
                 return self.call_again().await;
             }
@@ -487,7 +495,8 @@ impl WorkerNode {
             ToWorker::Stop { why } => self.trainer.stop(self.uplink.name_of(0), why.into()),
             ToWorker::Replaced {} => return self.leave(Dismissal::Replaced),
             // It hangs up next, and is called again.
-            ToWorker::Refused { again: true, wait, .. } => {
+            ToWorker::Refused { again: true, wait, reason } => {
+                tracing::warn!("out of the run: {reason}; it is asked for every {wait} s");
                 self.uplink.waits(Duration::from_secs(wait.into()));
             }
             ToWorker::Refused { reason, .. } => return self.leave(Dismissal::Refused { reason }),

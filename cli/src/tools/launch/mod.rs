@@ -20,7 +20,7 @@ use crate::itself::Itself;
 use crate::layout::help;
 use crate::limits::WORKERS;
 use crate::output::{self, say};
-use crate::pool::{NOTICE_SECONDS, Seats, seats};
+use crate::pool::{Seats, notice, seats};
 use crate::port::{TOKEN, patience};
 use crate::units::{count, seconds};
 use anyhow::{Context, anyhow};
@@ -115,11 +115,12 @@ pub(crate) struct LaunchArgs {
     kill_after: f64,
     /// How long workers may take to leave when they are told to end by SIGTERM, which is then
     /// waited for 5 s longer; 0 for not at all. They find it as CODEDGRAD_NOTICE
+    /// [default: $CODEDGRAD_NOTICE, or 20]
     #[arg(
-        long, value_name = "SECONDS", default_value_t = NOTICE_SECONDS, value_parser = seconds,
+        long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true,
         help_heading = "Time and limits", hide_short_help = true
     )]
-    notice: f64,
+    notice: Option<f64>,
     /// How many hosts the workers are spread over; this command runs on each
     #[arg(
         long, value_name = "M", default_value_t = 1, requires = "node",
@@ -242,7 +243,7 @@ impl LaunchArgs {
             io_threads: self.options.io_threads(),
             restarts: self.restarts,
             grace: patience(self.kill_after),
-            notice: patience(self.notice),
+            notice: notice(self.notice)?,
             quiet: output::is_quiet(),
         };
         if let (Some(address), Some(keys)) = (job.join.filter(|_| node > 0), &job.keys) {

@@ -11,6 +11,7 @@ use super::screen::Screen;
 use crate::clock::now;
 use crate::failure::Failure;
 use crate::folder::COORDINATOR_LOG;
+use crate::signals::ENDED;
 use crate::supervise::End;
 use crate::tools::serve::SAME_ORDER;
 use crate::tools::serve::events::{Event, Outcome};
@@ -188,8 +189,8 @@ impl<'a> Watch<'a> {
         }
         match outcome {
             Outcome::Finished => self.let_end(0, connected),
-            // Somebody has asked the coordinator alone to end.
-            Outcome::Stopped => self.let_end(1, connected),
+            // Somebody has asked the coordinator alone to end, or all of the workers.
+            Outcome::Stopped => self.let_end(ENDED, connected),
             // Its exit status says how.
             Outcome::Failed => {}
         }

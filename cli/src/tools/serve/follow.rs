@@ -401,6 +401,11 @@ impl<'a> Follower<'a> {
         Ok(Flow::Continue)
     }
 
+    /// Whether the last worker to leave was told to.
+    pub(super) fn preempted(&self) -> bool {
+        self.of_workers.preempted
+    }
+
     /// Writes down what has come of it, and shows that.
     pub(super) fn ends(mut self, outcome: Outcome) -> Result<Summary, Failure> {
         self.bar.finish();
@@ -408,6 +413,9 @@ impl<'a> Follower<'a> {
             let how = match (outcome, self.ended_by) {
                 (Outcome::Finished, Some(by)) => format!("ended by {by}"),
                 (Outcome::Finished, None) => "finished".into(),
+                (Outcome::Stopped, _) if self.of_workers.preempted => {
+                    "all workers were told to leave".into()
+                }
                 (Outcome::Stopped, _) => "stopped by a signal".into(),
                 (Outcome::Failed, _) => "failed".into(),
             };

@@ -46,7 +46,7 @@ impl WorkerNode {
             {
                 let (pipe, queues) = Pipe::new();
                 self.uplink.replace(pipe);
-                self.dialer.let_in(welcome.epoch);
+                self.dialer.let_in(&welcome);
                 tokio::spawn(self.dialer.carry(stream, queues, self.uplink.name()));
                 self.welcome = welcome;
                 for (step, digest) in self.trainer.say_again() {

@@ -10,6 +10,7 @@ use crate::ids::Worker;
 use crate::transport::RunFacts;
 use crate::transport::wire::{Across, Offer};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -25,6 +26,8 @@ pub(super) struct Dialer {
     /// What the trainer said of itself, which the coordinator is told with every call.
     pub(super) facts: RunFacts,
     pub(super) context: ConnectionContext,
+    /// How many seats the run has: a coordinator that goes on may give it others.
+    pub(super) seats: Arc<AtomicUsize>,
     /// Where what comes over connections goes.
     pub(super) events: mpsc::Sender<(From, Incoming)>,
     /// Where connections to other workers go, once there are any.
@@ -44,8 +47,9 @@ impl Dialer {
     }
 
     /// Frames are of this connection to the coordinator from now on.
-    pub(super) fn let_in(&mut self, epoch: u32) {
-        self.context.stamp.epoch = epoch;
+    pub(super) fn let_in(&mut self, welcome: &Welcome) {
+        self.context.stamp.epoch = welcome.epoch;
+        self.seats.store(welcome.workers, Ordering::Relaxed);
     }
 
     /// Calls a worker after a pause, in a task of its own. It is said if that fails, but not the

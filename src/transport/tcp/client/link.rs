@@ -22,6 +22,7 @@ use crate::transport::exchange::{
 use crate::transport::ledger::Ledger;
 use crate::transport::wire::CHUNK;
 use crate::transport::{Closer, Link, Notice, Order, Received, RunFacts, Say, Staged};
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
@@ -89,7 +90,8 @@ fn launch(
     tokio::spawn(node.dialer.carry(stream, queues, node.uplink.name()).instrument(span.clone()));
     // Workers call each other by the same rules as they call the coordinator.
     let door = Door::new(node.dialer.join.security.clone(), workers, None);
-    let calls = tokio::spawn(answer(listener, door, (id, workers), node.dialer.dialled.clone()));
+    let run = (id, Arc::clone(&node.dialer.seats));
+    let calls = tokio::spawn(answer(listener, door, run, node.dialer.dialled.clone()));
     let serving = async move {
         // What waits on connections is still sent when the node is dropped in the middle of
         // something.
@@ -183,6 +185,7 @@ impl TcpLink {
                 join,
                 address,
                 context,
+                seats: Arc::new(AtomicUsize::new(welcome.workers)),
                 events,
                 dialled,
             },

@@ -91,6 +91,11 @@ impl Uplink {
         self.wait = wait;
     }
 
+    /// Whether the coordinator wants to be called in a while.
+    pub(super) fn is_to_wait(&self) -> bool {
+        !self.wait.is_zero()
+    }
+
     /// The connection is over: how long to wait before there is another.
     pub(super) fn ended(&mut self) -> Option<Duration> {
         let wait = std::mem::take(&mut self.wait);
