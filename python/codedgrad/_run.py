@@ -41,18 +41,8 @@ from ._steps import events, steps
 _signals.follow_the_launcher()
 
 
-@final
-class Run:
-    """A worker's part in a run: iterate over it for its steps, or over `events()`.
-
-    `worker` is this worker's number and `workers` how many there are, `scheme` the scheme's text
-    and `first` the first step that was not applied when it joined; `saver` is true on the one that
-    logs and saves.
-
-    A loop that ends by `break`, and a process that ends with status 0, leave the run for good. One
-    that ends by an exception counts as lost: what it had is computed by others, or waits for its
-    return. Used in a `with` statement the run is left at the end.
-    """
+class Membership:
+    """What a worker sees of its run, whichever way its script came in."""
 
     worker: int
     """This worker's number, from 0."""
@@ -63,11 +53,10 @@ class Run:
     scheme: str
     """The scheme's text, if the coordinator says it."""
     settings: Settings
-    """What `join` was told of the run."""
+    """What `join` or `prepare` was told of the run."""
 
     def __init__(self, session: Session):
         self._session = session
-        self._started = False
         native = session.native
         self.settings = session.settings
         self.worker = native.worker
@@ -110,11 +99,6 @@ class Run:
         """
         self._session.finish()
 
-    def close(self) -> None:
-        """Leaves the run for good: what was begun others do, and nobody waits for this worker. Can
-        be called twice."""
-        self._session.parting.part("its part in the run was closed", True)
-
     def traffic(self) -> Tuple[int, int]:
         """Bytes sent and received so far."""
         return self._session.native.traffic()
@@ -122,6 +106,29 @@ class Run:
     def digest(self) -> int:
         """The digest of this replica's parameters, equal on all workers after equal steps."""
         return self._session.arrays.digest()
+
+
+@final
+class Run(Membership):
+    """A worker's part in a run: iterate over it for its steps, or over `events()`.
+
+    `worker` is this worker's number and `workers` how many there are, `scheme` the scheme's text
+    and `first` the first step that was not applied when it joined; `saver` is true on the one that
+    logs and saves.
+
+    A loop that ends by `break`, and a process that ends with status 0, leave the run for good. One
+    that ends by an exception counts as lost: what it had is computed by others, or waits for its
+    return. Used in a `with` statement the run is left at the end.
+    """
+
+    def __init__(self, session: Session):
+        super().__init__(session)
+        self._started = False
+
+    def close(self) -> None:
+        """Leaves the run for good: what was begun others do, and nobody waits for this worker. Can
+        be called twice."""
+        self._session.parting.part("its part in the run was closed", True)
 
     def report(self) -> Dict[str, Any]:
         """What this worker did: units computed and given up, steps applied and skipped, resyncs,

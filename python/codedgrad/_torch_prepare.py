@@ -16,7 +16,8 @@ from . import _torch_backward
 from ._exits import final_errors
 from ._joining import Called, Settings, notice_of, whole, workers_told
 from ._loops import loop_of
-from ._run import Run
+from ._run import Membership
+from ._session import Session
 from ._torch_accelerate import follow
 from ._torch_gate import Gates, Kept
 from ._torch_joining import joined, optimizers_of, verify_of
@@ -28,39 +29,12 @@ from ._torch_wrapper import CodedModule, leave_uncompiled
 from ._units import Totals
 
 
-class PreparedRun:
-    """A worker's part in a run whose loop is the script's own: `model.run`.
+class PreparedRun(Membership):
+    """A worker's part in a run whose loop is the script's own: `model.run`."""
 
-    `worker` is this worker's number and `workers` how many there are, `scheme` the scheme's text,
-    and `first` the first step that was not applied when it joined.
-    """
-
-    worker: int
-    """This worker's number, from 0."""
-    workers: int
-    """How many workers the run has."""
-    first: int
-    """The first step that was not applied when it joined."""
-    scheme: str
-    """The scheme's text, if the coordinator says it."""
-    settings: Settings
-    """What `prepare` was told of the run."""
-
-    def __init__(self, run: Run, passages: Passages):
-        self._run = run
+    def __init__(self, session: Session, passages: Passages):
+        super().__init__(session)
         self._passages = passages
-        self.worker, self.workers = run.worker, run.workers
-        self.first, self.scheme, self.settings = run.first, run.scheme, run.settings
-
-    @property
-    def saver(self) -> bool:
-        """Whether this worker is the one that saves and logs: the live one of the lowest number."""
-        return self._run.saver
-
-    @property
-    def leaving(self) -> bool:
-        """Whether this worker was told to end, and goes on until it is let go: see `Run.leaving`."""
-        return self._run.leaving
 
     @property
     def index(self) -> int:
@@ -105,28 +79,9 @@ class PreparedRun:
         while self._passages.begin():
             yield self._passages.index
 
-    def finish(self) -> None:
-        """Ends the run for everybody after the step that is open: early stopping. The loop goes on
-        until this worker is told that it is over."""
-        self._run.finish()
-
-    @property
-    def over(self) -> bool:
-        """Whether the run has ended, for everybody or for this worker."""
-        return self._run.over
-
-    @property
-    def complete(self) -> bool:
-        """Whether all steps of the run are applied here."""
-        return self._run.complete
-
     def work(self) -> Dict[str, Any]:
         """What this worker did: as `Run.report`."""
-        return self._run.report()
-
-    def digest(self) -> int:
-        """The digest of this replica's parameters, equal on all workers after equal steps."""
-        return self._run.digest()
+        return self._session.report()
 
     def close(self) -> None:
         """Leaves the run for good. Can be called twice."""
@@ -200,6 +155,11 @@ class _Given:
             self.device_ids = item.device_ids
         return item.module
 
+    def deal(self, units: int, accumulate: int, seed: int, ranks: int) -> Optional[Samples]:
+        """Which samples units have; none without a loader."""
+        dealt = [Samples(each, units, accumulate, seed, ranks) for each in self.loaders]
+        return dealt[0] if dealt else None
+
     def make_schedules(self, steps: int) -> None:
         """Schedulers of functions of optimizer and steps."""
         for place, schedule in enumerate(self.schedules):
@@ -217,6 +177,42 @@ class _Given:
                     "must be a scheduler"
                 )
             self.schedules[place] = made
+
+    @property
+    def schedulers(self) -> List[Any]:
+        """Those that count steps: Accelerate's wrapper has its own in it."""
+        return [getattr(each, "scheduler", each) for each in self.schedules]
+
+    def handed_over(self, kept: Kept, state: Mapping[str, Any]) -> Dict[str, Any]:
+        """What goes to a worker that falls behind, beside models and optimizers."""
+        for name, item in state.items():
+            _check_scaler(f"state[{name!r}] is a ", item)
+        return {
+            **{f"scheduler {place}": each for place, each in enumerate(self.schedulers)},
+            **{f"scaler {place}": each for place, each in enumerate(self.scalers)},
+            "passages": kept,
+            **state,
+        }
+
+    def made(
+        self,
+        run: PreparedRun,
+        passages: Passages,
+        samples: Optional[Samples],
+        device: Optional[torch.device],
+    ) -> Dict[str, List[Any]]:
+        """What the loop is to use instead, by the same kinds and in the same order."""
+        loaders: List[Any] = []
+        if samples is not None:
+            settings = run.settings
+            loaders = [PreparedLoader(each, samples, passages, settings) for each in self.loaders]
+        return {
+            "models": [CodedModule(each, passages, run, device) for each in self.models],
+            "optimizers": self.optimizers,
+            "schedules": self.schedules,
+            "scalers": self.scalers,
+            "loaders": loaders,
+        }
 
 
 def _is_schedule(item: Any) -> bool:
@@ -347,20 +343,13 @@ def prepare(
     units = _units(units, called, mesh is not None)
     ranks = None if mesh is None else Ranks(mesh, data)
     size = 1 if ranks is None else ranks.size
-    samples = None
-    for loader in given.loaders:
-        samples = Samples(loader, units, accumulate, seed or 0, size)
+    samples = given.deal(units, accumulate, seed or 0, size)
     length = _length(steps, epochs, samples)
-    for name, item in (state or {}).items():
-        _check_scaler(f"state[{name!r}] is a ", item)
     given.make_schedules(length)
-    optimizers = optimizers_of(given.optimizers)
-    # Accelerate's wrapper steps the scheduler inside it.
-    schedulers = [getattr(each, "scheduler", each) for each in given.schedules]
-    kept = Kept(len(schedulers))
+    kept = Kept(len(given.schedules))
     session = joined(
         given.models,
-        optimizers,
+        given.optimizers,
         Settings(
             units=units,
             steps=length,
@@ -372,34 +361,17 @@ def prepare(
             verify=verify_of(given.models, verify),
         ),
         called,
-        state={
-            **{f"scheduler {place}": each for place, each in enumerate(schedulers)},
-            **{f"scaler {place}": each for place, each in enumerate(given.scalers)},
-            "passages": kept,
-            **(state or {}),
-        },
+        state=given.handed_over(kept, state or {}),
         overlap=overlap,
         ranks=ranks,
         accumulate=accumulate,
         sync=sync,
     )
+    optimizers = optimizers_of(given.optimizers)
     passages = Passages(session, optimizers, accumulate, bool(given.loaders))
-    gates = Gates(passages, optimizers, schedulers, kept)
-    _watch(passages, gates)
-    run = PreparedRun(Run(session), passages)
+    _watch(passages, Gates(passages, optimizers, given.schedulers, kept))
     device = _device_of(given, device_ids)
-    made: Dict[str, List[Any]] = {
-        "models": [CodedModule(each, passages, run, device) for each in given.models],
-        "optimizers": given.optimizers,
-        "schedules": given.schedules,
-        "scalers": given.scalers,
-        "loaders": [],
-    }
-    for loader in given.loaders:
-        assert samples is not None
-        made["loaders"].append(
-            PreparedLoader(loader, samples, passages, session.settings)
-        )
+    made = given.made(PreparedRun(session, passages), passages, samples, device)
     found = tuple(place(made) for place in places)
     return found[0] if len(found) == 1 else found
 
