@@ -7,7 +7,7 @@ import ipaddress
 import json
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _native
 from ._exits import Replaced, refusal, take_back_final
@@ -96,17 +96,30 @@ class Settings:
         return unit_seed(self.seed or 0, batch, unit, purpose, self.rank)
 
 
-# Where it is said how many workers a run has and which one this is, as
-# `codedgrad::transport::tcp::Environment` reads it.
+# Where it is said how many workers a run has and which one this is: the SIZES and NUMBERS of
+# `codedgrad::transport::tcp::Environment`.
 _WORKERS = ("CODEDGRAD_WORKERS", "WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-_WORKER = ("CODEDGRAD_WORKER", "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_WORKER = (
+    "CODEDGRAD_WORKER",
+    "RANK",
+    "SLURM_PROCID",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "JOB_COMPLETION_INDEX",
+)
 
 
 def _told(names: Sequence[str], ranks: bool) -> Optional[int]:
     """What the environment says first; of a worker that is several processes a launcher counts
     those."""
-    values = [os.environ.get(name) for name in (names[:1] if ranks else names)]
-    return next((int(value) for value in values if value), None)
+    for name in names[:1] if ranks else names:
+        value = os.environ.get(name)
+        if value:
+            try:
+                return int(value)
+            except ValueError:
+                raise ValueError(f"{name} is {value!r}: it must be a whole number") from None
+    return None
 
 
 def workers_told(ranks: bool) -> Optional[int]:
@@ -115,11 +128,13 @@ def workers_told(ranks: bool) -> Optional[int]:
 
 
 def asks_for_state(worker: Optional[int], ranks: bool) -> bool:
-    """Whether this worker, which is to begin as worker 0 does, takes over a state: all others do,
-    and worker 0 when it was started again."""
+    """Whether this worker, which is to begin as worker 0 does, takes over a state: all others do.
+
+    Worker 0 does not when it is started again: where it was lost before anybody had its state,
+    nobody else has one. If the run began with another, it takes over one after all.
+    """
     number = _told(_WORKER, ranks) if worker is None else worker
-    again = os.environ.get("CODEDGRAD_EPOCH", "0") != "0"
-    return number is not None and (number > 0 or again)
+    return bool(number)
 
 
 def layout_hash(*parts: object) -> int:
@@ -174,6 +189,8 @@ class Where:
     start: Optional[int] = None
     #: Whether this worker takes over another one's state before anything else.
     takes: bool = False
+    #: Whether it does so, too, where the run began with other parameters than it has.
+    may_take: bool = False
 
     @property
     def alone(self) -> bool:
@@ -217,18 +234,8 @@ class Where:
             self._check_alone()
             return _native.Worker.alone(arrays, facts, settings.first)
         called = self.called
-        keys = None if called.keys is None else os.fspath(called.keys)
         try:
-            native = _native.Worker.join(
-                arrays,
-                facts,
-                None if self.takes else settings.first,
-                called.address,
-                called.token,
-                keys,
-                called.worker,
-                called.patience,
-            )
+            native = self._call(arrays, facts, settings.first)
         except _native.Replaced as error:
             raise Replaced(str(error)) from None
         except _native.Refused as error:
@@ -239,6 +246,20 @@ class Where:
             raise ValueError(f"scheme: {called.scheme} here, {found} in the run")
         take_back_final()
         return native
+
+    def _call(
+        self, arrays: List[Tuple[int, str]], facts: Dict[str, Any], first: int
+    ) -> "_native.Worker":
+        """Joins by a call to the coordinator, with this worker's own state or to take over one."""
+        called = self.called
+        keys = None if called.keys is None else os.fspath(called.keys)
+        where = called.address, called.token, keys, called.worker, called.patience
+        try:
+            return _native.Worker.join(arrays, facts, None if self.takes else first, *where)
+        except _native.Refused as error:
+            if not self.may_take or "to begin with" not in str(error):
+                raise
+        return _native.Worker.join(arrays, {**facts, "start": None}, None, *where)
 
     def _check_alone(self) -> None:
         """Raises if somebody who would train alone was told to join a run."""

@@ -103,6 +103,7 @@ def joined(
         # There is nothing to compare in who takes over a state.
         start=None if takes else digest([parameter for _, parameter in named] + buffers),
         takes=takes,
+        may_take=sync,
         dtype=formats if device == "cpu" else f"{formats} on {device}",
         versions=versions_with(versions, named[0][1].device),
     )

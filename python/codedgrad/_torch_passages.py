@@ -78,6 +78,8 @@ class Passages:
         self.sync = True
         #: Where the loop that goes on, or the last one, ends: a step; none before the first loop.
         self.end: Optional[int] = None
+        # Whether the last loop may have been left by an exception that a generator hides.
+        self._failed = False
         # Which optimizers have made their step, and the settings they had in the step's first pass.
         self._stepped: Dict[int, bool] = {}
         self._settings: Tuple[int, Any] = (-1, None)
@@ -122,6 +124,7 @@ class Passages:
     def resume(self, end: int) -> None:
         """A loop begins, up to this step. What the one before has left by `break` is kept."""
         self.end = end
+        self._failed = False
         if self._open.is_open and not (self._open.done or self._open.nothing):
             self._open.again = True
 
@@ -202,7 +205,8 @@ class Passages:
             raise RuntimeError(
                 "a training forward pass outside of the loop: it belongs into `for .. in loader:`, "
                 "with the loader that prepare gave back, or, without a loader, into `for _ in "
-                "model.run.passages():`. Evaluate in model.eval() or under torch.no_grad()"
+                "model.run.passages():`. Evaluate in model.eval() or under torch.no_grad(). "
+                "Hugging Face's Trainer has a loop of its own: codedgrad.transformers.CodedTrainer"
             )
         if self._open.done:
             raise RuntimeError(_SEVERAL)
@@ -389,6 +393,8 @@ class Passages:
         but the loop, and after the run's last step the run."""
         # A generator around the loop, as of a progress bar, is closed by both.
         if error is None or isinstance(error, GeneratorExit):
+            # A loop that ends itself does so in whole passages.
+            self._failed = error is not None and not self.whole
             if self.stands >= self._session.settings.steps:
                 self.whole = False
                 self._end()
@@ -409,6 +415,8 @@ class Passages:
                 "counts with model.run.index, and ends in whole passages (model.run.whole)",
                 file=sys.stderr,
             )
+            if self._failed:
+                self._session.parting.fail(GeneratorExit())
         self.leave()
 
 

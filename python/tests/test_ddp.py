@@ -242,13 +242,84 @@ def test_a_worker_that_is_killed_comes_back(who: int, tmp_path: Path) -> None:
     path.write_text(KILLS)
     twin = str(EXAMPLES / "ddp_coded.py")
     command = ["-n", "2", "--scheme", "groups:s=1", sys.executable, str(path), str(who), "5", twin]
-    short = [*SMALL, "--epochs", "1"]
+    short = [*SMALL, "--epochs", "1", "--rows", "8"]
     with Launched(tmp_path, *command, *short) as run:
         assert run.ends() == 0, run.said()
     logs = [(run.folder / f"worker-{k}.log").read_text() for k in range(2)]
     assert "is started again" in logs[who]
     ranks = under_ddp(EXAMPLES / "ddp_plain.py", 2, *short)
     assert len(set(hashes([*ranks, *logs]))) == 1
+
+
+# Workers that would each begin with other parameters; one is killed before it computes anything.
+BEGINS = """
+import os, signal
+import torch
+import codedgrad.torch as coded
+
+me, life = (os.environ[f"CODEDGRAD_{name}"] for name in ("WORKER", "EPOCH"))
+torch.manual_seed(int(me))
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model, optimizer = coded.prepare(model, optimizer, steps=5)
+if (me, life) == ("0", "0"):
+    os.kill(os.getpid(), signal.SIGKILL)
+for step in model.run.passages():
+    model(torch.ones(1, 2)).square().sum().backward()
+    optimizer.step()
+print("digest", model.run.digest())
+"""
+
+
+def test_worker_zero_may_be_killed_before_anybody_has_its_state(tmp_path: Path) -> None:
+    path = tmp_path / "begins.py"
+    path.write_text(BEGINS)
+    with Launched(tmp_path, "-n", "2", "--scheme", "uncoded", str(path)) as run:
+        assert run.ends() == 0, run.said()
+    logs = [(run.folder / f"worker-{k}.log").read_text() for k in range(2)]
+    assert "is started again" in logs[0]
+    assert len({log.split("digest ")[1] for log in logs}) == 1
+
+
+# A progress bar lies between the loop and its exception, which somebody catches.
+BAR = """
+import os, sys
+import torch
+import codedgrad.torch as coded
+
+life = os.environ["CODEDGRAD_WORKER"], os.environ["CODEDGRAD_EPOCH"]
+
+def bar(items):
+    for item in items:
+        yield item
+
+def main():
+    torch.manual_seed(1)
+    model = coded.prepare(torch.nn.Linear(2, 2), steps=6)
+    for step in bar(model.run.passages()):
+        if step == 3 and life == ("1", "0"):
+            raise ValueError("a bad sample")
+        model(torch.ones(1, 2)).sum().backward()
+
+if sys.argv[1] == "raised":
+    main()
+else:
+    try:
+        main()
+    except ValueError:
+        sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("how", [pytest.param("raised", marks=pytest.mark.slow), "caught"])
+def test_an_exception_behind_a_progress_bar_loses_no_run(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "bar.py"
+    path.write_text(BAR)
+    with Launched(tmp_path, "-n", "2", "--scheme", "uncoded", str(path), how) as run:
+        assert run.ends() == 0, run.said()
+    said = (run.folder / "coordinator.log").read_text()
+    why = {"raised": "ValueError: a bad sample", "caught": "its loop was left within a generator"}
+    assert f"worker 1: lost: unit 1 of batch 3 (sample 1): {why[how]}" in said
 
 
 WAITS = """
@@ -290,3 +361,18 @@ def test_a_loop_that_is_left_says_so() -> None:
         _, errors = processes.all[0].communicate(timeout=LIMIT_SECONDS)
         assert processes.all[0].returncode == 0
     assert "ends with 1 of 3 steps" in errors
+
+
+@pytest.mark.parametrize("scheme", ["queue:m=2", "auto"])
+def test_units_are_as_many_as_workers_or_told(scheme: str, tmp_path: Path) -> None:
+    path = tmp_path / "short.py"
+    path.write_text(WAITS.replace("time.sleep(60)", "pass"))
+    with Launched(tmp_path, "-n", "2", "--scheme", scheme, str(path)) as run:
+        status = run.ends()
+        said = run.said()
+    if scheme == "auto":
+        assert status == 0, said
+        return
+    assert status != 0
+    logs = "".join(each.read_text() for each in run.folder.glob("worker-*.log"))
+    assert "2 units cannot be cut into 4 shares" in logs and "queue:m needs m for each" in logs
