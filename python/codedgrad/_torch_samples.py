@@ -89,6 +89,11 @@ def _check(loader: "DataLoader[Any]") -> bool:
             "__len__, or no loader: `for _ in model.run.passages():`, and draw what the passage "
             "computes in it"
         )
+    if type(loader).__module__.startswith("accelerate."):
+        raise TypeError(
+            "the loader is one of accelerator.prepare, which deals its samples itself: give that "
+            "everything but the loader, and coded.prepare the DataLoader as it was"
+        )
     if isinstance(sampler, DistributedSampler):
         raise TypeError(
             "the loader has a DistributedSampler, which gives a process its own samples: leave it "

@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
-from test_ddp import coded, hashes  # noqa: E402
+from test_ddp import Processes, coded, hashes  # noqa: E402
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "python.md"
 
@@ -62,11 +62,24 @@ def test_accelerates_diff(tmp_path: Path) -> None:
         found[scheme] = coded(twin, scheme, workers, told)
         assert all("steps 16\n" in out for out in found[scheme])
     assert len(set(hashes(found["uncoded"] + found["ring:reach=2"]))) == 1
-    from test_ddp import Processes
-
     with Processes() as processes:
         processes.start([str(script)])
         assert "steps 32\n" in processes.outputs()[0]
+
+
+def test_accelerates_loader_is_refused() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    import codedgrad.torch as coded_torch
+
+    data = torch.utils.data.TensorDataset(torch.randn(8, 3))
+    try:
+        accelerator = accelerate.Accelerator(cpu=True)
+        loader = accelerator.prepare(torch.utils.data.DataLoader(data, 2, shuffle=True))
+        with pytest.raises(TypeError, match="accelerator.prepare.*everything but the loader"):
+            coded_torch.prepare(torch.nn.Linear(3, 2), loader, epochs=1)
+    finally:
+        accelerate.state.AcceleratorState._reset_state(True)
+        accelerate.state.GradientState._reset_state()
 
 
 def test_what_accelerate_divides_by_is_what_a_unit_has() -> None:
@@ -91,11 +104,65 @@ def test_what_accelerate_divides_by_is_what_a_unit_has() -> None:
         accelerate.state.GradientState._reset_state()
 
 
+# What the page leaves out.
+TRAINER = """
+import hashlib
+import os
+import torch
+from transformers import TrainingArguments
+
+torch.manual_seed(1)
+torch.set_num_threads(1)
+output_dir = os.path.dirname(__file__)
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(3, 2)
+
+    def forward(self, x, y):
+        return {"loss": torch.nn.functional.mse_loss(self.inner(x), y)}
+
+model = Model()
+rows = torch.randn(64, 3)
+dataset = [{"x": x, "y": x[:2]} for x in rows]
+more = dict(num_train_epochs=2, report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True)
+"""
+TRAINED = """
+content = b"".join(each.detach().numpy().tobytes() for each in model.parameters())
+print("steps", trainer.state.global_step)
+print("sha256", hashlib.sha256(content).hexdigest())
+"""
+
+
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="no Transformers")
-def test_hugging_faces_diff() -> None:
+def test_hugging_faces_diff(tmp_path: Path) -> None:
     before, after = diff_of("import Trainer")
-    known: Dict[str, Any] = {}
-    exec(before, known)
-    plain = known["Trainer"]
-    exec(after, known)
-    assert issubclass(known["Trainer"], plain) and known["Trainer"] is not plain
+    plain, twin = tmp_path / "plain.py", tmp_path / "twin.py"
+    plain.write_text(TRAINER + before + TRAINED)
+    twin.write_text(TRAINER + after + TRAINED)
+    # 64 samples, of which a step has two units of 4; alone, as before, one.
+    told: Dict[str, Any] = dict(units=2, unit_samples=4, length=8, steps=16)
+    found = coded(twin, "groups:s=1", 2, told)
+    with Processes() as processes:
+        for script in (twin, plain):
+            processes.start([str(script)])
+        alone, as_before = processes.outputs()
+    assert len(set(hashes([*found, alone]))) == 1
+    assert all("steps 16\n" in out for out in [*found, alone]) and "steps 32\n" in as_before
+
+
+def test_the_trainer_itself_is_refused(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    import codedgrad.torch as coded_torch
+
+    model = coded_torch.prepare(torch.nn.Linear(3, 2), steps=1)
+    try:
+        args = transformers.TrainingArguments(
+            str(tmp_path), use_cpu=True, report_to=[], remove_unused_columns=False
+        )
+        rows = [{"input": row} for row in torch.randn(8, 3)]
+        with pytest.raises(RuntimeError, match="outside of the loop.*CodedTrainer"):
+            transformers.Trainer(model=model, args=args, train_dataset=rows).train()
+    finally:
+        model.run.close()
