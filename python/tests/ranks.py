@@ -185,13 +185,14 @@ def clipped(
     optimizer: Any = torch.optim.AdamW(model.parameters(), rate, foreach=True)
     rows = torch.randn(96, 3)
     data = torch.utils.data.TensorDataset(rows, rows[:, :2])
-    loader: Any = torch.utils.data.DataLoader(data, 4, shuffle=True)
+    loader: Any = torch.utils.data.DataLoader(data, 4, shuffle=True, pin_memory=True)
     wrapped, optimizer, loader = coded.prepare(
         model, optimizer, loader, epochs=2, units=2, accumulate=accumulate, overlap=overlap,
         device_ids=[device], verify=0,
     )  # fmt: skip
     for _ in range(2):
         for i, (x, y) in enumerate(loader):
+            assert x.is_pinned() or device == "cpu"
             loss = (wrapped(x) - y.to(device)).square().mean() / accumulate
             wrapped.run.report(loss)
             loss.backward()

@@ -6,6 +6,7 @@ import math
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import pytest
@@ -168,6 +169,8 @@ def test_alone_it_has_the_iterators_bits(units: int, accumulate: int) -> None:
     assert mine["totals"][0] == pytest.approx(right["totals"][0])
 
 
+# Two paths of two workers through the batch.
+CUTS = "0,3\n3,4\n0,1\n1,4\n"
 # A scheme, how many units it needs, and whether its bits are those of one process.
 SCHEMES = {
     "uncoded": (4, True),
@@ -177,14 +180,20 @@ SCHEMES = {
     "cyclic:s=1": (4, False),
     "queue:m=2": (8, True),
     "ring:reach=2": (4, True),
+    "graph:d=2": (4, False),
+    "interval:cuts=CUTS": (4, False),
+    # Whose samples are left out depends on times.
+    "drop:b=1": (4, None),
 }
 
 
 @pytest.mark.parametrize("trouble", ["calm", "late", "back", "nan at one", "nan at all"])
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
-def test_every_worker_has_the_iterators_bits(scheme: str, trouble: str) -> None:
+def test_every_worker_has_the_iterators_bits(scheme: str, trouble: str, tmp_path: Path) -> None:
     units, aligned = SCHEMES[scheme]
-    text = scheme.partition(" ")[0]
+    cuts = tmp_path / "cuts"
+    cuts.write_text(CUTS)
+    text = scheme.partition(" ")[0].replace("CUTS", str(cuts))
     if text == "uncoded" and trouble == "nan at one":
         pytest.skip("nobody else has what the worker had")
     died = threading.Event()
@@ -225,6 +234,8 @@ def test_every_worker_has_the_iterators_bits(scheme: str, trouble: str) -> None:
             assert worker["bits"] == right["bits"]
             if not worker["work"]["resyncs"]:
                 assert worker["totals"][0] == pytest.approx(right["totals"][0])
+    if aligned is None:
+        return
     for mine, his in zip(found[0]["bits"], right["bits"]):
         near = torch.frombuffer(bytearray(mine), dtype=torch.float32)
         assert torch.allclose(near, torch.frombuffer(bytearray(his), dtype=torch.float32), atol=1e-4)
@@ -301,6 +312,30 @@ def test_gradients_are_handed_over_during_the_backward_pass(monkeypatch: Any) ->
     assert all(each == right for each in found)
     # After each worker's first unit, in parts, to the first parameter.
     assert len(early) > 4 * 7 and min(early) == 0
+
+
+def test_a_run_may_be_ended_early_by_one() -> None:
+    def work(k: int, where: Dict[str, Any], _: Any) -> Any:
+        model = Model(0.0)
+        optimizer = optimizer_of(model)
+        loader = DataLoader(dataset(), batch_size=ROWS, shuffle=True, drop_last=True)
+        model, optimizer, loader = coded.prepare(
+            model, optimizer, loader, epochs=EPOCHS, units=WORKERS, **where
+        )
+        for _ in range(EPOCHS):
+            for x, y, _ in loader:
+                F.mse_loss(model(x), y).backward()
+                optimizer.step()
+                if k == 2 and model.run.whole and model.run.index == 5:
+                    model.run.finish()
+        assert model.run.over and not model.run.complete
+        return bits(model)
+
+    found, coordinator = together(
+        "groups:s=1", work, units=WORKERS, steps=EPOCHS * STEPS, length=coded.length(Model()),
+        unit_samples=ROWS,
+    )  # fmt: skip
+    assert all(each == found[0] for each in found) and 6 <= coordinator.decided < EPOCHS * STEPS
 
 
 @pytest.mark.parametrize("at", [2, 3, 4, 7])

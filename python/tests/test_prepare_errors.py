@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa:
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 import codedgrad.torch as coded  # noqa: E402
-from codedgrad import _torch_backward, _torch_outputs  # noqa: E402
+from codedgrad import _joining, _torch_backward, _torch_outputs  # noqa: E402
 from codedgrad._torch_outputs import tensors_of  # noqa: E402
 
 DATA = TensorDataset(torch.randn(24, 3), torch.randn(24, 2))
@@ -113,6 +113,17 @@ def test_workers_are_counted_by_the_launcher(monkeypatch: Any) -> None:
         coded.prepare(*parts(), epochs=1)
 
 
+def test_launchers_say_it_as_the_program_reads_it(monkeypatch: Any) -> None:
+    source = Path(__file__).resolve().parent.parent.parent / "src/transport/tcp/environment.rs"
+    for const, names in (("NUMBERS", _joining._WORKER), ("SIZES", _joining._WORKERS)):
+        listed = source.read_text().split(f"const {const}: ")[1].split("=", 1)[1].split("];")[0]
+        assert tuple(listed.split('"')[1::2]) == names
+    monkeypatch.setenv("CODEDGRAD_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setenv("SLURM_NTASKS", "four")
+    with pytest.raises(ValueError, match="SLURM_NTASKS is 'four'"):
+        coded.prepare(*parts(), epochs=1)
+
+
 class Process:
     """A process group of this process alone."""
 
@@ -142,6 +153,31 @@ def test_a_wrapper_over_one_rank_is_taken_off(tmp_path: Path) -> None:
         wrapped.register_comm_hook(None, lambda _, bucket: bucket)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="register_comm_hook"):
             coded.prepare(wrapped, steps=1)
+
+
+def test_a_wrapper_over_several_ranks_is_refused() -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(model_of())
+        with pytest.raises(TypeError, match="over 2 ranks.*module itself.*init_process_group out"):
+            coded.prepare(wrapped, steps=1)
+        with pytest.raises(TypeError, match="2 ranks.*leaves out init_process_group"):
+            coded.prepare(wrapped.module, steps=1)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_what_is_left_of_an_epoch_is_said_once() -> None:
+    with pytest.warns(RuntimeWarning, match="incomplete last batch of 4 samples is left") as said:
+        model, optimizer, loader = coded.prepare(*parts(batch_size=5), epochs=2)
+        for _ in range(2):
+            for x, y in loader:
+                assert len(x) == 5
+                loss_of(model, x, y).backward()
+                optimizer.step()
+    assert model.run.complete and len(said) == 1
 
 
 # What is wrong in the loop.
