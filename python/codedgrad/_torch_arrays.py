@@ -175,6 +175,8 @@ class TorchArrays(Arrays):
         def write(first: int, arrays: List[Any]) -> None:
             native.give(first, arrays, factor)
 
+        # The last unit's gradients are handed over: what is decoded may have their memory.
+        self.hide()
         for parameter, gradient in zip(self._parameters, self._transfer.back(there, write)):
             parameter.grad = gradient
 

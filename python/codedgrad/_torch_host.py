@@ -21,6 +21,9 @@ FORMATS = {
     torch.float16: "float16",
 }
 
+# glibc's malloc maps blocks of this size by themselves, and gives them back to the system when they
+# are freed, whatever it is told.
+LARGE_BYTES = 32 << 20
 
 # Reads or writes arrays of some parameters, from one place on, in the host's memory.
 HandOver = Callable[[int, List[Any]], None]
@@ -71,9 +74,7 @@ class OnHost(Transfer):
 
     def __init__(self, parameters: Sequence[nn.Parameter]):
         self._parameters = parameters
-        # Decoded gradients go into kept tensors: fresh ones would cost four times the copy.
-        self._kept: List[torch.Tensor] = []
-        self._views: List[Any] = []
+        self._kept: Dict[int, torch.Tensor] = {}
 
     def begin(self, go_on: Next) -> None:
         go_on()
@@ -87,11 +88,20 @@ class OnHost(Transfer):
         return [array is not None for array in arrays]
 
     def back(self, there: Sequence[bool], write: HandOver) -> List[Optional[torch.Tensor]]:
-        if not self._kept:
-            self._kept = [torch.zeros(each.shape, dtype=each.dtype) for each in self._parameters]
-            self._views = [numbers(kept) for kept in self._kept]
-        write(0, [view if has else None for view, has in zip(self._views, there)])
-        return [kept if has else None for kept, has in zip(self._kept, there)]
+        found = [self._memory(place) if has else None for place, has in enumerate(there)]
+        write(0, [None if each is None else numbers(each) for each in found])
+        return found
+
+    def _memory(self, place: int) -> torch.Tensor:
+        """For what is decoded. The C library has that of the last unit's gradient ready, which kept
+        would be one gradient more; but large blocks it asks the system for each time, at four times
+        the cost of the copy."""
+        like = self._parameters[place]
+        if like.numel() * like.element_size() < LARGE_BYTES:
+            return torch.empty(like.shape, dtype=like.dtype)
+        if place not in self._kept:
+            self._kept[place] = torch.empty(like.shape, dtype=like.dtype)
+        return self._kept[place]
 
 
 def numbers(tensor: torch.Tensor) -> Any:

@@ -17,7 +17,7 @@ from ._torch_arrays import TorchArrays
 from ._torch_cell import CellArrays, CellWhere, CellWorker
 from ._torch_checks import check_accelerate, check_model, check_optimizers, check_states
 from ._torch_digest import digest
-from ._torch_host import FORMATS
+from ._torch_host import FORMATS, LARGE_BYTES
 from ._torch_kinds import kinds_of, versions_with
 from ._torch_model import modules_of, persistent_buffers, trained_of
 from ._torch_ranks import Ranks
@@ -146,5 +146,5 @@ def _keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return
-    mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+    mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
     mallopt(_M_TRIM_THRESHOLD, 1 << 30)
