@@ -23,6 +23,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from functools import partial
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
 import torch
@@ -112,6 +113,8 @@ class Recorder:
             f"# host {platform.node()}, rank {rank} of {world or '?'}, torch {torch.__version__}, "
             f"{device.type}, {kind}\nstep,{','.join(_STAMPS)}\n"
         )
+        # What is not written yet would be written by a forked process too.
+        self._file.flush()
 
     def _hook(self, register: Callable[[Any], Any], then: Callable[..., Any]) -> Any:
         """Calls something where torch says so, as long as nothing has gone wrong here."""
@@ -124,7 +127,7 @@ class Recorder:
             except Exception as error:
                 self._give_up(error)
 
-        handle = register(safe)
+        handle = register(_Hook(safe))
         self._handles.append(handle)
         return handle
 
@@ -194,6 +197,21 @@ class Recorder:
             except OSError:
                 # What could not be written was said, or nothing was left to be.
                 pass
+
+
+class _Hook:
+    """What torch calls; in a copy of the model, or where it is pickled whole, nothing."""
+
+    def __init__(self, then: Callable[..., None]):
+        self._then = then
+
+    def __call__(self, *args: Any) -> None:
+        self._then(*args)
+
+    def __reduce__(self) -> Any:
+        # Of Python's own, so that who loads it needs no codedgrad: it takes what hooks are given,
+        # and does nothing where nobody listens.
+        return partial, (sys.audit, "codedgrad.record")
 
 
 def _rank() -> int:

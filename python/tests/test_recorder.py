@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import os
@@ -249,3 +250,70 @@ def test_a_full_disk_ends_nothing(tmp_path: Path) -> None:
     assert said.stderr.count("codedgrad.record is off") == 1, said.stderr
     found, _ = doctor(tmp_path / "steps")
     assert 2 <= found["steps"] < 30
+
+
+# A loop whose data is read by other processes; one more is forked beside, and ends as Python does.
+LOADED = """
+import os, sys
+import torch
+import codedgrad
+
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, item):
+        return torch.full((4,), float(item))
+
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    codedgrad.record(model, optimizer, sys.argv[1])
+    child = os.fork()
+    if child == 0:
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0
+    loader = torch.utils.data.DataLoader(
+        Data(), 4, num_workers=2, multiprocessing_context=sys.argv[2]
+    )
+    for epoch in range(2):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_processes_that_load_data_write_nothing(tmp_path: Path, context: str) -> None:
+    script = tmp_path / "loop.py"
+    script.write_text(LOADED)
+    said = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "steps"), context],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert said.returncode == 0 and said.stderr == "", said.stderr
+    assert [path.name for path in (tmp_path / "steps").iterdir()] == ["rank-0.csv"]
+    rows = rows_of(tmp_path / "steps" / "rank-0.csv")
+    assert [row["step"] for row in rows] == [str(step) for step in range(12)]
+    assert all(row["began"] for row in rows[1:])
+
+
+def test_a_model_may_be_copied_and_saved_whole(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with codedgrad.record(model, optimizer, tmp_path / "steps") as recorder:
+        torch.save(model, tmp_path / "model")
+        averaged = copy.deepcopy(model)
+        saved = torch.load(tmp_path / "model", weights_only=False)
+        for other in (averaged, saved):
+            assert other(torch.ones(2, 4)).shape == (2, 1)
+            assert not recorder._clock._now
+        model(torch.ones(2, 4))
+        assert list(recorder._clock._now) == ["forward"]
+    # Whoever loads it need not have this package.
+    assert b"_torch_recorder" not in (tmp_path / "model").read_bytes()
