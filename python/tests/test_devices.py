@@ -320,7 +320,8 @@ def test_a_worker_that_is_killed_takes_over_the_others_state(tmp_path: Path) -> 
     right = train("cpu", dtype)["bits"]
     reached, back = tmp_path / "reached", tmp_path / "back"
     order, more = ORDERS[0], {"verify": 1}
-    with coordinator("groups:s=1", 2, log_steps=1) as run:
+    # The two steps that the other decides alone meanwhile are kept: one state is enough.
+    with coordinator("groups:s=1", 2, log_steps=2) as run:
         killed = started(tmp_path / "1", order, "fake", dtype, place(run, 1), dies=True, **more)
         other = started(
             tmp_path / "0",
@@ -337,8 +338,7 @@ def test_a_worker_that_is_killed_takes_over_the_others_state(tmp_path: Path) -> 
         again = started(tmp_path / "2", order, "fake", dtype, place(run, 1), joins=back, **more)
         found = [other.result(), again.result()]
     assert [each["bits"] for each in found] == [right] * 2
-    # Once more if the other goes on while it loads: one step is kept.
-    assert found[1]["report"]["resyncs"] >= 1
+    assert found[1]["report"]["resyncs"] == 1
 
 
 def test_without_page_locked_memory_it_has_the_bits_of_the_cpu() -> None:
