@@ -145,10 +145,25 @@ def check_optimizers(
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.requires_grad and id(parameter) not in known:
-                    raise ValueError(
-                        f"{kind} has a parameter of the shape {tuple(parameter.shape)} that is not "
-                        "in the model: give join all modules that are trained, as a list"
-                    )
+                    _refuse_stranger(kind, parameter, named)
+
+
+def _refuse_stranger(
+    kind: str, parameter: torch.Tensor, named: Sequence[Tuple[str, nn.Parameter]]
+) -> None:
+    """Raises for an optimizer's parameter that is not in the model."""
+    shape = tuple(parameter.shape)
+    for name, own in named:
+        if own.shape == parameter.shape and own.dtype is not parameter.dtype is torch.float32:
+            raise ValueError(
+                f"{kind} has a parameter of the shape {shape} in float32 that is not in the model, "
+                f"whose {name} is {own.dtype}: masters of an optimizer's own are not supported. "
+                "Keep the model itself in float32, and compute under torch.autocast"
+            )
+    raise ValueError(
+        f"{kind} has a parameter of the shape {shape} that is not in the model: give join all "
+        "modules that are trained, as a list"
+    )
 
 
 def check_states(

@@ -571,6 +571,22 @@ def test_complex_parameters_are_refused_with_a_cure_that_helps() -> None:
         coded.join(model, torch.optim.SGD(model.parameters(), 0.1), units=2, steps=3)
 
 
+def test_masters_of_an_optimizers_own_are_refused_with_a_cure_that_helps() -> None:
+    model = nn.Linear(2, 2).bfloat16()
+    masters = [nn.Parameter(each.detach().float()) for each in model.parameters()]
+    told = "weight is torch.bfloat16: masters .*not supported.*model itself in float32.*autocast"
+    with pytest.raises(ValueError, match=told):
+        coded.join(model, torch.optim.SGD(masters, 0.1), units=2, steps=3)
+    model.float()
+    run = coded.join(model, torch.optim.SGD(model.parameters(), 0.1), units=2, steps=3)
+    for step in run:
+        for _ in step:
+            with torch.autocast("cpu", torch.bfloat16):
+                model(torch.ones(1, 2)).sum().backward()
+        assert model.weight.grad.dtype is torch.float32
+    assert run.complete
+
+
 def test_memory_formats_do_not_matter() -> None:
     def work(memory_format: Any) -> Any:
         torch.manual_seed(0)
