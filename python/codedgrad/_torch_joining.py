@@ -109,7 +109,10 @@ def joined(
     )
     if ranks is not None:
         if overlap:
-            raise ValueError("overlap=True with mesh=: a worker of several ranks cannot do it yet")
+            raise ValueError(
+                "overlap=True with mesh=: ranks add up a unit's gradients when all have computed "
+                "it, and nothing is final before. Leave overlap= out"
+            )
         settings = replace(settings, rank=ranks.rank)
         if settings.unit_samples % ranks.size:
             raise ValueError(

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
@@ -161,6 +162,12 @@ def train(
                 run.finish()
             if trouble == "body":
                 raise ZeroDivisionError("in the body")
+            if trouble == "ctrl-c":
+                signal.raise_signal(signal.SIGINT)
+            if trouble == "ctrl-c later":
+                # Wherever it is by then: it may wait for the other ranks, or for the coordinator.
+                timer = threading.Timer(plan["after"], os.kill, (os.getpid(), signal.SIGINT))
+                timer.start()
     return {
         **found,
         # Of the host's memory, wherever it was trained.

@@ -20,7 +20,7 @@ import ranks  # noqa: E402
 from codedgrad._joining import Settings  # noqa: E402
 from codedgrad._torch_digest import digest  # noqa: E402
 from codedgrad.loop import unit_seed  # noqa: E402
-from ranks import STEPS, UNIT_SAMPLES, UNITS, Cells, prepared, train  # noqa: E402
+from ranks import LIMIT_SECONDS, STEPS, UNIT_SAMPLES, UNITS, Cells, prepared, train  # noqa: E402
 from runs import tree_sum  # noqa: E402
 from test_launch import Launched, script  # noqa: E402
 
@@ -199,7 +199,7 @@ def test_sigterm_of_one_rank_makes_all_leave(notice: int, rank: int, tmp_path: P
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("trouble", ["raises", "body"])
+@pytest.mark.parametrize("trouble", ["raises", "body", "ctrl-c"])
 def test_an_exception_in_one_rank_is_the_workers(
     trouble: str, rank: int, tmp_path: Path
 ) -> None:
@@ -210,9 +210,13 @@ def test_an_exception_in_one_rank_is_the_workers(
         found = cells.results("0")
         said = cells.said()
     assert one_digest(found) == train({}, {})["digest"]
-    text = "sample 17" if trouble == "raises" else "in the body"
-    assert said[f"1-{rank}"].endswith(f"ZeroDivisionError: {text}\n")
-    last = f"RuntimeError: rank {rank} of this worker has left the run: ZeroDivisionError: {text}\n"
+    words = {
+        "raises": "ZeroDivisionError: sample 17",
+        "body": "ZeroDivisionError: in the body",
+        "ctrl-c": "KeyboardInterrupt",
+    }[trouble]
+    assert said[f"1-{rank}"].endswith(f"{words}\n")
+    last = f"RuntimeError: rank {rank} of this worker has left the run: {words}\n"
     assert said[f"1-{1 - rank}"].endswith(last), said
 
 
@@ -285,16 +289,58 @@ def test_what_is_no_mesh_is_refused() -> None:
         coded.join(model, optimizer, units=1, steps=1, mesh=2)
 
 
+def sharded(model: Any, mesh: Any, how: str) -> Any:
+    """A model whose parameters are cut over ranks, or summed over them, by PyTorch."""
+    from torch.distributed import fsdp
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    if how == "fully_shard":
+        return fsdp.fully_shard(model, mesh=mesh)
+    if how == "FullyShardedDataParallel":
+        return fsdp.FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    if how == "DTensor":
+        return parallelize_module(model, mesh, ColwiseParallel())
+    return torch.nn.parallel.DistributedDataParallel(model)
+
+
+@pytest.mark.parametrize("with_mesh", [False, True])
+@pytest.mark.parametrize(
+    "how, words",
+    [
+        ("fully_shard", r"is sharded \(FSDPLinear\).*: replicated ranks only"),
+        ("FullyShardedDataParallel", r"is sharded \(Fully.*Parallel\).*: replicated ranks only"),
+        ("DTensor", "parameter weight is a DTensor: sharded parameters.*: replicated ranks only"),
+        ("DistributedDataParallel", r"wrapped in Distributed.*Between .* join\(mesh=\) sums them"),
+    ],
+)
+def test_what_is_not_replicated_is_refused_by_name(
+    how: str, words: str, with_mesh: bool, tmp_path: Path
+) -> None:
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        mesh = ranks.init_device_mesh("cpu", (1,))
+        model = sharded(torch.nn.Linear(2, 2), mesh, how)
+        with pytest.raises(TypeError, match=words):
+            coded.join(model, None, units=1, steps=1, mesh=mesh if with_mesh else None)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("launch", range(10))
 def test_ten_troubles_one_after_the_other_hang_nobody(launch: int, tmp_path: Path) -> None:
     generator = random.Random(launch)
     told = {"steps": 100_000, "pause": 0.005, "worker": 1}
-    with Cells(tmp_path, "groups:s=1", 2, 2, **told, serve={"log_steps": 2}) as cells:
+    scheme, size = ("groups:s=1", "uncoded")[launch % 2], 4 if launch > 7 else 2
+    # Without a code the run stands while its worker is away, and a unit may be given up ten times.
+    serve = {"log_steps": 2, "return_within": LIMIT_SECONDS, "unit_tries": 20}
+    with Cells(tmp_path, scheme, 2, size, **told, serve=serve) as cells:
         cells.stop(1)
         for life in range(10):
-            trouble = generator.choice(["killed", "raises", "body", "other step"])
-            more = {"trouble": trouble, "rank": generator.randrange(2)}
+            trouble = generator.choice(["killed", "raises", "body", "other step", "ctrl-c later"])
+            more = {"trouble": trouble, "rank": generator.randrange(size)}
+            more["after"] = generator.random() / 10
             cells.start(1, f"life {life}", at=generator.randrange(6), **more)
             assert all(cells.statuses(f"life {life}")), (more, cells.said())
         cells.start(1, "last", trouble="finish", at=3)
