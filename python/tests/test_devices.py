@@ -104,7 +104,7 @@ def train(
     reached: Optional[Path] = None,
     reached_at: int = 3,
     waits_for: Optional[Path] = None,
-    dies: bool = False,
+    dies: Optional[str] = None,
     hangs: Optional[Path] = None,
     joins: Optional[Path] = None,
     scaler: Optional[coded.GradScaler] = None,
@@ -114,8 +114,8 @@ def train(
     **more: Any,
 ) -> Dict[str, Any]:
     """One worker, which makes `joins` when it has joined. It comes with its first unit only when
-    `late_until` is there, or is killed in it, or its device hangs in it, and it makes `hangs`; in
-    the fourth step it makes `reached`, and goes on when `waits_for` is there."""
+    `late_until` is there, or `dies` in it, or its device hangs in it, and it makes `hangs`; in the
+    fourth step it makes `reached`, and goes on when `waits_for` is there."""
     model = make(getattr(torch, dtype), device)
     called = model if backend is None else torch.compile(model, backend=backend)
     # As an accelerator's, which rounds otherwise in bfloat16.
@@ -134,8 +134,10 @@ def train(
             for micro in step:
                 if late_until is not None and units == 0:
                     wait_for(late_until)
-                if dies:
+                if dies == "killed":
                     os.kill(os.getpid(), signal.SIGKILL)
+                if dies == "its device fails":
+                    fake_device.fail("out of order")
                 if hangs is not None and units == 0:
                     fake_device.hang()
                     hangs.touch()
@@ -315,14 +317,15 @@ def test_a_worker_whose_device_hangs_leaves_when_it_is_told_to_end(tmp_path: Pat
     assert "worker 1 leaves the run: it was told to end (SIGTERM)" in ended.stderr
 
 
-def test_a_worker_that_is_killed_takes_over_the_others_state(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dies", ["killed", "its device fails"])
+def test_a_worker_that_dies_takes_over_the_others_state(dies: str, tmp_path: Path) -> None:
     dtype = "bfloat16"
     right = train("cpu", dtype)["bits"]
     reached, back = tmp_path / "reached", tmp_path / "back"
     order, more = ORDERS[0], {"verify": 1}
     # The two steps that the other decides alone meanwhile are kept: one state is enough.
     with coordinator("groups:s=1", 2, log_steps=2) as run:
-        killed = started(tmp_path / "1", order, "fake", dtype, place(run, 1), dies=True, **more)
+        dead = started(tmp_path / "1", order, "fake", dtype, place(run, 1), dies=dies, **more)
         other = started(
             tmp_path / "0",
             order,
@@ -333,12 +336,45 @@ def test_a_worker_that_is_killed_takes_over_the_others_state(tmp_path: Path) -> 
             waits_for=back,
             **more,
         )
-        assert killed.end().status == -signal.SIGKILL
+        ended = dead.end()
+        assert ended.status == (-signal.SIGKILL if dies == "killed" else 1)
+        assert dies == "killed" or "RuntimeError: the emulated device has failed" in ended.stderr
         wait_for(reached)
         again = started(tmp_path / "2", order, "fake", dtype, place(run, 1), joins=back, **more)
         found = [other.result(), again.result()]
     assert [each["bits"] for each in found] == [right] * 2
     assert found[1]["report"]["resyncs"] == 1
+
+
+def deep(device: str = "fake") -> Any:
+    """Two layers of a chunk each, whose gradients are final one after the other."""
+    return nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512)).to(device)
+
+
+def _backward_twice(where: Dict[str, Any], step_of: int) -> None:
+    """A worker whose last unit of one step writes its gradients twice."""
+    model = deep()
+    run, optimizer = joined(model, verify=0, **where)
+    for step in run:
+        for number, micro in enumerate(step):
+            for _ in range(1 + (step.index == step_of and number == 1)):
+                model(torch.ones(1, 512, device="fake")).square().mean().backward()
+        optimizer.step()
+
+
+def test_gradients_that_are_written_after_they_went_out_are_found_out(tmp_path: Path) -> None:
+    length = coded.length(deep("cpu"))
+    # Without it the run cannot go on.
+    with pytest.raises(RuntimeError, match="cannot be decoded without the dead workers {1}"):
+        with loop.serve("uncoded", workers=2, units=UNITS, steps=STEPS, length=length) as run:
+            workers = [
+                Apart(tmp_path / str(k), _backward_twice, place(run, k), 4 * k - 1)
+                for k in range(2)
+            ]
+            ended = workers[1].end()
+            workers[0].process.kill()
+    assert ended.status == 1
+    assert "changed after they were said to be final" in ended.stderr
 
 
 def test_without_page_locked_memory_it_has_the_bits_of_the_cpu() -> None:
@@ -451,6 +487,9 @@ def test_a_state_goes_by_the_host_and_comes_back_to_the_device() -> None:
         for micro in step:
             loss_of(model, micro, "fake").backward()
         optimizer.step()
+        for parameter in model.parameters():
+            average = parameter.detach().float() / 3
+            optimizer.state[parameter]["average"] = average
         if step.index == 0:
             kept, before, digest = arrays.save(), bits(model), run.digest()
     assert bits(model) != before
@@ -459,6 +498,11 @@ def test_a_state_goes_by_the_host_and_comes_back_to_the_device() -> None:
     assert run.digest() == digest
     moments = [state["momentum_buffer"] for state in optimizer.state.values()]
     assert {(moment.device.type, moment.dtype) for moment in moments} == {("fake", torch.bfloat16)}
+    # PyTorch rounds what an optimizer keeps to the parameters' format.
+    for parameter in model.parameters():
+        average = optimizer.state[parameter]["average"]
+        assert average.device.type == "fake" and average.dtype is torch.float32
+        assert torch.equal(average.cpu(), parameter.detach().cpu().float() / 3)
 
 
 def test_digests_are_computed_on_the_device(monkeypatch: Any) -> None:
