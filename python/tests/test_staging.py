@@ -372,6 +372,29 @@ def test_a_gradient_that_is_written_after_it_was_handed_over_is_handed_over_agai
     staging.close()
 
 
+def test_a_unit_that_is_given_up_leaves_its_memory_to_the_next() -> None:
+    # Closed memory ends the process where a copy is written over.
+    fake_device.settings("lazy", 0, True)
+    parameters = [torch.ones(4096, device="fake", requires_grad=True) for _ in range(2)]
+    staging = Staging(parameters)
+    told: List[Any] = []
+
+    def take(first: int, arrays: List[Any]) -> None:
+        told.extend((first, float(each.min()), float(each.max())) for each in arrays)
+
+    before = fake_device.memory().pinned
+    for unit in (1.0, 2.0, 3.0):
+        staging.begin(nothing)
+        for parameter in parameters:
+            parameter.grad = torch.full((4096,), unit, device="fake")
+        staging.out(1, 2, take)
+    assert staging.collect(take) == [True, True]
+    staging.settle()
+    assert told == [(1, 1.0, 1.0), (1, 2.0, 2.0), (1, 3.0, 3.0), (0, 3.0, 3.0)]
+    assert fake_device.memory().pinned == before
+    staging.close()
+
+
 def converted(make: Type[Staging]) -> List[Any]:
     """What is handed over of gradients of another format and with other strides."""
     first = torch.ones(2, 3, device="fake", requires_grad=True)
