@@ -22,7 +22,7 @@ FORMATS = {
 }
 
 # glibc's malloc maps blocks of this size by themselves, and gives them back to the system when they
-# are freed, whatever it is told.
+# are freed, also where it is told to keep them.
 LARGE_BYTES = 32 << 20
 
 # Reads or writes arrays of some parameters, from one place on, in the host's memory.
