@@ -118,16 +118,7 @@ class Recorder:
 
     def _hook(self, register: Callable[[Any], Any], then: Callable[..., Any]) -> Any:
         """Calls something where torch says so, as long as nothing has gone wrong here."""
-
-        def safe(*args: Any) -> None:
-            if not self._on:
-                return
-            try:
-                then(*args)
-            except Exception as error:
-                self._give_up(error)
-
-        handle = register(_Hook(safe))
+        handle = register(_Hook(self, then))
         self._handles.append(handle)
         return handle
 
@@ -202,11 +193,17 @@ class Recorder:
 class _Hook:
     """What torch calls; in a copy of the model, or where it is pickled whole, nothing."""
 
-    def __init__(self, then: Callable[..., None]):
+    def __init__(self, recorder: Recorder, then: Callable[..., Any]):
+        self._recorder = recorder
         self._then = then
 
     def __call__(self, *args: Any) -> None:
-        self._then(*args)
+        if not self._recorder._on:
+            return
+        try:
+            self._then(*args)
+        except Exception as error:
+            self._recorder._give_up(error)
 
     def __reduce__(self) -> Any:
         # Of Python's own, so that who loads it needs no codedgrad: it takes what hooks are given,
