@@ -295,6 +295,8 @@ def sharded(model: Any, mesh: Any, how: str) -> Any:
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
     if how == "fully_shard":
+        if not hasattr(fsdp, "fully_shard"):
+            pytest.skip("FSDP2 came with PyTorch 2.6")
         return fsdp.fully_shard(model, mesh=mesh)
     if how == "FullyShardedDataParallel":
         return fsdp.FullyShardedDataParallel(model, device_id=torch.device("cpu"))
