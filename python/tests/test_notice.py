@@ -211,7 +211,8 @@ def test_a_preempted_job_goes_on_where_it_was_when_it_is_queued_again(
             for pid in [first.pid(worker) for worker in range(3)]:
                 os.kill(pid, signal.SIGTERM)
         assert first.ends() == 143, first.said()
-        assert first.said().count("saved") == 1, first.said()
+        said = first.said().splitlines()
+        assert sum(line.endswith("] saved") for line in said) == 1, first.said()
         assert time.monotonic() - began < 10
         events = (first.folder / "events.jsonl").read_text()
         assert "lost" not in {json.loads(line)["kind"] for line in events.splitlines()}, events
@@ -225,7 +226,10 @@ def test_a_preempted_job_goes_on_where_it_was_when_it_is_queued_again(
 @pytest.mark.parametrize("saves", SCRIPTS, ids=["arrays", "model"])
 def test_workers_of_a_run_come_and_go(tmp_path: Path, saves: str) -> None:
     told = ["-n", "2..4", "--scheme", "uncoded", "--join-wait", "20", "--settle", "0.5"]
-    text = script(tmp_path, saves.replace("steps = sys.argv[1], 40", "steps = sys.argv[1], 150"))
+    # Who is started again with PyTorch takes seconds for that.
+    steps = 150 if saves == SAVES else 600
+    longer = saves.replace("steps = sys.argv[1], 40", f"steps = sys.argv[1], {steps}")
+    text = script(tmp_path, longer)
     with Launched(tmp_path, *told, text, str(tmp_path / "none.npz")) as run:
         events = run.folder / "events.jsonl"
 
@@ -244,5 +248,5 @@ def test_workers_of_a_run_come_and_go(tmp_path: Path, saves: str) -> None:
         lines = [json.loads(line) for line in events.read_text().splitlines()]
         assert not any(each["kind"] == "lost" and each["worker"] != 2 for each in lines), lines
         records = run.records()
-        assert [each["step"] for each in records[-3:]] == [147, 148, 149]
+        assert [each["step"] for each in records[-3:]] == [steps - 3, steps - 2, steps - 1]
     assert len(weights_of(run)) == 1

@@ -16,9 +16,9 @@
 //! where `u_b` and `c_b` are seconds of block `b` uncoded and under what was chosen without it, `m`
 //! is the trace's memory in jobs, `L >= 2.5 m` a block's length, `B'` the newer half's blocks, and
 //! `t` Student's 97.5 % quantile. The newer half has a part in the width alone: rare stalls that
-//! it met may come again, though the older half had none. Five blocks are too few to show the memory
-//! that they are to be longer than: of 30 rounds with bursts, intervals by `t(4)` hold 84 % of what
-//! they should.
+//! it met may come again, though the older half had none. Five blocks are too few to show the
+//! memory that they are to be longer than: of traces of 30 rounds with bursts, 84 % of intervals by
+//! `t(4)` hold what they are of.
 
 use serde::Serialize;
 use thiserror::Error;
