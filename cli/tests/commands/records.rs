@@ -160,9 +160,11 @@ fn every_field_of_every_file_is_described() {
         "fewer",
         "--steps 2 --clock virtual --workers 2..4 --scheme uncoded --fault panic@1:2",
     );
+    fs::write(home.join("pool.csv"), "seconds,workers\n0,2\n3,3\n").unwrap();
+    train(home, "pool", "--steps 5 --clock virtual --pool pool.csv --scheme uncoded");
     serve(home);
-    let trained = ["refused", "attacked", "auto", "wall", "fewer"];
-    let all = ["refused", "attacked", "auto", "wall", "fewer", "served"];
+    let trained = ["refused", "attacked", "auto", "wall", "fewer", "pool"];
+    let all = ["refused", "attacked", "auto", "wall", "fewer", "pool", "served"];
     compare("plan.json", &of_files(home, &trained, "plan.json"));
     compare("serve.json", &of_files(home, &["served"], "serve.json"));
     compare("run.jsonl", &of_files(home, &all, "run.jsonl"));

@@ -67,6 +67,16 @@ impl Comparison {
         }
     }
 
+    /// What is known of the run without what this worker has said, given what was told of it.
+    pub(super) fn without(&self, worker: u32, mut known: RunFacts) -> RunFacts {
+        let counts = |other: &u32| *other != worker && !self.differ.contains(other);
+        for (_, facts) in self.told.iter().filter(|(other, _)| counts(other)) {
+            // They have agreed so far.
+            let _ = known.agree(facts);
+        }
+        known
+    }
+
     /// A worker says what it trains, all of it or what it did not say before.
     fn note(&mut self, worker: u32, facts: &RunFacts) {
         let told = self.told.entry(worker).or_default();
@@ -129,5 +139,29 @@ impl Comparison {
         for each in told {
             let _ = each.await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trains(length: u64) -> RunFacts {
+        RunFacts { length: Some(length as usize), ..RunFacts::default() }
+    }
+
+    #[test]
+    fn what_a_worker_has_said_itself_is_nothing_to_differ_from() {
+        let mut comparison = Comparison::with(None);
+        comparison.agrees(0, &trains(3));
+        let mut alone = comparison.without(0, RunFacts::default());
+        assert!(alone.agree(&trains(4)).is_ok(), "another process has its place");
+        comparison.agrees(1, &trains(3));
+        comparison.differs(2, &trains(4), None);
+        let mut others = comparison.without(0, RunFacts::default());
+        assert!(others.agree(&trains(4)).is_err(), "worker 1 has said the same");
+        let mut of_others = comparison.without(1, RunFacts::default());
+        assert_eq!(of_others.length, trains(3).length, "who differs does not count");
+        assert!(of_others.agree(&trains(3)).is_ok());
     }
 }

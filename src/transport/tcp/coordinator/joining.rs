@@ -188,7 +188,16 @@ impl CoordinatorNode {
 
     /// Compares what a worker trains with what is known.
     fn compare(&mut self, worker: u32, facts: &RunFacts) -> Result<(), Disagreement> {
-        self.facts.agree(facts)?;
+        if let Err(difference) = self.facts.agree(facts) {
+            if self.begun {
+                return Err(difference);
+            }
+            // Another process in its place may train something else: what only the one before it
+            // has said counts for nothing.
+            let mut others = self.comparison.without(worker, self.listen.all_facts());
+            others.agree(facts)?;
+            self.facts = others;
+        }
         if !self.begun {
             self.comparison.agrees(worker, facts);
         }
