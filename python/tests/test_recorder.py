@@ -70,6 +70,9 @@ for step in range(steps):
     optimizer.zero_grad()
     model(x).square().mean().backward()
     optimizer.step()
+# Without it a rank that others leave behind is now and then aborted by torch, "terminate called
+# without an active exception", with and without the recorder.
+dist.barrier()
 dist.destroy_process_group()
 """
 

@@ -446,7 +446,7 @@ pub enum EngineError {
         silent: WorkerSet,
     },
     /// A worker must be brought up to date and nobody can.
-    #[error("{worker} missed too many steps and no live worker can hand over its state")]
+    #[error("{worker} has not the current parameters, and no live worker can hand them over")]
     NoState {
         /// Who is behind.
         worker: Worker,
