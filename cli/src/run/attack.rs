@@ -120,12 +120,8 @@ impl Caught {
     pub(crate) fn of(attackers: &[Worker], record: &StepRecord) -> Self {
         let (located, accused): (Vec<Worker>, Vec<Worker>) =
             record.doubts.wrong.iter().partition(|worker| attackers.contains(worker));
-        let answered = |worker: &&Worker| {
-            record
-                .rounds
-                .iter()
-                .any(|round| round.arrivals.get(worker.index()).is_some_and(Option::is_some))
-        };
+        let answered =
+            |worker: &&Worker| record.rounds.iter().any(|round| round.has_answer_of(**worker));
         let missed =
             attackers.iter().filter(answered).filter(|worker| !located.contains(worker)).count();
         Self { located: located.len(), missed, accused: accused.len() }

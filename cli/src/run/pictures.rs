@@ -27,7 +27,7 @@ impl Fate {
     const ALL: [Self; 5] = [Self::Used, Self::WaitedFor, Self::NotNeeded, Self::Late, Self::Erased];
 
     fn of(line: &Line, round: &RoundRecord, worker: Worker, late: bool) -> Self {
-        let in_time = round.arrivals.get(worker.index()).is_some_and(Option::is_some);
+        let in_time = round.has_answer_of(worker);
         let weight =
             line.record.weights.get(worker.index()).filter(|_| line.record.rounds.len() == 1);
         match (weight.map_or(in_time, |weight| *weight != 0.0), late) {

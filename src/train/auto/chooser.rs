@@ -3,6 +3,7 @@
 use super::Auto;
 use crate::codes::SchemeSpec;
 use crate::delays::{Growth, recorded_row};
+use crate::ids::Worker;
 use crate::sim::planner::{GAIN_MIN, Plan, PlanError, Question, ROUNDS_MIN, plan};
 use crate::train::coordinator::median;
 use crate::train::{Policy, RoundRecord, SchemeChoice, StepRecord, Using};
@@ -57,12 +58,7 @@ impl Seen {
         let row =
             |round: &RoundRecord| recorded_row(&round.arrivals, &round.delays, round.seconds).0;
         let workers = record.rounds.first().map_or(0, |round| round.arrivals.len());
-        let in_time = |worker: usize| {
-            record
-                .rounds
-                .iter()
-                .all(|round| round.arrivals.get(worker).is_some_and(Option::is_some))
-        };
+        let in_time = |worker| record.rounds.iter().all(|round| round.has_answer_of(worker));
         Self {
             #[cfg(feature = "tcp")]
             step: record.step,
@@ -72,7 +68,7 @@ impl Seen {
             disturbed: using.is_some_and(|using| using.disturbed),
             seconds: record.seconds,
             rows: record.rounds.iter().map(row).collect(),
-            in_time: (0..workers).map(in_time).collect(),
+            in_time: Worker::all(workers).map(in_time).collect(),
         }
     }
 

@@ -43,6 +43,13 @@ impl RoundRecord {
     pub fn median_arrival(&self) -> Option<f64> {
         median(self.arrivals.iter().flatten().copied())
     }
+
+    /// Whether a worker answered while the round was open. A round from before the run had its seat
+    /// has no answer of it.
+    #[must_use]
+    pub fn has_answer_of(&self, worker: Worker) -> bool {
+        self.arrivals.get(worker.index()).is_some_and(Option::is_some)
+    }
 }
 
 /// How good the decode of a step was, in its record.
