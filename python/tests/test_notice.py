@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 import pytest
@@ -211,8 +211,9 @@ def test_a_preempted_job_goes_on_where_it_was_when_it_is_queued_again(
             for pid in [first.pid(worker) for worker in range(3)]:
                 os.kill(pid, signal.SIGTERM)
         assert first.ends() == 143, first.said()
-        said = first.said().splitlines()
-        assert sum(line.endswith("] saved") for line in said) == 1, first.said()
+        # A body that runs when the signal comes may save, and the body of the last step does.
+        saved = [line for line in first.said().splitlines() if line.endswith("] saved")]
+        assert len(set(saved)) == 1 and len(saved) <= 2, first.said()
         assert time.monotonic() - began < 10
         events = (first.folder / "events.jsonl").read_text()
         assert "lost" not in {json.loads(line)["kind"] for line in events.splitlines()}, events
@@ -233,15 +234,24 @@ def test_workers_of_a_run_come_and_go(tmp_path: Path, saves: str) -> None:
     with Launched(tmp_path, *told, text, str(tmp_path / "none.npz")) as run:
         events = run.folder / "events.jsonl"
 
-        def happened(kind: str, worker: int) -> bool:
+        def happenings() -> List[Tuple[str, int]]:
             lines = [json.loads(line) for line in events.read_text().splitlines()]
-            return any((each["kind"], each["worker"]) == (kind, worker) for each in lines)
+            return [(each["kind"], each["worker"]) for each in lines]
+
+        def happened(kind: str, worker: int) -> bool:
+            return (kind, worker) in happenings()
+
+        # A worker can be taken out only once the one that is back has its place in the plan.
+        def back_in_the_plan() -> bool:
+            all_of_it = happenings()
+            since = all_of_it.index(("join", 2)) if ("join", 2) in all_of_it else len(all_of_it)
+            return any(kind == "replanned" for kind, _ in all_of_it[since:])
 
         run.wait_for("some steps", lambda: len(run.records()) > 5)
         os.kill(run.pid(3), signal.SIGTERM)
         run.wait_for("one that leaves", lambda: happened("left", 3))
         os.kill(run.pid(2), signal.SIGKILL)
-        run.wait_for("one that is back", lambda: happened("join", 2))
+        run.wait_for("one that is back", back_in_the_plan)
         (run.folder / "drain").write_text("1\n")
         run.wait_for("one that is drained", lambda: happened("drained", 1))
         assert run.ends() == 0, run.said()
