@@ -96,5 +96,6 @@ mod scalars;
 pub mod schedulers;
 pub mod sim;
 mod spelling;
+pub mod sums;
 pub mod train;
 pub mod transport;

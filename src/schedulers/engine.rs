@@ -2,13 +2,13 @@
 //!
 //! A driver feeds [`Input`]s with the time at which they happened and carries out the [`Action`]s
 //! that come back, in order. One round goes
-//! `Compute* .. Reduce* .. Abandon* Close Fold* .. Commit Apply*`: the results are collected until
-//! the scheme can do without those who are missing; the steps that are complete then are folded,
-//! and applied, in order, only after the decoded vector is held by two of the workers that need no
-//! state, or by the one that there is. The next round opens when all that was decoded is held.
+//! `Compute* .. Reduce* .. Abandon* Close Sum* .. Commit Apply*`: the results are collected until
+//! the scheme can do without those who are missing; the steps that are complete then are summed,
+//! and applied, in order, once [`StepSums`](crate::sums::StepSums) says that enough workers hold
+//! the sum. The next round opens when all sums that were asked for are held.
 //!
 //! What it keeps lies with whoever owns it: `steps` how far the run is, `round` the current round,
-//! `holding` the wait for holders, `recovery` the wait for who may come back, `leaving` whether who
+//! `recovery` the wait for who may come back, `leaving` whether who
 //! has left is missed, `trust` whose results count, `replan` what is needed for another scheme,
 //! `active` the current scheme. The [`Engine`] alone sees all of them, and decides.
 
@@ -16,7 +16,6 @@ mod active;
 mod blame;
 mod departing;
 mod folding;
-mod holding;
 mod leaving;
 mod losses;
 mod membership;
@@ -31,7 +30,6 @@ mod trust;
 mod waiting;
 
 use active::ActiveScheme;
-use holding::Holding;
 use leaving::Leaving;
 use recovery::Recovery;
 use replan::Replanning;
@@ -71,8 +69,9 @@ enum Phase {
 /// 1. It makes one, with the scheme, the run and the number of the first round, and sends
 ///    [`Input::Begin`] once.
 /// 2. It tells the engine everything that happens, in the order in which it happens, each with the
-///    time: [`Engine::handle`]. Times never go back. What belongs to an order, an attempt or a life
-///    of a worker that is over is passed over, so the driver need not sort it out.
+///    time: [`Engine::handle`]. Times never go back. What belongs to an order or a life of a worker
+///    that is over is passed over, so the driver need not sort it out. Sums it has looked after by
+///    [`StepSums`](crate::sums::StepSums), which stands between the two.
 /// 3. It carries out the [`Action`]s that were added to the list, in their order, and before the
 ///    next event. What they lead to is told as any other event, never from within.
 /// 4. If nothing happens until [`Engine::deadline`], it sends [`Input::Tick`].
@@ -102,7 +101,7 @@ enum Phase {
 ///     )
 ///     .unwrap();
 /// assert_eq!(actions[0], Action::Abandon { worker: Worker(1), late_counts: false });
-/// assert!(matches!(&actions[2], Action::Fold { folds, .. } if folds.len() == 1));
+/// assert!(matches!(&actions[2], Action::Sum { folds, .. } if folds.len() == 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Engine {
@@ -121,7 +120,8 @@ pub struct Engine {
     replanning: Replanning,
     /// Whose parameters and results are known to be right.
     trust: Trust,
-    holding: Holding,
+    /// Workers that died since the round was closed.
+    died_since_close: WorkerSet,
     leaving: Leaving,
 }
 
@@ -153,7 +153,7 @@ impl Engine {
             given: BTreeMap::new(),
             replanning: Replanning::new(workers),
             trust: Trust::new(workers),
-            holding: Holding::new(workers),
+            died_since_close: WorkerSet::empty(workers),
             leaving: Leaving::default(),
             scheme: ActiveScheme::new(scheme, config.format),
             config,
@@ -188,8 +188,8 @@ impl Engine {
     }
 
     /// When the driver should send a [`Input::Tick`] if nothing else happens before: there is such
-    /// a time from [`Input::Begin`] to [`Action::Finish`], and a run in which nothing happens but
-    /// ticks comes to its end.
+    /// a time from [`Input::Begin`] to [`Action::Finish`] unless only [sums](Self::is_summing) are
+    /// waited for, and a run in which nothing happens but ticks comes to its end.
     #[must_use]
     pub fn deadline(&self) -> Option<f64> {
         let earliest =
@@ -201,10 +201,7 @@ impl Engine {
                 self.recovery.returns_by,
                 self.leaving.ends_at,
             ]),
-            Phase::Folding => {
-                let holders_by = self.holding.patience_ends(self.config.limits.max_wait_seconds);
-                Some(self.recovery.returns_by.unwrap_or(holders_by))
-            }
+            Phase::Folding => self.recovery.returns_by,
             Phase::NotBegun | Phase::Finished => None,
         }
     }
@@ -228,10 +225,16 @@ impl Engine {
         leaving.into_iter().map(|worker| (worker, self.scheme.assign(worker))).collect()
     }
 
-    /// Whether decoded vectors wait for their holders, and nothing else is waited for.
+    /// Whether sums wait for their holders, and nothing else is waited for.
     #[must_use]
-    pub fn is_folding(&self) -> bool {
+    pub fn is_summing(&self) -> bool {
         self.phase == Phase::Folding && self.recovery.returns_by.is_none()
+    }
+
+    /// Workers that can come to hold a sum: those that are there and take over no state.
+    #[must_use]
+    pub fn able_to_hold(&self) -> WorkerSet {
+        self.roster.counted()
     }
 
     /// Whether any one worker more may be lost and the steps still be decoded.
@@ -321,19 +324,8 @@ impl Engine {
                 self.lost(now, worker, kept, out)?;
                 self.settle_trust(now, out)
             }
-            Input::ResultNotFinite { worker, step, attempt } => {
-                self.sum_not_finite(now, worker, (step, attempt), out)
-            }
-            Input::SumNotFinite { step, attempt } => self.overflowed(now, (step, attempt), out),
-            Input::SumFailed { step, attempt } => {
-                let (counted, died) = (self.roster.counted(), self.holding.died_since_close());
-                let again = self.open_steps.refold(step, attempt, &counted, died);
-                if again.is_some() {
-                    self.holding.begin_again(now);
-                }
-                out.extend(again);
-                Ok(())
-            }
+            Input::Summed { step, digest } => self.summed(now, step, digest, out),
+            Input::SumFailed { step, why } => self.sum_failed(now, step, why, out),
             Input::Left { worker } => {
                 self.roster.left(worker);
                 Ok(())
@@ -341,9 +333,6 @@ impl Engine {
             Input::Leaving { worker } => {
                 self.roster.departs(worker);
                 Ok(())
-            }
-            Input::Held { worker, step, attempt, digest } => {
-                self.held(now, worker, (step, attempt, digest), out)
             }
             Input::Applied { worker, step, digest } => {
                 self.roster.applied(worker, step);
@@ -383,7 +372,7 @@ impl Engine {
     fn go_on(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         // Steps are committed in order: one that is not held yet holds back those after it, also if
         // these are held.
-        if !self.open_steps.waiting().is_empty() {
+        if self.open_steps.summing().next().is_some() {
             return Ok(());
         }
         // A worker that is sent a step may apply it at once, so what is pushed here must be final:
@@ -394,8 +383,8 @@ impl Engine {
                 self.trust.agreement.refused(step);
             }
             out.push(match fate {
-                Fate::Held { attempt, digest } => {
-                    Action::Commit { step, attempt, digest, unverified: self.unverified(step) }
+                Fate::Summed(digest) => {
+                    Action::Commit { step, digest, unverified: self.unverified(step) }
                 }
                 Fate::Refused(units, because) => Action::Skip { step, units, because },
             });
@@ -525,7 +514,7 @@ impl Engine {
             return out.push(Action::Discard { worker, task });
         }
         let step = task.job.step(self.config.jobs.micro_steps);
-        self.open_steps.summed(step, worker);
+        self.open_steps.reduced(step, worker);
         out.push(Action::Reduce { step, fold });
     }
 
@@ -651,9 +640,6 @@ impl Engine {
         if self.recovery.is_over(now) {
             return self.nobody_returned(now, out);
         }
-        if self.phase == Phase::Folding {
-            return self.unheld(now, out);
-        }
         // It was held open for later answers, and the time is up: close with those that are there.
         self.round.awake();
         if now < self.round.patience_ends(self.config.limits.max_wait_seconds) {
@@ -682,8 +668,7 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         self.phase = Phase::Folding;
-        // From here on patience is measured for holders, not for answers.
-        self.holding.begin(now);
+        self.died_since_close.clear();
         let decoded = self.scheme.close(missing, &self.round.lateness(now));
         // Before the others are told to abandon, so that each worker gets its sums in one go with
         // its next orders.
@@ -696,7 +681,7 @@ impl Engine {
         out.push(Action::Close(self.report(now)));
         for job in decoded {
             self.settle(job)?;
-            self.fold(job.step(self.config.jobs.micro_steps), out);
+            self.sum(job.step(self.config.jobs.micro_steps), out);
         }
         self.go_on(now, out)
     }

@@ -39,11 +39,11 @@ pub enum Input {
         worker: Worker,
     },
     /// A worker is lost, and its results with it; `kept` tells whether what was already made of
-    /// them, decoded vectors on their way to their holders, survives.
+    /// them survives: the sums that were asked for.
     Lost {
         /// Who.
         worker: Worker,
-        /// Whether decoded vectors survive it.
+        /// Whether sums survive it.
         kept: bool,
     },
     /// A worker that is lost, or will be at once, does not come back.
@@ -57,42 +57,19 @@ pub enum Input {
         /// Who.
         worker: Worker,
     },
-    /// A worker holds the whole decoded vector of a step. Where vectors live with the workers, it
-    /// can from then on be had of it, no matter who else dies.
-    Held {
-        /// Who.
-        worker: Worker,
+    /// Enough workers hold the sum of a step: it can be committed.
+    Summed {
         /// Which step.
         step: Step,
-        /// Which attempt at folding it.
-        attempt: u32,
-        /// Digest of the vector.
+        /// Digest of the sum.
         digest: u64,
     },
-    /// A result that goes into the sum of a step, or a worker's own sum of its results, is not
-    /// finite, though its worker said so: the node that sums has seen it.
-    ResultNotFinite {
-        /// Whose.
-        worker: Worker,
-        /// Of which step.
-        step: Step,
-        /// Which attempt at folding it.
-        attempt: u32,
-    },
-    /// The results of a step are finite, as the node that sums has seen; their weighted sum is not.
-    SumNotFinite {
-        /// Which step.
-        step: Step,
-        /// Which attempt at folding it.
-        attempt: u32,
-    },
-    /// The vector of a step cannot be made as it was begun, though all results it is made of are
-    /// there: who helped to sum is lost.
+    /// The sum of a step that was asked for cannot be had.
     SumFailed {
         /// Which step.
         step: Step,
-        /// Which attempt at folding it.
-        attempt: u32,
+        /// Why.
+        why: SumFailure,
     },
     /// A worker has applied a step.
     Applied {
@@ -152,7 +129,7 @@ pub enum Input {
     },
     /// A worker that was lost is there again, or there for the first time in place of one that was
     /// declared lost before. Nothing counts any more that came of its life before; it must be
-    /// offered the decoded vectors that wait for holders. Ignored of a worker that is alive.
+    /// offered the sums that wait for holders. Ignored of a worker that is alive.
     Joined {
         /// Who.
         worker: Worker,
@@ -214,12 +191,11 @@ pub enum Action {
     },
     /// A round is over.
     Close(RoundReport),
-    /// Sum a step's gradient and let workers hold it.
-    Fold {
+    /// Sum a step's gradient and let workers hold it; a sum of that step that was asked for before
+    /// is void.
+    Sum {
         /// Which step.
         step: Step,
-        /// Which attempt.
-        attempt: u32,
         /// Workers with a sum of results, of weight 1.
         sums: Vec<Worker>,
         /// Results to be added, with their weights, in the order of summation.
@@ -259,9 +235,7 @@ pub enum Action {
     Commit {
         /// Which step.
         step: Step,
-        /// Which attempt was held.
-        attempt: u32,
-        /// Digest of the decoded vector.
+        /// Digest of its sum.
         digest: u64,
         /// Workers of whose results something in it was computed with parameters that are not known
         /// to be right; none where workers report no digests of them.
@@ -331,6 +305,21 @@ pub enum Refusal {
     NotFinite,
     /// All results are finite and their sum is not.
     Overflow,
+}
+
+/// Why the sum of a step cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SumFailure {
+    /// Who helped to sum is lost, or nobody took hold of the sum in time; all results that it is
+    /// made of are there.
+    Interrupted,
+    /// Nobody took hold of it in time, and a worker is lost of whose results it is made.
+    ResultLost,
+    /// A result of this worker that is in it, or the worker's own sum of its results, is not
+    /// finite, though its worker said so.
+    ResultNotFinite(Worker),
+    /// All results are finite, and their sum is not.
+    NotFinite,
 }
 
 /// Why no state is any good for a worker.

@@ -1,6 +1,6 @@
 //! The round engine: events and the time in, actions out. No I/O, no clock, no randomness.
 //!
-//! [`engine`] decides when a round closes, what is folded with which weights, and when a step may
+//! [`engine`] decides when a round closes, what is summed with which weights, and when a step may
 //! be applied; [`open_steps`] keeps the steps that are not decided, [`roster`] what is known of
 //! each worker, `orders` when answers count as arrived. The same engine runs under a wall clock in
 //! the trainer, and under a virtual one there and in the simulator
@@ -16,6 +16,6 @@ pub mod roster;
 
 pub(crate) use engine::Given;
 pub use engine::{Engine, OpenRound, Planned, Replan};
-pub use events::{Action, EngineError, Input, Refusal, RoundReport, Unfit};
+pub use events::{Action, EngineError, Input, Refusal, RoundReport, SumFailure, Unfit};
 pub use orders::VirtualClock;
 pub use reduce::Reduce;

@@ -308,10 +308,9 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
             Action::Switched { .. } => check_log(&self.engine)?,
             Action::Discard { .. } => {}
             Action::Close(report) => self.journal.close(report),
-            Action::Fold { step, attempt, sums, folds, decode, .. } => {
+            Action::Sum { step, sums, folds, decode, .. } => {
                 self.journal.decoded(step, &sums, folds, decode);
-                let held = |worker| Input::Held { worker, step, attempt, digest: step.0 };
-                self.then.extend(Worker::all(self.journal.workers).map(held));
+                self.then.push_back(Input::Summed { step, digest: step.0 });
             }
             Action::Commit { step, .. } => self.journal.commit(step),
             Action::Apply { worker, step } => {

@@ -1,9 +1,9 @@
 //! Carries out what the round engine decides: orders to workers, the fold, commit before apply.
 //!
 //! Each part of its state is in a module of its own: `inbox` what the engine is still to be told,
-//! `results` what came with results, `spent` what workers report of their work, `watchdog` what is
-//! waited for, `replicas` how far each worker is, `judging` whose results are wrong,
-//! `journal` what the next record is made of, `due` how long nothing has come.
+//! `results` what came with results, `gradients` what is made of them, `spent` what workers report
+//! of their work, `watchdog` what is waited for, `replicas` how far each worker is, `judging` whose
+//! results are wrong, `journal` what the next record is made of, `due` how long nothing has come.
 
 mod blame;
 mod choosing;
@@ -13,6 +13,7 @@ mod due;
 mod ending;
 mod expecting;
 mod failures;
+mod gradients;
 mod happened;
 mod inbox;
 mod judging;
@@ -27,6 +28,7 @@ mod waiting;
 use choosing::Choosing;
 use due::Patience;
 use ending::Ending;
+use gradients::{Decision, Folding, Gradients};
 pub use happened::{Erasure, Happened, Happening};
 use inbox::Inbox;
 use judging::Judging;
@@ -50,45 +52,26 @@ use super::run_clock::{Abandoned, Arrival, Next, RunClock};
 use crate::codes::Report;
 use crate::codes::sequential::Fold;
 use crate::gpu::Vector;
-use crate::ids::{Step, Task, Units, Worker, WorkerSet};
+use crate::ids::{Step, Task, Worker, WorkerSet};
 use crate::run::RunConfig;
 use crate::schedulers::{Action, Engine, EngineError, Input};
 use crate::transport::{
     Cancel, Decoded, Notice, Order, Piece, Stage, SumRequest, Summand, Summed, Transport, Unneeded,
     Weighted, What,
 };
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::info_span;
-
-enum Decision {
-    Step { attempt: u32, decoded: Arc<Decoded> },
-    Refused(Arc<[Units]>),
-}
-
-/// A vector on its way to its holders.
-struct Folding {
-    attempt: u32,
-    /// The vector, if it was made here.
-    decoded: Option<Arc<Decoded>>,
-    aux: Vec<f64>,
-    parts: Vec<Weighted>,
-    decode: Report,
-    /// Workers that were sent the vector to hold.
-    sent: WorkerSet,
-}
 
 /// Drives one run over a transport.
 pub struct Coordinator<T: Transport> {
     transport: T,
     engine: Engine,
     run_clock: RunClock,
-    log: VecDeque<(Step, Decision)>,
     results: Results,
     spending: Spending,
     watchdog: Watchdog,
-    folding: BTreeMap<Step, Folding>,
+    gradients: Gradients,
     inbox: Inbox,
     patience: Patience,
     replicas: Replicas,
@@ -105,11 +88,10 @@ impl<T: Transport> Coordinator<T> {
         Self {
             transport,
             engine,
-            log: VecDeque::new(),
             results: Results::default(),
             spending: Spending::new(shape.workers),
             watchdog: Watchdog::new(shape.workers),
-            folding: BTreeMap::new(),
+            gradients: Gradients::new(limits.max_wait_seconds),
             inbox: Inbox::default(),
             patience: Patience::new(limits.max_wait_seconds),
             replicas: Replicas::new(shape.workers),
@@ -208,8 +190,7 @@ impl<T: Transport> Coordinator<T> {
     pub fn open_entries(&self) -> usize {
         self.results.len()
             + self.spending.len()
-            + self.folding.len()
-            + self.log.len()
+            + self.gradients.len()
             + self.journal.len()
             + self.replicas.open_entries()
             + self.inbox.len()
@@ -296,7 +277,8 @@ impl<T: Transport> Coordinator<T> {
             }
             let _span = info_span!("round", round = self.journal.round.0).entered();
             let before = self.engine.first_alive();
-            self.engine.handle(self.run_clock.now(), input, &mut actions)?;
+            let now = self.run_clock.now();
+            self.gradients.handle(&mut self.engine, now, input, &mut actions)?;
             // If that lets all of them go, one of them saves what is decided now.
             self.journal.saver = self.engine.first_alive().or(before);
             let mut expected = self.expected(&actions);
@@ -374,13 +356,14 @@ impl<T: Transport> Coordinator<T> {
                 self.give_up(worker, observer)
             }
             Notice::Idle { .. } => Input::Idle { worker },
-            Notice::ResultNotFinite { step, attempt } => {
-                Input::ResultNotFinite { worker, step, attempt }
+            Notice::Held { .. }
+            | Notice::ResultNotFinite { .. }
+            | Notice::SumNotFinite { .. }
+            | Notice::SumFailed { .. } => {
+                self.gradients.said(&self.engine, worker, &notice);
+                Input::Tick
             }
-            Notice::SumNotFinite { step, attempt } => Input::SumNotFinite { step, attempt },
-            Notice::SumFailed { step, attempt } => Input::SumFailed { step, attempt },
             Notice::Changed { task } => self.changed(worker, task, observer),
-            Notice::Held { step, attempt, digest } => Input::Held { worker, step, attempt, digest },
             // Of the state that it is about to give up.
             Notice::Applied { .. } | Notice::AppliedBefore { .. }
                 if self.replicas.is_taking(worker) =>
@@ -472,9 +455,8 @@ impl<T: Transport> Coordinator<T> {
                 }
                 self.journal.closed(record);
             }
-            Action::Fold { step, attempt, sums, folds, decode, counted } => {
-                let fault = self.fold((step, attempt), &sums, folds, decode, &counted)?;
-                self.inbox.add(fault);
+            Action::Sum { step, sums, folds, decode, counted } => {
+                self.sum(step, &sums, folds, decode, &counted)?;
             }
             Action::Erase { worker, step } => self.erase(worker, step, observer),
             Action::Restart { step } => self.begin_again(step),
@@ -492,7 +474,7 @@ impl<T: Transport> Coordinator<T> {
                 return self.commit(step, digest, unverified, observer);
             }
             Action::Skip { step, units, because } => {
-                self.folding.remove(&step);
+                self.gradients.take(step);
                 let refused_because = Some(because);
                 let record =
                     StepRecord { refused_because, ..self.record(step, None, units.clone()) };
@@ -529,16 +511,17 @@ impl<T: Transport> Coordinator<T> {
 
     /// Has the decoded vector made and held; if it is known not to be finite, nothing is done with
     /// it but to find out why.
-    fn fold(
+    fn sum(
         &mut self,
-        (step, attempt): (Step, u32),
+        step: Step,
         sums: &[Worker],
         folds: Vec<Fold>,
         mut decode: Report,
         counted: &WorkerSet,
-    ) -> Result<Option<Input>, RunError> {
+    ) -> Result<(), RunError> {
         let result = |Fold { worker, task, weight }| Weighted { worker, task, weight };
         let mut results: Vec<Weighted> = folds.into_iter().map(result).collect();
+        let (_, attempt) = self.gradients.attempt(step);
         let summed = if self.engine.facts().mixture {
             let received = |piece| self.transport.received(piece);
             let (summed, report) = self.judging.decode(&mut results, received)?;
@@ -570,7 +553,8 @@ impl<T: Transport> Coordinator<T> {
                 "{step}, attempt {attempt}: digest {:016x} of a sum that is not finite",
                 summed.folded.digest
             );
-            return Ok(Some(self.at_fault(step, attempt, &results)));
+            self.blame((step, attempt), &results);
+            return Ok(());
         }
         let (aux, parts) = self.results.decoded(step, sums, results);
         let sent = self.nobody();
@@ -581,27 +565,17 @@ impl<T: Transport> Coordinator<T> {
                 digest: folded.digest,
             })
         });
-        self.folding.insert(step, Folding { attempt, decoded, aux, parts, decode, sent });
+        self.gradients.made(step, Folding { attempt, decoded, aux, parts, decode, sent });
         for worker in Worker::all(self.config().shape.workers) {
             self.hold(worker);
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Sends the vectors that were made here to a worker that can take them now.
     fn hold(&mut self, worker: Worker) {
-        let unsent =
-            |folding: &Folding| folding.decoded.is_some() && !folding.sent.contains(worker);
-        if !self.folding.values().any(unsent) || self.run_clock.is_leaving(worker) {
-            return;
-        }
-        for (&step, folding) in &mut self.folding {
-            if let Some(decoded) = &folding.decoded
-                && folding.sent.insert(worker)
-            {
-                let (attempt, decoded) = (folding.attempt, Arc::clone(decoded));
-                self.transport.send(worker, Order::Store { step, attempt, decoded });
-            }
+        if self.gradients.lacks(worker) && !self.run_clock.is_leaving(worker) {
+            self.gradients.send(worker, |order| self.transport.send(worker, order));
         }
     }
 
@@ -612,7 +586,7 @@ impl<T: Transport> Coordinator<T> {
         unverified: Vec<Worker>,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Option<Outcome>, RunError> {
-        let Some(mut folding) = self.folding.remove(&step) else { return Ok(None) };
+        let Some(mut folding) = self.gradients.take(step) else { return Ok(None) };
         let (attempt, aux) = (folding.attempt, folding.aux.clone());
         let made = folding.decoded.take();
         let vector = match &made {
@@ -661,7 +635,7 @@ impl<T: Transport> Coordinator<T> {
     /// Forgets the results of a step that are known; those that are not are unwanted when they
     /// come.
     fn begin_again(&mut self, step: Step) {
-        self.folding.remove(&step);
+        self.gradients.take(step);
         for (worker, task) in self.results.begin_again(step) {
             self.transport.forget(Unneeded::Result { worker, task });
         }
@@ -686,14 +660,9 @@ impl<T: Transport> Coordinator<T> {
 
     fn remember(&mut self, step: Step, decision: Decision) {
         self.release(step);
-        self.log.push_back((step, decision));
-        while self.log.len() as u64 > self.config().log_steps + 1 {
-            if let Some((_, Decision::Step { decoded, .. })) = self.log.pop_front()
-                && let Some(gradient) =
-                    Arc::into_inner(decoded).and_then(|old| Arc::into_inner(old.gradient))
-            {
-                self.transport.forget(Unneeded::Vector(gradient));
-            }
+        let log_steps = self.config().log_steps;
+        for vector in self.gradients.remember(step, decision, log_steps) {
+            self.transport.forget(Unneeded::Vector(vector));
         }
         self.journal.step = step.next();
     }
@@ -716,13 +685,7 @@ impl<T: Transport> Coordinator<T> {
 
     fn apply(&mut self, worker: Worker, step: Step) {
         let saver = self.journal.saver.unwrap_or(worker);
-        let decision = self.log.iter().find(|entry| entry.0 == step);
-        let order = match &decision.expect("the log holds all that a worker may still need").1 {
-            Decision::Step { attempt, decoded } => {
-                Order::Apply { step, attempt: *attempt, decoded: Arc::clone(decoded), saver }
-            }
-            Decision::Refused(units) => Order::Skip { step, saver, units: Arc::clone(units) },
-        };
+        let order = self.gradients.order(step, saver);
         self.replicas.sent_step(worker);
         self.transport.send(worker, order);
     }

@@ -43,9 +43,19 @@ struct Place {
     vectors: HashSet<(Step, u32)>,
 }
 
+/// What is said of an attempt at the sum of a step.
+#[derive(Clone, Copy, Debug)]
+enum Said {
+    Held { worker: Worker, step: Step, attempt: u32 },
+    ResultNotFinite { worker: Worker, step: Step, attempt: u32 },
+    NotFinite { step: Step, attempt: u32 },
+    Failed { step: Step, attempt: u32 },
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Input(Input),
+    Said(Said),
     /// A worker takes over the state of another, or one that is kept elsewhere.
     State {
         needy: Worker,
@@ -127,7 +137,7 @@ struct Chaos<'a> {
     next_step: bool,
     pool: Vec<Event>,
     /// What is told right after a death.
-    told: Vec<Input>,
+    told: Vec<Event>,
     places: Vec<Place>,
     parts: HashMap<(Worker, Task), Vec<Part>>,
     sums: HashMap<(Step, Worker), Vec<(Task, f64)>>,
@@ -296,7 +306,7 @@ impl Chaos<'_> {
             self.not_finite.insert((step, attempt));
             let events = culprits
                 .into_iter()
-                .map(|worker| Event::Input(Input::ResultNotFinite { worker, step, attempt }));
+                .map(|worker| Event::Said(Said::ResultNotFinite { worker, step, attempt }));
             return self.pool.extend(events);
         }
         let lies = self.mishaps.liars > 0;
@@ -304,11 +314,11 @@ impl Chaos<'_> {
             self.overflowed.insert(step);
             self.not_finite.insert((step, attempt));
             self.waiting.get_mut(&step).expect("it waits").nonfinite = true;
-            return self.pool.push(Event::Input(Input::SumNotFinite { step, attempt }));
+            return self.pool.push(Event::Said(Said::NotFinite { step, attempt }));
         }
         if lies && self.choose(4) == 0 {
             // Somebody says that it is not finite: it is made once more.
-            self.pool.push(Event::Input(Input::SumFailed { step, attempt }));
+            self.pool.push(Event::Said(Said::Failed { step, attempt }));
         }
         if self.mishaps.mute && self.choose(12) == 0 && !self.muted.contains_key(&step) {
             self.muted.insert(step, attempt);
@@ -317,7 +327,7 @@ impl Chaos<'_> {
         let mut told = self.living();
         told.retain(|worker| !self.takes_over(*worker));
         for worker in told {
-            self.pool.push(Event::Input(held(worker, step, attempt)));
+            self.pool.push(Event::Said(Said::Held { worker, step, attempt }));
         }
     }
 
@@ -360,8 +370,9 @@ impl Chaos<'_> {
         self.erased.insert((step, worker));
     }
 
-    fn commit(&mut self, step: Step, attempt: u32, digest: u64) {
-        assert_eq!(digest, step.0 * 1000 + u64::from(attempt));
+    fn commit(&mut self, step: Step, digest: u64) {
+        let attempt = self.attempts[&step];
+        assert_eq!(digest, digest_of(step, attempt), "the last one that was asked for");
         assert!(self.somebody_has(step, attempt), "{step}: a live worker has what is committed");
         assert!(!self.not_finite.contains(&(step, attempt)), "{step}: what is committed is finite");
         if self.mishaps.own {
@@ -369,7 +380,7 @@ impl Chaos<'_> {
                 !self.made_astray.contains(&(step, attempt)),
                 "{step}: no part of it was computed with wrong parameters"
             );
-            self.told.push(Input::Own { step, digest: step.0 });
+            self.told.push(Event::Input(Input::Own { step, digest: step.0 }));
         }
         let units = &self.folded[&(step, attempt)];
         assert!(units.iter().all(|unit| self.spent.insert(*unit)), "{step}: no unit counts twice");
@@ -378,8 +389,8 @@ impl Chaos<'_> {
 
     fn decide(&mut self, step: Step, action: &Action) {
         assert_eq!(step.0, self.decided, "in order");
-        if let Action::Commit { attempt, digest, .. } = *action {
-            self.commit(step, attempt, digest);
+        if let Action::Commit { digest, .. } = *action {
+            self.commit(step, digest);
         } else if let Action::Skip { because, .. } = *action {
             let told = self.mishaps.tasks || self.mishaps.liars > 0;
             assert!(
@@ -465,7 +476,7 @@ impl Chaos<'_> {
                 else {
                     // It is done, and its results were waiting for a word on its parameters.
                     assert!(drifts, "only the busy are told");
-                    return self.told.insert(0, Input::Idle { worker });
+                    return self.told.insert(0, Event::Input(Input::Idle { worker }));
                 };
                 let Order::Compute(tasks) = std::mem::replace(order, Order::Leave) else {
                     panic!()
@@ -476,8 +487,9 @@ impl Chaos<'_> {
                     self.pool.push(Event::Input(Input::Late { worker, task, finite: true }));
                 }
             }
-            Action::Fold { step, attempt, sums, folds, counted, .. } => {
+            Action::Sum { step, sums, folds, counted, .. } => {
                 self.check_counted(step, &counted);
+                let attempt = self.driver.sums.attempt(step);
                 self.fold(step, attempt, &sums, &folds);
             }
             Action::Commit { step, .. } | Action::Skip { step, .. } => self.decide(step, &action),
@@ -540,15 +552,17 @@ impl Chaos<'_> {
     }
 
     /// The plan changes between rounds, and where one cannot close.
-    fn check_when(&mut self, input: Input, actions: &[Action]) {
+    fn check_when(&mut self, event: Event, actions: &[Action]) {
         let may_block = matches!(
-            input,
-            Input::Lost { .. }
-                | Input::Joined { .. }
-                | Input::Synced { .. }
-                | Input::ResultNotFinite { .. }
-                | Input::Done { finite: false, .. }
-                | Input::Tick
+            event,
+            Event::Said(Said::ResultNotFinite { .. })
+                | Event::Input(
+                    Input::Lost { .. }
+                        | Input::Joined { .. }
+                        | Input::Synced { .. }
+                        | Input::Done { finite: false, .. }
+                        | Input::Tick
+                )
         );
         let mut may_change = may_block || !self.in_round;
         for action in actions {
@@ -556,7 +570,7 @@ impl Chaos<'_> {
                 Action::Compute { .. } => self.in_round = true,
                 // Those that are left may not be enough for the round that opens next.
                 Action::Close(_) => (self.in_round, may_change) = (false, true),
-                Action::Replanned { .. } => assert!(may_change, "{input:?}: {actions:?}"),
+                Action::Replanned { .. } => assert!(may_change, "{event:?}: {actions:?}"),
                 _ => {}
             }
         }
@@ -567,9 +581,11 @@ impl Chaos<'_> {
         let place = &self.places[worker.index()];
         if place.dead {
             // It is not known yet.
-            let lost =
-                |told: &Input| matches!(told, Input::Lost { worker: of, .. } if *of == worker);
-            return assert!(self.told.iter().any(lost), "{worker} is there");
+            let is_lost = self.told.iter().any(|told| match told {
+                Event::Input(Input::Lost { worker: of, .. }) => *of == worker,
+                _ => false,
+            });
+            return assert!(is_lost, "{worker} is there");
         }
         assert!(place.departs == leaves, "{worker} leaves");
         assert!(leaves || self.drained.contains(worker), "{worker} is drained");
@@ -579,11 +595,10 @@ impl Chaos<'_> {
         let is_of_it = |sum: &Waiting| !sum.broken && sum.made_by.contains(worker);
         assert!(!self.waiting.values().any(is_of_it), "no sum of its results waits for holders");
         self.pool.retain(|event| match event {
-            Event::Input(Input::Late { worker: of, .. } | Input::Held { worker: of, .. }) => {
-                *of != worker
-            }
+            Event::Input(Input::Late { worker: of, .. })
+            | Event::Said(Said::Held { worker: of, .. }) => *of != worker,
             Event::State { needy, .. } => *needy != worker,
-            Event::Input(_) => true,
+            Event::Input(_) | Event::Said(_) => true,
         });
         let place = self.place(worker);
         let (state, drift) = (place.state, place.drift.clone());
@@ -591,7 +606,7 @@ impl Chaos<'_> {
         self.sums.retain(|(_, of), _| *of != worker);
         self.renewed.insert(worker);
         // It hangs up.
-        self.told.push(Input::Lost { worker, kept: true });
+        self.told.push(Event::Input(Input::Lost { worker, kept: true }));
     }
 
     /// Some are to be done without from now on, and others no more.
@@ -620,10 +635,10 @@ impl Chaos<'_> {
 
     /// The next event: something that has happened, what a worker does next, a mishap, or a
     /// deadline; none when all is over.
-    fn next(&mut self) -> Option<Input> {
+    fn next(&mut self) -> Option<Event> {
         let begun = self.turn > 0
             && !self.pool.iter().any(|event| matches!(event, Event::Input(Input::Begin)));
-        let deadline = self.driver.engine.deadline();
+        let deadline = self.driver.deadline();
         assert!(!begun || self.finished || deadline.is_some(), "nothing is waited for without end");
         // Before all else: nothing comes between a worker's last word and its loss.
         if let Some(told) = self.told.pop() {
@@ -634,10 +649,10 @@ impl Chaos<'_> {
                 return None;
             }
             self.driver.now = self.driver.now.max(deadline?);
-            return Some(Input::Tick);
+            return Some(Event::Input(Input::Tick));
         }
         if let Some(mishap) = self.mishap() {
-            return Some(mishap);
+            return Some(Event::Input(mishap));
         }
         let busy: Vec<Worker> = self
             .living()
@@ -654,15 +669,15 @@ impl Chaos<'_> {
             // Nobody hangs but where nobody says that it holds something.
             assert!(near || !self.muted.is_empty(), "the run waits until {deadline}");
             self.driver.now = self.driver.now.max(deadline);
-            return Some(Input::Tick);
+            return Some(Event::Input(Input::Tick));
         }
         let choice = self.choose(events);
         Some(match choice.checked_sub(self.pool.len()) {
             None => match self.pool.remove(choice) {
-                Event::Input(input) => self.happen(input),
-                Event::State { needy, from } => self.take_over(needy, from),
+                Event::State { needy, from } => Event::Input(self.take_over(needy, from)),
+                event => self.happen(event),
             },
-            Some(choice) => self.work(busy[choice]),
+            Some(choice) => Event::Input(self.work(busy[choice])),
         })
     }
 
@@ -703,23 +718,41 @@ impl Chaos<'_> {
             self.mishaps.deaths -= 1;
             let lost = self.die(worker);
             // What the loss leads to comes after it.
-            self.told.push(lost);
+            self.told.push(Event::Input(lost));
             return Some(Input::Left { worker });
         }
         None
     }
 
-    fn happen(&mut self, input: Input) -> Input {
-        match input {
-            Input::Late { worker, task, .. } => {
+    fn happen(&mut self, event: Event) -> Event {
+        match event {
+            Event::Input(Input::Late { worker, task, .. }) => {
                 *self.place(worker).results.entry(task).or_default() += 1;
             }
-            Input::Held { worker, step, attempt, .. } => {
+            Event::Said(Said::Held { worker, step, attempt }) => {
                 self.place(worker).vectors.insert((step, attempt));
             }
             _ => {}
         }
-        input
+        event
+    }
+
+    /// Tells of what has happened; gives what follows.
+    fn tell(&mut self, event: Event, actions: &mut Vec<Action>) -> Result<(), EngineError> {
+        let Driver { engine, sums, now } = &mut self.driver;
+        match event {
+            Event::Input(input) => return sums.handle(engine, *now, input, actions),
+            Event::Said(Said::Held { worker, step, attempt }) => {
+                sums.held(worker, (step, attempt), digest_of(step, attempt));
+            }
+            Event::Said(Said::ResultNotFinite { worker, step, attempt }) => {
+                sums.result_not_finite(engine, worker, (step, attempt));
+            }
+            Event::Said(Said::NotFinite { step, attempt }) => sums.not_finite((step, attempt)),
+            Event::Said(Said::Failed { step, attempt }) => sums.failed((step, attempt)),
+            Event::State { .. } => unreachable!("what is taken over is told as an input"),
+        }
+        sums.settle(engine, *now, actions)
     }
 
     fn work(&mut self, worker: Worker) -> Input {
@@ -789,8 +822,8 @@ impl Chaos<'_> {
     fn begins_to_take_over(&mut self, worker: Worker) {
         self.pool.retain(|event| match event {
             Event::State { needy, .. } => *needy != worker,
-            Event::Input(Input::Held { worker: of, .. }) => *of != worker,
-            Event::Input(_) => true,
+            Event::Said(Said::Held { worker: of, .. }) => *of != worker,
+            Event::Input(_) | Event::Said(_) => true,
         });
     }
 
@@ -843,11 +876,10 @@ impl Chaos<'_> {
         *self.place(worker) = Place { dead: true, state, drift, ..Place::default() };
         self.sums.retain(|(_, of), _| *of != worker);
         self.pool.retain(|event| match event {
-            Event::Input(Input::Late { worker: of, .. } | Input::Held { worker: of, .. }) => {
-                *of != worker
-            }
+            Event::Input(Input::Late { worker: of, .. })
+            | Event::Said(Said::Held { worker: of, .. }) => *of != worker,
             Event::State { needy, from } => *needy != worker && *from != Some(worker),
-            Event::Input(_) => true,
+            Event::Input(_) | Event::Said(_) => true,
         });
         let steps: Vec<Step> = self.waiting.keys().copied().collect();
         for step in steps {
@@ -862,15 +894,15 @@ impl Chaos<'_> {
                 // It had a part in the summing, though nothing of it is summed.
                 broken = true;
                 self.waiting.get_mut(&step).expect("it waits").broken = true;
-                self.told.push(Input::SumFailed { step, attempt });
+                self.told.push(Event::Said(Said::Failed { step, attempt }));
             } else if self.choose(4) == 0 {
                 // So it seems to be, but what it still sent has come.
-                self.told.push(Input::SumFailed { step, attempt });
+                self.told.push(Event::Said(Said::Failed { step, attempt }));
             }
             if broken && !self.somebody_has(step, attempt) {
                 // Who had it already says so all the same.
                 for event in std::mem::take(&mut self.pool) {
-                    let of_it = matches!(event, Event::Input(Input::Held { step: s, attempt: a, .. }) if (s, a) == (step, attempt));
+                    let of_it = matches!(event, Event::Said(Said::Held { step: s, attempt: a, .. }) if (s, a) == (step, attempt));
                     if !of_it || self.choose(2) == 0 {
                         self.pool.push(event);
                     }
@@ -911,7 +943,8 @@ impl Chaos<'_> {
                 && !mute
                 && (!waiting.broken || self.somebody_has(step, waiting.attempt))
             {
-                self.pool.push(Event::Input(held(worker, step, waiting.attempt)));
+                let attempt = waiting.attempt;
+                self.pool.push(Event::Said(Said::Held { worker, step, attempt }));
             }
         }
     }
@@ -934,7 +967,7 @@ impl Chaos<'_> {
         if has_one { self.living().len() } else { 0 }
     }
 
-    fn may_end(&self, error: &EngineError, input: Input) -> bool {
+    fn may_end(&self, error: &EngineError, is_tick: bool) -> bool {
         let patient = self.config.return_seconds > 0.0;
         let silent = self.mishaps.silent_after.is_some_and(|events| self.happened > events);
         match error {
@@ -952,7 +985,7 @@ impl Chaos<'_> {
                 !may_go_on
                     && !dead.is_empty()
                     && dead.iter().eq(self.dead())
-                    && (!patient || input == Input::Tick)
+                    && (!patient || is_tick)
             }
             EngineError::Left { left, .. } => {
                 let there = self.with_a_state();
@@ -966,7 +999,7 @@ impl Chaos<'_> {
                 let others = Worker::all(self.places.len()).filter(|other| other != worker);
                 // Who has left is not waited for.
                 let returns = self.dead().iter().any(|dead| !self.driver.engine.has_left(*dead));
-                let waited = !patient || !returns || input == Input::Tick;
+                let waited = !patient || !returns || is_tick;
                 !self.config.restores
                     && waited
                     && !others.into_iter().any(|other| self.is_fit(&self.places[other.index()]))
@@ -989,14 +1022,14 @@ impl Chaos<'_> {
             if self.mishaps.drains && self.choose(20) == 0 {
                 self.drain();
             }
-            let Some(input) = self.next() else { return Ok(()) };
+            let Some(event) = self.next() else { return Ok(()) };
             // Nobody may be waited for after it.
-            if matches!(input, Input::Tick | Input::Left { .. }) {
+            if matches!(event, Event::Input(Input::Tick | Input::Left { .. })) {
                 self.costs.clear();
             }
             let mut actions = Vec::new();
-            let handled = self.driver.engine.handle(self.driver.now, input, &mut actions);
-            self.check_when(input, &actions);
+            let handled = self.tell(event, &mut actions);
+            self.check_when(event, &actions);
             // Of a run that has ended nothing is done any more; but who was let go is not there.
             actions.retain(|action| handled.is_ok() || matches!(action, Action::LetGo { .. }));
             let is_over = handled.is_err();
@@ -1010,8 +1043,8 @@ impl Chaos<'_> {
                 Ok(()) => {}
                 Err(error) => {
                     let dead = self.dead();
-                    let may = self.may_end(&error, input);
-                    assert!(may, "{error} after {input:?}, and {dead:?} are dead");
+                    let may = self.may_end(&error, matches!(event, Event::Input(Input::Tick)));
+                    assert!(may, "{error} after {event:?}, and {dead:?} are dead");
                     return Err(error);
                 }
             }
@@ -1040,8 +1073,8 @@ impl Chaos<'_> {
     }
 }
 
-fn held(worker: Worker, step: Step, attempt: u32) -> Input {
-    Input::Held { worker, step, attempt, digest: step.0 * 1000 + u64::from(attempt) }
+fn digest_of(step: Step, attempt: u32) -> u64 {
+    step.0 * 1000 + u64::from(attempt)
 }
 
 /// The same scheme for fewer workers, or none at all.
@@ -1102,7 +1135,7 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
     let mut chaos = Chaos {
         units,
         delay,
-        driver: Driver { engine, now: 0.0 },
+        driver: Driver::of(engine),
         config,
         mishaps,
         next_step,

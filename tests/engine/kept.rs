@@ -81,13 +81,13 @@ impl Queue {
 #[test]
 fn it_waits_for_who_comes_back() {
     let mut queue = Queue::without_all_but_one(PATIENT);
-    assert_eq!(queue.driver.engine.deadline(), Some(43.0), "since nobody is at it");
+    assert_eq!(queue.driver.deadline(), Some(43.0), "since nobody is at it");
     assert!(queue.driver.engine.waits_for().unwrap().needs_return);
     assert!(queue.done(5.0, 3).is_empty(), "it is not given to the one that is left");
     assert_eq!(assigned(&queue.back(6.0, 0)), [0]);
-    assert_eq!((queue.item(0), queue.driver.engine.deadline()), (Some(1), Some(50.0)));
+    assert_eq!((queue.item(0), queue.driver.deadline()), (Some(1), Some(50.0)));
     assert!(queue.back(6.5, 2).is_empty() || queue.item(2) == Some(1), "another life may help it");
-    assert_eq!(folded(&queue.done(7.0, 0)), Some((0, vec![3, 0, 3, 3])));
+    assert_eq!(folded(&queue.done(7.0, 0)), Some(vec![3, 0, 3, 3]));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn whoever_comes_back_and_is_lost_is_waited_for_again() {
         let now = 6.0 + f64::from(life);
         assert_eq!(assigned(&queue.back(now, 1)), [1]);
         assert!(queue.lost(now + 0.5, 1).is_empty());
-        assert_eq!(queue.driver.engine.deadline(), Some(now + 40.5));
+        assert_eq!(queue.driver.deadline(), Some(now + 40.5));
     }
     assert_eq!(assigned(&queue.back(20.0, 2)), [2]);
     assert!(folded(&queue.done(21.0, 2)).is_some());
@@ -111,8 +111,8 @@ fn it_is_anybodys_once_nobody_is_waited_for() {
     assert!(queue.give(42.0, Input::Tick).is_empty());
     assert_eq!(assigned(&queue.give(43.0, Input::Tick)), [3]);
     assert_eq!(queue.item(3), Some(1));
-    assert_eq!(queue.driver.engine.deadline(), Some(93.0), "it has as long as in a new round");
-    assert_eq!(folded(&queue.done(90.0, 3)), Some((0, vec![3; 4])));
+    assert_eq!(queue.driver.deadline(), Some(93.0), "it has as long as in a new round");
+    assert_eq!(folded(&queue.done(90.0, 3)), Some(vec![3; 4]));
 
     let mut queue = Queue::new(CONFIG);
     queue.lost(1.0, 1);
@@ -141,15 +141,13 @@ fn an_item_that_cost_one_worker_goes_to_the_next_at_once() {
     let mut queue = Queue::new(PATIENT);
     queue.lost(1.0, 1);
     queue.done(2.0, 0);
-    assert_eq!((queue.item(0), queue.driver.engine.deadline()), (Some(1), Some(50.0)));
+    assert_eq!((queue.item(0), queue.driver.deadline()), (Some(1), Some(50.0)));
     queue.done(2.0, 2);
     queue.done(2.0, 3);
     assert!(folded(&queue.done(3.0, 0)).is_some());
     for worker in [0, 3] {
-        queue.give(
-            4.0,
-            Input::Held { worker: Worker(worker), step: Step(0), attempt: 0, digest: 9 },
-        );
+        let held = queue.driver.at(4.0).held(worker, 0, 0);
+        queue.see(&held);
     }
     // In the next step it is another item.
     assert_eq!([queue.item(0), queue.item(3)], [Some(0), Some(1)]);

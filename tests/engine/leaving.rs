@@ -35,11 +35,11 @@ fn left(error: &EngineError) -> Vec<u32> {
 fn who_leaves_is_not_waited_for_and_who_is_lost_is() {
     let (mut driver, _) = Driver::new("uncoded", 2, 3, PATIENT);
     assert!(driver.give(Input::Lost { worker: Worker(1), kept: true }).unwrap().is_empty());
-    assert_eq!(driver.engine.deadline(), Some(40.0), "it may come back");
+    assert_eq!(driver.deadline(), Some(40.0), "it may come back");
     let (mut driver, _) = Driver::new("uncoded", 2, 3, PATIENT);
     assert!(driver.leaves(1).unwrap().is_empty(), "worker 0 may leave in its task as well");
     driver.at(2.0).answer(0, 0, true).unwrap();
-    assert_eq!(driver.engine.deadline(), Some(5.0), "it has gone on, which is decided at once");
+    assert_eq!(driver.deadline(), Some(5.0), "it has gone on, which is decided at once");
     assert!(driver.at(2.5).give(Input::Tick).unwrap().is_empty());
     let error = driver.at(5.0).give(Input::Tick).unwrap_err();
     assert_eq!(left(&error), [1]);
@@ -55,18 +55,18 @@ fn who_leaves_and_is_tolerated_is_missed_by_nobody() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 3, PATIENT);
     driver.leaves(0).unwrap();
     driver.answer(2, 0, true).unwrap();
-    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((0, vec![1, 2])));
+    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some(vec![1, 2]));
     for worker in [1, 2] {
         driver.held(worker, 0, 0);
     }
     // Its partner is lost, and may come back; the run does not wait for the one that has left.
     driver.at(1.0).give(Input::Lost { worker: Worker(1), kept: true }).unwrap();
-    assert_eq!(driver.engine.deadline(), Some(41.0));
+    assert_eq!(driver.deadline(), Some(41.0));
     let back = driver.at(2.0).give(Input::Joined { worker: Worker(1), next: Some(Step(1)) });
     assert_eq!(assigned(&back.unwrap()), [1]);
     driver.leaves(1).unwrap();
     driver.answer(2, 1, true).unwrap();
-    let ends = driver.engine.deadline().unwrap();
+    let ends = driver.deadline().unwrap();
     assert_eq!(left(&driver.at(ends).give(Input::Tick).unwrap_err()), [0, 1]);
 }
 
@@ -78,7 +78,7 @@ fn a_worker_that_has_left_may_come_again() {
     assert_eq!(assigned(&joined), [1]);
     driver.step(0);
     driver.give(Input::Lost { worker: Worker(1), kept: true }).unwrap();
-    assert_eq!(driver.engine.deadline(), Some(40.0), "it has not said it again");
+    assert_eq!(driver.deadline(), Some(40.0), "it has not said it again");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn who_asks_for_the_end_and_leaves_ends_the_run() {
             assert!(driver.give(Input::Finish { after: Step(0) }).unwrap().is_empty());
         }
         let ends = driver.leaves(0).unwrap().contains(&Action::Finish);
-        assert_eq!((ends, driver.engine.deadline().is_none()), (asked, asked));
+        assert_eq!((ends, driver.deadline().is_none()), (asked, asked));
         assert!(!driver.engine.is_settled() && !driver.engine.is_ended_by_workers());
         driver.applied(1, 0, 7);
         assert!(driver.engine.is_settled());
@@ -130,7 +130,7 @@ fn who_goes_on_does_not_leave_with_the_others() {
     driver.step(0);
     driver.leaves(0).unwrap();
     driver.at(5.0).applied(1, 0, 7);
-    assert_eq!(driver.engine.deadline(), Some(8.0), "it has applied what worker 0 has not");
+    assert_eq!(driver.deadline(), Some(8.0), "it has applied what worker 0 has not");
     assert_eq!(left(&driver.at(8.0).give(Input::Tick).unwrap_err()), [0]);
 }
 

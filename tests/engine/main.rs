@@ -11,6 +11,7 @@ use codedgrad::codes::sequential::Scheme;
 use codedgrad::ids::{Job, Step, Task, Units, Worker, WorkerSet};
 use codedgrad::run::{ConfigError, Jobs, Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Action, Engine, EngineError, Input, Reduce, Refusal};
+use codedgrad::sums::StepSums;
 
 /// What an engine is told here beside its scheme and its steps.
 #[derive(Clone, Copy)]
@@ -64,21 +65,34 @@ impl Config {
 
 struct Driver {
     engine: Engine,
+    sums: StepSums,
     now: f64,
 }
 
 impl Driver {
+    fn of(engine: Engine) -> Self {
+        let sums = StepSums::new(engine.config().limits.max_wait_seconds);
+        Self { engine, sums, now: 0.0 }
+    }
+
     fn new(scheme: &str, workers: usize, jobs: u64, config: Config) -> (Self, Vec<Action>) {
         let scheme =
             scheme.parse::<SchemeSpec>().unwrap().scheme(workers, workers as u32, 0..jobs).unwrap();
-        let mut driver = Self { engine: config.engine(scheme, jobs).unwrap(), now: 0.0 };
+        let mut driver = Self::of(config.engine(scheme, jobs).unwrap());
         let actions = driver.give(Input::Begin).unwrap();
         (driver, actions)
     }
 
     fn give(&mut self, input: Input) -> Result<Vec<Action>, EngineError> {
         let mut actions = Vec::new();
-        self.engine.handle(self.now, input, &mut actions)?;
+        self.sums.handle(&mut self.engine, self.now, input, &mut actions)?;
+        Ok(actions)
+    }
+
+    /// What follows from what was said of sums.
+    fn settle(&mut self) -> Result<Vec<Action>, EngineError> {
+        let mut actions = Vec::new();
+        self.sums.settle(&mut self.engine, self.now, &mut actions)?;
         Ok(actions)
     }
 
@@ -93,8 +107,22 @@ impl Driver {
     }
 
     fn held(&mut self, worker: u32, job: u64, attempt: u32) -> Vec<Action> {
-        self.give(Input::Held { worker: Worker(worker), step: Step(job), attempt, digest: 9 })
-            .unwrap()
+        self.holds(worker, job, attempt, 9).unwrap()
+    }
+
+    fn holds(
+        &mut self,
+        worker: u32,
+        job: u64,
+        attempt: u32,
+        digest: u64,
+    ) -> Result<Vec<Action>, EngineError> {
+        self.sums.held(Worker(worker), (Step(job), attempt), digest);
+        self.settle()
+    }
+
+    fn deadline(&self) -> Option<f64> {
+        self.sums.deadline(&self.engine)
     }
 
     fn applied(&mut self, worker: u32, job: u64, digest: u64) -> Vec<Action> {
@@ -131,11 +159,9 @@ fn applies(actions: &[Action]) -> Vec<(u32, u64)> {
         .collect()
 }
 
-fn folded(actions: &[Action]) -> Option<(u32, Vec<u32>)> {
+fn folded(actions: &[Action]) -> Option<Vec<u32>> {
     actions.iter().find_map(|action| match action {
-        Action::Fold { attempt, folds, .. } => {
-            Some((*attempt, folds.iter().map(|fold| fold.worker.0).collect()))
-        }
+        Action::Sum { folds, .. } => Some(folds.iter().map(|fold| fold.worker.0).collect()),
         _ => None,
     })
 }
@@ -147,16 +173,13 @@ fn a_round_closes_with_the_first_answer_of_each_group_and_commits_before_it_appl
     assert!(driver.at(1.0).answer(3, 0, true).unwrap().is_empty());
     let closed = driver.at(2.0).answer(1, 0, true).unwrap();
     assert_eq!(closed[..2], [abandon(0), abandon(2)]);
-    assert_eq!(folded(&closed), Some((0, vec![1, 3])));
-    let [Action::Close(report), Action::Fold { decode, .. }] = &closed[2..] else { panic!() };
+    assert_eq!(folded(&closed), Some(vec![1, 3]));
+    let [Action::Close(report), Action::Sum { decode, .. }] = &closed[2..] else { panic!() };
     assert_eq!(report.arrivals, [None, Some(2.0), None, Some(1.0)]);
     assert_eq!((report.work, decode.residual), (2.0, 0.0));
     assert!(driver.held(3, 0, 0).is_empty(), "one holder is not enough where there are two");
     let committed = driver.held(1, 0, 0);
-    assert_eq!(
-        committed[0],
-        Action::Commit { step: Step(0), attempt: 0, digest: 9, unverified: vec![] }
-    );
+    assert_eq!(committed[0], Action::Commit { step: Step(0), digest: 9, unverified: vec![] });
     assert_eq!(applies(&committed), [(0, 0), (1, 0), (2, 0), (3, 0)]);
     assert_eq!(assigned(&committed), [1, 3], "the others have not dropped their tasks yet");
     assert_eq!(assigned(&driver.give(Input::Idle { worker: Worker(0) }).unwrap()), [0]);
@@ -171,7 +194,7 @@ fn a_round_closes_with_the_first_answer_of_each_group_and_commits_before_it_appl
     );
     assert_eq!(assigned(&driver.give(Input::Idle { worker: Worker(2) }).unwrap()), [2]);
     driver.answer(0, 1, true).unwrap();
-    assert_eq!(folded(&driver.answer(2, 1, true).unwrap()), Some((0, vec![0, 2])));
+    assert_eq!(folded(&driver.answer(2, 1, true).unwrap()), Some(vec![0, 2]));
     driver.held(0, 1, 0);
     assert_eq!(driver.held(2, 1, 0).last(), Some(&Action::Finish));
 }
@@ -180,7 +203,7 @@ fn a_round_closes_with_the_first_answer_of_each_group_and_commits_before_it_appl
 fn a_holder_that_dies_before_the_commit_starts_another_attempt() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 1, CONFIG);
     driver.answer(0, 0, true).unwrap();
-    assert_eq!(folded(&driver.answer(2, 0, true).unwrap()), Some((0, vec![0, 2])));
+    assert_eq!(folded(&driver.answer(2, 0, true).unwrap()), Some(vec![0, 2]));
     driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     assert!(driver.engine.spares_one());
     let reopened = driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap();
@@ -191,13 +214,10 @@ fn a_holder_that_dies_before_the_commit_starts_another_attempt() {
         "the other member of the lost worker's group computes again"
     );
     assert!(driver.held(2, 0, 0).is_empty(), "the first attempt is over");
-    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1, 2])));
+    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some(vec![1, 2]));
     driver.held(2, 0, 1);
     let committed = driver.held(1, 0, 1);
-    assert_eq!(
-        committed[0],
-        Action::Commit { step: Step(0), attempt: 1, digest: 9, unverified: vec![] }
-    );
+    assert_eq!(committed[0], Action::Commit { step: Step(0), digest: 9, unverified: vec![] });
     assert!(applies(&committed).iter().all(|(worker, _)| *worker != 0), "the dead apply nothing");
 }
 
@@ -212,7 +232,7 @@ fn a_vector_held_elsewhere_outlives_its_sender() {
         "worker 2 holds the whole sum"
     );
     driver.give(Input::Idle { worker: Worker(1) }).unwrap();
-    assert!(matches!(driver.held(1, 0, 0)[0], Action::Commit { attempt: 0, .. }));
+    assert!(matches!(driver.held(1, 0, 0)[0], Action::Commit { .. }));
 }
 
 #[test]
@@ -221,9 +241,8 @@ fn different_bytes_are_never_applied() {
     driver.answer(0, 0, true).unwrap();
     driver.answer(1, 0, true).unwrap();
     driver.held(0, 0, 0);
-    let differing = Input::Held { worker: Worker(1), step: Step(0), attempt: 0, digest: 8 };
     assert_eq!(
-        driver.give(differing),
+        driver.holds(1, 0, 0, 8),
         Err(EngineError::DifferentBytes { step: Step(0), worker: Worker(1) })
     );
 }
@@ -237,26 +256,20 @@ fn two_workers_that_hold_the_same_bytes_outvote_a_third() {
         }
         driver
     };
-    let held = |worker: u32, digest: u64| Input::Held {
-        worker: Worker(worker),
-        step: Step(0),
-        attempt: 0,
-        digest,
-    };
     let mut driver = decoded();
     assert!(
-        [held(0, 8), held(1, 9), held(1, 9)]
+        [(0, 8), (1, 9), (1, 9)]
             .into_iter()
-            .all(|input| driver.give(input).unwrap().is_empty()),
+            .all(|(worker, digest)| driver.holds(worker, 0, 0, digest).unwrap().is_empty()),
         "one word each"
     );
-    let settled = driver.give(held(2, 9)).unwrap();
+    let settled = driver.holds(2, 0, 0, 9).unwrap();
     assert!(matches!(settled[0], Action::Commit { digest: 9, .. }), "{settled:?}");
     let mut driver = decoded();
-    driver.give(held(0, 8)).unwrap();
-    driver.give(held(1, 9)).unwrap();
+    driver.holds(0, 0, 0, 8).unwrap();
+    driver.holds(1, 0, 0, 9).unwrap();
     assert_eq!(
-        driver.give(held(2, 7)),
+        driver.holds(2, 0, 0, 7),
         Err(EngineError::DifferentBytes { step: Step(0), worker: Worker(1) })
     );
 }
@@ -264,7 +277,7 @@ fn two_workers_that_hold_the_same_bytes_outvote_a_third() {
 #[test]
 fn whoever_never_comes_is_named() {
     let (mut driver, _) = Driver::new("groups:s=1", 6, 1, CONFIG);
-    assert_eq!(driver.engine.deadline(), Some(50.0));
+    assert_eq!(driver.deadline(), Some(50.0));
     for worker in [2, 3, 5] {
         driver.at(1.0).answer(worker, 0, true).unwrap();
     }
@@ -320,7 +333,7 @@ fn a_share_without_a_finite_message_refuses_the_step_everywhere() {
     saved.answer(1, 0, true).unwrap();
     assert_eq!(
         folded(&saved.answer(2, 0, true).unwrap()),
-        Some((0, vec![1, 2])),
+        Some(vec![1, 2]),
         "one erased message is a straggler"
     );
 }
@@ -420,13 +433,13 @@ fn rescaling_goes_on_only_when_nobody_else_can_come() {
         "worker 1 is still out"
     );
     let closed = driver.answer(1, 0, true).unwrap();
-    let Some(Action::Fold { folds, decode, .. }) = closed.last() else { panic!() };
+    let Some(Action::Sum { folds, decode, .. }) = closed.last() else { panic!() };
     assert_eq!((folds[0].weight, decode.coverage), (2.0, 0.5));
     let (mut late, _) = Driver::new("groups:l=2,rescale", 4, 1, CONFIG);
     late.answer(0, 0, true).unwrap();
     assert_eq!(
         folded(&late.at(50.0).give(Input::Tick).unwrap()),
-        Some((0, vec![0])),
+        Some(vec![0]),
         "patience is over"
     );
 }
@@ -439,15 +452,15 @@ fn grace_is_given_only_where_an_arrival_would_change_the_decode() {
     let (mut biased, _) = Driver::new("drop:b=1", 3, 1, config);
     biased.at(1.0).answer(0, 0, true).unwrap();
     assert!(biased.answer(1, 0, true).unwrap().is_empty());
-    assert_eq!(biased.engine.deadline(), Some(3.0));
+    assert_eq!(biased.deadline(), Some(3.0));
     assert!(biased.at(2.9).give(Input::Tick).unwrap().is_empty());
-    assert_eq!(folded(&biased.at(3.0).give(Input::Tick).unwrap()), Some((0, vec![0, 1])));
+    assert_eq!(folded(&biased.at(3.0).give(Input::Tick).unwrap()), Some(vec![0, 1]));
     let (mut all, _) = Driver::new("drop:b=1", 3, 1, config);
     all.answer(0, 0, true).unwrap();
     all.answer(1, 0, true).unwrap();
     assert_eq!(
         folded(&all.answer(2, 0, true).unwrap()),
-        Some((0, vec![0, 1, 2])),
+        Some(vec![0, 1, 2]),
         "nobody else can come"
     );
 }
@@ -519,12 +532,12 @@ fn who_comes_back_gets_what_it_missed_and_its_task_of_the_round() {
         driver.at(1.0).give(Input::Lost { worker: Worker(1), kept: true }).unwrap().is_empty(),
         "one of them may come back"
     );
-    assert_eq!(driver.engine.deadline(), Some(6.0));
+    assert_eq!(driver.deadline(), Some(6.0));
     driver.answer(2, 0, true).unwrap();
     let joined =
         driver.at(2.0).give(Input::Joined { worker: Worker(1), next: Some(Step(0)) }).unwrap();
-    assert_eq!((assigned(&joined), driver.engine.deadline()), (vec![1], Some(50.0)));
-    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((0, vec![1, 2])));
+    assert_eq!((assigned(&joined), driver.deadline()), (vec![1], Some(50.0)));
+    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some(vec![1, 2]));
     driver.held(2, 0, 0);
     driver.held(1, 0, 0);
     let back = driver.give(Input::Joined { worker: Worker(0), next: Some(Step(0)) }).unwrap();
@@ -579,7 +592,7 @@ fn who_takes_over_a_state_is_not_waited_for() {
     let resync = Action::Resync { worker: Worker(1), from: Worker(0) };
     let joined = driver.give(Input::Joined { worker: Worker(1), next: None }).unwrap();
     assert_eq!(joined, std::slice::from_ref(&resync));
-    assert_eq!(folded(&driver.answer(0, 0, true).unwrap()), Some((0, vec![0])));
+    assert_eq!(folded(&driver.answer(0, 0, true).unwrap()), Some(vec![0]));
     let decided = driver.held(0, 0, 0);
     assert!(matches!(decided[0], Action::Commit { .. }), "worker 0 alone can hold it: {decided:?}");
     assert_eq!((applies(&decided), assigned(&decided)), (vec![(0, 0)], vec![0]));
@@ -611,7 +624,7 @@ fn a_vector_whose_makers_and_holders_died_one_after_the_other_is_made_again() {
         [1],
         "the first one's result is gone too"
     );
-    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1, 2])));
+    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some(vec![1, 2]));
 }
 
 /// Found by the simulated network: it had come back meanwhile, and its result was thought to be
@@ -630,7 +643,7 @@ fn a_maker_that_died_and_came_back_has_not_its_result_any_more() {
         assigned(&driver.give(Input::Lost { worker: Worker(3), kept: false }).unwrap()),
         [0, 1]
     );
-    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1, 2])));
+    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some(vec![1, 2]));
 }
 
 /// Members of a group that return different bytes: the liar is named when enough others agree, and
@@ -655,7 +668,7 @@ fn votes_name_the_wrong_and_end_what_cannot_be_told() {
         .find_map(|action| if let Action::Close(report) = action { Some(report) } else { None })
         .unwrap();
     assert_eq!(report.wrong, [Worker(1)]);
-    assert_eq!(folded(&actions), Some((0, vec![0])));
+    assert_eq!(folded(&actions), Some(vec![0]));
     let (mut driver, _) = Driver::new("vote:s=0,b=1", 3, 1, CONFIG);
     vote(&mut driver, 0, 1).unwrap();
     vote(&mut driver, 1, 2).unwrap();
@@ -674,11 +687,11 @@ fn a_vector_that_nobody_holds_is_made_again_once() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 2, CONFIG);
     driver.at(1.0).answer(0, 0, true).unwrap();
     driver.answer(2, 0, true).unwrap();
-    assert_eq!(driver.engine.deadline(), Some(51.0));
+    assert_eq!(driver.deadline(), Some(51.0));
     assert!(driver.at(50.9).give(Input::Tick).unwrap().is_empty());
     let again = driver.at(51.0).give(Input::Tick).unwrap();
-    assert_eq!(folded(&again), Some((1, vec![0, 2])));
-    assert_eq!(driver.engine.deadline(), Some(101.0));
+    assert_eq!(folded(&again), Some(vec![0, 2]));
+    assert_eq!(driver.deadline(), Some(101.0));
     driver.held(1, 0, 1);
     let error = driver.at(101.0).give(Input::Tick).unwrap_err();
     let silent = WorkerSet::of(4, [0, 2, 3].map(Worker));
@@ -696,14 +709,14 @@ fn a_vector_that_outlived_its_makers_is_computed_again_in_time() {
     for worker in [0, 1] {
         driver.at(1.0).give(Input::Lost { worker: Worker(worker), kept: true }).unwrap();
     }
-    assert_eq!(driver.engine.deadline(), Some(21.0));
+    assert_eq!(driver.deadline(), Some(21.0));
     for worker in [0, 1] {
         driver.at(2.0).give(Input::Joined { worker: Worker(worker), next: Some(Step(0)) }).unwrap();
     }
-    assert_eq!(driver.engine.deadline(), Some(52.0));
+    assert_eq!(driver.deadline(), Some(52.0));
     let again = driver.at(52.0).give(Input::Tick).unwrap();
     assert_eq!(assigned(&again), [0, 1], "both are asked again");
-    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1])));
+    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some(vec![1]));
 }
 
 /// A result that is not finite, whatever its worker says, is missing: its partner's counts, and it
@@ -716,9 +729,9 @@ fn a_spoilt_result_is_left_out_and_its_worker_alone() {
     driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     driver.give(Input::Idle { worker: Worker(3) }).unwrap();
     let nonfinite = |driver: &mut Driver, worker, attempt| {
-        driver
-            .give(Input::ResultNotFinite { worker: Worker(worker), step: Step(0), attempt })
-            .unwrap()
+        let Driver { engine, sums, .. } = driver;
+        sums.result_not_finite(engine, Worker(worker), (Step(0), attempt));
+        driver.settle().unwrap()
     };
     assert!(nonfinite(&mut driver, 0, 7).is_empty(), "of another attempt");
     let open = nonfinite(&mut driver, 0, 0);
@@ -729,7 +742,7 @@ fn a_spoilt_result_is_left_out_and_its_worker_alone() {
         "whoever is idle has its tasks again, and not the one who lied"
     );
     let again = driver.answer(1, 0, true).unwrap();
-    assert_eq!(folded(&again), Some((1, vec![1, 2])));
+    assert_eq!(folded(&again), Some(vec![1, 2]));
     driver.give(Input::Idle { worker: Worker(3) }).unwrap();
     let refused = nonfinite(&mut driver, 1, 1);
     let because = refused.iter().find_map(|action| match action {

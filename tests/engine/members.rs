@@ -21,7 +21,7 @@ fn begin(
         Config { return_seconds: 40.0, min_workers: Some(least), settle_seconds, ..CONFIG };
     let engine = config.engine(made, STEPS).unwrap();
     let engine = engine.replanning(Planned::by(spec, UNITS, 0..STEPS));
-    let mut driver = Driver { engine, now: 0.0 };
+    let mut driver = Driver::of(engine);
     for worker in empty {
         driver.lost(*worker);
     }
@@ -62,10 +62,7 @@ fn does(action: Action) -> Vec<Input> {
             tasks.into_iter().map(|(task, _)| done(task)).collect()
         }
         Action::Abandon { worker, .. } => vec![Input::Idle { worker }],
-        Action::Fold { step, attempt, counted, .. } => {
-            let held = |worker| Input::Held { worker, step, attempt, digest: 9 };
-            counted.iter().map(held).collect()
-        }
+        Action::Sum { step, .. } => vec![Input::Summed { step, digest: 9 }],
         _ => Vec::new(),
     }
 }
@@ -104,7 +101,7 @@ fn who_can_be_done_without_is_kept_for_a_while_and_its_partner_is_not_missed_the
     let mut next = driver.at(1.5).decides(next);
     assert_eq!((planned(&next), assigned(&next)), (Some(vec![1, 2, 3]), vec![1, 2, 3]));
     // Of four workers it was the only one left of its group.
-    assert_eq!((driver.lost(1), driver.engine.deadline()), (vec![], Some(51.5)));
+    assert_eq!((driver.lost(1), driver.deadline()), (vec![], Some(51.5)));
     next.retain(|action| !matches!(action, Action::Compute { worker: Worker(1), .. }));
     driver.decides(next);
 }
@@ -144,7 +141,7 @@ fn with_fewer_than_the_least_a_return_is_waited_for() {
     let again = driver.lost(0);
     assert_eq!(planned(&again), Some(vec![1, 2]), "at once");
     drop(told);
-    assert_eq!((driver.at(2.0).lost(1), driver.engine.deadline()), (vec![], Some(42.0)));
+    assert_eq!((driver.at(2.0).lost(1), driver.deadline()), (vec![], Some(42.0)));
     let again = driver.at(30.0).joined(0, Some(Step(0)));
     assert_eq!(planned(&again), Some(vec![0, 2]), "there are enough again");
     driver.lost(2);

@@ -81,7 +81,7 @@ fn what_two_workers_have_alike_is_right_and_others_do_not_count() {
         folded(&driver.answer(0, 1, true).unwrap()).is_none(),
         "the other group has nobody yet"
     );
-    assert_eq!(folded(&driver.answer(2, 1, true).unwrap()), Some((0, vec![0, 2])));
+    assert_eq!(folded(&driver.answer(2, 1, true).unwrap()), Some(vec![0, 2]));
     driver.held(0, 1, 0);
     assert_eq!(unverified(&driver.held(2, 1, 0)), Some(vec![]));
 }
@@ -96,7 +96,7 @@ fn a_result_waits_while_it_is_in_dispute_whether_its_worker_is_right() {
     driver.applied(2, 0, 9);
     // Now it is known: worker 1's result counts, and worker 0's is thrown away.
     let closed = driver.answer(2, 1, true).unwrap();
-    assert_eq!(folded(&closed), Some((0, vec![1, 2])), "{closed:?}");
+    assert_eq!(folded(&closed), Some(vec![1, 2]), "{closed:?}");
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn where_nobody_else_has_reported_a_step_is_not_verified() {
     driver.applied(0, 0, 7);
     assert_eq!(
         folded(&driver.answer(0, 1, true).unwrap()),
-        Some((0, vec![0])),
+        Some(vec![0]),
         "nobody waits for the other"
     );
     driver.give(Input::Idle { worker: Worker(1) }).unwrap();

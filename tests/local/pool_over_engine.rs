@@ -117,10 +117,9 @@ impl Driven {
             Action::Close(report) => {
                 self.closes += u64::from(report.closed_at > report.opened_at);
             }
-            Action::Fold { step, attempt, counted, .. } => {
+            Action::Sum { step, .. } => {
                 self.folds += 1;
-                let held = |worker| Input::Held { worker, step, attempt, digest: step.0 };
-                self.held.extend(counted.iter().map(held));
+                self.held.push_back(Input::Summed { step, digest: step.0 });
             }
             Action::Commit { .. } => self.steps += 1,
             Action::Apply { worker, step } => {
@@ -171,9 +170,6 @@ impl Driven {
 
     fn lost(&mut self, seat: usize) {
         self.due[seat] = None;
-        let is_its =
-            |it: &Input| matches!(it, Input::Held { worker, .. } if worker.index() == seat);
-        self.held.retain(|it| !is_its(it));
         self.first.push_back(Input::Lost { worker: at(seat), kept: true });
         self.settle();
     }

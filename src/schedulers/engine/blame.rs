@@ -6,7 +6,6 @@
 //! no finite results can cover is refused for all workers alike, and its units are named.
 
 use super::super::events::{Action, EngineError, Refusal};
-use super::super::roster::WorkerState;
 use super::Engine;
 use crate::codes::sequential::RoundEvent;
 use crate::ids::{Step, Units, Worker};
@@ -19,16 +18,9 @@ impl Engine {
         &mut self,
         now: f64,
         worker: Worker,
-        folded: (Step, u32),
+        step: Step,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        let (step, attempt) = folded;
-        // What died with its worker is the loss of that.
-        if !self.open_steps.is_waiting(step, attempt)
-            || *self.roster.doing(worker) == WorkerState::Dead
-        {
-            return Ok(());
-        }
         out.push(Action::Erase { worker, step });
         self.trust.bar(step, worker);
         self.round.erase(worker);
@@ -44,13 +36,9 @@ impl Engine {
     pub(super) fn overflowed(
         &mut self,
         now: f64,
-        folded: (Step, u32),
+        step: Step,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        let (step, attempt) = folded;
-        if !self.open_steps.is_waiting(step, attempt) {
-            return Ok(());
-        }
         let everything = Units { start: 0, end: self.scheme.facts().units };
         self.open_steps.refuse(step, vec![everything], Refusal::Overflow);
         self.go_on(now, out)

@@ -122,7 +122,7 @@ impl Engine {
     /// Lets go who is about to leave or to be taken out, and has no part in the plan.
     pub(super) fn let_go(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         // Until a sum is decided it may be one of two that hold it.
-        let can_go = self.phase == Phase::Collecting && self.open_steps.nothing_is_folded();
+        let can_go = self.phase == Phase::Collecting && self.open_steps.are_decoding();
         if !self.roster.any_goes() || !can_go || !self.are_enough(&self.roster.staying()) {
             return Ok(());
         }

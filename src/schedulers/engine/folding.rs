@@ -1,10 +1,10 @@
 //! From the jobs that are decoded to the sum that enough workers hold.
 
-use super::super::events::{Action, EngineError};
+use super::super::events::{Action, EngineError, SumFailure};
 use super::{Engine, Phase};
 use crate::codes::Report;
 use crate::codes::sequential::{Fold, Settle};
-use crate::ids::{Job, Step, Worker};
+use crate::ids::{Job, Step};
 
 impl Engine {
     pub(super) fn check(&self, step: Step, report: &Report) -> Result<(), EngineError> {
@@ -26,29 +26,52 @@ impl Engine {
         Ok(())
     }
 
-    /// Has a step folded if all its jobs are decoded.
-    pub(super) fn fold(&mut self, step: Step, out: &mut Vec<Action>) {
-        out.extend(self.open_steps.fold(step, &self.roster.counted()));
+    /// Has a step summed if all its jobs are decoded.
+    pub(super) fn sum(&mut self, step: Step, out: &mut Vec<Action>) {
+        out.extend(self.open_steps.sum(step, self.roster.counted()));
     }
 
-    pub(super) fn held(
+    /// Enough workers hold the sum of a step.
+    pub(super) fn summed(
         &mut self,
         now: f64,
-        worker: Worker,
-        held: (Step, u32, u64),
+        step: Step,
+        digest: u64,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        let (step, attempt, digest) = held;
-        // Of an attempt that was given up, or a step that is decided.
-        if !self.open_steps.is_waiting(step, attempt) {
+        // All may have begun again since.
+        if !self.open_steps.is_summing(step) {
             return Ok(());
         }
-        self.open_steps.held(step, worker, digest);
-        self.check_held(now, out)
+        self.open_steps.summed(step, digest);
+        self.close_steps(now, out)
     }
 
-    /// Settles what enough live workers hold.
-    pub(super) fn check_held(
+    /// The sum of a step that was asked for cannot be had.
+    pub(super) fn sum_failed(
+        &mut self,
+        now: f64,
+        step: Step,
+        why: SumFailure,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
+        if !self.open_steps.is_summing(step) {
+            return Ok(());
+        }
+        match why {
+            SumFailure::Interrupted => {
+                // Also those can hold it now who have come since it was asked for.
+                self.sum(step, out);
+                Ok(())
+            }
+            SumFailure::ResultLost => self.make_again(step, now, out),
+            SumFailure::ResultNotFinite(worker) => self.sum_not_finite(now, worker, step, out),
+            SumFailure::NotFinite => self.overflowed(now, step, out),
+        }
+    }
+
+    /// Goes on with the steps after a round if somebody is there.
+    pub(super) fn close_steps(
         &mut self,
         now: f64,
         out: &mut Vec<Action>,
@@ -59,9 +82,6 @@ impl Engine {
                 return Ok(());
             }
             return Err(self.too_many_lost());
-        }
-        if let Some((step, worker)) = self.open_steps.settle_held() {
-            return Err(EngineError::DifferentBytes { step, worker });
         }
         if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
     }

@@ -1,9 +1,9 @@
 //! What the engine does when a worker is lost, and its results with it.
 //!
 //! Results die with their worker. The scheme is told (`RoundEvent::Lost`) and says which tasks are
-//! open again; a step of several jobs, some of which are decoded, begins again. Vectors that were
-//! decoded survive where the transport keeps them at the coordinator; elsewhere the fold is made
-//! again under the next attempt number, and acknowledgements of an older attempt are ignored.
+//! open again; a step of several jobs, some of which are decoded, begins again. Whether a sum that
+//! was asked for survives is known where sums are looked after
+//! ([`StepSums`](crate::sums::StepSums)); one that does not is decoded again from what is left.
 
 use super::super::events::{Action, EngineError};
 use super::super::roster::WorkerState;
@@ -32,10 +32,9 @@ impl Engine {
         if *self.roster.doing(worker) == WorkerState::Dead {
             return Ok(());
         }
-        // Asked before the worker is forgotten: afterwards nobody knows what it held.
-        let unheld = if kept { None } else { self.open_steps.unheld_without(worker) };
+        let unsummed = if kept { None } else { self.open_steps.summing().next() };
         self.forget(worker, now);
-        self.holding.lost(worker);
+        self.died_since_close.insert(worker);
         for needy in self.roster.waiting_for(worker) {
             self.resync(now, needy, out)?;
         }
@@ -45,12 +44,12 @@ impl Engine {
         // A decoded job of a step that has several is in its workers' sums already, from which it
         // cannot be taken out again.
         let again = if self.config.jobs.micro_steps > 1 {
-            unheld.is_some() || self.open_steps.is_halfway(self.steps.next)
+            unsummed.is_some() || self.open_steps.is_halfway(self.steps.next)
         } else {
-            self.scheme.facts().delay > 0 || unheld.is_some() && !self.scheme.facts().reopens
+            self.scheme.facts().delay > 0 || unsummed.is_some() && !self.scheme.facts().reopens
         };
         // Also where all begins again: a scheme may know by it what costs workers.
-        if unheld.is_none() && (!again || self.scheme.facts().delay == 0) {
+        if unsummed.is_none() && (!again || self.scheme.facts().delay == 0) {
             let reopened = &mut Vec::new();
             self.scheme.on(RoundEvent::Lost { worker, from: None, reopened });
         }
@@ -58,12 +57,12 @@ impl Engine {
             return self.begin_again(now, out);
         }
         self.round.unanswered(worker);
-        if let Some(first) = unheld {
+        if let Some(first) = unsummed {
             return self.make_again(first, now, out);
         }
         match self.phase {
             Phase::Collecting => self.carry_on(now, out),
-            Phase::Folding => self.check_held(now, out),
+            Phase::Folding => self.close_steps(now, out),
             Phase::NotBegun | Phase::Finished => Ok(()),
         }
     }
@@ -77,12 +76,12 @@ impl Engine {
         now: f64,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        self.holding.begin_again(now);
-        for step in self.open_steps.waiting().into_iter().filter(|step| *step >= first) {
+        let steps: Vec<Step> = self.open_steps.summing().filter(|step| *step >= first).collect();
+        for step in steps {
             self.open_steps.again(step);
             if reopened.iter().all(|task| task.job.step(1) != step) {
                 self.settle(step.jobs(1).start)?;
-                self.fold(step, out);
+                self.sum(step, out);
             } else if self.scheme.facts().delay == 0 {
                 self.phase = Phase::Collecting;
                 self.round.reopen(now);

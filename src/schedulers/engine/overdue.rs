@@ -1,4 +1,4 @@
-//! Decoded vectors of which nobody takes hold.
+//! Sums that are made again from what is left of their results.
 
 use super::super::events::{Action, EngineError};
 use super::{Engine, Phase};
@@ -6,26 +6,6 @@ use crate::codes::sequential::RoundEvent;
 use crate::ids::Step;
 
 impl Engine {
-    /// Nobody has taken hold of a decoded vector in time: it is made once more, of the same results
-    /// if they are all there; after that the run ends.
-    pub(super) fn unheld(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        let waiting = self.open_steps.waiting();
-        let Some(step) = waiting.iter().copied().min() else { return self.go_on(now, out) };
-        if let Some(since) = self.holding.overdue(step, now) {
-            let silent = self.open_steps.without(step, &self.roster.alive());
-            return Err(EngineError::Unheld { step, waited_seconds: now - since, silent });
-        }
-        if let Some(first) = self.open_steps.made_of(self.holding.died_since_close()) {
-            return self.make_again(first, now, out);
-        }
-        for step in waiting {
-            let attempt = self.open_steps.attempt(step);
-            let (counted, died) = (self.roster.counted(), self.holding.died_since_close());
-            out.extend(self.open_steps.refold(step, attempt, &counted, died));
-        }
-        Ok(())
-    }
-
     /// Makes decoded steps from `first` on again, without the results of those who died meanwhile
     /// or whose are not finite.
     pub(super) fn make_again(
@@ -40,7 +20,7 @@ impl Engine {
         // Those who died while somebody held the vector are missed only now, also if they are there
         // again.
         let mut without = self.roster.dead();
-        without.unite(self.holding.died_since_close());
+        without.unite(&self.died_since_close);
         for worker in self.trust.barred() {
             without.insert(worker);
         }
@@ -53,8 +33,7 @@ impl Engine {
         match self.phase {
             Phase::Collecting => {
                 let there = self.roster.alive();
-                for worker in
-                    self.holding.died_since_close().iter().filter(|worker| there.contains(*worker))
+                for worker in self.died_since_close.iter().filter(|worker| there.contains(*worker))
                 {
                     // A worker that is there again can do its tasks again.
                     if !self.scheme.on(RoundEvent::Back(worker)) {
@@ -64,7 +43,7 @@ impl Engine {
                 self.leave_out_barred();
                 self.carry_on(now, out)
             }
-            Phase::Folding => self.check_held(now, out),
+            Phase::Folding => self.close_steps(now, out),
             Phase::NotBegun | Phase::Finished => Ok(()),
         }
     }

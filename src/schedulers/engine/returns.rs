@@ -29,7 +29,7 @@ impl Engine {
             }
         }
         self.up_to_date(now, worker, out)?;
-        if self.phase == Phase::Folding { self.check_held(now, out) } else { Ok(()) }
+        if self.phase == Phase::Folding { self.close_steps(now, out) } else { Ok(()) }
     }
 
     /// A worker has taken over a state.
@@ -69,7 +69,7 @@ impl Engine {
         self.recall(worker, out);
         self.resync_idle(now, out)?;
         self.offer(out);
-        if self.phase == Phase::Folding { self.check_held(now, out) } else { Ok(()) }
+        if self.phase == Phase::Folding { self.close_steps(now, out) } else { Ok(()) }
     }
 
     /// Sends a worker what it has missed, or has it take over a state; then it can do what there is
@@ -84,10 +84,7 @@ impl Engine {
             let steps = self.roster.unsent(worker, self.steps.next);
             out.extend(steps.into_iter().map(|step| Action::Apply { worker, step }));
         }
-        if self.recovery.returns_by.take().is_some() {
-            // A worker that is there again is given as long as the others were.
-            self.holding.begin_again(now);
-        }
+        self.recovery.returns_by = None;
         self.resync_idle(now, out)?;
         if self.phase == Phase::Collecting {
             // What was lost with a worker may be too much to be made up for in the rounds that are
@@ -110,7 +107,6 @@ impl Engine {
     /// for, it is looked afterwards whether they are held without it.
     pub(super) fn recall(&mut self, worker: Worker, out: &mut Vec<Action>) {
         self.roster.mark_stale(worker);
-        self.open_steps.excuse(worker);
         if let doing @ WorkerState::Tasks(_) = self.roster.doing(worker) {
             *doing = WorkerState::Leaving;
             self.scheme.on(RoundEvent::Dropped(worker));

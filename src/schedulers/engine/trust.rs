@@ -148,7 +148,7 @@ impl Engine {
         self.resync_idle(now, out)?;
         // Who takes over a state is not counted any more: what was waited for may be held now.
         if recalls && self.phase == Phase::Folding {
-            self.check_held(now, out)?;
+            self.close_steps(now, out)?;
         }
         if self.trust.disputed.is_empty() {
             return Ok(());
@@ -201,7 +201,7 @@ impl Engine {
         }
         self.recall(worker, out);
         self.resync_idle(now, out)?;
-        if self.phase == Phase::Folding { self.check_held(now, out) } else { Ok(()) }
+        if self.phase == Phase::Folding { self.close_steps(now, out) } else { Ok(()) }
     }
 
     /// First step that a worker has not applied, as far as it has said.

@@ -17,8 +17,8 @@ pub struct OpenRound {
     pub opened_at: f64,
     /// Whether all is there that the scheme needs, and the sum of it is made and held.
     pub summing: bool,
-    /// Who has not answered: still computing, erased or gone; of a sum, who is there and does not
-    /// say that it holds it.
+    /// Who has not answered: still computing, erased or gone; of a sum, who is there
+    /// ([`StepSums::waits_for`](crate::sums::StepSums::waits_for) leaves out who holds it).
     pub missing: WorkerSet,
     /// Those of them without each of whom the round cannot close, even if all others answer.
     pub needed: WorkerSet,
@@ -36,8 +36,8 @@ impl Engine {
         let (summing, missing) = match self.phase {
             Phase::Collecting => (false, self.round.missing(&self.roster)),
             Phase::Folding => {
-                let step = self.open_steps.waiting().into_iter().min()?;
-                (true, self.open_steps.without(step, &self.roster.alive()))
+                self.open_steps.summing().next()?;
+                (true, self.roster.alive())
             }
             Phase::NotBegun | Phase::Finished => return None,
         };

@@ -4,20 +4,20 @@ use super::{Coordinator, Erasure, Happening, Observer};
 use crate::gpu::nonfinite_mask;
 use crate::ids::{Step, Worker};
 use crate::schedulers::Input;
+use crate::sums::Attempt;
 use crate::transport::{Piece, Transport, Unneeded, Weighted, What};
 
 impl<T: Transport> Coordinator<T> {
-    /// Why a sum that was made here is not finite: the first of its results that is not, if they
-    /// are here to be looked at.
-    pub(super) fn at_fault(&mut self, step: Step, attempt: u32, results: &[Weighted]) -> Input {
+    /// Says why a sum that was made here is not finite: the first of its results that is not, if
+    /// they are here to be looked at.
+    pub(super) fn blame(&mut self, of: Attempt, results: &[Weighted]) {
         let nonfinite = results.iter().find(|result| {
             let piece = Piece { worker: result.worker, what: What::Result(result.task) };
             self.transport.received(piece).is_some_and(|result| nonfinite_mask(&result) != 0.0)
         });
-        match nonfinite {
-            Some(result) => Input::ResultNotFinite { worker: result.worker, step, attempt },
-            None => Input::SumNotFinite { step, attempt },
-        }
+        let whose = nonfinite.map(|result| result.worker);
+        self.gradients.not_finite(&self.engine, of, whose);
+        self.inbox.add([Input::Tick]);
     }
 
     /// Forgets the results of a worker that are to go into a step, and says why.
@@ -28,7 +28,7 @@ impl<T: Transport> Coordinator<T> {
         observer: &mut dyn Observer<T::Vector>,
     ) {
         self.tell_of(step, Happening::Erased { worker, why: Erasure::SaidFinite }, observer);
-        self.folding.remove(&step);
+        self.gradients.take(step);
         let jobs = step.jobs(self.config().jobs.micro_steps);
         for task in self.results.erase(worker, step, &jobs) {
             self.transport.forget(Unneeded::Result { worker, task });

@@ -78,18 +78,15 @@ impl<T: Transport> Coordinator<T> {
         self.watchdog.lost(worker);
         self.transport.forget(Unneeded::Worker(worker));
         self.results.lost(worker);
-        let kept = self.folding.iter().all(|(step, folding)| {
-            folding.decoded.is_some() || self.transport.sum(*step, folding.attempt).is_some()
-        });
+        let made_there = |(step, attempt)| self.transport.sum(step, attempt).is_some();
+        let kept = self.gradients.are_kept(made_there);
         Input::Lost { worker, kept }
     }
 
     /// A worker is there again.
     pub(super) fn back(&mut self, worker: Worker, next: Option<Step>) -> Input {
         self.replicas.joined(worker);
-        self.folding.values_mut().for_each(|folding| {
-            folding.sent.remove(worker);
-        });
+        self.gradients.back(worker);
         self.hold(worker);
         Input::Joined { worker, next }
     }

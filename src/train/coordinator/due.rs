@@ -42,16 +42,16 @@ impl Patience {
 }
 
 impl<T: Transport> Coordinator<T> {
-    /// What is due by the clock. While decoded vectors are on their way to their holders, answers
+    /// What is due by the clock. While sums are on their way to their holders, answers
     /// are not delivered: they count in the next round.
     pub(super) fn due(&mut self) -> Result<Next, RunError> {
-        let folding = self.engine.is_folding();
-        let by = self.engine.deadline();
-        if self.run_clock.is_virtual() && (folding || !self.replicas.unsettled().is_empty()) {
-            return self.due_by_the_wall(by.filter(|_| folding));
+        let summing = self.engine.is_summing();
+        let by = self.gradients.deadline(&self.engine);
+        if self.run_clock.is_virtual() && (summing || !self.replicas.unsettled().is_empty()) {
+            return self.due_by_the_wall(by.filter(|_| summing));
         }
         Ok(match by {
-            Some(by) if folding => self.run_clock.nothing_until(by),
+            Some(by) if summing => self.run_clock.nothing_until(by),
             by => self.run_clock.next(by),
         })
     }

@@ -127,10 +127,7 @@ mod tests {
         }
         actions.clear();
         let step = crate::ids::Step(0);
-        for worker in [0, 2].map(Worker) {
-            let held = Input::Held { worker, step, attempt: 0, digest: 7 };
-            engine.handle(1.5, held, &mut actions).unwrap();
-        }
+        engine.handle(1.5, Input::Summed { step, digest: 7 }, &mut actions).unwrap();
         assert_eq!(tasks_of(1, &actions), None, "it is told to drop what it is at");
         let later = engine.tasks_to_come();
         assert_eq!(later.iter().map(|(worker, _)| worker.0).collect::<Vec<_>>(), [1, 3]);

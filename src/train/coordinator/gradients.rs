@@ -1,0 +1,174 @@
+//! The gradients of the steps: those on their way to their holders, and those decided last.
+
+use crate::codes::Report;
+use crate::ids::{Step, Units, Worker, WorkerSet};
+use crate::schedulers::{Action, Engine, EngineError, Input, OpenRound};
+use crate::sums::{Attempt, StepSums};
+use crate::transport::{Decoded, Notice, Order, Weighted};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// What came of a step.
+pub(super) enum Decision {
+    Step { attempt: u32, decoded: Arc<Decoded> },
+    Refused(Arc<[Units]>),
+}
+
+/// A vector on its way to its holders.
+pub(super) struct Folding {
+    pub(super) attempt: u32,
+    /// The vector, if it was made here.
+    pub(super) decoded: Option<Arc<Decoded>>,
+    pub(super) aux: Vec<f64>,
+    pub(super) parts: Vec<Weighted>,
+    pub(super) decode: Report,
+    /// Workers that were sent the vector to hold.
+    pub(super) sent: WorkerSet,
+}
+
+/// The sums that were asked for, with what is made of them, until they are decided; and the
+/// decisions that a worker may still need.
+pub(super) struct Gradients {
+    sums: StepSums,
+    folding: BTreeMap<Step, Folding>,
+    log: VecDeque<(Step, Decision)>,
+}
+
+impl Gradients {
+    pub(super) fn new(max_wait_seconds: f64) -> Self {
+        Self {
+            sums: StepSums::new(max_wait_seconds),
+            folding: BTreeMap::new(),
+            log: VecDeque::new(),
+        }
+    }
+
+    /// Vectors and decisions that are kept.
+    pub(super) fn len(&self) -> usize {
+        self.folding.len() + self.log.len()
+    }
+
+    /// Tells the engine what has happened, and what that makes of sums.
+    pub(super) fn handle(
+        &mut self,
+        engine: &mut Engine,
+        now: f64,
+        input: Input,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
+        self.sums.handle(engine, now, input, out)
+    }
+
+    /// Which attempt at a step's sum counts.
+    pub(super) fn attempt(&self, step: Step) -> Attempt {
+        (step, self.sums.attempt(step))
+    }
+
+    pub(super) fn deadline(&self, engine: &Engine) -> Option<f64> {
+        self.sums.deadline(engine)
+    }
+
+    pub(super) fn waits_for(&self, engine: &Engine) -> Option<OpenRound> {
+        self.sums.waits_for(engine)
+    }
+
+    /// Something is said of a sum, which is looked at with the next event; whether it is of one.
+    pub(super) fn said(&mut self, engine: &Engine, worker: Worker, notice: &Notice) -> bool {
+        match *notice {
+            Notice::Held { step, attempt, digest } => {
+                self.sums.held(worker, (step, attempt), digest);
+            }
+            Notice::ResultNotFinite { step, attempt } => {
+                self.sums.result_not_finite(engine, worker, (step, attempt));
+            }
+            Notice::SumNotFinite { step, attempt } => self.sums.not_finite((step, attempt)),
+            Notice::SumFailed { step, attempt } => self.sums.failed((step, attempt)),
+            _ => return false,
+        }
+        true
+    }
+
+    /// A sum that was made here is not finite: because of this worker's result, or of none.
+    pub(super) fn not_finite(&mut self, engine: &Engine, of: Attempt, whose: Option<Worker>) {
+        match whose {
+            Some(worker) => self.sums.result_not_finite(engine, worker, of),
+            None => self.sums.not_finite(of),
+        }
+    }
+
+    /// A step's sum is under way, or made.
+    pub(super) fn made(&mut self, step: Step, folding: Folding) {
+        self.folding.insert(step, folding);
+    }
+
+    /// What was made of a step is not wanted, or is to be written down.
+    pub(super) fn take(&mut self, step: Step) -> Option<Folding> {
+        self.folding.remove(&step)
+    }
+
+    /// Whether all vectors on their way are here, or where it is looked for them.
+    pub(super) fn are_kept(&self, elsewhere: impl Fn(Attempt) -> bool) -> bool {
+        let is_kept = |(step, folding): (&Step, &Folding)| {
+            folding.decoded.is_some() || elsewhere((*step, folding.attempt))
+        };
+        self.folding.iter().all(is_kept)
+    }
+
+    /// A worker is there again, and has nothing of what it was sent.
+    pub(super) fn back(&mut self, worker: Worker) {
+        for folding in self.folding.values_mut() {
+            folding.sent.remove(worker);
+        }
+    }
+
+    /// Whether a worker was not sent all vectors that were made here.
+    pub(super) fn lacks(&self, worker: Worker) -> bool {
+        let lacks = |folding: &Folding| folding.decoded.is_some() && !folding.sent.contains(worker);
+        self.folding.values().any(lacks)
+    }
+
+    /// Sends the vectors that were made here to a worker, those that it was not sent.
+    pub(super) fn send(&mut self, worker: Worker, mut send: impl FnMut(Order)) {
+        for (&step, folding) in &mut self.folding {
+            if let Some(decoded) = &folding.decoded
+                && folding.sent.insert(worker)
+            {
+                let (attempt, decoded) = (folding.attempt, Arc::clone(decoded));
+                send(Order::Store { step, attempt, decoded });
+            }
+        }
+    }
+
+    /// Writes down what came of a step; gives back the memory of what is not needed any more where
+    /// so many later ones are kept.
+    pub(super) fn remember(
+        &mut self,
+        step: Step,
+        decision: Decision,
+        log_steps: u64,
+    ) -> Vec<Vec<f32>> {
+        self.log.push_back((step, decision));
+        let mut spent = Vec::new();
+        while self.log.len() as u64 > log_steps + 1 {
+            if let Some((_, Decision::Step { decoded, .. })) = self.log.pop_front() {
+                let old = Arc::into_inner(decoded);
+                spent.extend(old.and_then(|old| Arc::into_inner(old.gradient)));
+            }
+        }
+        spent
+    }
+
+    /// What a worker is told to do with a step.
+    ///
+    /// # Panics
+    /// When the step is not in the log, which holds all that a worker may still need.
+    pub(super) fn order(&self, step: Step, saver: Worker) -> Order {
+        let decision = self.log.iter().find(|entry| entry.0 == step);
+        match &decision.expect("the log holds all that a worker may still need").1 {
+            Decision::Step { attempt, decoded } => {
+                Order::Apply { step, attempt: *attempt, decoded: Arc::clone(decoded), saver }
+            }
+            Decision::Refused(units) => Order::Skip { step, saver, units: Arc::clone(units) },
+        }
+    }
+}
