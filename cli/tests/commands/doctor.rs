@@ -119,8 +119,9 @@ fn a_run_writes_what_the_doctor_reads() {
     assert!(found["effective"].as_f64().is_some() && found["events"]["lost"] == 1, "{found}");
 }
 
-/// How long a unit takes, and from when on it takes one worker half as long again.
-const UNIT: Duration = Duration::from_millis(4);
+/// How long a unit takes, and from when on it takes one worker twice as long: on a busy machine
+/// others are half as long again.
+const UNIT: Duration = Duration::from_millis(6);
 const SLOW: Worker = Worker(2);
 const SINCE: u64 = 50;
 
@@ -132,7 +133,7 @@ fn train(mut aggregator: Aggregator) {
             Event::Compute(mut task) => {
                 let is_slow = gets_slow && task.step() >= SINCE;
                 while task.next_part().is_some() {
-                    thread::sleep(if is_slow { UNIT * 3 / 2 } else { UNIT });
+                    thread::sleep(if is_slow { UNIT * 2 } else { UNIT });
                     task.message().fill(1.0);
                 }
                 task.submit(vec![]).unwrap();

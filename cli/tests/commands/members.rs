@@ -234,7 +234,10 @@ fn a_coordinator_that_goes_on_has_seats_for_others() {
     run.coordinator.signal("-KILL");
     run.coordinator.ends();
     let resumed = ["coordinator", "--resume", "run", "--json", "--workers", "2..5"];
+    let before = lines(&run.record()).len();
     run.coordinator = Kept::start(run.folder.path(), "coordinator-again", &resumed);
+    // Of a run that all five begin no other plan would be told.
+    run.wait_for_steps(before + 1);
     workers.extend([3, 4].map(|number| run.worker(number, &[])));
     is_planned(&run, "planned for all 5 workers under groups:s=1");
     let before = lines(&run.record()).len();
