@@ -13,6 +13,7 @@
 //! `active` the current scheme. The [`Engine`] alone sees all of them, and decides.
 
 mod active;
+mod again;
 mod blame;
 mod departing;
 mod folding;
@@ -20,7 +21,6 @@ mod leaving;
 mod losses;
 mod membership;
 mod outlook;
-mod overdue;
 mod recovery;
 mod replan;
 mod returns;
