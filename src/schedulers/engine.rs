@@ -8,9 +8,9 @@
 //! the sum. The next round opens when all sums that were asked for are held.
 //!
 //! What it keeps lies with whoever owns it: `steps` how far the run is, `round` the current round,
-//! `recovery` the wait for who may come back, `leaving` whether who
-//! has left is missed, `trust` whose results count, `replan` what is needed for another scheme,
-//! `active` the current scheme. The [`Engine`] alone sees all of them, and decides.
+//! `recovery` the wait for who may come back, `leaving` whether who has left is missed, `trust`
+//! whose results count, `replan` what is needed for another scheme, `active` the current scheme.
+//! The [`Engine`] alone sees all of them, and decides.
 
 mod active;
 mod again;
