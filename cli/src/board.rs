@@ -237,7 +237,19 @@ impl Board {
             }
             None => {}
         }
-        lock(&self.progress).upkeep.left += u64::from(has_left(happened));
+        let mut progress = lock(&self.progress);
+        progress.upkeep.left += u64::from(has_left(happened));
+        let kind = happened.what.kind();
+        let worker = happened.what.worker().map(Worker::index);
+        if let Some(of) = worker.and_then(|worker| progress.workers.get_mut(worker)) {
+            match kind {
+                "join" => of.away = None,
+                // Whoever has left, or is drained, then hangs up.
+                "lost" if of.away.is_some() => {}
+                "lost" | "left" | "drained" => of.away = Some(kind.into()),
+                _ => {}
+            }
+        }
     }
 
     /// It is known with which step the run begins, and how many there are.
@@ -540,6 +552,7 @@ fn metrics_into(text: &mut String) -> impl FnMut(&str, &str, &str, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use codedgrad::ids::{Round, Step};
 
     #[test]
     fn what_others_say_moves_no_cursor() {
@@ -562,23 +575,41 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_come_yet_is_not_gone() {
+    fn it_is_said_why_a_worker_is_not_there() {
         let worker = |connected, epoch| tcp::WorkerStatus {
             connected,
             epoch,
             ..tcp::WorkerStatus::default()
         };
-        let workers = vec![worker(true, 1), worker(false, 0), worker(false, 2)];
+        let workers = vec![
+            worker(true, 1),
+            worker(false, 0),
+            worker(false, 2),
+            worker(false, 2),
+            worker(false, 2),
+        ];
         let network = tcp::TcpStatus { workers, ..tcp::TcpStatus::default() };
-        let board = Board::new("auto", 3, (0, 0), Arc::new(Mutex::new(network)));
+        let board = Board::new("auto", 5, (0, 0), Arc::new(Mutex::new(network)));
+        let happened = |what| {
+            board.happened(&Happened { step: Step(1), round: Round(1), what });
+        };
+        let lost = |worker| Happening::Lost { worker, reason: "it hung up".into() };
+        happened(lost(Worker(0)));
+        happened(Happening::Joined { worker: Worker(0), again: true });
+        happened(lost(Worker(2)));
+        happened(Happening::LetGo { worker: Worker(3), leaves: true });
+        happened(lost(Worker(3)));
+        happened(Happening::LetGo { worker: Worker(4), leaves: false });
         let table = board.table(Width::ENDLESS);
         assert!(
-            table.contains("auto: the run has not begun: 1 of 3 workers are there\n"),
+            table.contains("auto: the run has not begun: 1 of 5 workers are there\n"),
             "{table}"
         );
         assert!(!table.contains("step 0 of 0"), "{table}");
-        let states: Vec<&str> = table.lines().rev().take(3).collect();
-        for (line, state) in states.iter().rev().zip(["connected", "not come yet", "gone"]) {
+        let states: Vec<&str> = table.lines().rev().take(5).collect();
+        for (line, state) in
+            states.iter().rev().zip(["connected", "not come yet", "lost", "left", "drained"])
+        {
             assert!(line.contains(state), "{state}: {table}");
         }
     }

@@ -67,6 +67,9 @@ pub(crate) struct OfWorker {
     /// Sum of how much later than the first it answered.
     pub(crate) lateness_seconds: f64,
     pub(crate) faults: u64,
+    /// Why it is not there, if it was: `lost`, `left` or `drained`.
+    #[serde(default)]
+    pub(crate) away: Option<String>,
     /// Its last rounds, a letter each; see [`STRIP`].
     #[serde(default)]
     pub(crate) strip: VecDeque<char>,
@@ -224,8 +227,13 @@ pub(crate) struct Shown {
 }
 
 /// What is said of a worker that is not connected.
-fn away(status: &tcp::WorkerStatus) -> &'static str {
-    if status.epoch == 0 { "not come yet" } else { "gone" }
+fn away<'a>(of: &'a OfWorker, status: &tcp::WorkerStatus) -> &'a str {
+    match &of.away {
+        _ if status.epoch == 0 => "not come yet",
+        Some(why) => why,
+        // Its connection is known to be closed before anything is made of that.
+        None => "lost",
+    }
 }
 
 /// Text of others as it may be printed: what would move the cursor, or turn the direction of
@@ -263,7 +271,7 @@ impl Shown {
         let known = |worker: Worker| {
             let status = self.network.workers.get(worker.index())?;
             if !status.connected {
-                return Some(away(status).into());
+                return Some(away(self.progress.workers.get(worker.index())?, status).into());
             }
             if status.silent_seconds >= SILENT {
                 return Some(format!("silent {:.1} s", status.silent_seconds));
@@ -376,13 +384,13 @@ impl Shown {
         for (number, (of, status)) in progress.workers.iter().zip(&network.workers).enumerate() {
             let arrival = of.last_arrival.map_or("-".into(), |arrival| format!("{arrival:.3} s"));
             let (there, silent) = if status.connected {
-                ("connected", format!("{:.1} s", status.silent_seconds))
+                ("connected".into(), format!("{:.1} s", status.silent_seconds))
             } else {
-                (away(status), "-".into())
+                (plain(away(of, status)), "-".into())
             };
             table.row([
                 number.to_string(),
-                there.into(),
+                there,
                 silent,
                 status.epoch.to_string(),
                 arrival,

@@ -207,11 +207,14 @@ impl Happening {
         }
     }
 
-    /// Whether something is wrong with a worker, or was: that one leaves, or is done without, is as
-    /// somebody wanted.
+    /// Whether something is wrong with a worker, or was: that one comes for the first time, leaves,
+    /// or is done without, is as somebody wanted.
     #[must_use]
     pub fn is_fault(&self) -> bool {
-        let is_meant = matches!(self, Self::Leaving { .. } | Self::LetGo { .. });
+        let is_meant = matches!(
+            self,
+            Self::Joined { again: false, .. } | Self::Leaving { .. } | Self::LetGo { .. }
+        );
         self.worker().is_some() && !is_meant
     }
 }
