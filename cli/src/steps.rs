@@ -98,20 +98,29 @@ pub(crate) fn has_left(happened: &Happened) -> bool {
     matches!(happened.what, Happening::Left { .. } | Happening::LetGo { leaves: true, .. })
 }
 
-/// Whose results count though nobody could vouch for them, in words, if there are any: as records
-/// tell, and what has happened since the last of them.
+/// In which steps results count of workers whose parameters were compared with nobody's, in words,
+/// if there are any: as records tell, and what has happened since the last of them. A single worker
+/// has nobody to compare with.
 pub(crate) fn unverified<'a>(
     records: impl Iterator<Item = &'a StepRecord>,
     faults: &[FaultLine],
 ) -> Option<String> {
-    let late = faults.iter().filter(|fault| fault.stays).map(|fault| &fault.worker);
-    let workers: BTreeSet<&Worker> =
-        records.flat_map(|record| &record.doubts.unverified).chain(late).collect();
+    let alone = |record: &StepRecord| record.rounds.iter().all(|round| round.arrivals.len() == 1);
+    let (mut steps, mut of) = (0, 0);
+    let mut workers: BTreeSet<Worker> =
+        faults.iter().filter(|fault| fault.stays).map(|fault| fault.worker).collect();
+    for record in records.filter(|record| !alone(record)) {
+        let unverified = &record.doubts.unverified;
+        of += 1;
+        steps += usize::from(!unverified.is_empty());
+        workers.extend(unverified);
+    }
     let numbers: Vec<String> = workers.iter().map(|worker| worker.0.to_string()).collect();
     (!numbers.is_empty()).then(|| {
         format!(
-            "Results count that nobody could vouch for, of workers {}: `unverified` in run.jsonl \
-             and `changed` in events.jsonl tell of which steps. ",
+            "In {steps} of {of} steps results count of workers ({}) whose parameters nobody else's \
+             were compared with in time, as where others are late, or that were changed after all: \
+             `unverified` in run.jsonl and `changed` in events.jsonl name them. ",
             numbers.join(", ")
         )
     })

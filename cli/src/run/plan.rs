@@ -378,8 +378,8 @@ impl Plan {
                 && (natural.mixture || self.late == LateKind::NextStep)
             {
                 return Err(Failure::Input(anyhow!(
-                    "--min-workers continues with the workers that are left, which {text} cannot \
-                     do in the middle of a run{}",
+                    "--workers MIN..MAX and --min-workers continue with the workers that are left, \
+                     which {text} cannot do in the middle of a run{}",
                     if natural.mixture { "" } else { " with --late next-step" }
                 )));
             }

@@ -321,7 +321,8 @@ fn what_no_number_of_workers_can_be_is_refused() {
         ),
         (
             &["train", "--workers", "2..4", "--scheme", "bacc:K=2"],
-            "--min-workers continues with the workers that are left, which bacc:K=2 cannot do",
+            "--workers MIN..MAX and --min-workers continue with the workers that are left, which \
+             bacc:K=2 cannot do",
         ),
     ] {
         let command = Command::new(env!("CARGO_BIN_EXE_codedgrad")).args(arguments).output();
