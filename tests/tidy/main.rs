@@ -52,10 +52,18 @@ fn files(folder: &str, ending: &str) -> Vec<(PathBuf, String)> {
     files
 }
 
+/// A file without its tests; nothing of one that is of tests alone.
+fn without_tests(text: &str) -> &str {
+    match text.contains("\n#![cfg(test)]\n") {
+        true => "",
+        false => text.split("\nmod tests {").next().unwrap_or(text),
+    }
+}
+
 /// The part of a file that ships: its tests and comments left out.
 fn shipped(text: &str) -> String {
-    let code = text.split("\nmod tests {").next().unwrap_or(text);
-    code.lines()
+    without_tests(text)
+        .lines()
         .filter(|line| !line.trim_start().starts_with("//"))
         .map(|line| format!("{line}\n"))
         .collect()

@@ -1,6 +1,6 @@
 //! How much there may be of what a reader has to hold in the head.
 
-use super::{CRATES, ROOMS, files, root, rust_files, shipped};
+use super::{CRATES, ROOMS, files, root, rust_files, shipped, without_tests};
 use std::fs;
 
 /// How many there are, which is how many there may be: who comes below lowers the number here.
@@ -320,8 +320,9 @@ fn code_says_why() {
     for (folder, least) in REASONS {
         let (mut reasons, mut code) = (0, 0);
         for (_, text) in rust_files(folder) {
-            let text = text.split("\nmod tests {").next().unwrap_or_default();
-            for line in text.lines().map(str::trim_start).filter(|line| !line.is_empty()) {
+            for line in
+                without_tests(&text).lines().map(str::trim_start).filter(|line| !line.is_empty())
+            {
                 let is_doc = line.starts_with("///") || line.starts_with("//!");
                 reasons += usize::from(line.starts_with("//") && !is_doc);
                 code += usize::from(!line.starts_with("//"));
