@@ -365,6 +365,8 @@ found = ranks.train(where, plan, dist.get_rank(), mesh=mesh)
 # In one piece: ranks write to one pipe.
 sys.stdout.write("digest %d\\n" % found["digest"])
 sys.stdout.flush()
+# Who is left behind is now and then aborted by torch.
+dist.barrier()
 dist.destroy_process_group()
 """
 

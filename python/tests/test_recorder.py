@@ -158,6 +158,8 @@ for step in range(6):
     optimizer.zero_grad()
     model(torch.randn(4, 16)).square().mean().backward()
     optimizer.step()
+# As above.
+dist.barrier()
 dist.destroy_process_group()
 """
 
