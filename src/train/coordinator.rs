@@ -278,7 +278,7 @@ impl<T: Transport> Coordinator<T> {
             let _span = info_span!("round", round = self.journal.round.0).entered();
             let before = self.engine.first_alive();
             let now = self.run_clock.now();
-            self.gradients.handle(&mut self.engine, now, input, &mut actions)?;
+            self.gradients.sums.handle(&mut self.engine, now, input, &mut actions)?;
             // If that lets all of them go, one of them saves what is decided now.
             self.journal.saver = self.engine.first_alive().or(before);
             let mut expected = self.expected(&actions);
@@ -521,7 +521,7 @@ impl<T: Transport> Coordinator<T> {
     ) -> Result<(), RunError> {
         let result = |Fold { worker, task, weight }| Weighted { worker, task, weight };
         let mut results: Vec<Weighted> = folds.into_iter().map(result).collect();
-        let (_, attempt) = self.gradients.attempt(step);
+        let attempt = self.gradients.sums.attempt(step);
         let summed = if self.engine.facts().mixture {
             let received = |piece| self.transport.received(piece);
             let (summed, report) = self.judging.decode(&mut results, received)?;
@@ -574,7 +574,7 @@ impl<T: Transport> Coordinator<T> {
 
     /// Sends the vectors that were made here to a worker that can take them now.
     fn hold(&mut self, worker: Worker) {
-        if self.gradients.lacks(worker) && !self.run_clock.is_leaving(worker) {
+        if !self.run_clock.is_leaving(worker) {
             self.gradients.send(worker, |order| self.transport.send(worker, order));
         }
     }

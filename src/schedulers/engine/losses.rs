@@ -32,6 +32,8 @@ impl Engine {
         if *self.roster.doing(worker) == WorkerState::Dead {
             return Ok(());
         }
+        // The first is enough: where a step can be opened again by itself, no other is summed; else
+        // all begin again.
         let unsummed = if kept { None } else { self.open_steps.summing().next() };
         self.forget(worker, now);
         self.died_since_close.insert(worker);

@@ -69,7 +69,7 @@ impl Engine {
         self.recall(worker, out);
         self.resync_idle(now, out)?;
         self.offer(out);
-        if self.phase == Phase::Folding { self.close_steps(now, out) } else { Ok(()) }
+        Ok(())
     }
 
     /// Sends a worker what it has missed, or has it take over a state; then it can do what there is
@@ -103,8 +103,8 @@ impl Engine {
         self.steps.are_recent(next, self.config.log_steps)
     }
 
-    /// A worker must take over a state before it does anything else. Where its vectors are waited
-    /// for, it is looked afterwards whether they are held without it.
+    /// A worker must take over a state before it does anything else. Nobody waits for it to hold a
+    /// sum any more ([`Engine::able_to_hold`]).
     pub(super) fn recall(&mut self, worker: Worker, out: &mut Vec<Action>) {
         self.roster.mark_stale(worker);
         if let doing @ WorkerState::Tasks(_) = self.roster.doing(worker) {

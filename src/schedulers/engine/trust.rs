@@ -120,7 +120,6 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let mut counted = false;
         let found = self.trust.agreement.found();
-        let recalls = !found.is_empty();
         for (worker, step) in found {
             if *self.roster.doing(worker) == WorkerState::Dead {
                 continue;
@@ -146,10 +145,6 @@ impl Engine {
             self.begin_again(now, out)?;
         }
         self.resync_idle(now, out)?;
-        // Who takes over a state is not counted any more: what was waited for may be held now.
-        if recalls && self.phase == Phase::Folding {
-            self.close_steps(now, out)?;
-        }
         if self.trust.disputed.is_empty() {
             return Ok(());
         }
@@ -200,8 +195,7 @@ impl Engine {
             return self.resync(now, worker, out);
         }
         self.recall(worker, out);
-        self.resync_idle(now, out)?;
-        if self.phase == Phase::Folding { self.close_steps(now, out) } else { Ok(()) }
+        self.resync_idle(now, out)
     }
 
     /// First step that a worker has not applied, as far as it has said.

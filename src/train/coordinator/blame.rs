@@ -15,8 +15,11 @@ impl<T: Transport> Coordinator<T> {
             let piece = Piece { worker: result.worker, what: What::Result(result.task) };
             self.transport.received(piece).is_some_and(|result| nonfinite_mask(&result) != 0.0)
         });
-        let whose = nonfinite.map(|result| result.worker);
-        self.gradients.not_finite(&self.engine, of, whose);
+        let sums = &mut self.gradients.sums;
+        match nonfinite {
+            Some(result) => sums.result_not_finite(&self.engine, result.worker, of),
+            None => sums.not_finite(of),
+        }
         self.inbox.add([Input::Tick]);
     }
 

@@ -46,7 +46,7 @@ impl<T: Transport> Coordinator<T> {
     /// are not delivered: they count in the next round.
     pub(super) fn due(&mut self) -> Result<Next, RunError> {
         let summing = self.engine.is_summing();
-        let by = self.gradients.deadline(&self.engine);
+        let by = self.gradients.sums.deadline(&self.engine);
         if self.run_clock.is_virtual() && (summing || !self.replicas.unsettled().is_empty()) {
             return self.due_by_the_wall(by.filter(|_| summing));
         }

@@ -2,7 +2,7 @@
 
 use crate::codes::Report;
 use crate::ids::{Step, Units, Worker, WorkerSet};
-use crate::schedulers::{Action, Engine, EngineError, Input, OpenRound};
+use crate::schedulers::Engine;
 use crate::sums::{Attempt, StepSums};
 use crate::transport::{Decoded, Notice, Order, Weighted};
 use std::collections::{BTreeMap, VecDeque};
@@ -29,7 +29,7 @@ pub(super) struct Folding {
 /// The sums that were asked for, with what is made of them, until they are decided; and the
 /// decisions that a worker may still need.
 pub(super) struct Gradients {
-    sums: StepSums,
+    pub(super) sums: StepSums,
     folding: BTreeMap<Step, Folding>,
     log: VecDeque<(Step, Decision)>,
 }
@@ -48,32 +48,8 @@ impl Gradients {
         self.folding.len() + self.log.len()
     }
 
-    /// Tells the engine what has happened, and what that makes of sums.
-    pub(super) fn handle(
-        &mut self,
-        engine: &mut Engine,
-        now: f64,
-        input: Input,
-        out: &mut Vec<Action>,
-    ) -> Result<(), EngineError> {
-        self.sums.handle(engine, now, input, out)
-    }
-
-    /// Which attempt at a step's sum counts.
-    pub(super) fn attempt(&self, step: Step) -> Attempt {
-        (step, self.sums.attempt(step))
-    }
-
-    pub(super) fn deadline(&self, engine: &Engine) -> Option<f64> {
-        self.sums.deadline(engine)
-    }
-
-    pub(super) fn waits_for(&self, engine: &Engine) -> Option<OpenRound> {
-        self.sums.waits_for(engine)
-    }
-
-    /// Something is said of a sum, which is looked at with the next event; whether it is of one.
-    pub(super) fn said(&mut self, engine: &Engine, worker: Worker, notice: &Notice) -> bool {
+    /// Something is said of a sum, which is looked at with the next event.
+    pub(super) fn said(&mut self, engine: &Engine, worker: Worker, notice: &Notice) {
         match *notice {
             Notice::Held { step, attempt, digest } => {
                 self.sums.held(worker, (step, attempt), digest);
@@ -83,16 +59,7 @@ impl Gradients {
             }
             Notice::SumNotFinite { step, attempt } => self.sums.not_finite((step, attempt)),
             Notice::SumFailed { step, attempt } => self.sums.failed((step, attempt)),
-            _ => return false,
-        }
-        true
-    }
-
-    /// A sum that was made here is not finite: because of this worker's result, or of none.
-    pub(super) fn not_finite(&mut self, engine: &Engine, of: Attempt, whose: Option<Worker>) {
-        match whose {
-            Some(worker) => self.sums.result_not_finite(engine, worker, of),
-            None => self.sums.not_finite(of),
+            _ => {}
         }
     }
 
@@ -119,12 +86,6 @@ impl Gradients {
         for folding in self.folding.values_mut() {
             folding.sent.remove(worker);
         }
-    }
-
-    /// Whether a worker was not sent all vectors that were made here.
-    pub(super) fn lacks(&self, worker: Worker) -> bool {
-        let lacks = |folding: &Folding| folding.decoded.is_some() && !folding.sent.contains(worker);
-        self.folding.values().any(lacks)
     }
 
     /// Sends the vectors that were made here to a worker, those that it was not sent.

@@ -206,7 +206,7 @@ impl<T: Transport> Coordinator<T> {
         if self.run_clock.is_virtual() {
             return None;
         }
-        let open = self.gradients.waits_for(&self.engine)?;
+        let open = self.gradients.sums.waits_for(&self.engine)?;
         let OpenRound { step, round, opened_at, summing, missing, .. } = open;
         let now = self.run_clock.now();
         let list = |workers: &WorkerSet| workers.iter().collect();
