@@ -8,11 +8,35 @@
 //! is void, and what is still said of it is passed over.
 
 use crate::ids::{Step, Worker, WorkerSet};
+use crate::codes::sequential::Fold;
 use crate::schedulers::{Action, Engine, EngineError, Input, OpenRound, SumFailure};
+use crate::transport::{Piece, Summand, What};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A step, and the number of an attempt at its sum.
 pub type Attempt = (Step, u32);
+
+/// What a step that is computed will be made of, if nothing comes between.
+#[derive(Clone, Debug)]
+struct Expected {
+    terms: Vec<Summand>,
+    /// It cannot be made as it was begun: it is to be begun again, by those who are left.
+    failed: bool,
+}
+
+impl Expected {
+    /// Whether a step is made of one of the holders of each of its terms: any of them has the same
+    /// numbers.
+    fn is_of(&self, sums: &[Worker], folds: &[Fold]) -> bool {
+        let alike = |(term, fold): (&Summand, &Fold)| {
+            let piece = Piece { worker: fold.worker, what: What::Result(fold.task) };
+            term.weight == fold.weight && term.holders.contains(&piece)
+        };
+        sums.is_empty()
+            && self.terms.len() == folds.len()
+            && self.terms.iter().zip(folds).all(alike)
+    }
+}
 
 /// A sum that is not held yet by enough.
 #[derive(Clone, Debug)]
@@ -64,20 +88,45 @@ impl Asked {
     }
 }
 
+/// What has become of the last attempt at a sum.
+#[derive(Clone, Debug)]
+enum Stage {
+    /// Its step is computed.
+    Expected(Expected),
+    /// It is asked for.
+    Asked(Asked),
+    /// It is held by enough, or void.
+    Over,
+}
+
 /// The sums of a step.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct StepSum {
-    /// How many were asked for before the last one.
+    /// How many were begun before the last one.
     attempt: u32,
-    /// The last one, until it is held by enough, or void.
-    asked: Option<Asked>,
+    stage: Stage,
+}
+
+impl StepSum {
+    /// A worker is lost, and with it what it would have had of the step.
+    fn forget_holder(&mut self, worker: Worker) {
+        let Stage::Expected(expected) = &mut self.stage else { return };
+        for term in &mut expected.terms {
+            term.holders.retain(|piece| piece.worker != worker);
+        }
+        if expected.terms.iter().any(|term| term.holders.is_empty()) {
+            self.stage = Stage::Over;
+        }
+    }
 }
 
 /// The sums of the steps that are not decided. A driver of an [`Engine`] has it beside that:
 ///
 /// 1. It tells the engine everything by [`StepSums::handle`], which keeps up with what the engine
 ///    decides, and tells it what has become of sums. The actions of all of it come in one list.
-/// 2. For [`Action::Sum`] it has the sum made, as the attempt that [`StepSums::attempt`] tells.
+/// 2. For [`Action::Sum`] it has the sum made, as the attempt that [`StepSums::attempt`] tells. If
+///    it knew before what the step would be made of, and had workers begin, that attempt is the one
+///    of [`StepSums::expect`]; where that one failed, [`StepSums::expects_again`] says so.
 /// 3. What is said of that attempt it tells by [`StepSums::held`], [`StepSums::failed`],
 ///    [`StepSums::result_not_finite`] or [`StepSums::not_finite`], and has it looked at by
 ///    [`StepSums::settle`], or with the next event.
@@ -217,16 +266,23 @@ impl StepSums {
                     orphaned: false,
                     holders: Vec::new(),
                 };
-                let again = self.steps.contains_key(step);
-                let sum = self.steps.entry(*step).or_default();
-                sum.attempt += u32::from(again);
-                sum.asked = Some(asked);
+                let is_expected = |sum: &StepSum| match &sum.stage {
+                    Stage::Expected(expected) => !expected.failed && expected.is_of(sums, folds),
+                    _ => false,
+                };
+                match self.steps.get_mut(step).filter(|sum| is_expected(sum)) {
+                    Some(sum) => sum.stage = Stage::Asked(asked),
+                    None => _ = self.begin(*step, Stage::Asked(asked)),
+                }
                 self.since = now;
             }
             Action::Erase { worker, .. } => {
                 self.asked_mut().for_each(|(_, asked)| asked.forget(*worker));
             }
-            Action::Restart { step } => self.void(*step..=*step),
+            Action::Restart { step } => {
+                // Its results are forgotten, so nothing that is made of them counts.
+                self.steps.get_mut(step).into_iter().for_each(|sum| sum.stage = Stage::Over);
+            }
             Action::Commit { step, .. } | Action::Skip { step, .. } => {
                 self.steps.remove(step);
             }
@@ -234,22 +290,57 @@ impl StepSums {
         }
     }
 
+    /// Another attempt at a step begins; gives its number.
+    fn begin(&mut self, step: Step, stage: Stage) -> u32 {
+        let attempt = self.steps.get(&step).map_or(0, |sum| sum.attempt + 1);
+        self.steps.insert(step, StepSum { attempt, stage });
+        attempt
+    }
+
+    /// A step is computed, and will be made of these terms, each of any of its holders with weight
+    /// 1; gives the attempt as which workers may begin to sum it.
+    pub fn expect(&mut self, step: Step, terms: &[Summand]) -> u32 {
+        let expected = Expected { terms: terms.to_vec(), failed: false };
+        self.begin(step, Stage::Expected(expected))
+    }
+
+    /// A step that is computed, and what it will be made of, if it cannot be summed as it was
+    /// [expected](StepSums::expect) last: it is to be expected once more.
+    #[must_use]
+    pub fn expects_again(&self) -> Option<(Step, Vec<Summand>)> {
+        self.steps.iter().find_map(|(step, sum)| match &sum.stage {
+            Stage::Expected(expected) if expected.failed => Some((*step, expected.terms.clone())),
+            _ => None,
+        })
+    }
+
     fn asked(&self) -> impl Iterator<Item = (Step, &Asked)> {
-        self.steps.iter().filter_map(|(step, sum)| Some((*step, sum.asked.as_ref()?)))
+        self.steps.iter().filter_map(|(step, sum)| match &sum.stage {
+            Stage::Asked(asked) => Some((*step, asked)),
+            _ => None,
+        })
     }
 
     fn asked_mut(&mut self) -> impl Iterator<Item = (Step, &mut Asked)> {
-        self.steps.iter_mut().filter_map(|(step, sum)| Some((*step, sum.asked.as_mut()?)))
+        self.steps.iter_mut().filter_map(|(step, sum)| match &mut sum.stage {
+            Stage::Asked(asked) => Some((*step, asked)),
+            _ => None,
+        })
     }
 
     /// The sum of which something is said, if that attempt counts and is not held by enough.
     fn current(&mut self, (step, attempt): Attempt) -> Option<&mut Asked> {
-        self.steps.get_mut(&step).filter(|sum| sum.attempt == attempt)?.asked.as_mut()
+        match self.steps.get_mut(&step).filter(|sum| sum.attempt == attempt)?.stage {
+            Stage::Asked(ref mut asked) => Some(asked),
+            _ => None,
+        }
     }
 
     /// What was asked for these steps counts no more: the engine asks again, or gives them up.
     fn void(&mut self, steps: impl std::ops::RangeBounds<Step>) {
-        self.steps.range_mut(steps).for_each(|(_, sum)| sum.asked = None);
+        let asked = |sum: &&mut StepSum| matches!(sum.stage, Stage::Asked(_));
+        let of_steps = self.steps.range_mut(steps).map(|(_, sum)| sum);
+        of_steps.filter(asked).for_each(|sum| sum.stage = Stage::Over);
     }
 
     /// Which attempt at a step's sum counts.
@@ -270,6 +361,10 @@ impl StepSums {
     /// A sum cannot be made as it was begun, though all results that it is made of are there: who
     /// helped to sum is lost.
     pub fn failed(&mut self, attempt: Attempt) {
+        let of_step = self.steps.get_mut(&attempt.0).filter(|sum| sum.attempt == attempt.1);
+        if let Some(StepSum { stage: Stage::Expected(expected), .. }) = of_step {
+            expected.failed = true;
+        }
         // Where a result is lost too, it would fail again.
         if self.current(attempt).is_some_and(|asked| !asked.orphaned) {
             self.void(attempt.0..=attempt.0);
@@ -301,6 +396,9 @@ impl StepSums {
 
     /// A worker is lost; whether all sums that were asked for can still be had.
     fn lost(&mut self, worker: Worker, kept: bool) -> bool {
+        for sum in self.steps.values_mut() {
+            sum.forget_holder(worker);
+        }
         let gone = self.asked().find(|(_, asked)| !kept && asked.is_lost_without(worker));
         let gone = gone.map(|(step, _)| step);
         for (_, asked) in self.asked_mut() {
@@ -374,5 +472,81 @@ impl StepSums {
             asked.holders.iter().for_each(|holder| _ = open.missing.remove(holder.0));
         }
         Some(open)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codes::SchemeSpec;
+    use crate::ids::{Job, Task};
+    use crate::run::{RunConfig, Shape};
+
+    const STEP: Step = Step(0);
+
+    fn task(worker: u32) -> Task {
+        Task { job: Job(0), piece: worker, plan: 0 }
+    }
+
+    /// Two workers' results of a step, of which each is a term.
+    fn terms() -> Vec<Summand> {
+        let piece = |worker| Piece { worker: Worker(worker), what: What::Result(task(worker)) };
+        let term = |worker| Summand { weight: 1.0, holders: vec![piece(worker)] };
+        [0, 1].map(term).to_vec()
+    }
+
+    /// The engine and its sums, with the step expected to be made of these, once it asks for the
+    /// step's sum.
+    fn asked_after(expects: impl Fn(&mut StepSums)) -> (Engine, StepSums) {
+        let scheme = "uncoded".parse::<SchemeSpec>().unwrap().scheme(2, 2, 0..1).unwrap();
+        let run = RunConfig::new(Shape::new(2, 2), 1000, 1);
+        let mut sums = StepSums::new(run.limits.max_wait_seconds);
+        let (mut engine, mut actions) = (Engine::new(scheme, run, 0).unwrap(), Vec::new());
+        sums.handle(&mut engine, 0.0, Input::Begin, &mut actions).unwrap();
+        expects(&mut sums);
+        for worker in [0, 1] {
+            let (task, worker) = (task(worker), Worker(worker));
+            let done = Input::Done { worker, task, finite: true, digest: None };
+            sums.handle(&mut engine, 1.0, done, &mut actions).unwrap();
+        }
+        assert!(matches!(actions.last(), Some(Action::Sum { step: STEP, .. })));
+        (engine, sums)
+    }
+
+    #[test]
+    fn a_step_that_is_made_of_what_was_expected_is_the_same_attempt() {
+        assert_eq!(asked_after(|_| {}).1.attempt(STEP), 0);
+        let as_expected = |sums: &mut StepSums| assert_eq!(sums.expect(STEP, &terms()), 0);
+        assert_eq!(asked_after(as_expected).1.attempt(STEP), 0);
+        let other = |sums: &mut StepSums| assert_eq!(sums.expect(STEP, &terms()[..1]), 0);
+        assert_eq!(asked_after(other).1.attempt(STEP), 1);
+    }
+
+    #[test]
+    fn what_fails_while_it_is_expected_is_expected_again() {
+        let fails = |sums: &mut StepSums| {
+            sums.expect(STEP, &terms());
+            sums.failed((STEP, 0));
+            assert_eq!(sums.expects_again(), Some((STEP, terms())));
+        };
+        assert_eq!(asked_after(fails).1.attempt(STEP), 1, "as it failed, it is no sum of the step");
+        let again = |sums: &mut StepSums| {
+            fails(sums);
+            assert_eq!(sums.expect(STEP, &terms()), 1);
+            sums.failed((STEP, 0));
+            assert_eq!(sums.expects_again(), None, "the attempt before does not count");
+        };
+        assert_eq!(asked_after(again).1.attempt(STEP), 1);
+    }
+
+    /// What fails once it is asked for is asked for again, as another attempt.
+    #[test]
+    fn what_fails_when_it_is_asked_for_is_another_attempt() {
+        let (mut engine, mut sums) = asked_after(|sums| _ = sums.expect(STEP, &terms()));
+        let mut actions = Vec::new();
+        sums.failed((STEP, 0));
+        sums.settle(&mut engine, 1.5, &mut actions).unwrap();
+        assert!(matches!(actions.last(), Some(Action::Sum { step: STEP, .. })), "{actions:?}");
+        assert_eq!((sums.attempt(STEP), sums.expects_again()), (1, None));
     }
 }

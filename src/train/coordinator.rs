@@ -281,6 +281,9 @@ impl<T: Transport> Coordinator<T> {
             self.gradients.sums.handle(&mut self.engine, now, input, &mut actions)?;
             // If that lets all of them go, one of them saves what is decided now.
             self.journal.saver = self.engine.first_alive().or(before);
+            if let Some((step, terms)) = self.gradients.sums.expects_again() {
+                self.expect(step, &terms)?;
+            }
             let mut expected = self.expected(&actions);
             let mut left = actions.drain(..);
             while let Some(action) = left.next() {

@@ -72,7 +72,8 @@ impl<T: Transport> Coordinator<T> {
     pub(super) fn expect(&mut self, step: Step, terms: &[Summand]) -> Result<(), RunError> {
         let (length, spares_one) = (self.config().length, self.engine.spares_one());
         let (counted, stage) = (&self.nobody(), Stage::Expected);
-        let sum = SumRequest { step, attempt: 0, terms, length, spares_one, counted, stage };
+        let attempt = self.gradients.sums.expect(step, terms);
+        let sum = SumRequest { step, attempt, terms, length, spares_one, counted, stage };
         self.transport.fold(sum)?;
         Ok(())
     }

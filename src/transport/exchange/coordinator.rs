@@ -10,8 +10,8 @@ mod stalling;
 use super::disputes::Disputes;
 use super::doubts::Doubts;
 use super::eager::EagerReceiver;
-use super::events::{CoordinatorEffect, CoordinatorEvent, SumSettings};
-use super::expected::{Expected, Heard};
+use super::events::{CoordinatorEffect, CoordinatorEvent, Expectation, SumSettings};
+use super::expected::Heard;
 use super::groups::{GroupStep, Groups};
 use super::monitor::ExchangeMonitor;
 use super::monitors::Monitors;
@@ -19,12 +19,12 @@ use super::node::{NodeContext, NodeExchanges};
 use super::owners::OwnerShares;
 use super::part::Outgoing;
 use super::plan::{Plan, share_out};
-use super::store::{NotFinite, SharedSums, Sum};
+use super::store::{SharedSums, Sum};
 use super::suspects::Suspects;
 use super::{Block, DATA_WAITING_MAX, Key, QUIET};
 use crate::ids::{Step, Worker};
 use crate::transport::wire::{COORDINATOR, Header, Kind, Owner, ToWorker, chunks};
-use crate::transport::{Decoded, Notice, Summand, lock};
+use crate::transport::{Decoded, Notice, Summand};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -53,9 +53,6 @@ pub(in crate::transport) struct CoordinatorSums {
     term_suspects: Suspects,
     groups: Groups,
     begun: bool,
-    /// What the steps under way are expected to be made of, and what was heard of their sums before
-    /// that was known.
-    expected: Expected,
 }
 
 impl CoordinatorSums {
@@ -80,7 +77,6 @@ impl CoordinatorSums {
             term_suspects: Suspects::default(),
             groups: Groups::default(),
             begun: false,
-            expected: Expected::default(),
         }
     }
 
@@ -105,11 +101,6 @@ impl CoordinatorSums {
         self.monitors.last_decided()
     }
 
-    /// The number by which nodes know an attempt at a step.
-    pub(in crate::transport) fn number(&self, step: Step, attempt: u32) -> u32 {
-        lock(&self.node.sums()).number((step, attempt))
-    }
-
     /// Whether every worker has a sum that is decided: then it is not needed any more.
     pub(in crate::transport) fn all_hold(&self, key: Key) -> bool {
         self.monitors.get(key).is_none_or(|monitor| {
@@ -124,8 +115,6 @@ impl CoordinatorSums {
         let oldest = Step(step.0.saturating_sub(self.settings.log_steps + 1));
         self.monitors.release(step, oldest);
         self.doubts.release(step);
-        self.expected.release(step);
-        lock(&self.node.sums()).forget_names(oldest);
     }
 
     /// Takes in what happened and appends what is to be done for it.
@@ -180,23 +169,27 @@ impl CoordinatorSums {
             CoordinatorEvent::Dropped { worker, order } => {
                 self.eager.iter_mut().for_each(|eager| eager.freed(worker, order));
             }
-            CoordinatorEvent::Expect { step, terms } => self.expect(now, step, terms, out),
+            CoordinatorEvent::Expect { step, attempt, terms } => {
+                self.expect(now, (step, attempt), terms, out);
+            }
             CoordinatorEvent::Sum { step, attempt, terms, spares_one, mut counted } => {
                 // It bears on deadlines: who holds others up is given up sooner where it can be
                 // spared.
                 self.monitors.may_lose(spares_one);
                 // Of one that is lost the engine may not have heard.
                 counted.retain(|worker| self.present.contains(worker));
-                if !self.confirm(now, (step, attempt), (&terms, &counted), out) {
-                    self.sum(now, (step, attempt), (terms, counted), out);
+                let key = (step, attempt);
+                if self.monitors.get(key).is_some() {
+                    self.confirm(now, key, (&terms, counted), out);
+                } else {
+                    self.sum(now, key, (terms, counted), out);
                 }
             }
             CoordinatorEvent::Store { worker, step, attempt, decoded } => {
                 self.store(now, worker, (step, attempt), decoded, out);
             }
             CoordinatorEvent::Decided { worker, step, attempt, decoded } => {
-                let number = self.number(step, attempt);
-                self.decided(now, worker, (step, number), decoded, out);
+                self.decided(now, worker, (step, attempt), decoded, out);
             }
             CoordinatorEvent::Released { step } => self.release(step),
             CoordinatorEvent::Held { worker, step, attempt, digest } => {
@@ -265,8 +258,8 @@ impl CoordinatorSums {
     /// Looks after the sums that have become whole here.
     pub(in crate::transport) fn finish(&mut self, now: Instant, out: &mut Effects) {
         for sum in self.node.finished() {
-            // Whether that is what the step is made of is not known yet.
-            if self.monitors.expected(sum.step) != Some((sum.step, sum.attempt)) {
+            // Whether that is what the step is made of may not be known yet.
+            if sum.confirmed {
                 self.is_whole_here(now, &sum, out);
             }
         }
@@ -331,16 +324,6 @@ impl CoordinatorSums {
         }
     }
 
-    /// The attempt that the coordinator knows an exchange by.
-    fn attempt_of(&self, key: Key) -> u32 {
-        self.monitors.get(key).and_then(|monitor| monitor.attempt).unwrap_or(key.1)
-    }
-
-    /// What the coordinator is told of an exchange that must be begun again.
-    fn failed(&self, key: Key) -> Option<Notice> {
-        Some(Notice::SumFailed { step: key.0, attempt: self.attempt_of(key) })
-    }
-
     /// Who is there of those that hold some term.
     fn present_holders(&self, terms: &[Summand]) -> Vec<u32> {
         let holders: BTreeSet<u32> =
@@ -352,14 +335,14 @@ impl CoordinatorSums {
     fn sum(
         &mut self,
         now: Instant,
-        named: Key,
+        key: Key,
         (terms, counted): (Vec<Summand>, BTreeSet<u32>),
         out: &mut Effects,
     ) {
-        let step = named.0;
-        let attempt = self.monitors.number(step, named.1);
-        let key = (step, attempt);
-        lock(&self.node.sums()).name(named, attempt);
+        let (step, attempt) = key;
+        if self.monitors.last(step).is_some_and(ExchangeMonitor::is_expected) {
+            out.push(CoordinatorEffect::Expected(Expectation::Replaced));
+        }
         let holders = self.present_holders(&terms);
         // Somebody says that the sum is not finite, and the coordinator has not seen it: it makes
         // the sum itself, and then knows who is wrong.
@@ -381,7 +364,7 @@ impl CoordinatorSums {
         let all_here =
             terms.iter().flat_map(|term| term.holders.first()).all(|piece| is_here(piece.worker));
         // Before owners are chosen, since it may show that a host does not answer.
-        self.look_at_hosts(named, &holders);
+        self.look_at_hosts(step, &holders);
         let length = self.context.length;
         let by_group = self.groups.for_holders(&holders, length).filter(|_| all_here && !doubted);
         let (group, owners) = match by_group {
@@ -404,8 +387,7 @@ impl CoordinatorSums {
         }
         let summing = plan.owners.iter().map(|owner| owner.node);
         let sources = holders.iter().copied().chain(summing).collect();
-        let named = Some(named.1);
-        let mut monitor = ExchangeMonitor::new(named, plan.receivers.clone(), sources, now);
+        let mut monitor = ExchangeMonitor::new(None, plan.receivers.clone(), sources, now);
         monitor.decision.counted = counted;
         monitor.group = group;
         monitor.own = group.is_none() && alone;
@@ -426,7 +408,7 @@ impl CoordinatorSums {
 
     /// Notes who is late in a step that begins to be summed, and who lacks the last one's sum
     /// still.
-    fn look_at_hosts(&mut self, (step, attempt): Key, holders: &[u32]) {
+    fn look_at_hosts(&mut self, step: Step, holders: &[u32]) {
         let is_held = |monitor: &ExchangeMonitor| monitor.done || monitor.holders.len() > 1;
         let before = self.monitors.iter().filter(|(key, _)| key.0 < step);
         let last = before.filter(|(_, monitor)| is_held(monitor)).last();
@@ -435,7 +417,8 @@ impl CoordinatorSums {
             self.shares.lack(monitor.receivers.iter().copied().filter(|node| !has(node)));
         }
         // Another attempt says nothing new of who is late.
-        if attempt == 0 {
+        let was_asked = |monitor: &ExchangeMonitor| monitor.expected.is_none();
+        if !self.monitors.last(step).is_some_and(was_asked) {
             self.shares.step_begins(&self.present, &holders.iter().copied().collect());
         }
     }
@@ -495,20 +478,13 @@ impl CoordinatorSums {
         let present = &self.present;
         let monitor = self.monitors.get_or_begin(key, || {
             let receivers = present.iter().copied().collect();
-            ExchangeMonitor::new(Some(key.1), receivers, BTreeSet::new(), now)
+            ExchangeMonitor::new(None, receivers, BTreeSet::new(), now)
         });
         if !monitor.given.insert(worker) {
             return;
         }
         // Others may ask for it later, when their turn comes.
-        self.node.keep(Sum {
-            step: key.0,
-            attempt: key.1,
-            vector: Some(Arc::clone(&decoded.gradient)),
-            digest: decoded.digest,
-            finite: true,
-            nonfinite: NotFinite::default(),
-        });
+        self.node.keep(Sum::made(key, Some(Arc::clone(&decoded.gradient)), decoded.digest));
         self.give(now, key, worker, out);
     }
 
@@ -538,8 +514,9 @@ impl CoordinatorSums {
     /// A worker says something of a sum. Of one that is expected it is kept until it is known
     /// whether the step is made of it: before, it decides nothing.
     fn heard(&mut self, now: Instant, worker: u32, key: Key, what: Heard, out: &mut Effects) {
-        if self.monitors.expected(key.0) == Some(key) {
-            return self.expected.heard(worker, what);
+        let expected = self.monitors.get_mut(key).and_then(|monitor| monitor.expected.as_mut());
+        if let Some(expected) = expected {
+            return expected.heard.push((worker, what));
         }
         match what {
             Heard::Held(digest) => self.held(now, worker, key, digest, out),
@@ -598,7 +575,7 @@ impl CoordinatorSums {
         }
         // Who takes no digest has checked that of every chunk.
         let Some(digest) = digest.or(own) else { return };
-        let notice = Notice::Held { step, attempt: self.attempt_of(key), digest };
+        let notice = Notice::Held { step, attempt: key.1, digest };
         match self.monitors.get_mut(key).filter(|_| waits) {
             Some(monitor) => monitor.unreported.push((Worker(worker), notice)),
             None => report(worker, Some(notice), out),
@@ -689,11 +666,7 @@ impl CoordinatorSums {
         self.shares.forget(worker);
         let node = &self.node;
         for key in self.monitors.forget(worker, |key| node.is_whole(key)) {
-            match self.monitors.get(key).is_some_and(|monitor| monitor.attempt.is_none()) {
-                // Nobody waits for it yet: it is begun again without the workers that are lost.
-                true => self.expect_without(now, (worker, key), out),
-                false => report(worker, self.failed(key), out),
-            }
+            report(worker, Some(failed(key)), out);
         }
         // After the sums of connections: what they lack does not depend on the group.
         let group = self.groups.lost(worker);
@@ -722,11 +695,16 @@ impl CoordinatorSums {
     /// The coordinator is to make a sum by itself that others have made, or begun.
     fn doubt(&mut self, key: Key, out: &mut Effects) {
         self.doubts.raise(key.0);
+        self.fail(key, out);
+    }
+
+    /// A sum is to be begun again.
+    fn fail(&mut self, key: Key, out: &mut Effects) {
         let Some(monitor) = self.monitors.get_mut(key) else { return };
         // The engine hears of it as of any failure, which has to be of somebody.
         let first = monitor.receivers.first().copied().unwrap_or_default();
         if !std::mem::replace(&mut monitor.void, true) {
-            report(first, self.failed(key), out);
+            report(first, Some(failed(key)), out);
         }
     }
 
@@ -774,6 +752,11 @@ fn tell(to: Vec<u32>, message: ToWorker, out: &mut Effects) {
 fn report(worker: u32, notice: Option<Notice>, out: &mut Effects) {
     let report = |notice| CoordinatorEffect::Report { worker: Worker(worker), notice };
     out.extend(notice.map(report));
+}
+
+/// A sum is to be begun again.
+fn failed((step, attempt): Key) -> Notice {
+    Notice::SumFailed { step, attempt }
 }
 
 fn warn_of_other_bytes(worker: u32, step: Step) {

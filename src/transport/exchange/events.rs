@@ -56,8 +56,8 @@ pub(in crate::transport) enum CoordinatorEvent<'a> {
     Changed { worker: Worker, task: Task },
     /// A worker will not answer the rest of an order.
     Dropped { worker: u32, order: u64 },
-    /// A step that is computed from now on will be made of these terms.
-    Expect { step: Step, terms: Vec<Summand> },
+    /// A step that is computed will be made of these terms.
+    Expect { step: Step, attempt: u32, terms: Vec<Summand> },
     /// A sum is to be made; `spares_one` if any one worker may be lost without harm from now on. It
     /// can be decided when two of those that are counted hold it, or the one that there is.
     Sum { step: Step, attempt: u32, terms: Vec<Summand>, spares_one: bool, counted: BTreeSet<u32> },

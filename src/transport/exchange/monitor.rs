@@ -4,6 +4,7 @@
 //! for nobody: its connection is ended.
 
 use super::blame::blame;
+use super::expected::Expected;
 use super::{QUIET, WORD};
 use crate::ids::{Step, Task, Worker, named};
 use crate::transport::Notice;
@@ -49,9 +50,8 @@ pub(super) struct Decision {
 /// An exchange.
 #[derive(Debug)]
 pub(super) struct ExchangeMonitor {
-    /// The attempt that the coordinator knows it by; none while it is only expected that the step
-    /// will be made of it.
-    pub(super) attempt: Option<u32>,
+    /// What the step is expected to be made of, until it is known to be made of it.
+    pub(super) expected: Option<Expected>,
     /// When it was begun, or when the last of what it is made of was there.
     pub(super) begun: Instant,
     pub(super) receivers: Vec<u32>,
@@ -81,13 +81,13 @@ pub(super) struct ExchangeMonitor {
 
 impl ExchangeMonitor {
     pub(super) fn new(
-        attempt: Option<u32>,
+        expected: Option<Expected>,
         receivers: Vec<u32>,
         sources: BTreeSet<u32>,
         begun: Instant,
     ) -> Self {
         Self {
-            attempt,
+            expected,
             begun,
             receivers,
             sources,
@@ -109,6 +109,11 @@ impl ExchangeMonitor {
     /// worker alone is enough for itself.
     pub(super) fn needed(&self) -> usize {
         self.decision.counted.len().clamp(1, 2)
+    }
+
+    /// Whether its step may yet turn out to be made of it.
+    pub(super) fn is_expected(&self) -> bool {
+        self.expected.is_some() && !self.void
     }
 
     /// Whether enough of those that are to be counted get the sum: one that came after the others
@@ -194,7 +199,7 @@ impl ExchangeMonitor {
     pub(super) fn is_stuck(&self, now: Instant, patience: Duration, longest: Duration) -> bool {
         let in_vain =
             |(_, waiting): (u32, &Waiting)| now.duration_since(waiting.since) + QUIET > patience;
-        self.attempt.is_some()
+        self.expected.is_none()
             && !self.done
             && !self.void
             && (now.duration_since(self.begun) > longest || self.still_waiting(now).any(in_vain))
@@ -287,7 +292,7 @@ mod tests {
     fn who_gets_chunks_does_not_wait_in_vain() {
         let begun = Instant::now();
         let at = |seconds: f64| begun + Duration::from_secs_f64(seconds);
-        let mut monitor = ExchangeMonitor::new(Some(0), vec![0, 1, 2], BTreeSet::new(), begun);
+        let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2], BTreeSet::new(), begun);
         let longest = 60 * SECOND;
         // Nothing comes to worker 0 from worker 2 for a while, then something does.
         (10..=20).for_each(|tenths| {
@@ -313,7 +318,7 @@ mod tests {
         let begun = Instant::now();
         let stuck = |holder: Option<u32>, lost: u32| {
             let mut monitor =
-                ExchangeMonitor::new(Some(0), vec![0, 1, 2, 3], BTreeSet::from([0, 1, 2]), begun);
+                ExchangeMonitor::new(None, vec![0, 1, 2, 3], BTreeSet::from([0, 1, 2]), begun);
             holder.into_iter().for_each(|holder| assert!(monitor.holds(holder, None)));
             (0..=20).for_each(|tenths| {
                 monitor.waits(1, vec![0, 2], begun + SECOND * tenths / 10);
@@ -328,7 +333,7 @@ mod tests {
     #[test]
     fn a_sum_comes_from_somebody_who_gets_through() {
         let now = Instant::now();
-        let mut monitor = ExchangeMonitor::new(Some(0), vec![0, 1, 2], BTreeSet::new(), now);
+        let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2], BTreeSet::new(), now);
         assert_eq!(monitor.giver(2, |_| true), None);
         assert!([0, 1].into_iter().all(|node| monitor.holds(node, None)));
         assert_eq!(monitor.giver(2, |_| true), Some(0));
@@ -341,7 +346,7 @@ mod tests {
     #[test]
     fn who_holds_other_bytes_gives_them_to_nobody() {
         let mut monitor =
-            ExchangeMonitor::new(Some(0), vec![0, 1, 2, 3], BTreeSet::new(), Instant::now());
+            ExchangeMonitor::new(None, vec![0, 1, 2, 3], BTreeSet::new(), Instant::now());
         assert!(monitor.holds(0, Some(8)) && monitor.holds(1, Some(9)) && monitor.holds(2, None));
         assert_eq!(monitor.decided(9), [0]);
         assert!(monitor.decided(9).is_empty(), "that is known");
@@ -353,7 +358,7 @@ mod tests {
     #[test]
     fn it_is_told_for_whom_a_sum_waits() {
         let now = Instant::now();
-        let mut monitor = ExchangeMonitor::new(Some(0), vec![0, 1, 2], BTreeSet::new(), now);
+        let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2], BTreeSet::new(), now);
         let stalled = |monitor: &ExchangeMonitor| {
             monitor
                 .stalled(Step(9), now + SECOND / 5, SECOND / 5)
@@ -374,7 +379,7 @@ mod tests {
     #[test]
     fn who_waits_is_a_victim() {
         let now = Instant::now();
-        let mut monitor = ExchangeMonitor::new(Some(0), vec![0, 1, 2], BTreeSet::new(), now);
+        let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2], BTreeSet::new(), now);
         monitor.waits(0, vec![1, 2], now);
         monitor.waits(1, vec![2, COORDINATOR], now);
         assert_eq!(monitor.culprit(now), Some(2));

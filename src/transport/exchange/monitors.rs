@@ -97,17 +97,9 @@ impl Monitors {
         self.iter().filter(|(_, monitor)| !monitor.done)
     }
 
-    /// The number that another exchange of a step is known by among the nodes: that of the attempt,
-    /// unless there were more exchanges than attempts, since one was expected in vain.
-    pub(super) fn number(&self, step: Step, attempt: u32) -> u32 {
-        let of_step = self.monitors.keys().filter(|key| key.0 == step);
-        of_step.map(|key| key.1 + 1).max().unwrap_or_default().max(attempt)
-    }
-
-    /// The exchange that a step is expected to be made by, if there is one.
-    pub(super) fn expected(&self, step: Step) -> Option<Key> {
-        let last = self.monitors.range((step, 0)..=(step, u32::MAX)).next_back()?;
-        (last.1.attempt.is_none() && !last.1.void).then_some(*last.0)
+    /// The last exchange of a step.
+    pub(super) fn last(&self, step: Step) -> Option<&ExchangeMonitor> {
+        self.monitors.range((step, 0)..=(step, u32::MAX)).next_back().map(|(_, monitor)| monitor)
     }
 
     /// Another exchange is begun; earlier attempts at its step are forgotten.

@@ -26,8 +26,8 @@ struct Open {
     /// The attempt that it began as: what is sent by a node that knows only that one counts too.
     since: u32,
     planned: bool,
-    /// Whether its results are there, or the step is known to be made of what was expected: what
-    /// does not come then is waited for.
+    /// Not of a sum that is only expected: what does not come of one that is known to be its
+    /// step's is waited for.
     confirmed: bool,
     /// When a chunk came last.
     progressed: Instant,
@@ -112,7 +112,7 @@ impl NodeExchanges {
             let out = Arc::new(ReassemblyBuffer::new(vectors.take(*length)));
             buffers.register(key.0, key.1, &out);
             let part = ExchangePart::listening(*me, key.0, key.1, out, blocks.clone());
-            Open { part, since: key.1, planned: false, confirmed: false, progressed: now }
+            Open { part, since: key.1, planned: false, confirmed: true, progressed: now }
         })
     }
 
@@ -143,6 +143,7 @@ impl NodeExchanges {
         let Self { context, open, announced, .. } = self;
         let Some(open) = open.get_mut(&key) else { return Vec::new() };
         open.planned = true;
+        open.confirmed = plan.stripe.is_none();
         open.progressed = now;
         if let Some((since, part)) = before {
             open.since = since;
@@ -161,7 +162,6 @@ impl NodeExchanges {
                 open.part.is_final(term, (0..0, chunks), out);
             }
         } else {
-            open.confirmed = true;
             out.extend(open.part.join(plan, context.format, held));
         }
         self.replay(key, came, now, out)
@@ -252,6 +252,7 @@ impl NodeExchanges {
             open.confirmed = true;
             open.progressed = now;
         }
+        lock(&self.sums).confirm(key);
     }
 
     /// Some chunks of a result of this node's are final.
@@ -505,8 +506,9 @@ impl NodeExchanges {
         let (whole, open): (BTreeMap<_, _>, _) =
             std::mem::take(&mut self.open).into_iter().partition(|(_, open)| open.part.is_whole());
         self.open = open;
-        let done: Vec<Sum> =
-            whole.into_values().map(|open| open.part.finish(self.context.of_bits)).collect();
+        let of_bits = self.context.of_bits;
+        let finish = |Open { part, confirmed, .. }: Open| part.finish(confirmed, of_bits);
+        let done: Vec<Sum> = whole.into_values().map(finish).collect();
         done.iter().cloned().for_each(|sum| self.push(sum));
         done
     }
@@ -665,14 +667,7 @@ mod tests {
             assert!(wrong.is_empty());
             out.len()
         };
-        node.keep(Sum {
-            step: key.0,
-            attempt: key.1,
-            vector: Some(Arc::new(vec![2.0; 3])),
-            digest: 5,
-            finite: true,
-            nonfinite: NotFinite::default(),
-        });
+        node.keep(Sum::made(key, Some(Arc::new(vec![2.0; 3])), 5));
         assert_eq!(sends(&mut node), 0, "it is whole");
         node.reset();
         assert!(node.has(key.0, key.1, 5), "if it is decided, it is applied");

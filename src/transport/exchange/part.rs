@@ -756,7 +756,7 @@ impl ExchangePart {
     }
 
     /// The sum, once it is whole, with the digest of its chunks' digests or of its bits.
-    pub(super) fn finish(self, of_bits: bool) -> Sum {
+    pub(super) fn finish(self, confirmed: bool, of_bits: bool) -> Sum {
         let digests: Vec<u64> = self.digests.into_iter().flatten().collect();
         let Plan { step, attempt, .. } = self.plan;
         let vector = self.out.take();
@@ -764,7 +764,7 @@ impl ExchangePart {
             if of_bits { digest_of_bits(&vector) } else { xxh3_64(bytemuck::cast_slice(&digests)) };
         let vector = Some(Arc::new(vector));
         let Finiteness { finite, of: nonfinite, .. } = self.finiteness;
-        Sum { step, attempt, vector, digest, finite, nonfinite }
+        Sum { step, attempt, vector, digest, finite, nonfinite, confirmed }
     }
 
     /// Whose chunks are missing.

@@ -10,7 +10,7 @@ use crate::transport::collective::ResultStore;
 use crate::transport::ledger::Ledger;
 use crate::transport::wire::{Header, Kind, chunk_range, chunks};
 use crate::transport::{What, lock};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 /// A worker's results in the host's memory, which its trainer writes there.
@@ -121,9 +121,17 @@ pub(in crate::transport) struct Sum {
     pub(super) finite: bool,
     /// Whose chunks are not.
     pub(super) nonfinite: NotFinite,
+    /// Whether its step is known to be made of it, and not only expected to.
+    pub(super) confirmed: bool,
 }
 
 impl Sum {
+    /// A finite sum that its step is made of, of this digest; no vector where a collective has it.
+    pub(super) fn made((step, attempt): Key, vector: Option<Arc<Vec<f32>>>, digest: u64) -> Self {
+        let nonfinite = NotFinite::default();
+        Self { step, attempt, vector, digest, finite: true, nonfinite, confirmed: true }
+    }
+
     fn key(&self) -> Key {
         (self.step, self.attempt)
     }
@@ -136,10 +144,6 @@ pub(in crate::transport) struct SumStore {
     most: usize,
     /// Which of them are from before the present connection to the coordinator.
     before: BTreeSet<Key>,
-    /// At the coordinator: the exchange by which an attempt at a step is made, where its number is
-    /// another, and those of which that is not known yet.
-    names: BTreeMap<Key, u32>,
-    unnamed: BTreeSet<Key>,
 }
 
 /// The sums of a node, for its transport too.
@@ -152,32 +156,13 @@ impl SumStore {
             sums: VecDeque::new(),
             most,
             before: BTreeSet::new(),
-            names: BTreeMap::new(),
-            unnamed: BTreeSet::new(),
         }
     }
 
-    /// A step is expected to be made by this exchange.
-    pub(super) fn expect(&mut self, key: Key) {
-        self.unnamed.insert(key);
-    }
-
-    /// An attempt at a step is made by the exchange of this number.
-    pub(super) fn name(&mut self, (step, attempt): Key, number: u32) {
-        // Of a step there is one sum that counts; what else was expected of it is void.
-        self.unnamed.retain(|key| key.0 != step);
-        self.names.insert((step, attempt), number);
-    }
-
-    /// The number of the exchange by which an attempt at a step is made.
-    pub(super) fn number(&self, (step, attempt): Key) -> u32 {
-        self.names.get(&(step, attempt)).copied().unwrap_or(attempt)
-    }
-
-    /// Steps before this one are not asked for any more.
-    pub(super) fn forget_names(&mut self, oldest: Step) {
-        self.names.retain(|key, _| key.0 >= oldest);
-        self.unnamed.retain(|key| key.0 >= oldest);
+    /// A step is made of this sum, which was expected.
+    pub(super) fn confirm(&mut self, key: Key) {
+        let of_key = self.sums.iter_mut().filter(|sum| sum.key() == key);
+        of_key.for_each(|sum| sum.confirmed = true);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -188,11 +173,9 @@ impl SumStore {
         self.sums.iter().find(|sum| sum.key() == key)
     }
 
-    /// The vector of an attempt's sum that is finite, if it is here.
+    /// The vector of an attempt's sum that is finite, if it is here and its step is made of it.
     pub(in crate::transport) fn vector(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
-        let key = (step, self.number((step, attempt)));
-        let sum = self.get(key).filter(|sum| sum.finite && !self.unnamed.contains(&key))?;
-        sum.vector.clone()
+        self.get((step, attempt)).filter(|sum| sum.finite && sum.confirmed)?.vector.clone()
     }
 
     /// Keeps a sum; gives back the memory of those that are no longer kept.

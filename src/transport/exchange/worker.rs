@@ -327,8 +327,7 @@ impl WorkerSums {
                 self.in_group.retain(|key| *key != (step, attempt));
                 if finite {
                     self.node.forget_sum(step, attempt);
-                    let nonfinite = NotFinite::default();
-                    self.node.keep(Sum { step, attempt, vector: None, digest, finite, nonfinite });
+                    self.node.keep(Sum::made((step, attempt), None, digest));
                 }
                 // Of a collective it cannot be told whose numbers were not.
                 let unknown = NotFinite::default();
@@ -337,8 +336,7 @@ impl WorkerSums {
             }
             CollectiveEvent::Part { step, attempt, start, numbers, to } => {
                 let finite = nonfinite_mask(&numbers) == 0.0;
-                let nonfinite = NotFinite::default();
-                let part = Sum { step, attempt, finite, vector: None, digest: 0, nonfinite };
+                let part = Sum { finite, ..Sum::made((step, attempt), None, 0) };
                 for frame in chunks_of(&part, &numbers, start, self.length) {
                     // It is in memory anyway, and nobody would ask for what is dropped.
                     let send = |&to: &u32| {

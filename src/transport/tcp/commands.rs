@@ -16,6 +16,7 @@ pub(super) enum Command {
     /// A step that is computed from now on will be made of these terms.
     Expect {
         step: Step,
+        attempt: u32,
         terms: Vec<Summand>,
     },
     Fold {

@@ -273,8 +273,8 @@ impl CoordinatorNode {
                 self.members.epoch(worker.0),
                 Order::SendState { needy: Worker(COORDINATOR) },
             ),
-            Command::Expect { step, terms } => {
-                self.sums(CoordinatorEvent::Expect { step, terms });
+            Command::Expect { step, attempt, terms } => {
+                self.sums(CoordinatorEvent::Expect { step, attempt, terms });
             }
             Command::Fold { step, attempt, terms, spares_one, counted } => {
                 self.sums(CoordinatorEvent::Sum { step, attempt, terms, spares_one, counted });
@@ -397,8 +397,6 @@ impl CoordinatorNode {
             return frame.clone();
         }
         let (step, attempt, epoch, Worker(saver)) = which;
-        // Workers know exchanges by numbers of their own: some were only expected.
-        let attempt = self.sums.number(step, attempt);
         let Decoded { digest, aux, .. } = decoded;
         let (digest, aux) = (*digest, aux.clone());
         let frame = Frame::control(&ToWorker::Apply { epoch, step, attempt, digest, aux, saver });

@@ -271,7 +271,7 @@ impl Transport for TcpTransport {
     fn fold(&mut self, sum: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
         let SumRequest { step, attempt, terms, length, spares_one, counted, stage } = sum;
         if stage == Stage::Expected {
-            self.command(Command::Expect { step, terms: terms.to_vec() });
+            self.command(Command::Expect { step, attempt, terms: terms.to_vec() });
             return Ok(None);
         }
         if let Some((ledgers, vectors)) = &self.held {

@@ -61,7 +61,7 @@ impl CoordinatorSums {
     /// counts for nothing in the step, as if the coordinator had seen it, once it can be told from
     /// who says so; who says so of others is lost.
     fn suspect_term(&mut self, (worker, holder): (u32, u32), key: Key, out: &mut Effects) {
-        let (step, attempt) = (key.0, self.attempt_of(key));
+        let (step, attempt) = key;
         let found = self.term_suspects.one_of(&BTreeSet::from([worker, holder]));
         tracing::warn!(
             "{}: a term of {step} came of {} and is not finite",
@@ -78,9 +78,8 @@ impl CoordinatorSums {
 
     /// A sum that is whole here is not finite, or so those say who summed it.
     pub(super) fn found_not_finite(&mut self, sum: &Sum, out: &mut Effects) {
-        let key = (sum.step, sum.attempt);
-        let step = sum.step;
-        let attempt = self.attempt_of(key);
+        let (step, attempt) = (sum.step, sum.attempt);
+        let key = (step, attempt);
         if !self.sees(key) {
             self.doubts.accuse(key, COORDINATOR, sum.nonfinite.clone());
             return self.doubt(key, out);

@@ -1,7 +1,6 @@
 //! Sums that are made in a group of workers, and how they are made when it is given up.
 
-use super::{CoordinatorSums, Effects, report, tell};
-use crate::transport::Notice;
+use super::{CoordinatorSums, Effects, failed, report, tell};
 use crate::transport::exchange::Key;
 use crate::transport::exchange::events::CoordinatorEffect;
 use crate::transport::exchange::groups::Group;
@@ -57,8 +56,7 @@ impl CoordinatorSums {
             let void = monitor.holders.is_empty() && !monitor.done;
             if void && !std::mem::replace(&mut monitor.void, true) {
                 let source = monitor.receivers.first().copied().unwrap_or_default();
-                let attempt = monitor.attempt.unwrap_or(key.1);
-                report(source, Some(Notice::SumFailed { step: key.0, attempt }), out);
+                report(source, Some(failed(key)), out);
             } else if !void && !monitor.done {
                 begun.push(key);
             }

@@ -1,6 +1,6 @@
 //! Sums that stand still: who holds them up, and how they are made all the same.
 
-use super::{CoordinatorSums, Effects, report};
+use super::{CoordinatorSums, Effects, failed, report};
 use crate::ids::Worker;
 use crate::transport::exchange::events::CoordinatorEffect;
 use crate::transport::exchange::monitor::{ExchangeMonitor, StalledSum};
@@ -44,7 +44,7 @@ impl CoordinatorSums {
         if let Some(monitor) = self.monitors.get_mut(key) {
             monitor.void = true;
         }
-        report(owner, self.failed(key), out);
+        report(owner, Some(failed(key)), out);
     }
 
     /// Gives up the worker that holds up an exchange: for whose chunks others wait while nothing
