@@ -7,8 +7,8 @@
 //! stands between them. It alone counts attempts: a sum of the same step that was asked for before
 //! is void, and what is still said of it is passed over.
 
-use crate::ids::{Step, Worker, WorkerSet};
 use crate::codes::sequential::Fold;
+use crate::ids::{Step, Worker, WorkerSet};
 use crate::schedulers::{Action, Engine, EngineError, Input, OpenRound, SumFailure};
 use crate::transport::{Piece, Summand, What};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -377,8 +377,8 @@ impl CoordinatorSums {
         let plan = Plan { step, attempt, places, terms, owners, stripe, predecessor, receivers };
         match group {
             Some(group) => {
-                tell_group(&plan, group, out);
                 let members: Vec<u32> = plan.owners.iter().map(|owner| owner.node).collect();
+                tell(members.clone(), plan.clone().message(Some(group)), out);
                 let others: Vec<u32> =
                     plan.receivers.iter().copied().filter(|node| !members.contains(node)).collect();
                 self.tell_senders(now, key, &others, plan.owners.clone(), out);
@@ -395,6 +395,9 @@ impl CoordinatorSums {
             monitor.parts.owners.clone_from(&plan.owners);
         }
         monitor.parts.term_holders.extend(&holders);
+        if group.is_none() && !alone {
+            monitor.parts.can_ask(&plan.terms);
+        }
         monitor.given.extend(&plan.receivers);
         self.monitors.begin(key, monitor);
         self.node.supersede(step, attempt);
@@ -426,30 +429,7 @@ impl CoordinatorSums {
     /// Tells everybody their part in an exchange: those who sum, all of it; others, the terms they
     /// hold.
     fn tell_plan(&self, plan: &Plan, out: &mut Effects) {
-        let Plan { step, attempt, .. } = *plan;
         let owners: BTreeSet<u32> = plan.owners.iter().map(|owner| owner.node).collect();
-        let message = |(places, terms), receivers| {
-            let owners = plan.owners.clone();
-            match plan.stripe {
-                Some(stripe) => {
-                    let predecessor = plan.predecessor.clone();
-                    ToWorker::Expect {
-                        step,
-                        attempt,
-                        places,
-                        terms,
-                        owners,
-                        stripe,
-                        predecessor,
-                        receivers,
-                    }
-                }
-                None => {
-                    let group = None;
-                    ToWorker::Exchange { step, attempt, places, terms, owners, receivers, group }
-                }
-            }
-        };
         // With many workers most hold few of the terms: the whole plan would be the larger part of
         // what they are sent.
         let mut parts: BTreeMap<u32, Told> = BTreeMap::new();
@@ -465,11 +445,18 @@ impl CoordinatorSums {
         }
         let (summing, others): (Vec<u32>, Vec<u32>) =
             self.present.iter().partition(|worker| owners.contains(worker));
-        let whole = message((Vec::new(), plan.terms.clone()), plan.receivers.clone());
-        tell(summing, whole, out);
+        tell(summing, plan.clone().message(None), out);
         for worker in others {
-            let part = parts.remove(&worker).unwrap_or_default();
-            tell(vec![worker], message(part, Vec::new()), out);
+            let (places, terms) = parts.remove(&worker).unwrap_or_default();
+            let part = Plan {
+                places,
+                terms,
+                owners: plan.owners.clone(),
+                predecessor: plan.predecessor.clone(),
+                receivers: Vec::new(),
+                ..*plan
+            };
+            tell(vec![worker], part.message(None), out);
         }
     }
 
@@ -731,16 +718,6 @@ impl CoordinatorSums {
             }
         }
     }
-}
-
-/// Tells those whose vectors are summed in a group; the others get the sum, unasked.
-fn tell_group(plan: &Plan, group: u64, out: &mut Effects) {
-    let Plan { step, attempt, terms, owners, receivers, .. } = plan.clone();
-    let nodes: Vec<u32> = owners.iter().map(|owner| owner.node).collect();
-    let places = Vec::new();
-    let group = Some(group);
-    let told = ToWorker::Exchange { step, attempt, places, terms, owners, receivers, group };
-    tell(nodes, told, out);
 }
 
 fn tell(to: Vec<u32>, message: ToWorker, out: &mut Effects) {

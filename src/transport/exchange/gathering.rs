@@ -1,31 +1,32 @@
-//! How an owner comes by the terms of its chunks, where a step is summed while it is computed: it
-//! asks for them, late and a chunk at a time.
+//! How an owner comes by the terms of its chunks. Of a step that is computed it asks for them, late
+//! and a chunk at a time; of results that are there, one holder of each sends all chunks unasked.
 //!
 //! # How to drive it
-//! [`Gathering`] is told which chunks of a term are final, here ([`Gathering::is_final`]) or at
-//! another holder ([`Gathering::announced`]), and which chunk has come ([`Gathering::came`]). After
-//! each of these, and after [`Gathering::next`], [`Gathering::asks`] tells what to ask for now.
-//! [`Gathering::next`] gives a chunk all of whose terms are here, once, with what has come of it.
-//! [`Gathering::look`] is called now and then: what was asked for in vain is asked of another.
+//! [`Gathering`] is told which terms are sent unasked ([`Gathering::is_sent`]), which chunks of a
+//! term are final, here ([`Gathering::is_final`]) or at another holder ([`Gathering::announced`]),
+//! and which chunk has come ([`Gathering::came`]). After each of these, and after
+//! [`Gathering::next`], [`Gathering::asks`] tells what to ask for now. [`Gathering::next`] gives a
+//! chunk all of whose terms are here, once, with what has come of it. [`Gathering::look`] is called
+//! now and then: what was asked for in vain is asked of another.
 //!
 //! # Which chunk of whom
-//! Of every term in turn, the first chunk that lacks and that somebody has announced is asked of
-//! the holder that was asked for the fewest, at most [`WINDOW`] at a time. So the holders of a term
-//! share the sending by themselves, and a late worker sends what it has.
+//! What is sent unasked is asked for only once its sender's connection has broken, or its numbers
+//! were refused. Of every other term in turn, the first chunk that lacks and that somebody has
+//! announced is asked of the holder that was asked for the fewest, at most [`WINDOW`] at a time. So
+//! the holders of a term share the sending by themselves, and a late worker sends what it has.
 //!
 //! A term with one holder is asked for too, though it could be sent at once: then what waits for
 //! the terms of a late worker would be a whole gradient in the end. Here no more chunks
 //! are begun than `budget` has room for: of `n` terms about `log2 n` blocks of a chunk wait for one
 //! that is late, since the others are added up in subtrees of the one tree where it gets tight.
 
-use super::block::{Block, Blocks};
-use crate::gpu::{Folded, Source, Term, fold_chunk};
-use crate::ids::Task;
-use crate::run::NumberFormat;
-use crate::transport::{Summand, What};
+use super::adder::{Adder, Content, Node};
+use super::announced::Own;
+use super::block::Block;
+use crate::ids::Step;
+use crate::transport::Summand;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Chunks that an owner asks of one holder at a time. More would be asked of the first one, and
@@ -46,197 +47,32 @@ pub(super) fn budget(count: usize) -> usize {
     (count / WAITING_PART).max(WAITING_LEAST)
 }
 
-/// Where a term, or a subtree of terms, of a chunk is.
+/// What a node must know of a term.
 #[derive(Debug)]
-pub(super) enum Content {
-    /// The worker itself holds the term.
-    Mine,
-    /// The same, once it is looked up.
-    Slice(Arc<Vec<f32>>, Range<usize>),
-    Came(Block),
-}
-
-/// The terms of a chunk from `start` on, added up: an aligned block of a power of two of them.
-#[derive(Debug)]
-pub(super) struct Node {
-    start: usize,
-    size: usize,
-    content: Content,
-    /// Who sent it, of a term of another node.
-    from: Option<u32>,
-}
-
-impl Node {
-    /// A term of the worker's own.
-    fn mine(term: usize) -> Self {
-        Self { start: term, size: 1, content: Content::Mine, from: None }
-    }
-
-    /// It as a term, with the weight of all that is expected.
-    fn term(&self) -> Term<'_> {
-        let source = match &self.content {
-            Content::Came(block) => block.source(),
-            Content::Slice(numbers, range) => Source::F32(&numbers[range.clone()]),
-            Content::Mine => unreachable!("it is looked up before it is added"),
-        };
-        Term { weight: 1.0, source }
-    }
-
-    /// Whether it is the left half of an aligned block, and the other one its right half.
-    fn is_sibling_of(&self, right: &Self) -> bool {
-        self.size == right.size
-            && self.start.is_multiple_of(2 * self.size)
-            && self.start + self.size == right.start
-    }
-
-    fn has_come(&self) -> bool {
-        matches!(self.content, Content::Came(_))
-    }
-}
-
-/// Adds up subtrees of a chunk.
-pub(super) struct Adder<'a> {
-    /// The numbers of a term of the worker's own.
-    pub(super) mine: &'a dyn Fn(usize) -> Option<Content>,
-    pub(super) blocks: &'a Blocks,
-    /// Numbers in the chunk.
-    pub(super) count: usize,
-}
-
-impl Adder<'_> {
-    fn look_up(&self, node: &mut Node) -> Option<()> {
-        if matches!(node.content, Content::Mine) {
-            node.content = (self.mine)(node.start)?;
-        }
-        Some(())
-    }
-
-    /// Puts the sum of a node and the next one in their place; false if it is not finite, and they
-    /// stay: it can still be told whose fault that is.
-    fn add(&self, nodes: &mut Vec<Node>, at: usize) -> Option<bool> {
-        self.look_up(nodes.get_mut(at)?)?;
-        self.look_up(nodes.get_mut(at + 1)?)?;
-        // Out of place: a term of the worker's own is its gradient, which must not change.
-        let mut sum = self.blocks.take(self.count, NumberFormat::F32);
-        if !fold_chunk(&[nodes[at].term(), nodes[at + 1].term()], sum.floats_mut()).finite {
-            self.blocks.give(sum);
-            return Some(false);
-        }
-        let right = nodes.remove(at + 1);
-        let left = &mut nodes[at];
-        left.size += right.size;
-        left.from = None;
-        self.give(std::mem::replace(&mut left.content, Content::Came(sum)));
-        self.give(right.content);
-        Some(true)
-    }
-
-    fn give(&self, content: Content) {
-        if let Content::Came(block) = content {
-            self.blocks.give(block);
-        }
-    }
-
-    /// Adds up halves of aligned blocks, until so many nodes are left; false if some sum of them is
-    /// not finite.
-    fn add_siblings(&self, nodes: &mut Vec<Node>, least: usize) -> Option<bool> {
-        let mut at = 0;
-        while at + 1 < nodes.len() && nodes.len() > least {
-            if nodes[at].is_sibling_of(&nodes[at + 1]) {
-                if !self.add(nodes, at)? {
-                    return Some(false);
-                }
-                // The sum may be half of the next larger block, together with what is before it.
-                at = at.saturating_sub(1);
-            } else {
-                at += 1;
-            }
-        }
-        Some(true)
-    }
-
-    /// Adds up all terms of a chunk into `out`, by the tree of [`crate::gpu::Combine`] over them;
-    /// gives them back if their sum is not finite. None if a term of the worker's own is not here
-    /// any more.
-    pub(super) fn fold(
-        &self,
-        mut nodes: Vec<Node>,
-        out: &mut [f32],
-    ) -> Option<Result<Folded, Vec<Node>>> {
-        // Where nothing was added early, one pass over all terms does it, and makes the same tree.
-        if nodes.iter().any(|node| node.size > 1) {
-            let mut finite = self.add_siblings(&mut nodes, 2)?;
-            // What is left at the end is added from right to left.
-            while finite && nodes.len() > 2 {
-                let last = nodes.len() - 2;
-                finite = self.add(&mut nodes, last)?;
-            }
-            if !finite {
-                return Some(Err(nodes));
-            }
-        }
-        for node in &mut nodes {
-            self.look_up(node)?;
-        }
-        let terms: Vec<Term<'_>> = nodes.iter().map(Node::term).collect();
-        let folded = fold_chunk(&terms, out);
-        drop(terms);
-        if !folded.finite {
-            return Some(Err(nodes));
-        }
-        nodes.into_iter().for_each(|node| self.give(node.content));
-        Some(Ok(folded))
-    }
-
-    /// Takes out the terms whose senders are to blame for a sum that is not finite; gives these and
-    /// their terms.
-    pub(super) fn refuse(&self, nodes: &mut Vec<Node>, format: NumberFormat) -> Vec<(usize, u32)> {
-        let mut alone = self.blocks.take(self.count, NumberFormat::F32);
-        let mut is_bad = |node: &Node| node.has_come() && is_bad(&node.term(), format, &mut alone);
-        let is_refused = |node: &mut Node| node.from.is_some() && is_bad(node);
-        let refused: Vec<Node> = nodes.extract_if(.., is_refused).collect();
-        self.blocks.give(alone);
-        let whose = refused.iter().filter_map(|node| Some((node.start, node.from?))).collect();
-        refused.into_iter().for_each(|node| self.give(node.content));
-        whose
-    }
-
-    /// The terms of a chunk are not needed any more.
-    pub(super) fn spend(&self, nodes: Vec<Node>) {
-        nodes.into_iter().for_each(|node| self.give(node.content));
-    }
-}
-
-/// Whether who sends such a term is at fault. Numbers that are finite may not be in a narrow
-/// format, but then they are infinite there: that is nobody's fault.
-pub(super) fn is_bad(term: &Term<'_>, format: NumberFormat, alone: &mut Block) -> bool {
-    let one = Term { weight: 1.0, source: term.source };
-    let finite = fold_chunk(&[one], alone.floats_mut()).finite;
-    !finite && (format == NumberFormat::F32 || alone.floats_mut().iter().any(|x| x.is_nan()))
-}
-
-/// What an owner must know of a term.
-#[derive(Debug)]
-pub(super) struct ExpectedTerm {
-    /// Who will have it.
-    pub(super) holders: Vec<u32>,
-    /// The task whose result it is here, if this node is one of them.
-    pub(super) mine: Option<Task>,
+pub(super) struct TermAt {
+    weight: f32,
+    /// Who has it, or will have it.
+    holders: Vec<u32>,
+    /// What it is here, if this node is one of them.
+    mine: Option<Own>,
     /// Which chunks of that are final.
     here: Range<usize>,
+    /// Who sends all chunks of it unasked.
+    sender: Option<u32>,
 }
 
-impl ExpectedTerm {
-    /// The terms of a sum, as this node sees them.
-    pub(super) fn of(terms: &[Summand], me: u32) -> Vec<Self> {
+impl TermAt {
+    /// The terms of a step's sum, as this node sees them.
+    pub(super) fn of(step: Step, terms: &[Summand], me: u32) -> Vec<Self> {
         let of = |term: &Summand| {
             let mine = term.holders.iter().find(|piece| piece.worker.0 == me);
-            let mine = mine.and_then(|piece| match piece.what {
-                What::Result(task) => Some(task),
-                What::Sum => None,
-            });
-            let holders = term.holders.iter().map(|piece| piece.worker.0).collect();
-            Self { holders, mine, here: 0..0 }
+            Self {
+                weight: term.weight as f32,
+                holders: term.holders.iter().map(|piece| piece.worker.0).collect(),
+                mine: mine.map(|piece| Own::of(step, piece.what)),
+                here: 0..0,
+                sender: None,
+            }
         };
         terms.iter().map(of).collect()
     }
@@ -252,10 +88,10 @@ struct Asked {
 #[derive(Debug)]
 pub(super) struct Gathering {
     me: u32,
-    terms: Vec<ExpectedTerm>,
+    terms: Vec<TermAt>,
     /// What is here of every chunk that is not summed, in the order of the terms.
     chunks: BTreeMap<usize, Vec<Node>>,
-    /// Of every term, which chunks are neither here nor asked for.
+    /// Of every term, which chunks are neither here nor asked for, in order.
     wanted: Vec<VecDeque<usize>>,
     /// Which chunks of a term are final at a holder.
     announced: BTreeMap<(usize, u32), Range<usize>>,
@@ -288,7 +124,7 @@ impl Gathering {
     /// The terms of these chunks; at most so many chunks of others wait here, if all goes well.
     pub(super) fn new(
         me: u32,
-        terms: Vec<ExpectedTerm>,
+        terms: Vec<TermAt>,
         own: impl Iterator<Item = usize>,
         budget: usize,
     ) -> Self {
@@ -315,12 +151,22 @@ impl Gathering {
         }
     }
 
-    pub(super) fn terms(&self) -> &[ExpectedTerm] {
-        &self.terms
+    /// What each of the terms is here, if this node has it or will have it.
+    pub(super) fn own_terms(&self) -> Vec<Option<Own>> {
+        self.terms.iter().map(|term| term.mine).collect()
+    }
+
+    /// All `count` chunks of a term are final at its holders, one of whom sends those that are
+    /// summed here, unasked.
+    pub(super) fn is_sent(&mut self, term: usize, sender: Option<u32>, count: usize) {
+        for holder in &self.terms[term].holders {
+            self.announced.insert((term, *holder), 0..count);
+        }
+        self.terms[term].sender = sender.filter(|sender| *sender != self.me);
     }
 
     /// Goes on with fewer holders of the same terms, and with more chunks.
-    pub(super) fn carry_on(&mut self, terms: Vec<ExpectedTerm>, more: &[usize]) {
+    pub(super) fn carry_on(&mut self, terms: Vec<TermAt>, more: &[usize]) {
         self.terms = terms;
         let holds = |term: usize, holder: u32| self.terms[term].holders.contains(&holder);
         self.announced.retain(|(term, holder), _| holds(*term, *holder));
@@ -345,7 +191,7 @@ impl Gathering {
         self.wanted[term] = wanted.into();
         self.terms[term].here = chunks;
         for chunk in here {
-            self.place(chunk, Node::mine(term));
+            self.place(chunk, term, Content::Mine, None);
         }
     }
 
@@ -365,6 +211,8 @@ impl Gathering {
         if self.refused.contains(&(term, holder)) {
             return Ok(());
         }
+        // Who says what it has, though it was to send it unasked, may have sent it in vain.
+        self.terms[term].sender.take_if(|sender| *sender == holder);
         let known = self.announced.entry((term, holder)).or_default();
         // Parts grow from either end, so two of them make one; messages that are late do no harm.
         *known = if known.start == known.end {
@@ -407,11 +255,12 @@ impl Gathering {
         if let Some(other) = self.asked.get(&(chunk, term)).map(|asked| asked.holder) {
             self.answered((chunk, term), other);
         }
-        self.wanted[term].retain(|wanted| *wanted != chunk);
+        if let Ok(at) = self.wanted[term].binary_search(&chunk) {
+            self.wanted[term].remove(at);
+        }
         self.waiting += 1;
         self.begun.insert(chunk);
-        let content = Content::Came(block);
-        self.place(chunk, Node { start: term, size: 1, content, from: Some(from) });
+        self.place(chunk, term, Content::Came(block), Some(from));
         Ok(None)
     }
 
@@ -423,8 +272,9 @@ impl Gathering {
         }
     }
 
-    fn place(&mut self, chunk: usize, node: Node) {
+    fn place(&mut self, chunk: usize, term: usize, content: Content, from: Option<u32>) {
         let Some(nodes) = self.chunks.get_mut(&chunk) else { return };
+        let node = Node { start: term, size: 1, weight: self.terms[term].weight, content, from };
         let at = nodes.partition_point(|other| other.start < node.start);
         nodes.insert(at, node);
         if nodes.iter().map(|node| node.size).sum::<usize>() == self.terms.len() {
@@ -469,6 +319,9 @@ impl Gathering {
     /// Where as many chunks are begun as may wait, only what helps one of those on, or what a chunk
     /// lacks last: it frees memory in the end.
     fn choice(&self, term: usize) -> Option<(usize, u32)> {
+        if self.terms[term].sender.is_some() {
+            return None;
+        }
         let able = |chunk: usize| Some((chunk, self.holder((chunk, term))?));
         let wanted = &self.wanted[term];
         // Parts of a result grow from either end.
@@ -532,6 +385,7 @@ impl Gathering {
     /// A connection to a node is over: what was asked of it does not come, and what it announced it
     /// announces again.
     pub(super) fn disconnected(&mut self, node: u32) {
+        self.terms.iter_mut().for_each(|term| _ = term.sender.take_if(|sender| *sender == node));
         self.announced.retain(|(_, holder), _| *holder != node);
         let lost: Vec<(usize, usize)> = self
             .asked
@@ -548,7 +402,7 @@ impl Gathering {
         self.answered((chunk, term), holder);
         // It may have become final here since it was asked for.
         if self.terms[term].here.contains(&chunk) {
-            return self.place(chunk, Node::mine(term));
+            return self.place(chunk, term, Content::Mine, None);
         }
         self.avoided.insert((chunk, term), holder);
         want(&mut self.wanted[term], chunk);
@@ -571,6 +425,7 @@ impl Gathering {
         self.begun.insert(chunk);
         for &(term, holder) in refused {
             self.refused.insert((term, holder));
+            self.terms[term].sender.take_if(|sender| *sender == holder);
             self.announced.remove(&(term, holder));
             let of_holder = |(what, asked): (&(usize, usize), &Asked)| {
                 (what.1 == term && asked.holder == holder).then_some(*what)
@@ -584,7 +439,9 @@ impl Gathering {
     /// Of which chunks something is to be added up, where more waits than may: the one of which a
     /// term has come, and one that came before it got tight.
     pub(super) fn to_condense(&self, came: usize) -> Vec<usize> {
-        if self.waiting <= self.budget {
+        // What is sent unasked comes in the same order from all: little of it waits for long.
+        let is_sent = self.terms.iter().any(|term| term.sender.is_some());
+        if is_sent || self.waiting <= self.budget {
             return Vec::new();
         }
         let has_siblings = |chunk: &usize| {
@@ -618,6 +475,10 @@ impl Gathering {
             // The first chunk will do: holders that have it have what comes after it sooner or
             // later.
             let Some(&chunk) = wanted.front() else { continue };
+            if let Some(sender) = self.terms[term].sender {
+                nodes.push(sender);
+                continue;
+            }
             let holders = self.terms[term].holders.iter().filter(|holder| **holder != self.me);
             let has = |holder: &&u32| {
                 let of = self.announced.get(&(term, **holder));
@@ -633,9 +494,12 @@ impl Gathering {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "any moment will do: only differences count")]
 mod tests {
+    use super::super::block::Blocks;
     use super::*;
-    use crate::ids::{Job, Worker};
-    use crate::transport::Piece;
+    use crate::gpu::{Source, Term, fold_chunk};
+    use crate::ids::{Job, Task, Worker};
+    use crate::run::NumberFormat;
+    use crate::transport::{Piece, What};
     use proptest::prelude::*;
     use rand_chacha::ChaCha8Rng;
     use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -654,7 +518,7 @@ mod tests {
 
     fn gathering(terms: &[&[u32]], chunks: usize, budget: usize) -> Gathering {
         let terms: Vec<Summand> = terms.iter().map(|holders| summand(holders)).collect();
-        Gathering::new(ME, ExpectedTerm::of(&terms, ME), 0..chunks, budget)
+        Gathering::new(ME, TermAt::of(Step(4), &terms, ME), 0..chunks, budget)
     }
 
     fn block(blocks: &Blocks, value: f32) -> Block {
@@ -781,12 +645,16 @@ mod tests {
         fn subtrees_have_the_bits_of_the_tree(
             order in prop::collection::vec(any::<u32>(), 1..20),
             values in prop::collection::vec(-1e3f32..1e3, 20),
+            weights in prop::collection::vec(-2.0f64..2.0, 20),
         ) {
             let blocks = Blocks::new(1);
             let count = order.len();
             let holders: Vec<[u32; 1]> = (0..count as u32).map(|term| [term + 1]).collect();
-            let terms: Vec<&[u32]> = holders.iter().map(|holder| &holder[..]).collect();
-            let mut gathering = gathering(&terms, 1, 0);
+            let term = |(holder, weight): (&[u32; 1], &f64)| {
+                Summand { weight: *weight, ..summand(holder) }
+            };
+            let terms: Vec<Summand> = holders.iter().zip(&weights).map(term).collect();
+            let mut gathering = Gathering::new(ME, TermAt::of(Step(4), &terms, ME), 0..1, 0);
             let mut turns: Vec<usize> = (0..count).collect();
             turns.sort_by_key(|term| order[*term]);
             let none = |_| None;
@@ -800,12 +668,45 @@ mod tests {
             let (_, nodes) = gathering.next().unwrap();
             adder.fold(nodes, &mut sum).unwrap().unwrap();
             let singles: Vec<[f32; 1]> = values[..count].iter().map(|value| [*value]).collect();
-            let terms: Vec<Term<'_>> =
-                singles.iter().map(|x| Term { weight: 1.0, source: Source::F32(x) }).collect();
+            let weighted = singles.iter().zip(&weights);
+            let terms: Vec<Term<'_>> = weighted
+                .map(|(x, weight)| Term { weight: *weight as f32, source: Source::F32(x) })
+                .collect();
             let mut expected = [0.0];
             fold_chunk(&terms, &mut expected);
             prop_assert_eq!(sum, expected);
         }
+    }
+
+    /// What a holder sends unasked is asked for once its connection broke, it says again what it
+    /// has, or its numbers were refused: of any who has it.
+    #[test]
+    fn what_is_sent_is_asked_for_only_if_it_is_in_vain() {
+        let blocks = Blocks::new(1);
+        let now = Instant::now();
+        let sent_by_1 = || {
+            let mut gathering = gathering(&[&[1, 2], &[3]], 3, 4);
+            gathering.is_sent(0, Some(1), 3);
+            gathering.is_sent(1, Some(3), 3);
+            assert_eq!(gathering.asks(now), []);
+            assert_eq!(gathering.waits_for(), [1, 3]);
+            let came = block(&blocks, 1.0);
+            assert!(gathering.came((0, 0), 1, came, now).unwrap().is_none());
+            gathering
+        };
+        let mut broken = sent_by_1();
+        broken.disconnected(1);
+        assert_eq!(broken.asks(now), [(2, 0, 1)]);
+        assert_eq!(broken.waits_for(), [2, 2, 3], "of 3 it still comes unasked");
+        let mut said_again = sent_by_1();
+        said_again.announced(0, 1, 0..3).unwrap();
+        assert_eq!(said_again.asks(now), [(1, 0, 1), (2, 0, 2)]);
+        let mut refused = sent_by_1();
+        let came = block(&blocks, 1.0);
+        refused.came((0, 1), 3, came, now).unwrap();
+        let (chunk, nodes) = refused.next().unwrap();
+        refused.take_back(chunk, nodes.into_iter().skip(1).collect(), &[(0, 1)]);
+        assert_eq!(refused.asks(now), [(2, 0, 0)]);
     }
 
     /// Holders that are all ready share the sending evenly; who has announced little sends what it
@@ -888,24 +789,6 @@ mod tests {
         let (_, nodes) = gathering.next().unwrap();
         let mut nodes = adder.fold(nodes, &mut [0.0]).unwrap().unwrap_err();
         assert_eq!(adder.refuse(&mut nodes, NumberFormat::F32), []);
-    }
-
-    /// What a narrow format makes infinite is nobody's fault, and a NaN is.
-    #[test]
-    fn an_infinity_of_the_wire_is_nobodys_fault() {
-        let blocks = Blocks::new(1);
-        let mut alone = blocks.take(1, NumberFormat::F32);
-        for (format, value, bad) in [
-            (NumberFormat::Bf16, f32::MAX, false),
-            (NumberFormat::Bf16, f32::NAN, true),
-            (NumberFormat::F32, f32::INFINITY, true),
-            (NumberFormat::F32, f32::MAX, false),
-        ] {
-            let mut sent = blocks.take(1, format);
-            sent.fill(&[value]);
-            let term = Term { weight: 1.0, source: sent.source() };
-            assert_eq!(is_bad(&term, format, &mut alone), bad, "{format:?} {value}");
-        }
     }
 
     /// A holder that does not answer is asked no more than the others are waited for.

@@ -20,14 +20,16 @@
 //! Inside, `events` has what the machines are told and want done; every other file owns its state:
 //! `plan` who sums which chunks, `owners` how much each, `part` one node's part in one exchange,
 //! `senders` of whom the chunks of its sum come, `expected` what a step that is still computed will
-//! be made of, `announced` what of it is final, `gathering` how an owner comes by it, `early` what
-//! comes before its plan, `node` all exchanges of a node, `store` results and the sums that are
-//! made, `reassembly` vectors that connections read into, `eager` results that are sent before
-//! their weights are known, `monitor` what the coordinator knows of one exchange and `monitors` of
-//! all, `blame` who holds one up, `doubts` who says that a sum is not finite, `disputes` sums of
-//! which nodes hold different bytes, `suspects` who must have lied then, `warnings` what is told of
-//! wrong words, `groups` workers that sum by a collective, `states` replicas' states on their way.
+//! be made of, `announced` what of it is final, `gathering` how an owner comes by it, `adder` how
+//! it adds that up, `early` what comes before its plan, `node` all exchanges of a node, `store`
+//! results and the sums that are made, `reassembly` vectors that connections read into, `eager`
+//! results that are sent before their weights are known, `monitor` what the coordinator knows of
+//! one exchange and `monitors` of all, `blame` who holds one up, `doubts` who says that a sum is
+//! not finite, `disputes` sums of which nodes hold different bytes, `suspects` who must have lied
+//! then, `warnings` what is told of wrong words, `groups` workers that sum by a collective,
+//! `states` replicas' states on their way.
 
+mod adder;
 mod announced;
 mod blame;
 mod block;

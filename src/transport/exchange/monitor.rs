@@ -7,8 +7,8 @@ use super::blame::blame;
 use super::expected::Expected;
 use super::{QUIET, WORD};
 use crate::ids::{Step, Task, Worker, named};
-use crate::transport::Notice;
 use crate::transport::wire::{COORDINATOR, Owner};
+use crate::transport::{Notice, Summand};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -32,10 +32,18 @@ pub(super) struct Parts {
     pub(super) term_holders: BTreeSet<u32>,
     /// Who sums which chunks, over connections.
     pub(super) owners: Vec<Owner>,
-    /// Who can be asked for each term, where terms are asked for.
+    /// Who can be asked for each term, where workers sum over connections.
     pub(super) askable: Vec<Vec<u32>>,
     /// Whose result of which task may be summed while it is computed, as long as none is changed.
     pub(super) announced: BTreeSet<(Worker, Task)>,
+}
+
+impl Parts {
+    /// Who sums can ask any holder of these terms.
+    pub(super) fn can_ask(&mut self, terms: &[Summand]) {
+        let holders = |term: &Summand| term.holders.iter().map(|piece| piece.worker.0).collect();
+        self.askable = terms.iter().map(holders).collect();
+    }
 }
 
 /// What the decision of a sum takes, and what was decided.

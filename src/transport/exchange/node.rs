@@ -1,7 +1,7 @@
 //! All exchanges a node takes part in, and the sums it keeps of those that are over.
 
 use super::Key;
-use super::announced::Announcements;
+use super::announced::{Announcements, Own};
 use super::block::{Block, Blocks, Vectors};
 use super::early::{Came, Early};
 use super::frame::Frame;
@@ -12,7 +12,7 @@ use super::store::{NotFinite, SharedSums, Sum, SumStore, chunks_of};
 use crate::ids::{Job, Step, Task};
 use crate::run::NumberFormat;
 use crate::transport::wire::{Across, COORDINATOR, Header, Kind, Owner, chunk_range, chunks};
-use crate::transport::{What, lock};
+use crate::transport::{Piece, Summand, What, lock};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -143,7 +143,7 @@ impl NodeExchanges {
         let Self { context, open, announced, .. } = self;
         let Some(open) = open.get_mut(&key) else { return Vec::new() };
         open.planned = true;
-        open.confirmed = plan.stripe.is_none();
+        open.confirmed = plan.is_of_results_that_are_there();
         open.progressed = now;
         if let Some((since, part)) = before {
             open.since = since;
@@ -151,18 +151,16 @@ impl NodeExchanges {
             let came = std::mem::replace(&mut open.part, part);
             open.part.carry_on(plan, context.format, announced, out);
             open.part.absorb(&came);
-        } else if plan.stripe.is_some() {
-            let count = chunks(context.length);
-            open.part.expect(plan, context.format);
-            for (term, task) in open.part.own_tasks() {
-                if let Some(whole) = held(What::Result(task)) {
-                    announced.complete(task, count, whole);
-                }
-                let chunks = announced.final_chunks(task);
-                open.part.is_final(term, (0..0, chunks), out);
-            }
         } else {
-            out.extend(open.part.join(plan, context.format, held));
+            let of_me = |term: &Summand| {
+                term.holders.iter().find(|piece| piece.worker.0 == context.me).copied()
+            };
+            for Piece { what, .. } in plan.terms.iter().filter_map(of_me) {
+                if let Some(whole) = held(what) {
+                    announced.complete(Own::of(key.0, what), chunks(context.length), whole);
+                }
+            }
+            open.part.join(plan, context.format, announced, out);
         }
         self.replay(key, came, now, out)
     }
@@ -264,15 +262,17 @@ impl NodeExchanges {
         now: Instant,
         out: &mut Vec<Outgoing>,
     ) {
-        let known = self.announced.final_chunks(task);
-        self.announced.add(task, chunks, numbers);
-        self.tell_final(task, &known, now, out);
+        let own = Own::Result(task);
+        let known = self.announced.final_chunks(own);
+        self.announced.add(own, chunks, numbers);
+        self.tell_final(own, &known, now, out);
     }
 
     /// Whether a step is summed, while it is computed, of the result of a task.
     pub(super) fn expects(&self, task: Task) -> bool {
-        let is_of = |open: &Open| open.part.own_tasks().iter().any(|(_, own)| *own == task);
-        self.open.values().any(is_of)
+        let is_of = |(_, own): &(usize, Own)| *own == Own::Result(task);
+        let mut expected = self.open.values().filter(|open| open.part.is_expected());
+        expected.any(|open| open.part.own_terms().iter().any(is_of))
     }
 
     /// A result of this node's, which is expected, is final.
@@ -283,23 +283,25 @@ impl NodeExchanges {
         now: Instant,
         out: &mut Vec<Outgoing>,
     ) {
-        let known = self.announced.final_chunks(task);
-        self.announced.complete(task, chunks(self.context.length), result);
-        self.tell_final(task, &known, now, out);
+        let own = Own::Result(task);
+        let known = self.announced.final_chunks(own);
+        self.announced.complete(own, chunks(self.context.length), result);
+        self.tell_final(own, &known, now, out);
     }
 
     fn tell_final(
         &mut self,
-        task: Task,
+        final_here: Own,
         known: &Range<usize>,
         now: Instant,
         out: &mut Vec<Outgoing>,
     ) {
         self.latest = Some(now);
         let Self { open, announced, .. } = self;
-        let all = announced.final_chunks(task);
+        let all = announced.final_chunks(final_here);
         for open in open.values_mut() {
-            for (term, _) in open.part.own_tasks().into_iter().filter(|(_, own)| *own == task) {
+            let own = open.part.own_terms().into_iter();
+            for (term, _) in own.filter(|(_, own)| *own == final_here) {
                 let chunks = (known.clone(), all.clone());
                 open.part.is_final(term, chunks, out);
                 open.part.asks(now, out);
@@ -307,7 +309,7 @@ impl NodeExchanges {
         }
     }
 
-    /// Another worker says what it has of an expected term, or asks for it.
+    /// Another worker says what it has of a term, or asks for it.
     pub(super) fn hear(
         &mut self,
         from: u32,
@@ -392,9 +394,9 @@ impl NodeExchanges {
         }
     }
 
-    /// Jobs below `end` are decided: nobody asks for their results any more.
-    pub(super) fn release(&mut self, end: Job) {
-        self.announced.release(end);
+    /// A step and jobs below `end` are decided: nobody asks for what is summed of them any more.
+    pub(super) fn release(&mut self, step: Step, end: Job) {
+        self.announced.release(step, end);
     }
 
     /// An attempt at a step is begun: older ones are given up, and what it was for another
@@ -578,17 +580,9 @@ impl NodeExchanges {
     }
 
     /// What a node is owed of all exchanges under way.
-    pub(super) fn owed_to(
-        &self,
-        node: u32,
-        held: impl Fn(Step, What) -> Option<Arc<Vec<f32>>>,
-    ) -> Vec<Outgoing> {
-        let planned = self.open.iter().filter(|(_, open)| open.planned);
-        planned
-            .flat_map(|(key, open)| {
-                open.part.owed_to(node, |what| held(key.0, what), &self.announced)
-            })
-            .collect()
+    pub(super) fn owed_to(&self, node: u32) -> Vec<Outgoing> {
+        let planned = self.open.values().filter(|open| open.planned);
+        planned.flat_map(|open| open.part.owed_to(node, &self.announced)).collect()
     }
 
     /// Gives up everything under way. Sums are kept, for steps that are decided; a coordinator that
@@ -618,7 +612,6 @@ mod tests {
     use super::*;
     use crate::ids::Worker;
     use crate::transport::wire::{CHUNK, COORDINATOR, Owner, chunk_range};
-    use crate::transport::{Piece, Summand};
 
     /// A worker that takes over a state goes on receiving the sum of the step that comes after it.
     #[test]

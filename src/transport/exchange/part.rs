@@ -5,24 +5,24 @@
 //! receivers. With one owner that is a star; with the workers as owners it is a direct
 //! reduce-scatter and all-gather among them.
 //!
-//! By a plan for results that are there, their holders send them at once ([`ExchangePart::join`]);
-//! of results that are expected, owners ask for what is final ([`ExchangePart::expect`]). Where a
-//! worker is lost meanwhile, another exchange carries that one on ([`ExchangePart::carry_on`]).
+//! Of results that are expected, owners ask for what is final; of results that are there, one
+//! holder of each sends it unasked ([`ExchangePart::join`]). Where a worker is lost while results
+//! are expected, another exchange carries that one on ([`ExchangePart::carry_on`]).
 
-use super::announced::Announcements;
+use super::adder::{Adder, Content, Node};
+use super::announced::{Announcements, Own};
 use super::block::{Block, Blocks};
 use super::frame::{Body, Frame};
-use super::gathering::{Adder, Content, ExpectedTerm, Gathering, budget, is_bad};
+use super::gathering::{Gathering, TermAt, budget};
 use super::plan::{Plan, nodes_of};
 use super::reassembly::{ReassemblyBuffer, WriteSlot};
 use super::senders::Senders;
 use super::store::{Finiteness, NotFinite, Sum};
-use crate::gpu::{Folded, Source, Term, digest_of_bits, fold_chunk, nonfinite_mask};
-use crate::ids::{Step, Task};
+use crate::gpu::{Folded, digest_of_bits, nonfinite_mask};
+use crate::ids::Step;
 use crate::run::NumberFormat;
-use crate::transport::What;
 use crate::transport::wire::{Across, COORDINATOR, Header, Kind, Owner, chunks};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,6 +35,29 @@ pub(super) enum Outgoing {
     Tell { to: Vec<u32>, message: Across },
 }
 
+/// A node's own vectors, as it sums them.
+struct OwnTerms<'a> {
+    announced: &'a Announcements,
+    blocks: &'a Blocks,
+    format: NumberFormat,
+    length: usize,
+}
+
+impl OwnTerms<'_> {
+    fn content(&self, own: Own, chunk: usize) -> Option<Content> {
+        let Body::Slice(numbers, range) = self.announced.chunk(own, chunk, self.length)? else {
+            return None;
+        };
+        // With a narrow format on the wire, owners use the rounded values of their own terms too.
+        if self.format == NumberFormat::Bf16 {
+            let mut block = self.blocks.take(range.len(), NumberFormat::Bf16);
+            block.fill(&numbers[range]);
+            return Some(Content::Came(block));
+        }
+        Some(Content::Slice(numbers, range))
+    }
+}
+
 /// One node's part in an exchange.
 #[derive(Debug)]
 pub(super) struct ExchangePart {
@@ -45,14 +68,8 @@ pub(super) struct ExchangePart {
     /// Which chunks this node sums, and its places among the owners.
     own: Vec<(usize, Owner)>,
     senders: Senders,
-    /// The terms of own chunks, where they are expected.
-    gathering: Option<Gathering>,
-    /// The terms this node has, for its own chunks.
-    local: Vec<Option<Arc<Vec<f32>>>>,
-    /// Chunks of terms that wait for those of other terms.
-    waiting: BTreeMap<usize, Vec<Option<Block>>>,
-    /// Own chunks that can be summed.
-    ready: Vec<usize>,
+    /// The terms of own chunks.
+    gathering: Gathering,
     out: Arc<ReassemblyBuffer>,
     digests: Vec<Option<u64>>,
     left: usize,
@@ -86,10 +103,7 @@ impl ExchangePart {
             blocks,
             own: Vec::new(),
             senders: Senders::new(count),
-            gathering: None,
-            local: Vec::new(),
-            waiting: BTreeMap::new(),
-            ready: Vec::new(),
+            gathering: Gathering::new(me, Vec::new(), std::iter::empty(), 0),
             out,
             digests: vec![None; count],
             left: count,
@@ -97,79 +111,67 @@ impl ExchangePart {
         }
     }
 
-    /// Takes part by a plan, with the vectors this node holds; gives back what it sends at once.
+    /// Takes part by a plan, with what is final of this node's own vectors.
     ///
     /// What arrived of the sum before the plan is kept.
     pub(super) fn join(
         &mut self,
         plan: Plan,
         format: NumberFormat,
-        held: impl Fn(What) -> Option<Arc<Vec<f32>>>,
-    ) -> Vec<Outgoing> {
-        let mut sends = Vec::new();
-        let longest = plan.owners.iter().map(|owner| owner.end - owner.start).max().unwrap_or(0);
+        announced: &Announcements,
+        out: &mut Vec<Outgoing>,
+    ) {
+        let count = self.digests.len();
+        let owners = plan.all_owners(count);
+        self.share(&owners);
+        let own = self.own.iter().flat_map(|(_, owner)| owner.start..owner.end);
+        let terms = TermAt::of(plan.step, &plan.terms, self.me);
+        self.gathering = Gathering::new(self.me, terms, own.clone(), budget(count));
+        own.for_each(|chunk| self.out.close(chunk..chunk + 1));
+        let are_there = plan.is_of_results_that_are_there();
+        (self.plan, self.format) = (Plan { owners, ..plan }, format);
+        if are_there {
+            self.send_own_terms(announced, out);
+        }
+        for (term, own) in self.own_terms() {
+            let chunks = announced.final_chunks(own);
+            // What all know to be there need not be said.
+            let known = if are_there { chunks.clone() } else { 0..0 };
+            self.is_final(term, (known, chunks), out);
+        }
+    }
+
+    /// These sum the chunks from now on.
+    fn share(&mut self, owners: &[Owner]) {
+        self.senders.plan(nodes_of(owners, self.digests.len()));
+        let all = owners.iter().copied().enumerate();
+        self.own = all.filter(|(_, owner)| owner.node == self.me).collect();
+    }
+
+    /// Of each term one holder sends every owner its chunks, since all of them are there.
+    fn send_own_terms(&mut self, announced: &Announcements, out: &mut Vec<Outgoing>) {
+        let terms = 0..self.plan.terms.len();
+        if let Some((place, _)) = self.own.first() {
+            for term in terms.clone() {
+                let sender = self.plan.sender(*place, term);
+                self.gathering.is_sent(term, sender, self.digests.len());
+            }
+        }
+        let own = self.own_terms();
+        let owners = &self.plan.owners;
+        let longest = owners.iter().map(|owner| owner.end - owner.start).max().unwrap_or(0);
         // A chunk for every owner in turn, so that all of them have something to sum from the
         // start.
         for row in 0..longest {
-            for (place, owner) in plan
-                .owners
-                .iter()
-                .enumerate()
-                .filter(|(_, owner)| owner.node != self.me && owner.start + row < owner.end)
-            {
-                for term in 0..plan.terms.len() {
-                    if let Some((_, what)) =
-                        plan.source(place, term).filter(|source| source.0 == self.me)
-                        && let Some(vector) = held(what)
-                    {
-                        let range = self.out.range(owner.start + row);
-                        let body = Body::Slice(vector, range);
-                        let frame = self.term_frame(&plan, owner.start + row, term, body);
-                        sends.push(Outgoing::Chunk { to: owner.node, frame });
-                    }
-                }
+            let others = owners.iter().enumerate().filter(|(_, owner)| owner.node != self.me);
+            for (place, owner) in others.filter(|(_, owner)| owner.start + row < owner.end) {
+                let mine =
+                    own.iter().filter(|(at, _)| self.plan.sender(place, *at) == Some(self.me));
+                let frames =
+                    mine.filter_map(|own| self.own_chunk(*own, owner.start + row, announced));
+                out.extend(frames.map(|frame| Outgoing::Chunk { to: owner.node, frame }));
             }
         }
-        self.senders.plan(nodes_of(&plan.owners, self.digests.len()));
-        self.own = plan
-            .owners
-            .iter()
-            .copied()
-            .enumerate()
-            .filter(|(_, owner)| owner.node == self.me)
-            .collect();
-        if let Some((place, _)) = self.own.first() {
-            // A node's own vector comes before others', whatever its place.
-            let mine = |term| {
-                plan.source(*place, term)
-                    .filter(|source| source.0 == self.me)
-                    .and_then(|(_, what)| held(what))
-            };
-            self.local = (0..plan.terms.len()).map(mine).collect();
-        }
-        // `ready` is taken from its end, so the first chunks are put there last.
-        for (_, owner) in self.own.iter().rev() {
-            self.out.close(owner.start..owner.end);
-            if self.local.iter().all(Option::is_some) {
-                self.ready.extend((owner.start..owner.end).rev());
-            }
-        }
-        (self.plan, self.format) = (plan, format);
-        sends
-    }
-
-    /// Takes part in the sum of a step that is not computed yet.
-    pub(super) fn expect(&mut self, plan: Plan, format: NumberFormat) {
-        let count = self.digests.len();
-        let owners = plan.all_owners(count);
-        self.senders.plan(nodes_of(&owners, count));
-        self.own =
-            owners.iter().copied().enumerate().filter(|(_, owner)| owner.node == self.me).collect();
-        self.own.iter().for_each(|(_, owner)| self.out.close(owner.start..owner.end));
-        let own = self.own.iter().flat_map(|(_, owner)| owner.start..owner.end);
-        let terms = ExpectedTerm::of(&plan.terms, self.me);
-        self.gathering = Some(Gathering::new(self.me, terms, own, budget(count)));
-        (self.plan, self.format) = (Plan { owners, ..plan }, format);
     }
 
     /// A part in an exchange that was over for this node, since it had the whole sum.
@@ -201,9 +203,7 @@ impl ExchangePart {
         let count = self.digests.len();
         let moved = plan.moved(count);
         let owners = plan.all_owners(count);
-        self.senders.plan(nodes_of(&owners, count));
-        let all = owners.iter().copied().enumerate();
-        self.own = all.filter(|(_, owner)| owner.node == self.me).collect();
+        self.share(&owners);
         // By the new owners, which are set by now.
         let (mine, others): (Vec<usize>, Vec<usize>) =
             moved.into_iter().partition(|chunk| self.place_of(*chunk).is_some());
@@ -214,21 +214,17 @@ impl ExchangePart {
         mine.iter().for_each(|chunk| self.out.close(*chunk..*chunk + 1));
         let (summed, open): (Vec<usize>, Vec<usize>) =
             mine.into_iter().partition(|chunk| self.digests[*chunk].is_some());
-        let terms = ExpectedTerm::of(&plan.terms, self.me);
-        match &mut self.gathering {
-            Some(gathering) if gathering.terms().len() == terms.len() => {
-                gathering.carry_on(terms, &open);
-            }
+        let terms = TermAt::of(plan.step, &plan.terms, self.me);
+        if self.gathering.own_terms().len() == terms.len() {
+            self.gathering.carry_on(terms, &open);
+        } else {
             // It had the whole sum, or was told of other terms.
-            _ => {
-                let open = open.into_iter();
-                self.gathering = Some(Gathering::new(self.me, terms, open, budget(count)));
-            }
+            self.gathering = Gathering::new(self.me, terms, open.into_iter(), budget(count));
         }
         (self.plan, self.format) = (Plan { owners, ..plan }, format);
-        for (term, task) in self.own_tasks() {
+        for (term, own) in self.own_terms() {
             // All owners are told: some may have heard of a part of it only, or of nothing.
-            self.is_final(term, (0..0, announced.final_chunks(task)), out);
+            self.is_final(term, (0..0, announced.final_chunks(own)), out);
         }
         let others: Vec<u32> =
             self.plan.receivers.iter().copied().filter(|node| *node != self.me).collect();
@@ -272,13 +268,18 @@ impl ExchangePart {
         &self.digests
     }
 
-    /// The tasks whose results are expected of this node, with their terms.
-    pub(super) fn own_tasks(&self) -> Vec<(usize, Task)> {
-        let terms = self.gathering.as_ref().map(Gathering::terms).unwrap_or_default();
-        terms.iter().enumerate().filter_map(|(at, term)| Some((at, term.mine?))).collect()
+    /// The terms that this node has, or will have.
+    pub(super) fn own_terms(&self) -> Vec<(usize, Own)> {
+        let terms = self.gathering.own_terms().into_iter().enumerate();
+        terms.filter_map(|(at, own)| Some((at, own?))).collect()
     }
 
-    /// These chunks of an expected term are final here, of which `known` were before: the owners
+    /// Whether this is a sum of results that may still have to be computed.
+    pub(super) fn is_expected(&self) -> bool {
+        !self.plan.is_of_results_that_are_there()
+    }
+
+    /// These chunks of a term are final here, of which `known` were before: the owners
     /// are told that they can ask for them.
     pub(super) fn is_final(
         &mut self,
@@ -286,8 +287,7 @@ impl ExchangePart {
         (known, chunks): (Range<usize>, Range<usize>),
         out: &mut Vec<Outgoing>,
     ) {
-        let Some(gathering) = &mut self.gathering else { return };
-        gathering.is_final(term, chunks.clone());
+        self.gathering.is_final(term, chunks.clone());
         // A word that says nothing new would cost every owner a message.
         if chunks != known {
             let to: BTreeSet<u32> = self.plan.owners.iter().map(|owner| owner.node).collect();
@@ -302,17 +302,21 @@ impl ExchangePart {
         Across::Ready { step, attempt, term, start: chunks.start, end: chunks.end }
     }
 
-    fn expected_chunk(
+    fn own_chunk(
         &self,
-        (term, task): (usize, Task),
+        (term, own): (usize, Own),
         chunk: usize,
         announced: &Announcements,
     ) -> Option<Frame> {
-        let body = announced.chunk(task, chunk, self.out.len())?;
-        Some(self.term_frame(&self.plan, chunk, term, body))
+        let body = announced.chunk(own, chunk, self.out.len())?;
+        let range = self.out.range(chunk);
+        let Plan { step, attempt, .. } = self.plan;
+        let header = Header::chunk(Kind::Term, NumberFormat::F32, range.start, range.len())
+            .of_step(step, attempt, self.plan.place(term));
+        Some(Frame { header, body })
     }
 
-    /// Another worker says what it has of an expected term, or asks for it.
+    /// Another worker says what it has of a term, or asks for it.
     pub(super) fn hear(
         &mut self,
         from: u32,
@@ -337,11 +341,10 @@ impl ExchangePart {
         if chunks.start > chunks.end || chunks.end > count {
             return Err(format!("{holder} announces chunks {chunks:?} of {count}"));
         }
-        let Some(gathering) = &mut self.gathering else { return Ok(()) };
-        gathering.announced(term as usize, holder, chunks)
+        self.gathering.announced(term as usize, holder, chunks)
     }
 
-    /// The chunk of an expected term that an owner asks for.
+    /// The chunk of a term that an owner asks for.
     fn asked(
         &self,
         term: u32,
@@ -352,86 +355,49 @@ impl ExchangePart {
         let count = self.plan.terms.len();
         // A node that sums nothing knows some of the terms only, under the numbers of all.
         let term = (0..count).find(|at| self.plan.place(*at) == term).unwrap_or(count);
-        let task = self.gathering.as_ref().and_then(|gathering| gathering.terms().get(term)?.mine);
-        let Some(task) = task.filter(|_| self.senders.owns(by, chunk)) else {
+        let own = self.gathering.own_terms().get(term).copied().flatten();
+        let Some(own) = own.filter(|_| self.senders.owns(by, chunk)) else {
             return Err(format!(
                 "{by} asks for term {term}, chunk {chunk}, which is not its to sum"
             ));
         };
-        Ok(self.expected_chunk((term, task), chunk, announced))
+        Ok(self.own_chunk((term, own), chunk, announced))
     }
 
     /// What this node asks others for now.
     pub(super) fn asks(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
         let Plan { step, attempt, .. } = self.plan;
-        let Some(gathering) = &mut self.gathering else { return };
         let ask = |(to, term, chunk): (u32, usize, usize)| {
             let message = Across::Ask { step, attempt, term: term as u32, chunk };
             Outgoing::Tell { to: vec![to], message }
         };
-        out.extend(gathering.asks(now).into_iter().map(ask));
+        out.extend(self.gathering.asks(now).into_iter().map(ask));
     }
 
     /// Asks others for what was asked for in vain.
     pub(super) fn look(&mut self, now: Instant) {
-        self.gathering.iter_mut().for_each(|gathering| gathering.look(now));
+        self.gathering.look(now);
     }
 
     /// The connection to a node is over.
     pub(super) fn disconnected(&mut self, node: u32) {
-        self.gathering.iter_mut().for_each(|gathering| gathering.disconnected(node));
+        self.gathering.disconnected(node);
     }
 
     /// What another node is to get of this one, as far as it is here: for one to which it may not
     /// have come through.
-    pub(super) fn owed_to(
-        &self,
-        node: u32,
-        held: impl Fn(What) -> Option<Arc<Vec<f32>>>,
-        announced: &Announcements,
-    ) -> Vec<Outgoing> {
-        let mut owed = match &self.gathering {
-            Some(_) => self.announcements_for(node, announced),
-            None => self.terms_owed_to(node, held),
-        };
-        let frame = |frame| Outgoing::Chunk { to: node, frame };
-        owed.extend(self.sums_owed_to(node).into_iter().map(frame));
-        owed
-    }
-
-    /// Word of what a node can ask for, if it sums anything.
-    fn announcements_for(&self, node: u32, announced: &Announcements) -> Vec<Outgoing> {
+    pub(super) fn owed_to(&self, node: u32, announced: &Announcements) -> Vec<Outgoing> {
         let owns = self.plan.owners.iter().any(|owner| owner.node == node);
-        let mine = self.own_tasks().into_iter().filter(|_| owns);
-        let word = |(term, task)| {
-            let chunks = announced.final_chunks(task);
+        let mine = self.own_terms().into_iter().filter(|_| owns);
+        // Of what it lacks it asks for again, knowing what is here.
+        let word = |(term, own)| {
+            let chunks = announced.final_chunks(own);
             let message = self.ready(term, chunks.clone());
             (!chunks.is_empty()).then(|| Outgoing::Tell { to: vec![node], message })
         };
-        mine.filter_map(word).collect()
-    }
-
-    fn terms_owed_to(
-        &self,
-        node: u32,
-        held: impl Fn(What) -> Option<Arc<Vec<f32>>>,
-    ) -> Vec<Outgoing> {
-        let mut owed = Vec::new();
-        for (place, owner) in
-            self.plan.owners.iter().enumerate().filter(|(_, owner)| owner.node == node)
-        {
-            for term in 0..self.plan.terms.len() {
-                let mine = self.plan.source(place, term).filter(|source| source.0 == self.me);
-                let Some(vector) = mine.and_then(|(_, what)| held(what)) else { continue };
-                let frame = |chunk| {
-                    let body = Body::Slice(Arc::clone(&vector), self.out.range(chunk));
-                    self.term_frame(&self.plan, chunk, term, body)
-                };
-                let frames = (owner.start..owner.end).map(frame);
-                owed.extend(frames.map(|frame| Outgoing::Chunk { to: node, frame }));
-            }
-        }
-        owed
+        let sums = self.sums_owed_to(node).into_iter();
+        let sums = sums.map(|frame| Outgoing::Chunk { to: node, frame });
+        mine.filter_map(word).chain(sums).collect()
     }
 
     fn sums_owed_to(&self, node: u32) -> Vec<Frame> {
@@ -470,13 +436,6 @@ impl ExchangePart {
             .map(|(place, _)| *place)
     }
 
-    fn term_frame(&self, plan: &Plan, chunk: usize, term: usize, body: Body) -> Frame {
-        let range = self.out.range(chunk);
-        let header = Header::chunk(Kind::Term, NumberFormat::F32, range.start, range.len())
-            .of_step(plan.step, plan.attempt, plan.place(term));
-        Frame { header, body }
-    }
-
     /// Takes in a chunk of a term for which this node is the owner.
     pub(super) fn term(
         &mut self,
@@ -488,76 +447,28 @@ impl ExchangePart {
     ) -> Result<(), String> {
         let chunk = header.chunk_of(self.out.len())?;
         let term = header.piece as usize;
-        if self.gathering.is_some() {
-            return self.expected_term((chunk, term), from, block, announced, now);
-        }
-        let source = self
-            .place_of(chunk)
-            .filter(|_| term < self.plan.terms.len())
-            .and_then(|place| self.plan.source(place, term));
-        if source.is_none_or(|source| source.0 != from) {
-            return Err(format!("term {term}, chunk {chunk} is not to come from {from}"));
-        }
-        let terms = self.plan.terms.len();
-        let waiting =
-            self.waiting.entry(chunk).or_insert_with(|| (0..terms).map(|_| None).collect());
-        if self.digests[chunk].is_some() || waiting[term].is_some() || self.ready.contains(&chunk) {
-            self.blocks.give(block);
-            return Ok(());
-        }
-        waiting[term] = Some(block);
-        if waiting.iter().zip(&self.local).all(|(came, local)| came.is_some() || local.is_some()) {
-            self.ready.push(chunk);
-        }
-        Ok(())
-    }
-
-    fn expected_term(
-        &mut self,
-        (chunk, term): (usize, usize),
-        from: u32,
-        block: Block,
-        announced: &Announcements,
-        now: Instant,
-    ) -> Result<(), String> {
         if self.place_of(chunk).is_none() {
             return Err(format!(
                 "{from} sends term {term}, chunk {chunk}, which is summed elsewhere"
             ));
         }
-        // Taken out, since adding up looks at the announcements and blocks of `self`.
-        let Some(mut gathering) = self.gathering.take() else { return Ok(()) };
-        let came = gathering.came((chunk, term), from, block, now);
-        for chunk in gathering.to_condense(chunk) {
-            let mine_of: Vec<Option<Task>> =
-                gathering.terms().iter().map(|term| term.mine).collect();
-            let mine = |term: usize| self.mine(mine_of[term]?, chunk, announced);
-            let (blocks, count) = (&self.blocks, self.out.range(chunk).len());
-            gathering.condense(chunk, &Adder { mine: &mine, blocks, count });
+        let came = self.gathering.came((chunk, term), from, block, now)?;
+        came.into_iter().for_each(|block| self.blocks.give(block));
+        for chunk in self.gathering.to_condense(chunk) {
+            let own = self.gathering.own_terms();
+            let (range, blocks) = (self.out.range(chunk), &self.blocks);
+            let mine = OwnTerms { announced, blocks, format: self.format, length: self.out.len() };
+            let mine = |term: usize| mine.content(own[term]?, chunk);
+            self.gathering.condense(chunk, &Adder { mine: &mine, blocks, count: range.len() });
         }
-        self.gathering = Some(gathering);
-        came?.into_iter().for_each(|block| self.blocks.give(block));
         Ok(())
-    }
-
-    /// A chunk of this node's own result, as it is summed.
-    fn mine(&self, task: Task, chunk: usize, announced: &Announcements) -> Option<Content> {
-        let Body::Slice(numbers, range) = announced.chunk(task, chunk, self.out.len())? else {
-            return None;
-        };
-        Some(match self.rounded(&numbers, range.clone()) {
-            Some(block) => Content::Came(block),
-            None => Content::Slice(numbers, range),
-        })
     }
 
     /// Sums one chunk that is ready; gives back what is sent of it, none if no chunk is ready.
     pub(super) fn sum_next(&mut self, announced: &Announcements) -> Option<Vec<Outgoing>> {
-        let summed = match &self.gathering {
-            Some(_) => self.fold_expected(announced)?,
-            None => Some(self.fold_planned()?),
-        };
-        let publish = |(chunk, block, folded)| self.publish(chunk, block, folded);
+        let (chunk, nodes) = self.gathering.next()?;
+        let summed = self.fold(chunk, nodes, announced);
+        let publish = |(block, folded)| self.publish(chunk, block, folded);
         Some(summed.map(publish).unwrap_or_default())
     }
 
@@ -566,70 +477,42 @@ impl ExchangePart {
         self.finiteness.untold()
     }
 
-    /// Sums a chunk of terms that were asked for, if it can be: none if some are to be asked of
-    /// others.
-    fn fold_expected(
+    /// Sums a chunk of its terms, if it can be: else some are asked of others.
+    fn fold(
         &mut self,
+        chunk: usize,
+        nodes: Vec<Node>,
         announced: &Announcements,
-    ) -> Option<Option<(usize, Block, Folded)>> {
-        let mut gathering = self.gathering.take()?;
-        let next = gathering.next();
-        let tasks: Vec<Option<Task>> = gathering.terms().iter().map(|term| term.mine).collect();
-        self.gathering = Some(gathering);
-        let (chunk, nodes) = next?;
-        let mine = |term: usize| self.mine(tasks[term]?, chunk, announced);
+    ) -> Option<(Block, Folded)> {
+        let own = self.gathering.own_terms();
         let (blocks, count) = (&self.blocks, self.out.range(chunk).len());
+        let mine = OwnTerms { announced, blocks, format: self.format, length: self.out.len() };
+        let mine = |term: usize| mine.content(own[term]?, chunk);
         // It is folded into a block and not into its place, since it is sent from there too, while
         // the place may be read by others.
-        let mut block = self.blocks.take(count, NumberFormat::F32);
+        let mut block = blocks.take(count, NumberFormat::F32);
         let adder = Adder { mine: &mine, blocks, count };
         let mut nodes = match adder.fold(nodes, block.floats_mut())? {
-            Ok(folded) => return Some(Some((chunk, block, folded))),
+            Ok(folded) => return Some((block, folded)),
             Err(nodes) => nodes,
         };
         // Looked for only now: a second pass over every term would cost as much as the sum.
         let refused = adder.refuse(&mut nodes, self.format);
+        self.finiteness.note_terms_of(refused.iter().map(|(_, holder)| *holder));
+        if self.me == COORDINATOR {
+            // It asks nobody: that its sum is not finite is seen once the sum is whole.
+            adder.spend(nodes);
+            block.floats_mut().fill(f32::NAN);
+            return Some((block, Folded { digest: 0, finite: false }));
+        }
         blocks.give(block);
         if refused.is_empty() {
             adder.spend(nodes);
             self.finiteness.note_sums_of(self.me);
-            return Some(None);
+        } else {
+            self.gathering.take_back(chunk, nodes, &refused);
         }
-        self.finiteness.note_terms_of(refused.iter().map(|(_, holder)| *holder));
-        self.gathering.iter_mut().for_each(|gathering| {
-            gathering.take_back(chunk, std::mem::take(&mut nodes), &refused);
-        });
-        Some(None)
-    }
-
-    fn fold_planned(&mut self) -> Option<(usize, Block, Folded)> {
-        let chunk = self.ready.pop()?;
-        let came = self.waiting.remove(&chunk).unwrap_or_default();
-        let range = self.out.range(chunk);
-        let mut block = self.blocks.take(range.len(), NumberFormat::F32);
-        let rounded: Vec<Option<Block>> =
-            self.local.iter().map(|local| self.rounded(local.as_ref()?, range.clone())).collect();
-        let source = |term: usize| match (
-            came.get(term).and_then(Option::as_ref),
-            &rounded[term],
-            &self.local[term],
-        ) {
-            (Some(block), ..) | (None, Some(block), _) => block.source(),
-            (None, None, Some(vector)) => Source::F32(&vector[range.clone()]),
-            (None, None, None) => unreachable!("a chunk is ready when all its terms are here"),
-        };
-        let weighted = self.plan.terms.iter().enumerate();
-        let terms: Vec<Term<'_>> = weighted
-            .map(|(at, term)| Term { weight: term.weight as f32, source: source(at) })
-            .collect();
-        let folded = fold_chunk(&terms, block.floats_mut());
-        // Looked for only now: a second pass over every term would cost as much as the sum.
-        if !folded.finite {
-            let blamed = self.blamed(chunk, &terms);
-            self.finiteness.note_terms_of(blamed);
-        }
-        came.into_iter().chain(rounded).flatten().for_each(|block| self.blocks.give(block));
-        Some((chunk, block, folded))
+        None
     }
 
     /// Keeps the sum of a chunk; gives what is sent of it.
@@ -675,27 +558,6 @@ impl ExchangePart {
             frame: Frame { header, body: Body::Block(Arc::clone(&block)) },
         };
         others.map(send).collect()
-    }
-
-    /// Whose terms of a chunk are not finite.
-    fn blamed(&self, chunk: usize, terms: &[Term<'_>]) -> BTreeSet<u32> {
-        let mut alone = self.blocks.take(self.out.range(chunk).len(), NumberFormat::F32);
-        let nonfinite = |(at, term): (usize, &Term<'_>)| {
-            let source = self.plan.source(self.place_of(chunk)?, at)?;
-            is_bad(term, self.format, &mut alone).then_some(source.0)
-        };
-        let blamed = terms.iter().enumerate().filter_map(nonfinite).collect();
-        self.blocks.give(alone);
-        blamed
-    }
-
-    /// With a narrow format on the wire, owners use the rounded values of their own terms too.
-    fn rounded(&self, vector: &[f32], range: std::ops::Range<usize>) -> Option<Block> {
-        (self.format == NumberFormat::Bf16).then(|| {
-            let mut block = self.blocks.take(range.len(), NumberFormat::Bf16);
-            block.fill(&vector[range]);
-            block
-        })
     }
 
     /// Takes in a chunk of the sum.
@@ -770,30 +632,12 @@ impl ExchangePart {
     /// Whose chunks are missing.
     pub(super) fn waits_for(&self) -> Vec<u32> {
         let mut nodes: Vec<u32> = Vec::new();
-        for (place, owner) in self.plan.owners.iter().enumerate() {
+        for owner in self.plan.owners.iter().filter(|owner| owner.node != self.me) {
             // One chunk is enough to wait for a node.
-            let open = (owner.start..owner.end).filter(|chunk| self.digests[*chunk].is_none());
-            if owner.node != self.me {
-                nodes.extend(open.take(1).map(|_| owner.node));
-                continue;
-            }
-            if self.gathering.is_some() {
-                continue;
-            }
-            for chunk in open {
-                let came = self.waiting.get(&chunk);
-                let lacks = |term: &usize| {
-                    self.local[*term].is_none() && came.is_none_or(|came| came[*term].is_none())
-                };
-                nodes.extend(
-                    (0..self.local.len())
-                        .filter(lacks)
-                        .filter_map(|term| self.plan.source(place, term))
-                        .map(|source| source.0),
-                );
-            }
+            let mut open = (owner.start..owner.end).filter(|chunk| self.digests[*chunk].is_none());
+            nodes.extend(open.next().map(|_| owner.node));
         }
-        nodes.extend(self.gathering.iter().flat_map(Gathering::waits_for));
+        nodes.extend(self.gathering.waits_for());
         nodes.sort_unstable();
         nodes.dedup();
         nodes

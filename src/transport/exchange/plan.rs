@@ -1,8 +1,8 @@
 //! Who sums which chunks of which terms, and who gets the sum.
 
 use crate::ids::{Step, Worker};
+use crate::transport::Summand;
 use crate::transport::wire::{Owner, Predecessor, ToWorker, chunks};
-use crate::transport::{Summand, What};
 use std::collections::BTreeSet;
 
 /// Stripes that are joined to one, at most, where the chunks of a lost owner are shared: more share
@@ -30,29 +30,37 @@ impl Plan {
     /// What a message tells of, and the group that makes the sum, if one does; none of a message
     /// that tells of no exchange.
     pub(super) fn of(message: ToWorker) -> Option<(Self, Option<u64>)> {
-        match message {
-            ToWorker::Exchange { step, attempt, places, terms, owners, receivers, group } => {
-                let (stripe, predecessor) = (None, None);
-                let plan =
-                    Self { step, attempt, places, terms, owners, stripe, predecessor, receivers };
-                Some((plan, group))
-            }
-            ToWorker::Expect {
-                step,
-                attempt,
-                places,
-                terms,
-                owners,
-                stripe,
-                predecessor,
-                receivers,
-            } => {
-                let stripe = Some(stripe);
-                let plan =
-                    Self { step, attempt, places, terms, owners, stripe, predecessor, receivers };
-                Some((plan, None))
-            }
-            _ => None,
+        let ToWorker::Exchange {
+            step,
+            attempt,
+            places,
+            terms,
+            owners,
+            stripe,
+            predecessor,
+            receivers,
+            group,
+        } = message
+        else {
+            return None;
+        };
+        let plan = Self { step, attempt, places, terms, owners, stripe, predecessor, receivers };
+        Some((plan, group))
+    }
+
+    /// The message that tells of it, and of the group that makes the sum, if one does.
+    pub(super) fn message(self, group: Option<u64>) -> ToWorker {
+        let Self { step, attempt, places, terms, owners, stripe, predecessor, receivers } = self;
+        ToWorker::Exchange {
+            step,
+            attempt,
+            places,
+            terms,
+            owners,
+            stripe,
+            predecessor,
+            receivers,
+            group,
         }
     }
 
@@ -77,10 +85,15 @@ impl Plan {
         (0..count).filter(|chunk| before[*chunk] != now[*chunk]).collect()
     }
 
-    /// Whose vector is used for a term at the owner of that place.
-    pub(super) fn source(&self, place: usize, term: usize) -> Option<(u32, What)> {
+    /// Whether nothing that is summed is still to be computed.
+    pub(super) fn is_of_results_that_are_there(&self) -> bool {
+        self.stripe.is_none()
+    }
+
+    /// Who sends a term that is there to the owner of that place, or is that owner.
+    pub(super) fn sender(&self, place: usize, term: usize) -> Option<u32> {
         let piece = self.terms[term].source(Worker(self.owners[place].node), place)?;
-        Some((piece.worker.0, piece.what))
+        Some(piece.worker.0)
     }
 }
 

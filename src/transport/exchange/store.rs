@@ -152,11 +152,7 @@ pub(in crate::transport) type SharedSums = Arc<Mutex<SumStore>>;
 impl SumStore {
     /// A store that keeps so many.
     pub(super) fn new(most: usize) -> Self {
-        Self {
-            sums: VecDeque::new(),
-            most,
-            before: BTreeSet::new(),
-        }
+        Self { sums: VecDeque::new(), most, before: BTreeSet::new() }
     }
 
     /// A step is made of this sum, which was expected.

@@ -155,7 +155,7 @@ impl Node {
 
     fn takes(&mut self, now: Instant, from: u32, packet: Packet) -> Sent {
         let mut sent = match packet {
-            Packet::ToWorker(message @ (ToWorker::Exchange { .. } | ToWorker::Expect { .. })) => {
+            Packet::ToWorker(message @ ToWorker::Exchange { .. }) => {
                 self.work_on(now, WorkerEvent::of_plan(message).unwrap())
             }
             Packet::ToWorker(ToWorker::Confirm { step, attempt }) => {
@@ -293,11 +293,7 @@ fn terms(groups: u32, lost: &BTreeSet<u32>) -> Vec<Summand> {
     (0..groups).map(|group| Summand { weight: 1.0, holders: holders(group) }).collect()
 }
 
-fn sum_of(
-    attempt: u32,
-    terms: Vec<Summand>,
-    counted: BTreeSet<u32>,
-) -> CoordinatorEvent<'static> {
+fn sum_of(attempt: u32, terms: Vec<Summand>, counted: BTreeSet<u32>) -> CoordinatorEvent<'static> {
     let step = Step(0);
     CoordinatorEvent::Sum { step, attempt, terms, spares_one: false, counted }
 }
@@ -478,11 +474,10 @@ impl World {
     /// Makes a sum while it is computed, through all faults; gives what became of what was
     /// expected.
     fn run_expected(mut self) -> (u64, Vec<Expectation>) {
-        let held =
-            |world: &Self| {
-                let held = |notice: &Notice| matches!(notice, Notice::Held { .. });
-                world.coordinator.reports.iter().any(|(_, notice)| held(notice))
-            };
+        let held = |world: &Self| {
+            let held = |notice: &Notice| matches!(notice, Notice::Held { .. });
+            world.coordinator.reports.iter().any(|(_, notice)| held(notice))
+        };
         while !self.is_computed() {
             assert!(!held(&self), "nothing is said before the sum is asked for");
             if self.chance(2) && self.has_failed() {
@@ -658,7 +653,7 @@ impl World {
     fn expected_owners(&self) -> Vec<Option<u32>> {
         let count = chunks(self.length());
         let owners = |(_, _, packet): &(u32, u32, Packet)| match packet {
-            Packet::ToWorker(ToWorker::Expect { owners, stripe, .. }) => {
+            Packet::ToWorker(ToWorker::Exchange { owners, stripe: Some(stripe), .. }) => {
                 Some(nodes_of(&of_all_stripes(owners, *stripe, count), count))
             }
             _ => None,
@@ -743,8 +738,7 @@ impl World {
         for _ in 0..20_000 {
             if let Some(digest) = self.agreed() {
                 let there = self.workers.iter().filter(|node| !self.lost.contains(&node.me));
-                let mut sums =
-                    there.map(|node| node.sum((Step(0), self.attempt), digest).unwrap());
+                let mut sums = there.map(|node| node.sum((Step(0), self.attempt), digest).unwrap());
                 let first = match self.differ {
                     true => sums.next().unwrap(),
                     false => whole(self.groups, self.length()),
@@ -1120,7 +1114,9 @@ fn who_is_counted_is_told_of_the_sum() {
         if matches!(node.reports.pop(), Some((_, Notice::SumFailed { .. }))) {
             sent = node.coordinate(now, sum_of(1, made_of(), counted));
         }
-        let plan = |packet: &Packet| matches!(packet, Packet::ToWorker(ToWorker::Exchange { .. }));
+        let plan = |packet: &Packet| {
+            matches!(packet, Packet::ToWorker(ToWorker::Exchange { stripe: None, .. }))
+        };
         let told: Vec<u32> =
             sent.iter().filter(|(_, packet)| plan(packet)).map(|(to, _)| *to).collect();
         let attempt = told.len().min(1) as u32;

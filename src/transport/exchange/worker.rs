@@ -110,7 +110,7 @@ impl WorkerSums {
             WorkerEvent::Discard { task } => self.results.discard(task),
             WorkerEvent::Release { step, end } => {
                 self.results.release(step, end);
-                self.node.release(end);
+                self.node.release(step, end);
             }
             WorkerEvent::Announced { task, chunks, numbers } => {
                 self.sending(out, |node, sent| node.announce(task, chunks, numbers, now, sent));
@@ -159,8 +159,7 @@ impl WorkerSums {
                 self.warn_of(from, taken);
             }
             WorkerEvent::ConnectedAgain { worker } => {
-                let held = |step, what| self.results.read(step, what);
-                let owed = self.node.owed_to(worker, held);
+                let owed = self.node.owed_to(worker);
                 self.sending(out, |node, sent| {
                     node.disconnected(worker, now, sent);
                     sent.extend(owed);

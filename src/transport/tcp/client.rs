@@ -432,7 +432,7 @@ impl WorkerNode {
             }
             ToWorker::Discard { task } => self.sums(WorkerEvent::Discard { task }),
             ToWorker::Release { step, end } => self.sums(WorkerEvent::Release { step, end }),
-            message @ (ToWorker::Exchange { .. } | ToWorker::Expect { .. }) => {
+            message @ ToWorker::Exchange { .. } => {
                 WorkerEvent::of_plan(message).into_iter().for_each(|event| self.sums(event));
             }
             ToWorker::Confirm { step, attempt } => {

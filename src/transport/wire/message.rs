@@ -228,7 +228,8 @@ pub enum ToWorker {
         /// Which jobs.
         end: Job,
     },
-    /// Sum a step together with others, and hold the sum.
+    /// Sum a step together with others, and hold the sum: of results that are there, or of those
+    /// that are to be computed, as they come.
     Exchange {
         /// Which step.
         step: Step,
@@ -238,39 +239,24 @@ pub enum ToWorker {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         places: Vec<u32>,
         /// What is summed, in this order, by the tree of [`crate::gpu::Combine`]; to a worker that
-        /// sums nothing, what it holds of that.
+        /// sums nothing, what it has, or will have, of that.
         terms: Vec<Summand>,
-        /// Who sums which chunks.
+        /// Who sums which chunks, of every stripe if there are some.
         owners: Vec<Owner>,
+        /// Chunks of a stripe, of a step that is computed from now on: the vector is cut into
+        /// stripes, the last of which may be shorter. Every term may come of any of its holders.
+        /// Absent: all terms are there, and whose turn it is sends them unasked.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stripe: Option<usize>,
+        /// The exchange that this one carries on; absent: it begins afresh.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        predecessor: Option<Predecessor>,
         /// Who gets the sum, for those who sum.
         receivers: Vec<u32>,
         /// The group in which the sum is made, all owners by what connects them there; absent: by
         /// connections.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<u64>,
-    },
-    /// What a step will be made of, told before it is computed: begin to sum it as it comes. Every
-    /// term may come of any of its holders.
-    Expect {
-        /// Which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
-        /// Which terms of the sum are told of, to a worker that sums nothing; absent: all.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        places: Vec<u32>,
-        /// What is summed, in this order, by the tree of [`crate::gpu::Combine`], each with weight
-        /// 1; to a worker that sums nothing, what it will hold of that.
-        terms: Vec<Summand>,
-        /// Who sums which chunks of every stripe.
-        owners: Vec<Owner>,
-        /// Chunks of a stripe: the vector is cut into stripes, the last of which may be shorter.
-        stripe: usize,
-        /// The exchange that this one carries on; absent: it begins afresh.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        predecessor: Option<Predecessor>,
-        /// Who gets the sum, for those who sum.
-        receivers: Vec<u32>,
     },
     /// A step is made of what was expected: what its sum lacks is waited for from now on.
     Confirm {

@@ -20,7 +20,7 @@ use thiserror::Error;
 /// Bytes of a frame before its body.
 pub const HEADER_BYTES: usize = 72;
 /// Version of everything described here; peers of another version are refused.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 /// Elements of every chunk of a vector but its last; the unit in which vectors are cut, digested
 /// and owned.
 pub const CHUNK: usize = 1 << 16;

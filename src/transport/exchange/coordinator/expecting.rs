@@ -126,8 +126,7 @@ impl CoordinatorSums {
         monitor.begun = now;
         monitor.sources.extend(&holders);
         monitor.parts.term_holders.extend(&holders);
-        let askable = |term: &Summand| term.holders.iter().map(|piece| piece.worker.0).collect();
-        monitor.parts.askable = terms.iter().map(askable).collect();
+        monitor.parts.can_ask(terms);
         self.node.confirm(key, now);
         let told = ToWorker::Confirm { step, attempt: key.1 };
         tell(self.present.iter().copied().collect(), told, out);
