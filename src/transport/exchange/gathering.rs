@@ -102,7 +102,8 @@ pub(super) struct Gathering {
     refused: BTreeSet<(usize, u32)>,
     /// Chunks that were refused by time-out, and of whom.
     avoided: BTreeMap<(usize, usize), u32>,
-    /// The term that is asked for first next time.
+    /// The terms that are asked for, and which of them comes first next time.
+    asking: Vec<usize>,
     turn: usize,
     /// Chunks of which some term was asked for, or has come, and that are not summed.
     begun: BTreeSet<usize>,
@@ -130,6 +131,7 @@ impl Gathering {
     ) -> Self {
         let chunks: BTreeMap<usize, Vec<Node>> = own.map(|chunk| (chunk, Vec::new())).collect();
         let wanted = vec![chunks.keys().copied().collect(); terms.len()];
+        let asking = (0..terms.len()).collect();
         let complete =
             if terms.is_empty() { chunks.keys().copied().collect() } else { VecDeque::new() };
         Self {
@@ -142,6 +144,7 @@ impl Gathering {
             outstanding: BTreeMap::new(),
             refused: BTreeSet::new(),
             avoided: BTreeMap::new(),
+            asking,
             turn: 0,
             begun: BTreeSet::new(),
             waiting: 0,
@@ -156,18 +159,30 @@ impl Gathering {
         self.terms.iter().map(|term| term.mine).collect()
     }
 
-    /// All `count` chunks of a term are final at its holders, one of whom sends those that are
-    /// summed here, unasked.
-    pub(super) fn is_sent(&mut self, term: usize, sender: Option<u32>, count: usize) {
-        for holder in &self.terms[term].holders {
-            self.announced.insert((term, *holder), 0..count);
-        }
+    /// A term is final at all its holders, one of whom sends the chunks that are summed here,
+    /// unasked; none if this node has it.
+    pub(super) fn is_sent(&mut self, term: usize, sender: Option<u32>) {
         self.terms[term].sender = sender.filter(|sender| *sender != self.me);
+        if self.terms[term].sender.is_some() {
+            self.asking.retain(|other| *other != term);
+        }
+    }
+
+    /// What a holder sends of a term unasked does not come, or does not count: any of its holders
+    /// can be asked.
+    fn is_sent_no_more(&mut self, term: usize, sender: u32) {
+        let TermAt { holders, sender: by, .. } = &mut self.terms[term];
+        if by.take_if(|by| *by == sender).is_some() {
+            let all = |holder: &u32| ((term, *holder), 0..usize::MAX);
+            self.announced.extend(holders.iter().map(all));
+            self.asking.push(term);
+        }
     }
 
     /// Goes on with fewer holders of the same terms, and with more chunks.
     pub(super) fn carry_on(&mut self, terms: Vec<TermAt>, more: &[usize]) {
         self.terms = terms;
+        self.asking = (0..self.terms.len()).collect();
         let holds = |term: usize, holder: u32| self.terms[term].holders.contains(&holder);
         self.announced.retain(|(term, holder), _| holds(*term, *holder));
         let of_lost = |(what, asked): (&(usize, usize), &Asked)| {
@@ -212,7 +227,7 @@ impl Gathering {
             return Ok(());
         }
         // Who says what it has, though it was to send it unasked, may have sent it in vain.
-        self.terms[term].sender.take_if(|sender| *sender == holder);
+        self.is_sent_no_more(term, holder);
         let known = self.announced.entry((term, holder)).or_default();
         // Parts grow from either end, so two of them make one; messages that are late do no harm.
         *known = if known.start == known.end {
@@ -285,12 +300,12 @@ impl Gathering {
     /// What is asked for now: chunk and term, and of whom.
     pub(super) fn asks(&mut self, now: Instant) -> Vec<(u32, usize, usize)> {
         let mut asks = Vec::new();
-        let count = self.terms.len();
+        let count = self.asking.len();
         let mut idle = 0;
         // Term by term, as long as any of them has something to ask for: no term gets all the
         // turns.
         while idle < count {
-            let term = self.turn;
+            let term = self.asking[self.turn % count];
             self.turn = (self.turn + 1) % count;
             match self.ask(term, now) {
                 Some(ask) => {
@@ -319,9 +334,6 @@ impl Gathering {
     /// Where as many chunks are begun as may wait, only what helps one of those on, or what a chunk
     /// lacks last: it frees memory in the end.
     fn choice(&self, term: usize) -> Option<(usize, u32)> {
-        if self.terms[term].sender.is_some() {
-            return None;
-        }
         let able = |chunk: usize| Some((chunk, self.holder((chunk, term))?));
         let wanted = &self.wanted[term];
         // Parts of a result grow from either end.
@@ -385,7 +397,7 @@ impl Gathering {
     /// A connection to a node is over: what was asked of it does not come, and what it announced it
     /// announces again.
     pub(super) fn disconnected(&mut self, node: u32) {
-        self.terms.iter_mut().for_each(|term| _ = term.sender.take_if(|sender| *sender == node));
+        (0..self.terms.len()).for_each(|term| self.is_sent_no_more(term, node));
         self.announced.retain(|(_, holder), _| *holder != node);
         let lost: Vec<(usize, usize)> = self
             .asked
@@ -425,7 +437,7 @@ impl Gathering {
         self.begun.insert(chunk);
         for &(term, holder) in refused {
             self.refused.insert((term, holder));
-            self.terms[term].sender.take_if(|sender| *sender == holder);
+            self.is_sent_no_more(term, holder);
             self.announced.remove(&(term, holder));
             let of_holder = |(what, asked): (&(usize, usize), &Asked)| {
                 (what.1 == term && asked.holder == holder).then_some(*what)
@@ -440,7 +452,7 @@ impl Gathering {
     /// term has come, and one that came before it got tight.
     pub(super) fn to_condense(&self, came: usize) -> Vec<usize> {
         // What is sent unasked comes in the same order from all: little of it waits for long.
-        let is_sent = self.terms.iter().any(|term| term.sender.is_some());
+        let is_sent = self.asking.len() < self.terms.len();
         if is_sent || self.waiting <= self.budget {
             return Vec::new();
         }
@@ -686,8 +698,8 @@ mod tests {
         let now = Instant::now();
         let sent_by_1 = || {
             let mut gathering = gathering(&[&[1, 2], &[3]], 3, 4);
-            gathering.is_sent(0, Some(1), 3);
-            gathering.is_sent(1, Some(3), 3);
+            gathering.is_sent(0, Some(1));
+            gathering.is_sent(1, Some(3));
             assert_eq!(gathering.asks(now), []);
             assert_eq!(gathering.waits_for(), [1, 3]);
             let came = block(&blocks, 1.0);

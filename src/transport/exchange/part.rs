@@ -154,7 +154,7 @@ impl ExchangePart {
         if let Some((place, _)) = self.own.first() {
             for term in terms.clone() {
                 let sender = self.plan.sender(*place, term);
-                self.gathering.is_sent(term, sender, self.digests.len());
+                self.gathering.is_sent(term, sender);
             }
         }
         let own = self.own_terms();
