@@ -11,9 +11,8 @@ use super::disputes::Disputes;
 use super::doubts::Doubts;
 use super::eager::EagerReceiver;
 use super::events::{CoordinatorEffect, CoordinatorEvent, Expectation, SumSettings};
-use super::expected::Heard;
 use super::groups::{GroupStep, Groups};
-use super::monitor::ExchangeMonitor;
+use super::monitor::{ExchangeMonitor, Void};
 use super::monitors::Monitors;
 use super::node::{NodeContext, NodeExchanges};
 use super::owners::OwnerShares;
@@ -21,9 +20,10 @@ use super::part::Outgoing;
 use super::plan::{Plan, share_out};
 use super::store::{SharedSums, Sum};
 use super::suspects::Suspects;
+use super::told::{Heard, Told};
 use super::{Block, DATA_WAITING_MAX, Key, QUIET};
 use crate::ids::{Step, Worker};
-use crate::transport::wire::{COORDINATOR, Header, Kind, Owner, ToWorker, chunks};
+use crate::transport::wire::{COORDINATOR, Header, Kind, Owner, Predecessor, ToWorker, chunks};
 use crate::transport::{Decoded, Notice, Summand};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,8 +31,8 @@ use std::time::Instant;
 
 type Effects = Vec<CoordinatorEffect>;
 
-/// The terms that a worker is told of, and which those are of all.
-type Told = (Vec<u32>, Vec<Summand>);
+/// Which of all terms a worker is told of, and these.
+type SomeTerms = (Vec<u32>, Vec<Summand>);
 
 /// The coordinator's end of the sums of a run. How to drive it is told in [`super`].
 #[derive(Debug)]
@@ -273,7 +273,7 @@ impl CoordinatorSums {
         let monitor = self.monitors.get_mut(key);
         let reports = monitor.map(|monitor| {
             // Those that it waited for are not needed any more.
-            monitor.void = false;
+            monitor.void = None;
             std::mem::take(&mut monitor.unreported)
         });
         let mut differ = false;
@@ -354,12 +354,9 @@ impl CoordinatorSums {
         let receivers: Vec<u32> = self.present.iter().copied().chain(coordinator).collect();
         // Workers lost meanwhile cannot be sources; the engine hears of it and folds again.
         let is_here = |worker: Worker| self.present.contains(&worker.0);
-        let reachable = |term: Summand| {
-            let here: Vec<_> =
-                term.holders.iter().copied().filter(|piece| is_here(piece.worker)).collect();
-            Summand { holders: if here.is_empty() { term.holders } else { here }, ..term }
-        };
-        let terms: Vec<Summand> = terms.into_iter().map(reachable).collect();
+        let is_able = |worker: Worker| self.able().contains(&worker.0);
+        let terms: Vec<Summand> =
+            terms.into_iter().map(|term| held_by(held_by(term, is_here), is_able)).collect();
         // In a group everybody waits for everybody: it must not begin without one of its vectors.
         let all_here =
             terms.iter().flat_map(|term| term.holders.first()).all(|piece| is_here(piece.worker));
@@ -367,13 +364,15 @@ impl CoordinatorSums {
         self.look_at_hosts(step, &holders);
         let length = self.context.length;
         let by_group = self.groups.for_holders(&holders, length).filter(|_| all_here && !doubted);
-        let (group, owners) = match by_group {
-            Some((group, owners)) => (Some(group), owners),
-            None if alone => (None, share_out(&[COORDINATOR], length)),
-            None => (None, self.shares.owners(&self.present, &terms, length)),
+        let group = by_group.as_ref().map(|(group, _)| *group);
+        let carried = self.go_on(step, &terms).filter(|_| group.is_none() && !alone);
+        let (owners, stripe, predecessor) = match (by_group, carried) {
+            (Some((_, owners)), _) => (owners, None, None),
+            (None, Some(((stripe, owners), before))) => (owners, Some(stripe), Some(before)),
+            (None, None) if alone => (share_out(&[COORDINATOR], length), None, None),
+            (None, None) => (self.shares.owners(&self.present, &terms, length), None, None),
         };
         let places = Vec::new();
-        let (stripe, predecessor) = (None, None);
         let plan = Plan { step, attempt, places, terms, owners, stripe, predecessor, receivers };
         match group {
             Some(group) => {
@@ -392,7 +391,11 @@ impl CoordinatorSums {
         monitor.group = group;
         monitor.own = group.is_none() && alone;
         if group.is_none() {
-            monitor.parts.owners.clone_from(&plan.owners);
+            let count = chunks(length);
+            monitor.parts.owners = plan.all_owners(count);
+            let (owners, stripe) = (plan.owners.clone(), plan.stripe.unwrap_or(count));
+            let as_told = Predecessor { attempt, owners, stripe };
+            monitor.parts.told = Some(Told::new(plan.terms.clone(), as_told));
         }
         monitor.parts.term_holders.extend(&holders);
         if group.is_none() && !alone {
@@ -400,13 +403,28 @@ impl CoordinatorSums {
         }
         monitor.given.extend(&plan.receivers);
         self.monitors.begin(key, monitor);
-        self.node.supersede(step, attempt);
+        // What carries on a sum that was expected is not: it is waited for.
+        if plan.stripe.is_some() {
+            self.tell_all(ToWorker::Confirm { step, attempt }, out);
+        }
         if takes_part && group.is_none() {
             let mut none = Vec::new();
             for reason in self.node.begin(plan, |_| None, now, &mut none) {
                 tracing::warn!("{step}, attempt {attempt}: {reason}");
             }
+            self.node.confirm(key, now);
+        } else {
+            self.node.supersede(step, attempt);
         }
+    }
+
+    /// Those who are there and answer, as far as is known.
+    fn able(&self) -> BTreeSet<u32> {
+        self.present.iter().copied().filter(|worker| self.shares.answers(*worker)).collect()
+    }
+
+    fn tell_all(&self, message: ToWorker, out: &mut Effects) {
+        tell(self.present.iter().copied().collect(), message, out);
     }
 
     /// Notes who is late in a step that begins to be summed, and who lacks the last one's sum
@@ -432,7 +450,7 @@ impl CoordinatorSums {
         let owners: BTreeSet<u32> = plan.owners.iter().map(|owner| owner.node).collect();
         // With many workers most hold few of the terms: the whole plan would be the larger part of
         // what they are sent.
-        let mut parts: BTreeMap<u32, Told> = BTreeMap::new();
+        let mut parts: BTreeMap<u32, SomeTerms> = BTreeMap::new();
         for (place, term) in (0..).zip(&plan.terms) {
             for piece in term.holders.iter().filter(|piece| !owners.contains(&piece.worker.0)) {
                 let part = parts.entry(piece.worker.0).or_default();
@@ -503,7 +521,7 @@ impl CoordinatorSums {
     fn heard(&mut self, now: Instant, worker: u32, key: Key, what: Heard, out: &mut Effects) {
         let expected = self.monitors.get_mut(key).and_then(|monitor| monitor.expected.as_mut());
         if let Some(expected) = expected {
-            return expected.heard.push((worker, what));
+            return expected.push((worker, what));
         }
         match what {
             Heard::Held(digest) => self.held(now, worker, key, digest, out),
@@ -690,7 +708,7 @@ impl CoordinatorSums {
         let Some(monitor) = self.monitors.get_mut(key) else { return };
         // The engine hears of it as of any failure, which has to be of somebody.
         let first = monitor.receivers.first().copied().unwrap_or_default();
-        if !std::mem::replace(&mut monitor.void, true) {
+        if monitor.end(Void::Refused) {
             report(first, Some(failed(key)), out);
         }
     }
@@ -705,7 +723,7 @@ impl CoordinatorSums {
         let bytes = self.context.length * self.context.format.bytes();
         let deadlines = self.monitors.deadlines(self.settings.stall, self.settings.spare, bytes);
         self.look_after_sums_of_groups(now, deadlines, out);
-        self.do_without_idle_owners(now, deadlines, out);
+        self.do_without_idle(now, out);
         let given_up = self.give_up_who_holds_up(now, deadlines, out);
         // A group is made of those who stay.
         if self.settings.collective && self.begun && !given_up {
@@ -729,6 +747,12 @@ fn tell(to: Vec<u32>, message: ToWorker, out: &mut Effects) {
 fn report(worker: u32, notice: Option<Notice>, out: &mut Effects) {
     let report = |notice| CoordinatorEffect::Report { worker: Worker(worker), notice };
     out.extend(notice.map(report));
+}
+
+/// A term, of those of its holders who are of a kind, if there are some.
+fn held_by(term: Summand, kind: impl Fn(Worker) -> bool) -> Summand {
+    let of_kind: Vec<_> = term.holders.iter().copied().filter(|piece| kind(piece.worker)).collect();
+    Summand { holders: if of_kind.is_empty() { term.holders } else { of_kind }, ..term }
 }
 
 /// A sum is to be begun again.

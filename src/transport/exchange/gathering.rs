@@ -35,7 +35,7 @@ const WINDOW: usize = 1;
 /// A chunk that was asked for is asked of somebody else after so many times as chunks take, and no
 /// sooner than this.
 const PATIENCE_FACTOR: u32 = 8;
-const PATIENCE: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_millis(75);
 
 /// How much of a vector may wait at an owner for other terms, as a fraction; and chunks that always
 /// may.
@@ -102,9 +102,8 @@ pub(super) struct Gathering {
     refused: BTreeSet<(usize, u32)>,
     /// Chunks that were refused by time-out, and of whom.
     avoided: BTreeMap<(usize, usize), u32>,
-    /// The terms that are asked for, and which of them comes first next time.
-    asking: Vec<usize>,
-    turn: usize,
+    /// The terms that are asked for, the one first that is asked for first next time.
+    asking: VecDeque<usize>,
     /// Chunks of which some term was asked for, or has come, and that are not summed.
     begun: BTreeSet<usize>,
     /// Chunks that came and wait for others.
@@ -145,7 +144,6 @@ impl Gathering {
             refused: BTreeSet::new(),
             avoided: BTreeMap::new(),
             asking,
-            turn: 0,
             begun: BTreeSet::new(),
             waiting: 0,
             budget,
@@ -175,7 +173,7 @@ impl Gathering {
         if by.take_if(|by| *by == sender).is_some() {
             let all = |holder: &u32| ((term, *holder), 0..usize::MAX);
             self.announced.extend(holders.iter().map(all));
-            self.asking.push(term);
+            self.asking.push_back(term);
         }
     }
 
@@ -305,8 +303,8 @@ impl Gathering {
         // Term by term, as long as any of them has something to ask for: no term gets all the
         // turns.
         while idle < count {
-            let term = self.asking[self.turn % count];
-            self.turn = (self.turn + 1) % count;
+            let term = self.asking[0];
+            self.asking.rotate_left(1);
             match self.ask(term, now) {
                 Some(ask) => {
                     asks.push(ask);

@@ -19,14 +19,14 @@
 //!
 //! Inside, `events` has what the machines are told and want done; every other file owns its state:
 //! `plan` who sums which chunks, `owners` how much each, `part` one node's part in one exchange,
-//! `senders` of whom the chunks of its sum come, `expected` what a step that is still computed will
-//! be made of, `announced` what of it is final, `gathering` how an owner comes by it, `adder` how
-//! it adds that up, `early` what comes before its plan, `node` all exchanges of a node, `store`
-//! results and the sums that are made, `reassembly` vectors that connections read into, `eager`
-//! results that are sent before their weights are known, `monitor` what the coordinator knows of
-//! one exchange and `monitors` of all, `blame` who holds one up, `doubts` who says that a sum is
-//! not finite, `disputes` sums of which nodes hold different bytes, `suspects` who must have lied
-//! then, `warnings` what is told of wrong words, `groups` workers that sum by a collective,
+//! `senders` of whom the chunks of its sum come, `told` what workers were told of one and how
+//! others go on with it, `announced` what of it is final, `gathering` how an owner comes by it,
+//! `adder` how it adds that up, `early` what comes before its plan, `node` all exchanges of a node,
+//! `store` results and the sums that are made, `reassembly` vectors that connections read into,
+//! `eager` results that are sent before their weights are known, `monitor` what the coordinator
+//! knows of one exchange and `monitors` of all, `blame` who holds one up, `doubts` who says that a
+//! sum is not finite, `disputes` sums of which nodes hold different bytes, `suspects` who must have
+//! lied then, `warnings` what is told of wrong words, `groups` workers that sum by a collective,
 //! `states` replicas' states on their way.
 
 mod adder;
@@ -40,7 +40,6 @@ mod doubts;
 mod eager;
 mod early;
 mod events;
-mod expected;
 mod frame;
 mod gathering;
 mod groups;
@@ -55,6 +54,7 @@ mod senders;
 mod states;
 mod store;
 mod suspects;
+mod told;
 mod warnings;
 mod worker;
 
@@ -93,10 +93,12 @@ pub(super) fn is_finite(place: &[u8]) -> bool {
 }
 
 /// How often it is looked whether something does not go on.
-pub(super) const TICK: Duration = Duration::from_millis(100);
+pub(super) const TICK: Duration = Duration::from_millis(25);
 /// How long nothing may come of a sum before the coordinator is told who is waited for, tick by
 /// tick.
-pub(super) const QUIET: Duration = Duration::from_millis(200);
+pub(super) const QUIET: Duration = Duration::from_millis(125);
+/// Within what time it is said again.
+const AGAIN: Duration = Duration::from_millis(100);
 /// How long that word holds.
 const WORD: Duration = Duration::from_millis(300);
 /// Bytes of sums that may wait for a node that does not read; what is beyond is fetched later.

@@ -4,8 +4,8 @@
 //! for nobody: its connection is ended.
 
 use super::blame::blame;
-use super::expected::Expected;
-use super::{QUIET, WORD};
+use super::told::{Heard, Told};
+use super::{AGAIN, QUIET, WORD};
 use crate::ids::{Step, Task, Worker, named};
 use crate::transport::wire::{COORDINATOR, Owner};
 use crate::transport::{Notice, Summand};
@@ -25,6 +25,15 @@ struct Waiting {
     on: Vec<u32>,
 }
 
+/// Why a sum comes to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Void {
+    /// Somebody who sums is lost, or does not answer: others can go on with what they have.
+    Interrupted,
+    /// Something in it may be wrong, or not everybody gets it: it is made from its beginning.
+    Refused,
+}
+
 /// Who has which part in an exchange.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
@@ -32,6 +41,8 @@ pub(super) struct Parts {
     pub(super) term_holders: BTreeSet<u32>,
     /// Who sums which chunks, over connections.
     pub(super) owners: Vec<Owner>,
+    /// What workers were told of that.
+    pub(super) told: Option<Told>,
     /// Who can be asked for each term, where workers sum over connections.
     pub(super) askable: Vec<Vec<u32>>,
     /// Whose result of which task may be summed while it is computed, as long as none is changed.
@@ -58,17 +69,16 @@ pub(super) struct Decision {
 /// An exchange.
 #[derive(Debug)]
 pub(super) struct ExchangeMonitor {
-    /// What the step is expected to be made of, until it is known to be made of it.
-    pub(super) expected: Option<Expected>,
+    /// What was heard of it while it is only expected that the step will be made of it.
+    pub(super) expected: Option<Vec<(u32, Heard)>>,
     /// When it was begun, or when the last of what it is made of was there.
     pub(super) begun: Instant,
     pub(super) receivers: Vec<u32>,
     /// Who has something that is summed, or sums.
     pub(super) sources: BTreeSet<u32>,
     pub(super) parts: Parts,
-    /// One of them went before anybody had the sum: it is made again, once what was lost is there
-    /// again.
-    pub(super) void: bool,
+    /// It comes to nothing, and is made again by another attempt.
+    pub(super) void: Option<Void>,
     /// Who gets the sum without asking for it.
     pub(super) given: BTreeSet<u32>,
     /// Who has the whole sum, with which digest, if it takes one.
@@ -89,7 +99,7 @@ pub(super) struct ExchangeMonitor {
 
 impl ExchangeMonitor {
     pub(super) fn new(
-        expected: Option<Expected>,
+        expected: Option<Vec<(u32, Heard)>>,
         receivers: Vec<u32>,
         sources: BTreeSet<u32>,
         begun: Instant,
@@ -100,7 +110,7 @@ impl ExchangeMonitor {
             receivers,
             sources,
             parts: Parts::default(),
-            void: false,
+            void: None,
             given: BTreeSet::new(),
             holders: BTreeMap::new(),
             decision: Decision::default(),
@@ -119,9 +129,28 @@ impl ExchangeMonitor {
         self.decision.counted.len().clamp(1, 2)
     }
 
+    /// It comes to nothing; whether that is news.
+    pub(super) fn end(&mut self, why: Void) -> bool {
+        let is_news = self.void.is_none();
+        // Nobody goes on with what may be wrong.
+        if is_news || why == Void::Refused {
+            self.void = Some(why);
+        }
+        is_news
+    }
+
     /// Whether its step may yet turn out to be made of it.
     pub(super) fn is_expected(&self) -> bool {
-        self.expected.is_some() && !self.void
+        self.expected.is_some() && self.void.is_none()
+    }
+
+    /// Whether the sum can be made and decided without a worker: others have each of its terms, and
+    /// enough of those that are counted are left to hold it.
+    pub(super) fn can_do_without(&self, worker: u32) -> bool {
+        let others = |holders: &Vec<u32>| holders.iter().any(|holder| *holder != worker);
+        let asked = !self.parts.askable.is_empty() && self.parts.askable.iter().all(others);
+        let counted = self.decision.counted.iter().filter(|counted| **counted != worker);
+        (asked || !self.parts.term_holders.contains(&worker)) && counted.count() >= self.needed()
     }
 
     /// Whether enough of those that are to be counted get the sum: one that came after the others
@@ -209,7 +238,7 @@ impl ExchangeMonitor {
             |(_, waiting): (u32, &Waiting)| now.duration_since(waiting.since) + QUIET > patience;
         self.expected.is_none()
             && !self.done
-            && !self.void
+            && self.void.is_none()
             && (now.duration_since(self.begun) > longest || self.still_waiting(now).any(in_vain))
     }
 
@@ -228,18 +257,25 @@ impl ExchangeMonitor {
         })
     }
 
+    /// A worker for which others wait, who have said so more than once and lately, and that waits
+    /// for nobody itself: rather one that does not hold the sum.
+    pub(super) fn idle(&self, now: Instant) -> Option<u32> {
+        if self.expected.is_some() || self.done || self.void.is_some() {
+            return None;
+        }
+        let insists = |(node, waiting): (&u32, &Waiting)| {
+            let is_recent = now.duration_since(waiting.said) < AGAIN;
+            (is_recent && waiting.said > waiting.since).then(|| (*node, waiting.on.clone()))
+        };
+        let blamed = blamed(&self.waiting.iter().filter_map(insists).collect());
+        let owes = |node: &u32| *node != COORDINATOR && self.receivers.contains(node);
+        blamed.into_iter().filter(owes).min_by_key(|node| self.holders.contains_key(node))
+    }
+
     /// The nodes that others wait for and that wait for nobody, those for which most wait first.
     fn blamed(&self, now: Instant) -> Vec<u32> {
         let waits = |(node, waiting): (u32, &Waiting)| (node, waiting.on.clone());
-        let waiting: BTreeMap<u32, Vec<u32>> = self.still_waiting(now).map(waits).collect();
-        let nodes: BTreeSet<u32> =
-            waiting.iter().flat_map(|(node, on)| on.iter().chain([node])).copied().collect();
-        let nodes: Vec<u32> = nodes.into_iter().collect();
-        let index = |node: &u32| nodes.binary_search(node).ok();
-        // Who says nothing has no connection any more: that is noticed elsewhere.
-        let on = |node| waiting.get(node).into_iter().flatten().filter_map(index).collect();
-        let waits_for: Vec<Option<Vec<usize>>> = nodes.iter().map(|node| Some(on(node))).collect();
-        blame(&waits_for).nodes.into_iter().map(|index| nodes[index]).collect()
+        blamed(&self.still_waiting(now).map(waits).collect())
     }
 
     /// What is known of it while nodes wait in vain for `patience`.
@@ -262,6 +298,19 @@ impl ExchangeMonitor {
             waited_for: workers(self.blamed(now)),
         })
     }
+}
+
+/// Those of whom others lack something and who lack nothing themselves, by what everybody lacks of
+/// whom; those of whom most do first.
+fn blamed(waiting: &BTreeMap<u32, Vec<u32>>) -> Vec<u32> {
+    let nodes: BTreeSet<u32> =
+        waiting.iter().flat_map(|(node, on)| on.iter().chain([node])).copied().collect();
+    let nodes: Vec<u32> = nodes.into_iter().collect();
+    let index = |node: &u32| nodes.binary_search(node).ok();
+    // Who says nothing has no connection any more: that is noticed elsewhere.
+    let on = |node| waiting.get(node).into_iter().flatten().filter_map(index).collect();
+    let waits_for: Vec<Option<Vec<usize>>> = nodes.iter().map(|node| Some(on(node))).collect();
+    blame(&waits_for).nodes.into_iter().map(|index| nodes[index]).collect()
 }
 
 /// A sum that stands still.
@@ -331,7 +380,7 @@ mod tests {
             (0..=20).for_each(|tenths| {
                 monitor.waits(1, vec![0, 2], begun + SECOND * tenths / 10);
             });
-            monitor.void = monitor.forget(lost);
+            monitor.void = monitor.forget(lost).then_some(Void::Interrupted);
             monitor.is_stuck(begun + 2 * SECOND, SECOND, 60 * SECOND)
         };
         assert!(!stuck(None, 0) && !stuck(Some(0), 0), "its result, or the only sum, went with it");

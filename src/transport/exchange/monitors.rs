@@ -1,7 +1,7 @@
 //! The exchanges that nodes were told to make, and the attempts that were decided.
 
 use super::Key;
-use super::monitor::ExchangeMonitor;
+use super::monitor::{ExchangeMonitor, Void};
 use crate::ids::{Step, Task, Worker};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -138,7 +138,7 @@ impl Monitors {
         let mut failed = Vec::new();
         for (&key, monitor) in &mut self.monitors {
             let lost = monitor.forget(worker) && !is_whole(key);
-            if lost && !monitor.done && !std::mem::replace(&mut monitor.void, true) {
+            if lost && !monitor.done && monitor.end(Void::Interrupted) {
                 failed.push(key);
             }
         }

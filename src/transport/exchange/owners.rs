@@ -62,6 +62,11 @@ impl OwnerShares {
         self.unresponsive.remove(&worker);
     }
 
+    /// Whether nothing speaks against it that a worker answers.
+    pub(super) fn answers(&self, worker: u32) -> bool {
+        !self.unresponsive.contains(&worker) && !self.unreachable.contains(&worker)
+    }
+
     /// One of these has lied about a sum, or this one: they own nothing, not after they have come
     /// again either.
     pub(super) fn distrust(&mut self, suspected: &BTreeSet<u32>, liar: Option<u32>) {
@@ -160,8 +165,7 @@ impl OwnerShares {
         let load_of = |worker: &u32| loads.get(worker).copied().unwrap_or_default();
         let holds_none = |worker: &u32| !loads.contains_key(worker);
         let owns = |worker: &&u32| {
-            let answers = !self.unresponsive.contains(worker) && !self.unreachable.contains(worker);
-            self.is_trusted(**worker) && (answers || !holds_none(worker))
+            self.is_trusted(**worker) && (self.answers(**worker) || !holds_none(worker))
         };
         let mut workers: Vec<u32> = present.iter().filter(owns).copied().collect();
         // Of a short vector only the first few get a chunk.

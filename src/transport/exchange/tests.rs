@@ -1075,10 +1075,12 @@ fn whose_vector_is_not_finite_is_found_out() {
     assert!(world.coordinator.given_up.is_empty());
 }
 
-/// A worker that stops holds everybody up until it is given up, and nobody else is.
+/// A worker that stops and has what nobody else has holds everybody up until it is given up, and
+/// nobody else is.
 #[test]
 fn who_stops_is_given_up() {
     let mut world = World::new(3, SETTINGS);
+    world.lose_worker(3);
     world.begin();
     let begun = world.now;
     while world.coordinator.given_up.is_empty() {
@@ -1092,6 +1094,59 @@ fn who_stops_is_given_up() {
     assert!(world.now >= begun + SETTINGS.stall - QUIET);
     assert_eq!(world.coordinator.given_up.len(), 1);
     assert_eq!(world.coordinator.given_up[0].0, 2);
+}
+
+/// With a worker that stops the others are done soon, if they have what it has: it is not given up,
+/// and sums nothing until it holds a sum.
+#[test]
+fn others_go_on_without_who_stops() {
+    for (seed, stops) in (0..12).flat_map(|seed| [0, 1, 2].map(|stops| (seed, stops))) {
+        for is_expected in [false, true] {
+            let draw = ChaCha8Rng::seed_from_u64(seed);
+            let mut world = World::of(draw, 2, 16 * CHUNK + 7, SETTINGS);
+            if is_expected {
+                world = world.at_work();
+                (0..4).for_each(|at| world.compute_in_parts(at, 2, false));
+            }
+            let begun = world.now;
+            world.begin();
+            // Something of it may have come before.
+            for _ in 0..seed * 8 {
+                if !world.under_way.is_empty() {
+                    world.deliver();
+                }
+            }
+            let others_hold = |world: &World| {
+                let held = |(worker, notice): &(Worker, Notice)| match notice {
+                    Notice::Held { attempt, .. } if *attempt == world.attempt => Some(worker.0),
+                    _ => None,
+                };
+                let held: BTreeSet<u32> =
+                    world.coordinator.reports.iter().filter_map(held).collect();
+                (0..4).all(|at| at == stops || held.contains(&at))
+            };
+            while !others_hold(&world) {
+                assert!(world.now < begun + Duration::from_millis(350), "seed {seed}");
+                world.under_way.retain(|(from, to, _)| *from != stops && *to != stops);
+                if world.has_failed() {
+                    world.begin();
+                }
+                match world.under_way.is_empty() {
+                    true => world.tick(),
+                    false => world.deliver(),
+                }
+            }
+            let sums = (0..4).filter(|at| *at != stops).map(|at| {
+                let Machine::Worker(sums) = &world.workers[at as usize].machine else {
+                    unreachable!()
+                };
+                sums.vector(Step(0), world.attempt).unwrap()
+            });
+            let right = whole(2, world.length());
+            assert!(sums.into_iter().all(|sum| *sum == right), "seed {seed}");
+            assert!(world.coordinator.given_up.is_empty());
+        }
+    }
 }
 
 /// Of two workers one comes back after the other was told what the step will be made of. If it
@@ -1123,7 +1178,7 @@ fn who_is_counted_is_told_of_the_sum() {
         let (step, digest) = (Step(0), Some(7));
         node.coordinate(now, CoordinatorEvent::Held { worker: 0, step, attempt, digest });
         assert_eq!(node.reports.len(), 1, "worker 0 holds it");
-        for _ in 0..100 {
+        for _ in 0..400 {
             now += TICK;
             let on = vec![0];
             node.coordinate(now, CoordinatorEvent::Waiting { worker: 1, step, attempt, on });

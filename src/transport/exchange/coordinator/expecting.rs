@@ -1,13 +1,13 @@
 //! Steps that are summed while they are computed: what workers are told of them, and when it is
 //! known what they are made of.
 
-use super::{CoordinatorSums, Effects, report, tell};
+use super::{CoordinatorSums, Effects, held_by, report};
 use crate::ids::{Step, Task, Worker};
 use crate::transport::exchange::Key;
 use crate::transport::exchange::events::{CoordinatorEffect, Expectation, SumSettings};
-use crate::transport::exchange::expected::Expected;
-use crate::transport::exchange::monitor::ExchangeMonitor;
+use crate::transport::exchange::monitor::{ExchangeMonitor, Void};
 use crate::transport::exchange::plan::{Plan, of_all_stripes};
+use crate::transport::exchange::told::Told;
 use crate::transport::wire::{COORDINATOR, Owner, Predecessor, ToWorker, chunks};
 use crate::transport::{Notice, Piece, Summand, What};
 use std::collections::BTreeSet;
@@ -43,15 +43,15 @@ impl CoordinatorSums {
         let length = self.context.length;
         let ((stripe, owners), predecessor) = match self.go_on(step, &terms) {
             Some((shares, predecessor)) => (shares, Some(predecessor)),
-            None => (self.shares.of_stripes(&self.present, &terms, length), None),
+            None => (self.shares_of_stripes(&terms), None),
         };
         let coordinator = keeps.then_some(COORDINATOR);
         let receivers: Vec<u32> = present.into_iter().chain(coordinator).collect();
-        let told = Predecessor { attempt, owners: owners.clone(), stripe };
-        let expected = Some(Expected::new(terms.clone(), told));
         let sources = owners.iter().map(|owner| owner.node).collect();
-        let mut monitor = ExchangeMonitor::new(expected, receivers.clone(), sources, now);
+        let mut monitor = ExchangeMonitor::new(Some(Vec::new()), receivers.clone(), sources, now);
         monitor.given.extend(&receivers);
+        let as_told = Predecessor { attempt, owners: owners.clone(), stripe };
+        monitor.parts.told = Some(Told::new(terms.clone(), as_told));
         monitor.parts.owners = of_all_stripes(&owners, stripe, chunks(length));
         let result = |piece: &Piece| match piece.what {
             What::Result(task) => Some((piece.worker, task)),
@@ -72,15 +72,26 @@ impl CoordinatorSums {
         }
     }
 
-    /// Who sums what, and of which exchange each keeps what it has, if workers can go on with what
-    /// was expected of a step.
-    fn go_on(&self, step: Step, terms: &[Summand]) -> Option<(Shares, Predecessor)> {
-        let monitor = self.monitors.last(step).filter(|monitor| !monitor.done)?;
-        let expected = monitor.expected.as_ref()?;
+    /// Who sums what of a step that is computed.
+    fn shares_of_stripes(&self, terms: &[Summand]) -> Shares {
+        // Who does not answer owns nothing, though it may come to have a term.
+        let is_able = |worker: Worker| self.shares.answers(worker.0);
+        let terms: Vec<Summand> = terms.iter().map(|term| held_by(term.clone(), is_able)).collect();
+        self.shares.of_stripes(&self.present, &terms, self.context.length)
+    }
+
+    /// Who sums what, and of which exchange each keeps what it has, if workers can go on with the
+    /// last sum of a step, which was interrupted.
+    pub(super) fn go_on(&self, step: Step, terms: &[Summand]) -> Option<(Shares, Predecessor)> {
+        let monitor = self.monitors.last(step);
+        let is_interrupted =
+            |monitor: &&ExchangeMonitor| monitor.void == Some(Void::Interrupted) && !monitor.done;
+        let monitor = monitor.filter(is_interrupted)?;
+        let told = monitor.parts.told.as_ref()?;
         // Who came meanwhile, or again, knows nothing of what the others go on with.
         let all_know = self.present.iter().all(|node| monitor.receivers.contains(node));
-        let shares = expected.go_on(terms, &self.present).filter(|_| all_know)?;
-        Some((shares, expected.told().clone()))
+        let shares = told.go_on(terms, &self.able()).filter(|_| all_know)?;
+        Some((shares, told.plan().clone()))
     }
 
     /// A worker has changed numbers of a result that it had announced. A sum that may be made of
@@ -120,7 +131,7 @@ impl CoordinatorSums {
         }
         self.look_at_hosts(step, &holders);
         let Some(monitor) = self.monitors.get_mut(key) else { return };
-        let heard = monitor.expected.take().map(|expected| expected.heard);
+        let heard = monitor.expected.take();
         monitor.decision.counted = counted;
         // Deadlines count from here: while a step is computed, waiting is no fault.
         monitor.begun = now;
@@ -128,8 +139,7 @@ impl CoordinatorSums {
         monitor.parts.term_holders.extend(&holders);
         monitor.parts.can_ask(terms);
         self.node.confirm(key, now);
-        let told = ToWorker::Confirm { step, attempt: key.1 };
-        tell(self.present.iter().copied().collect(), told, out);
+        self.tell_all(ToWorker::Confirm { step, attempt: key.1 }, out);
         out.push(CoordinatorEffect::Expected(Expectation::Confirmed));
         // Some may have been faster than the engine.
         for (worker, what) in heard.into_iter().flatten() {

@@ -4,6 +4,7 @@ use super::{CoordinatorSums, Effects, failed, report, tell};
 use crate::transport::exchange::Key;
 use crate::transport::exchange::events::CoordinatorEffect;
 use crate::transport::exchange::groups::Group;
+use crate::transport::exchange::monitor::Void;
 use crate::transport::exchange::monitors::Deadlines;
 use crate::transport::wire::ToWorker;
 use std::time::Instant;
@@ -19,7 +20,7 @@ impl CoordinatorSums {
         let late = self.monitors.iter().find(|(_, monitor)| {
             let waits = monitor.group.is_some()
                 && !monitor.done
-                && !monitor.void
+                && monitor.void.is_none()
                 && monitor.holders.len() < monitor.needed();
             // Where one worker makes the sum alone, the next to hold it has it by its connection.
             let most = if monitor.sources.len() < monitor.needed() { longest } else { stall };
@@ -54,7 +55,7 @@ impl CoordinatorSums {
         for (key, monitor) in self.monitors.of_group(number) {
             monitor.group = None;
             let void = monitor.holders.is_empty() && !monitor.done;
-            if void && !std::mem::replace(&mut monitor.void, true) {
+            if void && monitor.end(Void::Refused) {
                 let source = monitor.receivers.first().copied().unwrap_or_default();
                 report(source, Some(failed(key)), out);
             } else if !void && !monitor.done {

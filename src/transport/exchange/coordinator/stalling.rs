@@ -3,12 +3,9 @@
 use super::{CoordinatorSums, Effects, failed, report};
 use crate::ids::Worker;
 use crate::transport::exchange::events::CoordinatorEffect;
-use crate::transport::exchange::monitor::{ExchangeMonitor, StalledSum};
+use crate::transport::exchange::monitor::{ExchangeMonitor, StalledSum, Void};
 use crate::transport::exchange::monitors::Deadlines;
 use std::time::{Duration, Instant};
-
-/// How long an owner that holds no term may send nothing before the sum is made without it.
-const IDLE_OWNER: Duration = Duration::from_millis(400);
 
 impl CoordinatorSums {
     /// The oldest sum for which nodes wait in vain for so long.
@@ -20,31 +17,22 @@ impl CoordinatorSums {
         self.monitors.undecided().find_map(|(key, monitor)| monitor.stalled(key.0, now, patience))
     }
 
-    /// Makes a sum again without an owner that holds none of its terms and holds everybody up: a
-    /// late worker whose host does not answer costs the step no more than that.
-    pub(super) fn do_without_idle_owners(
-        &mut self,
-        now: Instant,
-        Deadlines { longest, .. }: Deadlines,
-        out: &mut Effects,
-    ) {
+    /// Has the others go on with a sum that a worker holds up without which it can be made: one
+    /// whose host does not answer costs the step no more than that, and is not given up for it.
+    pub(super) fn do_without_idle(&mut self, now: Instant, out: &mut Effects) {
         let found = self.monitors.undecided().find_map(|(key, monitor)| {
-            let stuck = monitor.holders.len() < monitor.needed()
-                && monitor.group.is_none()
-                && monitor.is_stuck(now, IDLE_OWNER, longest);
-            let culprit = stuck.then(|| monitor.culprit(now))??;
-            // Who holds a term cannot be done without like that: its result has to come from
-            // elsewhere.
-            (!monitor.parts.term_holders.contains(&culprit)).then_some((key, culprit))
+            let waits = monitor.holders.len() < monitor.needed() && monitor.group.is_none();
+            let idle = waits.then(|| monitor.idle(now))??;
+            monitor.can_do_without(idle).then_some((key, idle))
         });
-        let Some((key, owner)) = found else { return };
-        tracing::debug!("{}: made again without {}", key.0, Worker(owner));
-        // It is to own nothing in the next attempt, and again once it holds a sum.
-        self.shares.lack([owner].into_iter());
+        let Some((key, worker)) = found else { return };
+        tracing::debug!("{}: others go on without {}", key.0, Worker(worker));
+        // It is to own nothing until it holds a sum.
+        self.shares.lack([worker].into_iter());
         if let Some(monitor) = self.monitors.get_mut(key) {
-            monitor.void = true;
+            monitor.end(Void::Interrupted);
         }
-        report(owner, Some(failed(key)), out);
+        report(worker, Some(failed(key)), out);
     }
 
     /// Gives up the worker that holds up an exchange: for whose chunks others wait while nothing

@@ -1,4 +1,4 @@
-//! What a step is expected to be made of, while it is computed.
+//! What workers were told of a sum, and how others go on with it where some cannot.
 
 use super::plan::without;
 use super::store::NotFinite;
@@ -13,29 +13,26 @@ pub(super) enum Heard {
     NotFinite(NotFinite),
 }
 
-/// What is known of a sum while its step is computed: it keeps what is heard of it until the step
-/// is known to be made of it.
+/// What workers were told of a sum that they make over connections.
 #[derive(Debug)]
-pub(super) struct Expected {
+pub(super) struct Told {
     terms: Vec<Summand>,
-    /// Who sums which chunks, as workers were told.
-    told: Predecessor,
-    pub(super) heard: Vec<(u32, Heard)>,
+    plan: Predecessor,
 }
 
-impl Expected {
-    /// A step is expected to be made of these terms, by what workers are told.
-    pub(super) fn new(terms: Vec<Summand>, told: Predecessor) -> Self {
-        Self { terms, told, heard: Vec::new() }
+impl Told {
+    /// These terms are summed by that plan.
+    pub(super) fn new(terms: Vec<Summand>, plan: Predecessor) -> Self {
+        Self { terms, plan }
     }
 
-    /// How long a stripe is, and who sums what of it, if those who are there go on with the sum of
-    /// these terms: each what it did, and a share of what those did who are lost. None if the sum
-    /// is of other terms, or nobody is left.
+    /// How long a stripe is, and who sums what of it, if those who are able to go on with the sum
+    /// of these terms: each what it did, and a share of what the others did. None if the sum is of
+    /// other terms, or nobody is left.
     pub(super) fn go_on(
         &self,
         terms: &[Summand],
-        present: &BTreeSet<u32>,
+        able: &BTreeSet<u32>,
     ) -> Option<(usize, Vec<Owner>)> {
         let of_these = |(before, now): (&Summand, &Summand)| {
             before.weight == now.weight
@@ -45,16 +42,16 @@ impl Expected {
         if !as_many || !self.terms.iter().zip(terms).all(of_these) {
             return None;
         }
-        let Predecessor { mut stripe, mut owners, .. } = self.told.clone();
+        let Predecessor { mut stripe, mut owners, .. } = self.plan.clone();
         let before: BTreeSet<u32> = owners.iter().map(|owner| owner.node).collect();
-        for lost in before.difference(present) {
+        for lost in before.difference(able) {
             (stripe, owners) = without(*lost, &owners, stripe)?;
         }
         Some((stripe, owners))
     }
 
-    /// What workers were told.
-    pub(super) fn told(&self) -> &Predecessor {
-        &self.told
+    /// By which attempt the sum is made, and who sums what.
+    pub(super) fn plan(&self) -> &Predecessor {
+        &self.plan
     }
 }
