@@ -20,8 +20,8 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Between two looks at Python's signals: less than a short step, or one of several workers that are
-/// told to leave at once hears of it when the others have left.
+/// Between two looks at Python's signals: less than a short step, or one of several workers that
+/// are told to leave at once hears of it when the others have left.
 const LOOK: Duration = Duration::from_millis(10);
 /// Nobody gives up on a worker that is alone.
 const ALONE_WAIT: Duration = Duration::from_secs(365 * 86_400);
