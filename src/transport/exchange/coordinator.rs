@@ -354,7 +354,7 @@ impl CoordinatorSums {
         let receivers: Vec<u32> = self.present.iter().copied().chain(coordinator).collect();
         // Workers lost meanwhile cannot be sources; the engine hears of it and folds again.
         let is_here = |worker: Worker| self.present.contains(&worker.0);
-        let is_able = |worker: Worker| self.able().contains(&worker.0);
+        let is_able = |worker: Worker| self.shares.answers(worker.0);
         let terms: Vec<Summand> =
             terms.into_iter().map(|term| held_by(held_by(term, is_here), is_able)).collect();
         // In a group everybody waits for everybody: it must not begin without one of its vectors.
