@@ -318,8 +318,13 @@ impl Summand {
     /// its turn's.
     #[must_use]
     pub fn source(&self, summer: Worker, place: usize) -> Option<Piece> {
-        let own = self.holders.iter().find(|piece| piece.worker == summer);
-        own.or_else(|| self.holders.get(place % self.holders.len().max(1))).copied()
+        let turn = || self.holders.get(place % self.holders.len().max(1)).copied();
+        self.piece_of(summer).or_else(turn)
+    }
+
+    /// What a worker has of it.
+    pub(crate) fn piece_of(&self, worker: Worker) -> Option<Piece> {
+        self.holders.iter().find(|piece| piece.worker == worker).copied()
     }
 }
 

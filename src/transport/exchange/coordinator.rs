@@ -15,15 +15,15 @@ use super::groups::{GroupStep, Groups};
 use super::monitor::{ExchangeMonitor, Void};
 use super::monitors::Monitors;
 use super::node::{NodeContext, NodeExchanges};
-use super::owners::OwnerShares;
+use super::owners::{OwnerShares, prefer};
 use super::part::Outgoing;
-use super::plan::{Plan, share_out};
+use super::plan::share_out;
 use super::store::{SharedSums, Sum};
 use super::suspects::Suspects;
 use super::told::{Heard, Told};
 use super::{Block, DATA_WAITING_MAX, Key, QUIET};
 use crate::ids::{Step, Worker};
-use crate::transport::wire::{COORDINATOR, Header, Kind, Owner, Predecessor, ToWorker, chunks};
+use crate::transport::wire::{COORDINATOR, Header, Kind, Owner, SumPlan, ToWorker, chunks};
 use crate::transport::{Decoded, Notice, Summand};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -336,7 +336,7 @@ impl CoordinatorSums {
         &mut self,
         now: Instant,
         key: Key,
-        (terms, counted): (Vec<Summand>, BTreeSet<u32>),
+        (mut terms, counted): (Vec<Summand>, BTreeSet<u32>),
         out: &mut Effects,
     ) {
         let (step, attempt) = key;
@@ -355,8 +355,10 @@ impl CoordinatorSums {
         // Workers lost meanwhile cannot be sources; the engine hears of it and folds again.
         let is_here = |worker: Worker| self.present.contains(&worker.0);
         let is_able = |worker: Worker| self.shares.answers(worker.0);
-        let terms: Vec<Summand> =
-            terms.into_iter().map(|term| held_by(held_by(term, is_here), is_able)).collect();
+        for term in &mut terms {
+            prefer(term, is_here);
+            prefer(term, is_able);
+        }
         // In a group everybody waits for everybody: it must not begin without one of its vectors.
         let all_here =
             terms.iter().flat_map(|term| term.holders.first()).all(|piece| is_here(piece.worker));
@@ -373,35 +375,21 @@ impl CoordinatorSums {
             (None, None) => (self.shares.owners(&self.present, &terms, length), None, None),
         };
         let places = Vec::new();
-        let plan = Plan { step, attempt, places, terms, owners, stripe, predecessor, receivers };
+        let plan =
+            SumPlan { step, attempt, places, terms, owners, stripe, predecessor, receivers, group };
         match group {
-            Some(group) => {
-                let members: Vec<u32> = plan.owners.iter().map(|owner| owner.node).collect();
-                tell(members.clone(), plan.clone().message(Some(group)), out);
-                let others: Vec<u32> =
-                    plan.receivers.iter().copied().filter(|node| !members.contains(node)).collect();
-                self.tell_senders(now, key, &others, plan.owners.clone(), out);
-            }
+            Some(_) => self.tell_group(now, &plan, out),
             None => self.tell_plan(&plan, out),
         }
-        let summing = plan.owners.iter().map(|owner| owner.node);
-        let sources = holders.iter().copied().chain(summing).collect();
-        let mut monitor = ExchangeMonitor::new(None, plan.receivers.clone(), sources, now);
+        let mut monitor = self.monitor_of(&plan, None, &holders, now);
         monitor.decision.counted = counted;
-        monitor.group = group;
         monitor.own = group.is_none() && alone;
-        if group.is_none() {
-            let count = chunks(length);
-            monitor.parts.owners = plan.all_owners(count);
-            let (owners, stripe) = (plan.owners.clone(), plan.stripe.unwrap_or(count));
-            let as_told = Predecessor { attempt, owners, stripe };
-            monitor.parts.told = Some(Told::new(plan.terms.clone(), as_told));
-        }
         monitor.parts.term_holders.extend(&holders);
+        // Where the coordinator sums alone, nobody else can go on with it.
         if group.is_none() && !alone {
+            monitor.parts.told = Some(Told::of(&plan, chunks(length)));
             monitor.parts.can_ask(&plan.terms);
         }
-        monitor.given.extend(&plan.receivers);
         self.monitors.begin(key, monitor);
         // What carries on a sum that was expected is not: it is waited for.
         if plan.stripe.is_some() {
@@ -416,6 +404,25 @@ impl CoordinatorSums {
         } else {
             self.node.supersede(step, attempt);
         }
+    }
+
+    /// What is known of a sum of which everybody is told.
+    fn monitor_of(
+        &self,
+        plan: &SumPlan,
+        expected: Option<Vec<(u32, Heard)>>,
+        holders: &[u32],
+        now: Instant,
+    ) -> ExchangeMonitor {
+        let summing = plan.owners.iter().map(|owner| owner.node);
+        let sources = holders.iter().copied().chain(summing).collect();
+        let mut monitor = ExchangeMonitor::new(expected, plan.receivers.clone(), sources, now);
+        monitor.given.extend(&plan.receivers);
+        monitor.group = plan.group;
+        if plan.group.is_none() {
+            monitor.parts.owners = plan.all_owners(chunks(self.context.length));
+        }
+        monitor
     }
 
     /// Those who are there and answer, as far as is known.
@@ -444,9 +451,18 @@ impl CoordinatorSums {
         }
     }
 
+    /// Tells those whose vectors are summed in a group; the others get the sum, unasked.
+    fn tell_group(&mut self, now: Instant, plan: &SumPlan, out: &mut Effects) {
+        let members: Vec<u32> = plan.owners.iter().map(|owner| owner.node).collect();
+        let others: Vec<u32> =
+            plan.receivers.iter().copied().filter(|node| !members.contains(node)).collect();
+        tell(members, ToWorker::Exchange(plan.clone()), out);
+        self.tell_senders(now, (plan.step, plan.attempt), &others, plan.owners.clone(), out);
+    }
+
     /// Tells everybody their part in an exchange: those who sum, all of it; others, the terms they
     /// hold.
-    fn tell_plan(&self, plan: &Plan, out: &mut Effects) {
+    fn tell_plan(&self, plan: &SumPlan, out: &mut Effects) {
         let owners: BTreeSet<u32> = plan.owners.iter().map(|owner| owner.node).collect();
         // With many workers most hold few of the terms: the whole plan would be the larger part of
         // what they are sent.
@@ -463,10 +479,13 @@ impl CoordinatorSums {
         }
         let (summing, others): (Vec<u32>, Vec<u32>) =
             self.present.iter().partition(|worker| owners.contains(worker));
-        tell(summing, plan.clone().message(None), out);
+        // Only where somebody sums: a whole plan is not small.
+        if !summing.is_empty() {
+            tell(summing, ToWorker::Exchange(plan.clone()), out);
+        }
         for worker in others {
             let (places, terms) = parts.remove(&worker).unwrap_or_default();
-            let part = Plan {
+            let part = SumPlan {
                 places,
                 terms,
                 owners: plan.owners.clone(),
@@ -474,7 +493,7 @@ impl CoordinatorSums {
                 receivers: Vec::new(),
                 ..*plan
             };
-            tell(vec![worker], part.message(None), out);
+            tell(vec![worker], ToWorker::Exchange(part), out);
         }
     }
 
@@ -747,12 +766,6 @@ fn tell(to: Vec<u32>, message: ToWorker, out: &mut Effects) {
 fn report(worker: u32, notice: Option<Notice>, out: &mut Effects) {
     let report = |notice| CoordinatorEffect::Report { worker: Worker(worker), notice };
     out.extend(notice.map(report));
-}
-
-/// A term, of those of its holders who are of a kind, if there are some.
-fn held_by(term: Summand, kind: impl Fn(Worker) -> bool) -> Summand {
-    let of_kind: Vec<_> = term.holders.iter().copied().filter(|piece| kind(piece.worker)).collect();
-    Summand { holders: if of_kind.is_empty() { term.holders } else { of_kind }, ..term }
 }
 
 /// A sum is to be begun again.

@@ -3,12 +3,11 @@
 use super::block::Block;
 use super::eager::DoneWord;
 use super::frame::Frame;
-use super::plan::Plan;
 use super::reassembly::WriteSlot;
 use super::store::NotFinite;
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::collective::{CollectiveCommand, CollectiveEvent, ResultStore};
-use crate::transport::wire::{Across, FromWorker, Header, Owner, ToWorker};
+use crate::transport::wire::{Across, FromWorker, Header, Owner, SumPlan, ToWorker};
 use crate::transport::{Decoded, Notice, Summand};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -135,12 +134,10 @@ pub(in crate::transport) enum WorkerEvent {
     Computed { task: Task },
     /// Another worker says what it has of an expected term, or asks for it.
     Peer { from: u32, message: Across },
-    /// A sum is to be made by connections, of results that are there or will be.
-    Exchange(Plan),
+    /// A sum is to be made, of results that are there or will be.
+    Exchange(SumPlan),
     /// A step is made of what was expected.
     Confirmed { step: Step, attempt: u32 },
-    /// A sum is to be made in a group.
-    ExchangeInGroup { group: u64, plan: Plan },
     /// A group is to be named, joined or left.
     Group(CollectiveCommand),
     /// A node lacks a sum that is here.
@@ -171,18 +168,6 @@ pub(in crate::transport) enum WorkerEvent {
     CoordinatorLost,
     /// Some time has passed.
     Tick,
-}
-
-impl WorkerEvent {
-    /// The exchange that a message tells of, of results that are there or expected; none of another
-    /// message.
-    pub(in crate::transport) fn of_plan(message: ToWorker) -> Option<Self> {
-        let (plan, group) = Plan::of(message)?;
-        Some(match group {
-            Some(group) => Self::ExchangeInGroup { group, plan },
-            None => Self::Exchange(plan),
-        })
-    }
 }
 
 /// What is to be done for it.

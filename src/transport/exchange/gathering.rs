@@ -23,7 +23,7 @@
 use super::adder::{Adder, Content, Node};
 use super::announced::Own;
 use super::block::Block;
-use crate::ids::Step;
+use crate::ids::{Step, Worker};
 use crate::transport::Summand;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -65,7 +65,7 @@ impl TermAt {
     /// The terms of a step's sum, as this node sees them.
     pub(super) fn of(step: Step, terms: &[Summand], me: u32) -> Vec<Self> {
         let of = |term: &Summand| {
-            let mine = term.holders.iter().find(|piece| piece.worker.0 == me);
+            let mine = term.piece_of(Worker(me));
             Self {
                 weight: term.weight as f32,
                 holders: term.holders.iter().map(|piece| piece.worker.0).collect(),
@@ -153,8 +153,13 @@ impl Gathering {
     }
 
     /// What each of the terms is here, if this node has it or will have it.
-    pub(super) fn own_terms(&self) -> Vec<Option<Own>> {
-        self.terms.iter().map(|term| term.mine).collect()
+    pub(super) fn own_terms(&self) -> impl ExactSizeIterator<Item = Option<Own>> {
+        self.terms.iter().map(|term| term.mine)
+    }
+
+    /// What one of them is here.
+    pub(super) fn own(&self, term: usize) -> Option<Own> {
+        self.terms.get(term)?.mine
     }
 
     /// A term is final at all its holders, one of whom sends the chunks that are summed here,
@@ -507,7 +512,7 @@ mod tests {
     use super::super::block::Blocks;
     use super::*;
     use crate::gpu::{Source, Term, fold_chunk};
-    use crate::ids::{Job, Task, Worker};
+    use crate::ids::{Job, Task};
     use crate::run::NumberFormat;
     use crate::transport::{Piece, What};
     use proptest::prelude::*;

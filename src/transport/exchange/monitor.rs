@@ -236,23 +236,19 @@ impl ExchangeMonitor {
     pub(super) fn is_stuck(&self, now: Instant, patience: Duration, longest: Duration) -> bool {
         let in_vain =
             |(_, waiting): (u32, &Waiting)| now.duration_since(waiting.since) + QUIET > patience;
-        self.expected.is_none()
-            && !self.done
-            && self.void.is_none()
+        self.is_under_way()
             && (now.duration_since(self.begun) > longest || self.still_waiting(now).any(in_vain))
     }
 
     /// The worker to blame for that; where some wait for each other, the one for which most wait.
     pub(super) fn culprit(&self, now: Instant) -> Option<u32> {
-        // Who came later owes nothing.
-        let owes = |node: &u32| *node != COORDINATOR && self.receivers.contains(node);
-        let blamed = self.blamed(now).into_iter().find(owes);
+        let blamed = self.blamed(now).into_iter().find(|node| self.owes(*node));
         blamed.or_else(|| {
             let mut waited_for: BTreeMap<u32, usize> = BTreeMap::new();
             for node in self.still_waiting(now).flat_map(|(_, waiting)| &waiting.on) {
                 *waited_for.entry(*node).or_default() += 1;
             }
-            let owing = waited_for.into_iter().filter(|(node, _)| owes(node));
+            let owing = waited_for.into_iter().filter(|(node, _)| self.owes(*node));
             owing.max_by_key(|(node, waiters)| (*waiters, Reverse(*node))).map(|(node, _)| node)
         })
     }
@@ -260,7 +256,7 @@ impl ExchangeMonitor {
     /// A worker for which others wait, who have said so more than once and lately, and that waits
     /// for nobody itself: rather one that does not hold the sum.
     pub(super) fn idle(&self, now: Instant) -> Option<u32> {
-        if self.expected.is_some() || self.done || self.void.is_some() {
+        if !self.is_under_way() {
             return None;
         }
         let insists = |(node, waiting): (&u32, &Waiting)| {
@@ -268,8 +264,23 @@ impl ExchangeMonitor {
             (is_recent && waiting.said > waiting.since).then(|| (*node, waiting.on.clone()))
         };
         let blamed = blamed(&self.waiting.iter().filter_map(insists).collect());
-        let owes = |node: &u32| *node != COORDINATOR && self.receivers.contains(node);
-        blamed.into_iter().filter(owes).min_by_key(|node| self.holders.contains_key(node))
+        let owing = blamed.into_iter().filter(|node| self.owes(*node));
+        owing.min_by_key(|node| self.holders.contains_key(node))
+    }
+
+    /// Whether a node is a worker that was told of it: who came later owes nothing.
+    fn owes(&self, node: u32) -> bool {
+        node != COORDINATOR && self.receivers.contains(&node)
+    }
+
+    /// Whether fewer hold it than its decision needs.
+    pub(super) fn lacks_holders(&self) -> bool {
+        self.holders.len() < self.needed()
+    }
+
+    /// Whether it may still be made, and is not only expected.
+    fn is_under_way(&self) -> bool {
+        self.expected.is_none() && !self.done && self.void.is_none()
     }
 
     /// The nodes that others wait for and that wait for nobody, those for which most wait first.

@@ -6,13 +6,14 @@ use super::block::{Block, Blocks, Vectors};
 use super::early::{Came, Early};
 use super::frame::Frame;
 use super::part::{ExchangePart, Outgoing};
-use super::plan::Plan;
 use super::reassembly::{ReassemblyBuffer, ReassemblyBuffers, WriteSlot};
 use super::store::{NotFinite, SharedSums, Sum, SumStore, chunks_of};
-use crate::ids::{Job, Step, Task};
+use crate::ids::{Job, Step, Task, Worker};
 use crate::run::NumberFormat;
-use crate::transport::wire::{Across, COORDINATOR, Header, Kind, Owner, chunk_range, chunks};
-use crate::transport::{Piece, Summand, What, lock};
+use crate::transport::wire::{
+    Across, COORDINATOR, Header, Kind, Owner, SumPlan, chunk_range, chunks,
+};
+use crate::transport::{Piece, What, lock};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -119,7 +120,7 @@ impl NodeExchanges {
     /// Takes part in an exchange; older attempts at the step are given up.
     pub(super) fn begin(
         &mut self,
-        plan: Plan,
+        plan: SumPlan,
         held: impl Fn(What) -> Option<Arc<Vec<f32>>>,
         now: Instant,
         out: &mut Vec<Outgoing>,
@@ -152,10 +153,8 @@ impl NodeExchanges {
             open.part.carry_on(plan, context.format, announced, out);
             open.part.absorb(&came);
         } else {
-            let of_me = |term: &Summand| {
-                term.holders.iter().find(|piece| piece.worker.0 == context.me).copied()
-            };
-            for Piece { what, .. } in plan.terms.iter().filter_map(of_me) {
+            let me = Worker(context.me);
+            for Piece { what, .. } in plan.terms.iter().filter_map(|term| term.piece_of(me)) {
                 if let Some(whole) = held(what) {
                     announced.complete(Own::of(key.0, what), chunks(context.length), whole);
                 }
@@ -610,7 +609,7 @@ impl NodeExchanges {
 #[expect(clippy::disallowed_methods, reason = "any moment will do: only differences count")]
 mod tests {
     use super::*;
-    use crate::ids::Worker;
+    use crate::transport::Summand;
     use crate::transport::wire::{CHUNK, COORDINATOR, Owner, chunk_range};
 
     /// A worker that takes over a state goes on receiving the sum of the step that comes after it.
@@ -645,7 +644,7 @@ mod tests {
             let owners = vec![Owner { node: COORDINATOR, start: 0, end: 1 }];
             let terms = vec![Summand { weight: 1.0, holders }];
             let mut out = Vec::new();
-            let plan = Plan {
+            let plan = SumPlan {
                 step: key.0,
                 attempt: key.1,
                 places: Vec::new(),
@@ -654,6 +653,7 @@ mod tests {
                 stripe: None,
                 predecessor: None,
                 receivers: vec![0, COORDINATOR],
+                group: None,
             };
             let wrong =
                 node.begin(plan, |_| Some(Arc::new(vec![1.0; 3])), Instant::now(), &mut out);
@@ -708,7 +708,7 @@ mod tests {
             holders: holders.iter().copied().map(piece).collect(),
         };
         let owner = |node: u32| Owner { node, start: node as usize, end: node as usize + 1 };
-        let plan = Plan {
+        let plan = SumPlan {
             step: Step(0),
             attempt: 0,
             places: Vec::new(),
@@ -717,6 +717,7 @@ mod tests {
             stripe: Some(3),
             predecessor: None,
             receivers: vec![0, 1, 2],
+            group: None,
         };
         assert!(node.begin(plan, |_| None, Instant::now(), out).is_empty());
     }

@@ -12,6 +12,7 @@
 //! receives least.
 
 use super::plan::share_chunks;
+use crate::ids::Worker;
 use crate::transport::Summand;
 use crate::transport::wire::{Owner, chunks};
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,12 +126,13 @@ impl OwnerShares {
         let count = chunks(length);
         let mut by_load = false;
         let mut punctual = |term: &Summand| {
-            let all = term.holders.iter().copied();
-            let in_time: Vec<_> = all.filter(|piece| !self.is_late(piece.worker.0)).collect();
-            by_load |= in_time.len() < term.holders.len();
+            let mut term = term.clone();
+            // Who does not answer owns nothing, though it may come to have a term.
+            prefer(&mut term, |worker| self.answers(worker.0));
+            by_load |= term.holders.iter().any(|piece| self.is_late(piece.worker.0));
             // Where all are late, the step waits for one of them anyway.
-            let holders = if in_time.is_empty() { term.holders.clone() } else { in_time };
-            Summand { holders, weight: term.weight }
+            prefer(&mut term, |worker| !self.is_late(worker.0));
+            term
         };
         let terms: Vec<Summand> = terms.iter().map(&mut punctual).collect();
         let workers = present.len().max(1);
@@ -178,6 +180,13 @@ impl OwnerShares {
         }
         let loads: Vec<Load> = workers.iter().map(load_of).collect();
         cut(&workers, &shares(&loads, terms.len()), count)
+    }
+}
+
+/// Leaves a term those of its holders who are of a kind, if there are some.
+pub(super) fn prefer(term: &mut Summand, kind: impl Fn(Worker) -> bool) {
+    if term.holders.iter().any(|piece| kind(piece.worker)) {
+        term.holders.retain(|piece| kind(piece.worker));
     }
 }
 
@@ -280,7 +289,6 @@ fn taking_turns(owners: &[Owner]) -> Vec<Owner> {
 mod tests {
     use super::super::plan::share_out;
     use super::*;
-    use crate::ids::Worker;
     use crate::transport::wire::CHUNK;
     use crate::transport::{Piece, What};
 

@@ -14,14 +14,14 @@ use super::announced::{Announcements, Own};
 use super::block::{Block, Blocks};
 use super::frame::{Body, Frame};
 use super::gathering::{Gathering, TermAt, budget};
-use super::plan::{Plan, nodes_of};
+use super::plan::nodes_of;
 use super::reassembly::{ReassemblyBuffer, WriteSlot};
 use super::senders::Senders;
 use super::store::{Finiteness, NotFinite, Sum};
 use crate::gpu::{Folded, digest_of_bits, nonfinite_mask};
 use crate::ids::Step;
 use crate::run::NumberFormat;
-use crate::transport::wire::{Across, COORDINATOR, Header, Kind, Owner, chunks};
+use crate::transport::wire::{Across, COORDINATOR, Header, Kind, Owner, SumPlan, chunks};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl OwnTerms<'_> {
 #[derive(Debug)]
 pub(super) struct ExchangePart {
     me: u32,
-    plan: Plan,
+    plan: SumPlan,
     format: NumberFormat,
     blocks: Blocks,
     /// Which chunks this node sums, and its places among the owners.
@@ -85,7 +85,7 @@ impl ExchangePart {
         out: Arc<ReassemblyBuffer>,
         blocks: Blocks,
     ) -> Self {
-        let plan = Plan {
+        let plan = SumPlan {
             step,
             attempt,
             places: Vec::new(),
@@ -94,6 +94,7 @@ impl ExchangePart {
             stripe: None,
             predecessor: None,
             receivers: vec![me],
+            group: None,
         };
         let count = chunks(out.len());
         Self {
@@ -116,7 +117,7 @@ impl ExchangePart {
     /// What arrived of the sum before the plan is kept.
     pub(super) fn join(
         &mut self,
-        plan: Plan,
+        plan: SumPlan,
         format: NumberFormat,
         announced: &Announcements,
         out: &mut Vec<Outgoing>,
@@ -124,12 +125,12 @@ impl ExchangePart {
         let count = self.digests.len();
         let owners = plan.all_owners(count);
         self.share(&owners);
+        self.own.iter().for_each(|(_, owner)| self.out.close(owner.start..owner.end));
         let own = self.own.iter().flat_map(|(_, owner)| owner.start..owner.end);
         let terms = TermAt::of(plan.step, &plan.terms, self.me);
-        self.gathering = Gathering::new(self.me, terms, own.clone(), budget(count));
-        own.for_each(|chunk| self.out.close(chunk..chunk + 1));
+        self.gathering = Gathering::new(self.me, terms, own, budget(count));
         let are_there = plan.is_of_results_that_are_there();
-        (self.plan, self.format) = (Plan { owners, ..plan }, format);
+        (self.plan, self.format) = (SumPlan { owners, ..plan }, format);
         if are_there {
             self.send_own_terms(announced, out);
         }
@@ -150,11 +151,9 @@ impl ExchangePart {
 
     /// Of each term one holder sends every owner its chunks, since all of them are there.
     fn send_own_terms(&mut self, announced: &Announcements, out: &mut Vec<Outgoing>) {
-        let terms = 0..self.plan.terms.len();
         if let Some((place, _)) = self.own.first() {
-            for term in terms.clone() {
-                let sender = self.plan.sender(*place, term);
-                self.gathering.is_sent(term, sender);
+            for term in 0..self.plan.terms.len() {
+                self.gathering.is_sent(term, self.plan.sender(*place, term));
             }
         }
         let own = self.own_terms();
@@ -195,7 +194,7 @@ impl ExchangePart {
     /// the new owner of such a chunk has that sum, it is the one that all get.
     pub(super) fn carry_on(
         &mut self,
-        plan: Plan,
+        plan: SumPlan,
         format: NumberFormat,
         announced: &Announcements,
         out: &mut Vec<Outgoing>,
@@ -221,7 +220,7 @@ impl ExchangePart {
             // It had the whole sum, or was told of other terms.
             self.gathering = Gathering::new(self.me, terms, open.into_iter(), budget(count));
         }
-        (self.plan, self.format) = (Plan { owners, ..plan }, format);
+        (self.plan, self.format) = (SumPlan { owners, ..plan }, format);
         for (term, own) in self.own_terms() {
             // All owners are told: some may have heard of a part of it only, or of nothing.
             self.is_final(term, (0..0, announced.final_chunks(own)), out);
@@ -270,7 +269,7 @@ impl ExchangePart {
 
     /// The terms that this node has, or will have.
     pub(super) fn own_terms(&self) -> Vec<(usize, Own)> {
-        let terms = self.gathering.own_terms().into_iter().enumerate();
+        let terms = self.gathering.own_terms().enumerate();
         terms.filter_map(|(at, own)| Some((at, own?))).collect()
     }
 
@@ -297,7 +296,7 @@ impl ExchangePart {
     }
 
     fn ready(&self, term: usize, chunks: Range<usize>) -> Across {
-        let Plan { step, attempt, .. } = self.plan;
+        let SumPlan { step, attempt, .. } = self.plan;
         let term = self.plan.place(term);
         Across::Ready { step, attempt, term, start: chunks.start, end: chunks.end }
     }
@@ -310,7 +309,7 @@ impl ExchangePart {
     ) -> Option<Frame> {
         let body = announced.chunk(own, chunk, self.out.len())?;
         let range = self.out.range(chunk);
-        let Plan { step, attempt, .. } = self.plan;
+        let SumPlan { step, attempt, .. } = self.plan;
         let header = Header::chunk(Kind::Term, NumberFormat::F32, range.start, range.len())
             .of_step(step, attempt, self.plan.place(term));
         Some(Frame { header, body })
@@ -355,8 +354,7 @@ impl ExchangePart {
         let count = self.plan.terms.len();
         // A node that sums nothing knows some of the terms only, under the numbers of all.
         let term = (0..count).find(|at| self.plan.place(*at) == term).unwrap_or(count);
-        let own = self.gathering.own_terms().get(term).copied().flatten();
-        let Some(own) = own.filter(|_| self.senders.owns(by, chunk)) else {
+        let Some(own) = self.gathering.own(term).filter(|_| self.senders.owns(by, chunk)) else {
             return Err(format!(
                 "{by} asks for term {term}, chunk {chunk}, which is not its to sum"
             ));
@@ -366,7 +364,7 @@ impl ExchangePart {
 
     /// What this node asks others for now.
     pub(super) fn asks(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
-        let Plan { step, attempt, .. } = self.plan;
+        let SumPlan { step, attempt, .. } = self.plan;
         let ask = |(to, term, chunk): (u32, usize, usize)| {
             let message = Across::Ask { step, attempt, term: term as u32, chunk };
             Outgoing::Tell { to: vec![to], message }
@@ -455,7 +453,7 @@ impl ExchangePart {
         let came = self.gathering.came((chunk, term), from, block, now)?;
         came.into_iter().for_each(|block| self.blocks.give(block));
         for chunk in self.gathering.to_condense(chunk) {
-            let own = self.gathering.own_terms();
+            let own: Vec<Option<Own>> = self.gathering.own_terms().collect();
             let (range, blocks) = (self.out.range(chunk), &self.blocks);
             let mine = OwnTerms { announced, blocks, format: self.format, length: self.out.len() };
             let mine = |term: usize| mine.content(own[term]?, chunk);
@@ -484,10 +482,9 @@ impl ExchangePart {
         nodes: Vec<Node>,
         announced: &Announcements,
     ) -> Option<(Block, Folded)> {
-        let own = self.gathering.own_terms();
         let (blocks, count) = (&self.blocks, self.out.range(chunk).len());
         let mine = OwnTerms { announced, blocks, format: self.format, length: self.out.len() };
-        let mine = |term: usize| mine.content(own[term]?, chunk);
+        let mine = |term: usize| mine.content(self.gathering.own(term)?, chunk);
         // It is folded into a block and not into its place, since it is sent from there too, while
         // the place may be read by others.
         let mut block = blocks.take(count, NumberFormat::F32);
@@ -620,7 +617,7 @@ impl ExchangePart {
     /// The sum, once it is whole, with the digest of its chunks' digests or of its bits.
     pub(super) fn finish(self, confirmed: bool, of_bits: bool) -> Sum {
         let digests: Vec<u64> = self.digests.into_iter().flatten().collect();
-        let Plan { step, attempt, .. } = self.plan;
+        let SumPlan { step, attempt, .. } = self.plan;
         let vector = self.out.take();
         let digest =
             if of_bits { digest_of_bits(&vector) } else { xxh3_64(bytemuck::cast_slice(&digests)) };

@@ -1,69 +1,14 @@
 //! Who sums which chunks of which terms, and who gets the sum.
 
-use crate::ids::{Step, Worker};
-use crate::transport::Summand;
-use crate::transport::wire::{Owner, Predecessor, ToWorker, chunks};
+use crate::ids::Worker;
+use crate::transport::wire::{Owner, SumPlan, chunks};
 use std::collections::BTreeSet;
 
 /// Stripes that are joined to one, at most, where the chunks of a lost owner are shared: more share
 /// them evenly, and make the plan longer.
 const STRIPES_JOINED: usize = 8;
 
-/// What everybody who takes part is told.
-#[derive(Clone, Debug)]
-pub(in crate::transport) struct Plan {
-    pub(in crate::transport) step: Step,
-    pub(in crate::transport) attempt: u32,
-    /// Which terms these are, for a node that is told of some only.
-    pub(in crate::transport) places: Vec<u32>,
-    pub(in crate::transport) terms: Vec<Summand>,
-    pub(in crate::transport) owners: Vec<Owner>,
-    /// Of a step that is summed while it is computed, chunks of a stripe: the owners are of each.
-    /// None of a plan for results that are there.
-    pub(in crate::transport) stripe: Option<usize>,
-    /// The exchange of the same step that this one carries on without a worker that was lost.
-    pub(in crate::transport) predecessor: Option<Predecessor>,
-    pub(in crate::transport) receivers: Vec<u32>,
-}
-
-impl Plan {
-    /// What a message tells of, and the group that makes the sum, if one does; none of a message
-    /// that tells of no exchange.
-    pub(super) fn of(message: ToWorker) -> Option<(Self, Option<u64>)> {
-        let ToWorker::Exchange {
-            step,
-            attempt,
-            places,
-            terms,
-            owners,
-            stripe,
-            predecessor,
-            receivers,
-            group,
-        } = message
-        else {
-            return None;
-        };
-        let plan = Self { step, attempt, places, terms, owners, stripe, predecessor, receivers };
-        Some((plan, group))
-    }
-
-    /// The message that tells of it, and of the group that makes the sum, if one does.
-    pub(super) fn message(self, group: Option<u64>) -> ToWorker {
-        let Self { step, attempt, places, terms, owners, stripe, predecessor, receivers } = self;
-        ToWorker::Exchange {
-            step,
-            attempt,
-            places,
-            terms,
-            owners,
-            stripe,
-            predecessor,
-            receivers,
-            group,
-        }
-    }
-
+impl SumPlan {
     /// Which term of the sum a term of this plan is.
     pub(super) fn place(&self, term: usize) -> u32 {
         self.places.get(term).copied().unwrap_or(term as u32)

@@ -10,7 +10,7 @@ use crate::run::NumberFormat;
 use crate::transport::collective::ResultStore;
 use crate::transport::ledger::Ledger;
 use crate::transport::wire::{
-    Across, CHUNK, FromWorker, Header, Kind, ToWorker, chunk_range, chunks,
+    Across, CHUNK, FromWorker, Header, Kind, SumPlan, ToWorker, chunk_range, chunks,
 };
 use crate::transport::{Notice, Piece, Summand, What, lock};
 use rand_chacha::ChaCha8Rng;
@@ -155,8 +155,8 @@ impl Node {
 
     fn takes(&mut self, now: Instant, from: u32, packet: Packet) -> Sent {
         let mut sent = match packet {
-            Packet::ToWorker(message @ ToWorker::Exchange { .. }) => {
-                self.work_on(now, WorkerEvent::of_plan(message).unwrap())
+            Packet::ToWorker(ToWorker::Exchange(plan)) => {
+                self.work_on(now, WorkerEvent::Exchange(plan))
             }
             Packet::ToWorker(ToWorker::Confirm { step, attempt }) => {
                 self.work_on(now, WorkerEvent::Confirmed { step, attempt })
@@ -653,9 +653,9 @@ impl World {
     fn expected_owners(&self) -> Vec<Option<u32>> {
         let count = chunks(self.length());
         let owners = |(_, _, packet): &(u32, u32, Packet)| match packet {
-            Packet::ToWorker(ToWorker::Exchange { owners, stripe: Some(stripe), .. }) => {
-                Some(nodes_of(&of_all_stripes(owners, *stripe, count), count))
-            }
+            Packet::ToWorker(ToWorker::Exchange(SumPlan {
+                owners, stripe: Some(stripe), ..
+            })) => Some(nodes_of(&of_all_stripes(owners, *stripe, count), count)),
             _ => None,
         };
         self.under_way.iter().find_map(owners).unwrap()
@@ -1169,8 +1169,9 @@ fn who_is_counted_is_told_of_the_sum() {
         if matches!(node.reports.pop(), Some((_, Notice::SumFailed { .. }))) {
             sent = node.coordinate(now, sum_of(1, made_of(), counted));
         }
-        let plan = |packet: &Packet| {
-            matches!(packet, Packet::ToWorker(ToWorker::Exchange { stripe: None, .. }))
+        let plan = |packet: &Packet| match packet {
+            Packet::ToWorker(ToWorker::Exchange(plan)) => plan.stripe.is_none(),
+            _ => false,
         };
         let told: Vec<u32> =
             sent.iter().filter(|(_, packet)| plan(packet)).map(|(to, _)| *to).collect();

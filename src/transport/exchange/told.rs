@@ -3,7 +3,7 @@
 use super::plan::without;
 use super::store::NotFinite;
 use crate::transport::Summand;
-use crate::transport::wire::{Owner, Predecessor};
+use crate::transport::wire::{Owner, Predecessor, SumPlan};
 use std::collections::BTreeSet;
 
 /// What a worker says of a sum of which it is not known yet whether the step is made of it.
@@ -21,9 +21,12 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// These terms are summed by that plan.
-    pub(super) fn new(terms: Vec<Summand>, plan: Predecessor) -> Self {
-        Self { terms, plan }
+    /// Workers are told of a sum of `count` chunks.
+    pub(super) fn of(plan: &SumPlan, count: usize) -> Self {
+        // Owners of no stripe are those of one that is the whole vector.
+        let (owners, stripe) = (plan.owners.clone(), plan.stripe.unwrap_or(count));
+        let before = Predecessor { attempt: plan.attempt, owners, stripe };
+        Self { terms: plan.terms.clone(), plan: before }
     }
 
     /// How long a stripe is, and who sums what of it, if those who are able to go on with the sum

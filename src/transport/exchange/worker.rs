@@ -5,7 +5,6 @@ use super::events::{WorkerEffect, WorkerEvent};
 use super::frame::Frame;
 use super::node::{NodeContext, NodeExchanges};
 use super::part::Outgoing;
-use super::plan::Plan;
 use super::store::{NotFinite, Sum, chunks_of};
 use super::warnings::Warnings;
 use super::{DATA_WAITING_MAX, Key, QUIET, name_of};
@@ -15,7 +14,7 @@ use crate::transport::What;
 use crate::transport::collective::{
     CollectiveCommand, CollectiveEvent, CollectiveSum, ResultStore,
 };
-use crate::transport::wire::{COORDINATOR, FromWorker, Kind};
+use crate::transport::wire::{COORDINATOR, FromWorker, Kind, SumPlan};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -130,10 +129,10 @@ impl WorkerSums {
             WorkerEvent::Disconnected { worker } => {
                 self.sending(out, |node, sent| node.disconnected(worker, now, sent));
             }
-            WorkerEvent::Exchange(plan) => self.exchange(now, plan, out),
-            WorkerEvent::ExchangeInGroup { group, plan } => {
-                self.exchange_in_group(group, plan, out);
-            }
+            WorkerEvent::Exchange(plan) => match plan.group {
+                Some(group) => self.exchange_in_group(group, plan, out),
+                None => self.exchange(now, plan, out),
+            },
             WorkerEvent::Group(told) => self.tell_collective(told, out),
             WorkerEvent::Give { step, attempt, to } => self.give((step, attempt), to, out),
             WorkerEvent::TakeSum { step, attempt, owners } => {
@@ -235,7 +234,7 @@ impl WorkerSums {
         !finished.is_empty()
     }
 
-    fn exchange(&mut self, now: Instant, plan: Plan, out: &mut Effects) {
+    fn exchange(&mut self, now: Instant, plan: SumPlan, out: &mut Effects) {
         let (step, attempt) = (plan.step, plan.attempt);
         let mut sent: Vec<Outgoing> = Vec::new();
         let held = |what| self.results.read(step, what);
@@ -246,8 +245,8 @@ impl WorkerSums {
     }
 
     /// Makes a sum with others of a group.
-    fn exchange_in_group(&mut self, group: u64, plan: Plan, out: &mut Effects) {
-        let Plan { step, attempt, terms, owners, receivers, .. } = plan;
+    fn exchange_in_group(&mut self, group: u64, plan: SumPlan, out: &mut Effects) {
+        let SumPlan { step, attempt, terms, owners, receivers, .. } = plan;
         self.node.supersede(step, attempt);
         self.node.forget_sum(step, attempt);
         self.in_group.push((step, attempt));

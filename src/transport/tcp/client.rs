@@ -432,9 +432,7 @@ impl WorkerNode {
             }
             ToWorker::Discard { task } => self.sums(WorkerEvent::Discard { task }),
             ToWorker::Release { step, end } => self.sums(WorkerEvent::Release { step, end }),
-            message @ ToWorker::Exchange { .. } => {
-                WorkerEvent::of_plan(message).into_iter().for_each(|event| self.sums(event));
-            }
+            ToWorker::Exchange(plan) => self.sums(WorkerEvent::Exchange(plan)),
             ToWorker::Confirm { step, attempt } => {
                 self.sums(WorkerEvent::Confirmed { step, attempt });
             }

@@ -29,6 +29,38 @@ pub struct Predecessor {
     pub stripe: usize,
 }
 
+/// Who sums what of a step, and who gets the sum: what everybody who takes part is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SumPlan {
+    /// Which step.
+    pub step: Step,
+    /// Which attempt.
+    pub attempt: u32,
+    /// Which terms of the sum are told of, to a worker that sums nothing; absent: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<u32>,
+    /// What is summed, in this order, by the tree of [`crate::gpu::Combine`]; to a worker that sums
+    /// nothing, what it has, or will have, of that.
+    pub terms: Vec<Summand>,
+    /// Who sums which chunks, of every stripe if there are some.
+    pub owners: Vec<Owner>,
+    /// Chunks of a stripe, of a step that is computed from now on: the vector is cut into stripes,
+    /// the last of which may be shorter. Every term may come of any of its holders. Absent: all
+    /// terms are there, and whose turn it is sends them unasked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stripe: Option<usize>,
+    /// The exchange of the same step that this one carries on without a worker that is lost, or
+    /// does not answer; absent: it begins afresh.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predecessor: Option<Predecessor>,
+    /// Who gets the sum, for those who sum.
+    pub receivers: Vec<u32>,
+    /// The group in which the sum is made, all owners by what connects them there; absent: by
+    /// connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u64>,
+}
+
 /// Who sums which chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
@@ -230,34 +262,7 @@ pub enum ToWorker {
     },
     /// Sum a step together with others, and hold the sum: of results that are there, or of those
     /// that are to be computed, as they come.
-    Exchange {
-        /// Which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
-        /// Which terms of the sum are told of, to a worker that sums nothing; absent: all.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        places: Vec<u32>,
-        /// What is summed, in this order, by the tree of [`crate::gpu::Combine`]; to a worker that
-        /// sums nothing, what it has, or will have, of that.
-        terms: Vec<Summand>,
-        /// Who sums which chunks, of every stripe if there are some.
-        owners: Vec<Owner>,
-        /// Chunks of a stripe, of a step that is computed from now on: the vector is cut into
-        /// stripes, the last of which may be shorter. Every term may come of any of its holders.
-        /// Absent: all terms are there, and whose turn it is sends them unasked.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        stripe: Option<usize>,
-        /// The exchange that this one carries on; absent: it begins afresh.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        predecessor: Option<Predecessor>,
-        /// Who gets the sum, for those who sum.
-        receivers: Vec<u32>,
-        /// The group in which the sum is made, all owners by what connects them there; absent: by
-        /// connections.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        group: Option<u64>,
-    },
+    Exchange(SumPlan),
     /// A step is made of what was expected: what its sum lacks is waited for from now on.
     Confirm {
         /// Which step.

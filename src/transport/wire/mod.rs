@@ -8,8 +8,8 @@
 mod message;
 
 pub use message::{
-    Across, FromWorker, Has, Offer, Owner, Peer, Predecessor, TaskOrder, ToWorker, Welcome, decode,
-    encode,
+    Across, FromWorker, Has, Offer, Owner, Peer, Predecessor, SumPlan, TaskOrder, ToWorker,
+    Welcome, decode, encode,
 };
 
 use crate::ids::{Job, Step, Task};

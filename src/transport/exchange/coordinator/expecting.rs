@@ -1,14 +1,13 @@
 //! Steps that are summed while they are computed: what workers are told of them, and when it is
 //! known what they are made of.
 
-use super::{CoordinatorSums, Effects, held_by, report};
+use super::{CoordinatorSums, Effects, report};
 use crate::ids::{Step, Task, Worker};
 use crate::transport::exchange::Key;
 use crate::transport::exchange::events::{CoordinatorEffect, Expectation, SumSettings};
 use crate::transport::exchange::monitor::{ExchangeMonitor, Void};
-use crate::transport::exchange::plan::{Plan, of_all_stripes};
 use crate::transport::exchange::told::Told;
-use crate::transport::wire::{COORDINATOR, Owner, Predecessor, ToWorker, chunks};
+use crate::transport::wire::{COORDINATOR, Owner, Predecessor, SumPlan, ToWorker, chunks};
 use crate::transport::{Notice, Piece, Summand, What};
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -43,25 +42,23 @@ impl CoordinatorSums {
         let length = self.context.length;
         let ((stripe, owners), predecessor) = match self.go_on(step, &terms) {
             Some((shares, predecessor)) => (shares, Some(predecessor)),
-            None => (self.shares_of_stripes(&terms), None),
+            None => (self.shares.of_stripes(&self.present, &terms, length), None),
         };
         let coordinator = keeps.then_some(COORDINATOR);
         let receivers: Vec<u32> = present.into_iter().chain(coordinator).collect();
-        let sources = owners.iter().map(|owner| owner.node).collect();
-        let mut monitor = ExchangeMonitor::new(Some(Vec::new()), receivers.clone(), sources, now);
-        monitor.given.extend(&receivers);
-        let as_told = Predecessor { attempt, owners: owners.clone(), stripe };
-        monitor.parts.told = Some(Told::new(terms.clone(), as_told));
-        monitor.parts.owners = of_all_stripes(&owners, stripe, chunks(length));
+        let (places, stripe) = (Vec::new(), Some(stripe));
+        let group = None;
+        let plan =
+            SumPlan { step, attempt, places, terms, owners, stripe, predecessor, receivers, group };
+        let mut monitor = self.monitor_of(&plan, Some(Vec::new()), &[], now);
+        monitor.parts.told = Some(Told::of(&plan, chunks(length)));
         let result = |piece: &Piece| match piece.what {
             What::Result(task) => Some((piece.worker, task)),
             What::Sum => None,
         };
         monitor.parts.announced =
-            terms.iter().flat_map(|term| &term.holders).filter_map(result).collect();
+            plan.terms.iter().flat_map(|term| &term.holders).filter_map(result).collect();
         self.monitors.begin((step, attempt), monitor);
-        let (places, stripe) = (Vec::new(), Some(stripe));
-        let plan = Plan { step, attempt, places, terms, owners, stripe, predecessor, receivers };
         self.tell_plan(&plan, out);
         out.push(CoordinatorEffect::Expected(Expectation::Told));
         if keeps {
@@ -70,14 +67,6 @@ impl CoordinatorSums {
         } else {
             self.node.supersede(step, attempt);
         }
-    }
-
-    /// Who sums what of a step that is computed.
-    fn shares_of_stripes(&self, terms: &[Summand]) -> Shares {
-        // Who does not answer owns nothing, though it may come to have a term.
-        let is_able = |worker: Worker| self.shares.answers(worker.0);
-        let terms: Vec<Summand> = terms.iter().map(|term| held_by(term.clone(), is_able)).collect();
-        self.shares.of_stripes(&self.present, &terms, self.context.length)
     }
 
     /// Who sums what, and of which exchange each keeps what it has, if workers can go on with the

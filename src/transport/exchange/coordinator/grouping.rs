@@ -21,7 +21,7 @@ impl CoordinatorSums {
             let waits = monitor.group.is_some()
                 && !monitor.done
                 && monitor.void.is_none()
-                && monitor.holders.len() < monitor.needed();
+                && monitor.lacks_holders();
             // Where one worker makes the sum alone, the next to hold it has it by its connection.
             let most = if monitor.sources.len() < monitor.needed() { longest } else { stall };
             waits && !monitor.overflowed && now.duration_since(monitor.begun) > most

@@ -21,7 +21,7 @@ impl CoordinatorSums {
     /// whose host does not answer costs the step no more than that, and is not given up for it.
     pub(super) fn do_without_idle(&mut self, now: Instant, out: &mut Effects) {
         let found = self.monitors.undecided().find_map(|(key, monitor)| {
-            let waits = monitor.holders.len() < monitor.needed() && monitor.group.is_none();
+            let waits = monitor.lacks_holders() && monitor.group.is_none();
             let idle = waits.then(|| monitor.idle(now))??;
             monitor.can_do_without(idle).then_some((key, idle))
         });
@@ -45,7 +45,7 @@ impl CoordinatorSums {
         out: &mut Effects,
     ) -> bool {
         let stuck = |monitor: &&ExchangeMonitor| {
-            monitor.holders.len() < monitor.needed() && monitor.is_stuck(now, stall, longest)
+            monitor.lacks_holders() && monitor.is_stuck(now, stall, longest)
         };
         let found = self
             .monitors
