@@ -390,6 +390,12 @@ impl CoordinatorSums {
             monitor.parts.told = Some(Told::of(&plan, chunks(length)));
             monitor.parts.can_ask(&plan.terms);
         }
+        // Chunks may have been made of what was announced.
+        if plan.predecessor.is_some()
+            && let Some(before) = self.monitors.last(step)
+        {
+            monitor.parts.announced.clone_from(&before.parts.announced);
+        }
         self.monitors.begin(key, monitor);
         // What carries on a sum that was expected is not: it is waited for.
         if plan.stripe.is_some() {

@@ -923,6 +923,38 @@ fn nan_after_an_announcement_are_their_senders_fault() {
     assert!(named > 4, "{named}");
 }
 
+/// What was announced and then changed is summed again also where the sum goes on without an owner
+/// that is lost: chunks may have been made of it before.
+#[test]
+fn what_was_changed_counts_for_nothing_in_a_sum_that_is_carried_on() {
+    for seed in 0..8 {
+        let mut world = World::lied_to(seed, 3);
+        world.liar = None;
+        let (length, task) = (world.length(), TASK);
+        let (chunks, numbers) = (0..chunks(length), Arc::new(vec![5.0; length]));
+        let event = WorkerEvent::Announced { task, chunks, numbers };
+        let sent = world.workers[3].work_on(world.now, event);
+        world.send(3, sent);
+        let deliver_all = |world: &mut World| {
+            while !world.under_way.is_empty() {
+                world.deliver();
+            }
+        };
+        (0..2).for_each(|at| world.compute_in_parts(at, 2, true));
+        deliver_all(&mut world);
+        world.compute_but_of(3);
+        world.begin();
+        world.lose_worker(1);
+        assert!(world.has_failed());
+        world.begin();
+        let changed = CoordinatorEvent::Changed { worker: Worker(3), task: TASK };
+        let sent = world.coordinator.coordinate(world.now, changed);
+        world.send(COORDINATOR, sent);
+        assert!(world.has_failed(), "seed {seed}");
+        assert_eq!(world.run_against(3), Vec::<String>::new());
+    }
+}
+
 type Lie = fn(&mut World);
 
 const LIAR: u32 = 3;
