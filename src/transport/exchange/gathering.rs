@@ -195,9 +195,25 @@ impl Gathering {
         for (what, holder) in lost {
             self.want_again(what, holder);
         }
+        self.forget_own();
         for &chunk in more {
             self.chunks.insert(chunk, Vec::new());
             self.wanted.iter_mut().for_each(|wanted| want(wanted, chunk));
+        }
+    }
+
+    /// Terms that were this node's own, and are not any more, come from others: it may never have
+    /// the rest of them.
+    fn forget_own(&mut self) {
+        for (&chunk, nodes) in &mut self.chunks {
+            let is_forgotten = |node: &mut Node| {
+                matches!(node.content, Content::Mine) && self.terms[node.start].mine.is_none()
+            };
+            let forgotten: Vec<Node> = nodes.extract_if(.., is_forgotten).collect();
+            if !forgotten.is_empty() {
+                self.complete.retain(|other| *other != chunk);
+            }
+            forgotten.iter().for_each(|node| want(&mut self.wanted[node.start], chunk));
         }
     }
 
@@ -691,6 +707,28 @@ mod tests {
             fold_chunk(&terms, &mut expected);
             prop_assert_eq!(sum, expected);
         }
+    }
+
+    /// Of a term that is not one of its own any more a worker has parts, and asks others for all.
+    #[test]
+    fn what_was_its_own_comes_from_others_if_it_is_that_no_more() {
+        let blocks = Blocks::new(1);
+        let now = Instant::now();
+        let mut gathering = gathering(&[&[ME, 1], &[2]], 2, 4);
+        gathering.is_final(0, 0..1);
+        gathering.announced(1, 2, 0..2).unwrap();
+        assert_eq!(gathering.asks(now), [(2, 1, 0)]);
+        let came = block(&blocks, 1.0);
+        assert!(gathering.came((0, 1), 2, came, now).unwrap().is_none());
+        let terms = [summand(&[1]), summand(&[2])];
+        gathering.carry_on(TermAt::of(Step(4), &terms, ME), &[]);
+        assert!(gathering.next().is_none(), "the chunk that was complete lacks its first term");
+        gathering.announced(0, 1, 0..2).unwrap();
+        let asks = gathering.asks(now);
+        assert!(asks.contains(&(1, 0, 0)), "{asks:?}");
+        let came = block(&blocks, 2.0);
+        assert!(gathering.came((0, 0), 1, came, now).unwrap().is_none());
+        assert_eq!(gathering.next().map(|(chunk, _)| chunk), Some(0));
     }
 
     /// What a holder sends unasked is asked for once its connection broke, it says again what it

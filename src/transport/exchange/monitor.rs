@@ -253,8 +253,8 @@ impl ExchangeMonitor {
         })
     }
 
-    /// A worker for which others wait, who have said so more than once and lately, and that waits
-    /// for nobody itself: rather one that does not hold the sum.
+    /// A worker for which others wait, who have said so more than once and lately, and that says
+    /// nothing: rather one that does not hold the sum.
     pub(super) fn idle(&self, now: Instant) -> Option<u32> {
         if !self.is_under_way() {
             return None;
@@ -264,7 +264,10 @@ impl ExchangeMonitor {
             (is_recent && waiting.said > waiting.since).then(|| (*node, waiting.on.clone()))
         };
         let blamed = blamed(&self.waiting.iter().filter_map(insists).collect());
-        let owing = blamed.into_iter().filter(|node| self.owes(*node));
+        // Who has only stopped waiting goes on, and may owe something for that moment.
+        let speaks: BTreeSet<u32> = self.still_waiting(now).map(|(node, _)| node).collect();
+        let silent = blamed.into_iter().filter(|node| !speaks.contains(node));
+        let owing = silent.filter(|node| self.owes(*node));
         owing.min_by_key(|node| self.holders.contains_key(node))
     }
 
