@@ -58,11 +58,11 @@ class Worker:
         return data if len(data) == count else sys.exit("the coordinator hung up")
     def frame(self):
         fields = HEADER.unpack(head := self.exactly(72))
-        assert fields[:2] == (b"CGRD", 7) and fields[-1] == zlib.crc32(head[:68]), "not a frame"
+        assert fields[:2] == (b"CGRD", 8) and fields[-1] == zlib.crc32(head[:68]), "not a frame"
         return fields, self.exactly(fields[-2])
     def send(self, kind, body, number=0, attempt=0, piece=0, offset=0):
         run, epoch, worker, layout = self.stamp
-        head = HEADER.pack(b"CGRD", 7, kind, 0, run, epoch, worker, number, attempt, piece, offset, layout, 0, len(body), 0)[:68]
+        head = HEADER.pack(b"CGRD", 8, kind, 0, run, epoch, worker, number, attempt, piece, offset, layout, 0, len(body), 0)[:68]
         self.socket.sendall(head + struct.pack("<I", zlib.crc32(head)) + body)
     def send_chunks(self, vector, kind, number, attempt, piece):
         for offset in range(0, self.length, CHUNK):
@@ -78,6 +78,8 @@ class Worker:
         (_, _, kind, flags, _, _, _, number, attempt, _, offset, *_), body = self.frame()
         if kind == CONTROL:
             (name, message), = json.loads(body).items()
+            if name == "sum":
+                (name, message), = message.items()
             if name == "replaced":
                 print("another process has this worker's number", file=sys.stderr)
                 sys.exit(4)
@@ -98,8 +100,8 @@ class Worker:
                 vector[offset : offset + len(body) // 4] = array("f", body)
                 entry[2] = entry[2] and not flags & NOT_FINITE
                 if kind == SUM and not missing:
-                    name, digest = ("held", {"digest": None}) if entry[2] else ("sum_not_finite", {})
-                    self.tell(name, step=number, attempt=attempt, **digest)
+                    name, digest = ("held", {"digest": None}) if entry[2] else ("not_finite", {})
+                    self.tell("sum", **{name: {"step": number, "attempt": attempt, **digest}})
         return True
 
     def ping(self, number, **_):

@@ -86,7 +86,10 @@ impl Bare {
     pub(crate) fn try_tell(&mut self, message: &Value) -> std::io::Result<()> {
         let mut fields = message.clone();
         let body = match fields.as_object_mut().and_then(|fields| fields.remove("type")) {
-            Some(Value::String(name)) => json!({ name: fields }).to_string(),
+            Some(Value::String(name)) => match name.split_once('.') {
+                Some((half, name)) => json!({ half: { name: fields } }).to_string(),
+                None => json!({ name: fields }).to_string(),
+            },
             _ => panic!("{message} has no type"),
         };
         self.try_put(&Header::control(body.len()), body.as_bytes())
@@ -113,10 +116,14 @@ impl Bare {
     }
 }
 
-/// A message with its name as one of its fields.
+/// A message with its name as one of its fields, `sum.held` of what is within `sum`.
 pub(crate) fn told(body: &[u8]) -> Value {
-    let message: BTreeMap<String, Value> = serde_json::from_slice(body).unwrap();
-    let (name, mut fields) = message.into_iter().next().unwrap();
+    let only = |fields: BTreeMap<String, Value>| fields.into_iter().next().unwrap();
+    let (mut name, mut fields) = only(serde_json::from_slice(body).unwrap());
+    if name == "sum" {
+        let (of_sum, inner) = only(serde_json::from_value(fields).unwrap());
+        (name, fields) = (format!("sum.{of_sum}"), inner);
+    }
     fields["type"] = name.into();
     fields
 }

@@ -308,9 +308,10 @@ fn first_step(scene: &Scene, worker: &mut Bare) {
         if header.kind == Kind::Sum {
             sums += 1;
             if sums == 2 {
-                worker.tell(
-                    &json!({"type": "held", "step": 0, "attempt": header.attempt, "digest": null}),
-                );
+                let attempt = header.attempt;
+                let held =
+                    json!({"type": "sum.held", "step": 0, "attempt": attempt, "digest": null});
+                worker.tell(&held);
             }
             continue;
         }
@@ -322,7 +323,7 @@ fn first_step(scene: &Scene, worker: &mut Bare) {
                     "aux": [6.0], "finite": true});
                 worker.tell(&done);
             }
-            "exchange" => {
+            "sum.exchange" => {
                 assert_eq!(message["terms"].as_array().unwrap().len(), 1);
                 for range in [chunk_range(1, gradient.len()), chunk_range(0, gradient.len())] {
                     let attempt = message["attempt"].as_u64().unwrap() as u32;
@@ -430,8 +431,8 @@ fn groups_that_never_meet_cost_no_step() {
         // has none.
         let group = (1u64 << 32) + 1;
         for number in [group, 0, u64::MAX] {
-            evil.tell(&json!({"type": "group_named", "group": number, "id": "whatever"}));
-            evil.tell(&json!({"type": "group_ready", "group": number}));
+            evil.tell(&json!({"type": "sum.group_named", "group": number, "id": "whatever"}));
+            evil.tell(&json!({"type": "sum.group_ready", "group": number}));
         }
         scene.goes_on(1, "names that nobody asked for");
         let mut kind = String::new();
@@ -443,12 +444,12 @@ fn groups_that_never_meet_cost_no_step() {
                 kind
             };
             assert_ne!(
-                kind, "join_group",
+                kind, "sum.join_group",
                 "nobody is to join a group by a name that was not asked for"
             );
         }
         for number in group..group + 10 {
-            evil.tell(&json!({"type": "group_failed", "group": number, "reason": "no"}));
+            evil.tell(&json!({"type": "sum.group_failed", "group": number, "reason": "no"}));
         }
     });
 }
@@ -472,14 +473,14 @@ fn hear(evil: &mut Bare, kind: &str) -> Value {
 fn messages_out_of_place_change_nothing() {
     let task = json!({"job": 1u64 << 60, "piece": 99});
     for message in [
-        json!({"type": "sum_not_finite", "step": 2, "attempt": 0}),
-        json!({"type": "sum_not_finite", "step": 1u64 << 60, "attempt": 0}),
+        json!({"type": "sum.not_finite", "step": 2, "attempt": 0}),
+        json!({"type": "sum.not_finite", "step": 1u64 << 60, "attempt": 0}),
         json!({"type": "done", "order": 1, "task": task, "aux": [1.0, 2.0, 3.0], "finite": true}),
         json!({"type": "idle", "order": 1}),
         json!({"type": "idle", "order": 1u64 << 60}),
-        json!({"type": "held", "step": 2, "attempt": 7, "digest": 1}),
+        json!({"type": "sum.held", "step": 2, "attempt": 7, "digest": 1}),
         json!({"type": "step_unavailable", "step": 0}),
-        json!({"type": "waiting", "step": 1u64 << 60, "attempt": 0, "on": [0, 1, 999]}),
+        json!({"type": "sum.waiting", "step": 1u64 << 60, "attempt": 0, "on": [0, 1, 999]}),
     ] {
         survives(&message.to_string(), |_, evil| {
             evil.tell(&message);
@@ -556,14 +557,14 @@ fn the_one_who_sums_takes_no_sums() {
 fn a_wrong_digest_is_its_senders_fault() {
     survives("held", |scene, evil| {
         scene.allowed.fetch_add(1, Ordering::AcqRel);
-        while hear(evil, "exchange")["step"] != 1 {}
-        evil.tell(&json!({"type": "held", "step": 1, "attempt": 0, "digest": 1}));
+        while hear(evil, "sum.exchange")["step"] != 1 {}
+        evil.tell(&json!({"type": "sum.held", "step": 1, "attempt": 0, "digest": 1}));
     });
     // Nobody but the workers has the sum: two who agree outvote a third, who gets the bytes again.
     survives_over(Exchange::SHARDED, "held elsewhere", |scene, evil| {
         scene.allowed.fetch_add(1, Ordering::AcqRel);
-        while hear(evil, "exchange")["step"] != 1 {}
-        evil.tell(&json!({"type": "held", "step": 1, "attempt": 0, "digest": 1}));
+        while hear(evil, "sum.exchange")["step"] != 1 {}
+        evil.tell(&json!({"type": "sum.held", "step": 1, "attempt": 0, "digest": 1}));
         let applied = hear(evil, "apply");
         assert!(applied["step"] == 1 && applied["digest"] != 1, "{applied}");
         evil.tell(&json!({"type": "step_unavailable", "step": 1}));
@@ -591,7 +592,7 @@ fn a_chunk_that_comes_twice_counts_once() {
         let task = &compute["tasks"][0]["task"];
         evil.tell(&json!({"type": "done", "order": compute["order"], "task": task, "aux": [6.0],
             "finite": true}));
-        while hear(evil, "exchange")["step"] != 1 {}
+        while hear(evil, "sum.exchange")["step"] != 1 {}
     });
 }
 

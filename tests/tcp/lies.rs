@@ -297,10 +297,9 @@ fn denying(coordinator: String) -> String {
                     hand_on(&mut down, &back, LISTENER)?;
                     loop {
                         let (bytes, said) = frame(&mut down)?;
-                        if let Some(plan) = said.get("exchange").or(said.get("expect")) {
-                            let lie = json!({"sum_not_finite": {"step": plan["step"],
-                                "attempt": plan["attempt"]}})
-                            .to_string();
+                        if let Some(plan) = said.get("sum").and_then(|sum| sum.get("exchange")) {
+                            let of = json!({"step": plan["step"], "attempt": plan["attempt"]});
+                            let lie = json!({"sum": {"not_finite": of}}).to_string();
                             let lie =
                                 [&Header::control(lie.len()).encode()[..], lie.as_bytes()].concat();
                             liar_to.lock().unwrap().write_all(&lie)?;

@@ -248,7 +248,7 @@ fn the_python_worker_does_what_the_protocol_says() {
     waits_for_a_state_where_a_step_was_left_out(&mut worker);
     worker.tell(&json!({"type": "stop"}));
     assert_eq!(python.ends_with(), (9, crc(&[0.75; LENGTH])));
-    assert_eq!(VERSION, 7, "the worker in Python speaks this version");
+    assert_eq!(VERSION, 8, "the worker in Python speaks this version");
 }
 
 /// A message without what a task took, and the units of it that were finished.
@@ -287,14 +287,14 @@ fn computes_and_contributes(worker: &mut Bare) {
     // 1 times task 0 plus 4 times task 1 is the sum of step 0; task 2 goes into the exchange by
     // itself and is discarded then.
     let reduce = |piece: u32, weight: f64| {
-        json!({"type": "reduce", "step": 0, "task": {"job": 0,
+        json!({"type": "sum.reduce", "step": 0, "task": {"job": 0,
         "piece": piece}, "weight": weight})
     };
     worker.tell(&reduce(0, 1.0));
     worker.tell(&reduce(1, 4.0));
     let holder = |worker: u32, what: Value| json!({"worker": worker, "what": what});
     let result = json!({"result": {"job": 0, "piece": 2}});
-    let mut exchange = json!({"type": "exchange", "step": 0, "attempt": 2, "terms": [
+    let mut exchange = json!({"type": "sum.exchange", "step": 0, "attempt": 2, "terms": [
         {"weight": 1.0, "holders": [holder(PYTHON, json!("sum"))]},
         {"weight": 1.0, "holders": [holder(1, result.clone()), holder(PYTHON, result.clone())]},
         {"weight": 0.5, "holders": [holder(PYTHON, result.clone()), holder(1, result)]},
@@ -304,7 +304,7 @@ fn computes_and_contributes(worker: &mut Bare) {
     exchange["attempt"] = json!(3);
     (exchange["places"], exchange["receivers"]) = (json!([1, 4, 7]), json!([]));
     sends_terms(worker, &exchange, 3, [1, 7]);
-    worker.tell(&json!({"type": "discard", "task": {"job": 0, "piece": 2}}));
+    worker.tell(&json!({"type": "sum.discard", "task": {"job": 0, "piece": 2}}));
 }
 
 /// Two terms are its to send, of which the first is its sum.
@@ -330,13 +330,13 @@ fn sends_terms(worker: &mut Bare, exchange: &Value, attempt: u32, pieces: [u32; 
 fn applies_and_hands_over(worker: &mut Bare) {
     // The sum comes, in any order; it is applied when that is decided.
     send(worker, Kind::Sum, 0, 3, 64.0);
-    assert_eq!(worker.hear(), json!({"type": "held", "step": 0, "attempt": 3, "digest": null}));
-    worker.tell(&json!({"type": "release", "step": 0, "end": 1}));
+    assert_eq!(worker.hear(), json!({"type": "sum.held", "step": 0, "attempt": 3, "digest": null}));
+    worker.tell(&json!({"type": "sum.release", "step": 0, "end": 1}));
     worker.tell(&json!({"type": "apply", "step": 0, "attempt": 3, "digest": 5, "aux": [1.0]}));
     assert_eq!(worker.hear(), json!({"type": "applied", "step": 0, "digest": null}));
     // A sum that is not finite is never applied; its step is refused.
     send(worker, Kind::Sum, 1, 0, f32::INFINITY);
-    assert_eq!(worker.hear(), json!({"type": "sum_not_finite", "step": 1, "attempt": 0}));
+    assert_eq!(worker.hear(), json!({"type": "sum.not_finite", "step": 1, "attempt": 0}));
     // What is decided later waits for what was decided before, and asks for what does not come.
     worker.tell(&json!({"type": "skip", "step": 1, "units": [{"start": 0, "end": 3}]}));
     worker.tell(&json!({"type": "apply", "step": 2, "attempt": 0, "digest": 5, "aux": []}));
@@ -344,7 +344,7 @@ fn applies_and_hands_over(worker: &mut Bare) {
     assert_eq!(worker.hear(), json!({"type": "applied", "step": 1, "digest": null}));
     assert_eq!(worker.hear(), json!({"type": "step_unavailable", "step": 2}));
     send(worker, Kind::Sum, 2, 0, 32.0);
-    assert_eq!(worker.hear(), json!({"type": "held", "step": 2, "attempt": 0, "digest": null}));
+    assert_eq!(worker.hear(), json!({"type": "sum.held", "step": 2, "attempt": 0, "digest": null}));
     assert_eq!(worker.hear(), json!({"type": "applied", "step": 2, "digest": null}));
     expect_state(worker, 1, 1, 3, -1.5);
     // It takes over a state instead of a step that it cannot get, and skips what that has applied.

@@ -173,7 +173,7 @@ fn decide(worker: &mut Bare, step: u64) {
     let header =
         Header { run: RUN, layout: 77, worker: COORDINATOR, number: step, finite: true, ..header };
     worker.put(&header, &64f32.to_le_bytes().repeat(LENGTH));
-    let held = hear(worker, "held");
+    let held = hear(worker, "sum.held");
     assert_eq!(held["step"], step);
     worker.tell(&json!({"type": "apply", "epoch": 1, "step": step, "attempt": 0,
         "digest": held["digest"], "aux": []}));

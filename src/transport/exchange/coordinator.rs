@@ -20,10 +20,12 @@ use super::part::Outgoing;
 use super::plan::share_out;
 use super::store::{SharedSums, Sum};
 use super::suspects::Suspects;
-use super::told::{Heard, Told};
+use super::told::Told;
 use super::{Block, DATA_WAITING_MAX, Key, QUIET};
 use crate::ids::{Step, Worker};
-use crate::transport::wire::{COORDINATOR, Header, Kind, Owner, SumPlan, ToWorker, chunks};
+use crate::transport::wire::{
+    COORDINATOR, Header, Kind, Owner, SumCommand, SumPlan, SumReport, chunks,
+};
 use crate::transport::{Decoded, Notice, Summand};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -121,7 +123,7 @@ impl CoordinatorSums {
     pub(in crate::transport) fn handle(
         &mut self,
         now: Instant,
-        event: CoordinatorEvent<'_>,
+        event: CoordinatorEvent,
         out: &mut Effects,
     ) {
         match event {
@@ -186,29 +188,16 @@ impl CoordinatorSums {
                 }
             }
             CoordinatorEvent::Store { worker, step, attempt, decoded } => {
-                self.store(now, worker, (step, attempt), decoded, out);
+                self.store(now, worker, (step, attempt), &decoded, out);
             }
             CoordinatorEvent::Decided { worker, step, attempt, decoded } => {
-                self.decided(now, worker, (step, attempt), decoded, out);
+                self.decided(now, worker, (step, attempt), &decoded, out);
             }
-            CoordinatorEvent::Released { step } => self.release(step),
-            CoordinatorEvent::Held { worker, step, attempt, digest } => {
-                self.heard(now, worker, (step, attempt), Heard::Held(digest), out);
+            CoordinatorEvent::Released { step, end } => {
+                self.tell_all(SumCommand::Release { step, end }, out);
+                self.release(step);
             }
-            CoordinatorEvent::NotFinite { worker, step, attempt, of } => {
-                self.heard(now, worker, (step, attempt), Heard::NotFinite(of), out);
-            }
-            CoordinatorEvent::Waiting { worker, step, attempt, on } => {
-                let monitor = self.monitors.get_mut((step, attempt));
-                let first = monitor.is_some_and(|monitor| monitor.waits(worker, on, now));
-                // Said again at every tick; the sum is sent once, if anybody has it.
-                if first && self.settings.by_workers {
-                    self.give(now, (step, attempt), worker, out);
-                }
-            }
-            CoordinatorEvent::ChunkDigests { worker, step, attempt, digests } => {
-                self.told_digests(worker, (step, attempt), digests, out);
-            }
+            CoordinatorEvent::Said { worker, report } => self.said(now, worker, report, out),
             CoordinatorEvent::Chunk { from, header, block } => {
                 self.chunk(now, from, &header, block, out);
             }
@@ -219,25 +208,60 @@ impl CoordinatorSums {
                     out.push(CoordinatorEffect::GiveUp { worker: from, reason });
                 }
             }
-            CoordinatorEvent::GroupNamed { worker, group, id } => {
-                if let Some(members) = self.groups.named(worker, group) {
-                    let message = ToWorker::JoinGroup { group, id, members: members.clone() };
-                    tell(members, message, out);
+            CoordinatorEvent::Tick => self.tick(now, out),
+        }
+    }
+
+    /// A worker says what has come of a sum.
+    fn said(&mut self, now: Instant, worker: u32, report: SumReport, out: &mut Effects) {
+        match report {
+            SumReport::Held { step, attempt, digest } => {
+                if let Some(reports) = self.of_expected((step, attempt)) {
+                    return reports.push((worker, report));
+                }
+                self.held(now, worker, (step, attempt), digest, out);
+            }
+            SumReport::NotFinite { step, attempt, of } => {
+                if let Some(reports) = self.of_expected((step, attempt)) {
+                    return reports.push((worker, SumReport::NotFinite { step, attempt, of }));
+                }
+                self.says_not_finite(worker, (step, attempt), of, out);
+            }
+            SumReport::Waiting { step, attempt, on } => {
+                let monitor = self.monitors.get_mut((step, attempt));
+                let first = monitor.is_some_and(|monitor| monitor.waits(worker, on, now));
+                // Said again at every tick; the sum is sent once, if anybody has it.
+                if first && self.settings.by_workers {
+                    self.give(now, (step, attempt), worker, out);
                 }
             }
-            CoordinatorEvent::GroupJoined { worker, group } => {
+            SumReport::ChunkDigests { step, attempt, digests } => {
+                self.told_digests(worker, (step, attempt), digests, out);
+            }
+            SumReport::GroupNamed { group, id } => {
+                if let Some(members) = self.groups.named(worker, group) {
+                    let command = SumCommand::JoinGroup { group, id, members: members.clone() };
+                    tell(members, command, out);
+                }
+            }
+            SumReport::GroupReady { group } => {
                 if let Some(size) = self.groups.joined(worker, group) {
                     tracing::info!("{size} workers sum among themselves by their collective");
                     out.push(CoordinatorEffect::GroupSize(size));
                 }
             }
-            CoordinatorEvent::GroupFailed { worker, group, reason } => {
+            SumReport::GroupFailed { group, reason } => {
                 if self.groups.is(group) {
                     self.group_failed(&format!("{}: {reason}", Worker(worker)), now, out);
                 }
             }
-            CoordinatorEvent::Tick => self.tick(now, out),
         }
+    }
+
+    /// Where reports on a sum wait that is only expected, until it is known whether the step is
+    /// made of it: before, they decide nothing.
+    fn of_expected(&mut self, key: Key) -> Option<&mut Vec<(u32, SumReport)>> {
+        self.monitors.get_mut(key)?.expected.as_mut()
     }
 
     /// Sums one chunk, if there is one that can be summed.
@@ -399,7 +423,7 @@ impl CoordinatorSums {
         self.monitors.begin(key, monitor);
         // What carries on a sum that was expected is not: it is waited for.
         if plan.stripe.is_some() {
-            self.tell_all(ToWorker::Confirm { step, attempt }, out);
+            self.tell_all(SumCommand::Confirm { step, attempt }, out);
         }
         if takes_part && group.is_none() {
             let mut none = Vec::new();
@@ -416,7 +440,7 @@ impl CoordinatorSums {
     fn monitor_of(
         &self,
         plan: &SumPlan,
-        expected: Option<Vec<(u32, Heard)>>,
+        expected: Option<Vec<(u32, SumReport)>>,
         holders: &[u32],
         now: Instant,
     ) -> ExchangeMonitor {
@@ -436,8 +460,8 @@ impl CoordinatorSums {
         self.present.iter().copied().filter(|worker| self.shares.answers(*worker)).collect()
     }
 
-    fn tell_all(&self, message: ToWorker, out: &mut Effects) {
-        tell(self.present.iter().copied().collect(), message, out);
+    fn tell_all(&self, command: SumCommand, out: &mut Effects) {
+        tell(self.present.iter().copied().collect(), command, out);
     }
 
     /// Notes who is late in a step that begins to be summed, and who lacks the last one's sum
@@ -462,7 +486,7 @@ impl CoordinatorSums {
         let members: Vec<u32> = plan.owners.iter().map(|owner| owner.node).collect();
         let others: Vec<u32> =
             plan.receivers.iter().copied().filter(|node| !members.contains(node)).collect();
-        tell(members, ToWorker::Exchange(plan.clone()), out);
+        tell(members, SumCommand::Exchange(plan.clone()), out);
         self.tell_senders(now, (plan.step, plan.attempt), &others, plan.owners.clone(), out);
     }
 
@@ -487,7 +511,7 @@ impl CoordinatorSums {
             self.present.iter().partition(|worker| owners.contains(worker));
         // Only where somebody sums: a whole plan is not small.
         if !summing.is_empty() {
-            tell(summing, ToWorker::Exchange(plan.clone()), out);
+            tell(summing, SumCommand::Exchange(plan.clone()), out);
         }
         for worker in others {
             let (places, terms) = parts.remove(&worker).unwrap_or_default();
@@ -499,7 +523,7 @@ impl CoordinatorSums {
                 receivers: Vec::new(),
                 ..*plan
             };
-            tell(vec![worker], ToWorker::Exchange(part), out);
+            tell(vec![worker], SumCommand::Exchange(part), out);
         }
     }
 
@@ -538,19 +562,6 @@ impl CoordinatorSums {
         let monitor = self.monitors.get_mut(key);
         if monitor.is_none_or(|monitor| monitor.given.insert(worker)) {
             self.give(now, key, worker, out);
-        }
-    }
-
-    /// A worker says something of a sum. Of one that is expected it is kept until it is known
-    /// whether the step is made of it: before, it decides nothing.
-    fn heard(&mut self, now: Instant, worker: u32, key: Key, what: Heard, out: &mut Effects) {
-        let expected = self.monitors.get_mut(key).and_then(|monitor| monitor.expected.as_mut());
-        if let Some(expected) = expected {
-            return expected.push((worker, what));
-        }
-        match what {
-            Heard::Held(digest) => self.held(now, worker, key, digest, out),
-            Heard::NotFinite(of) => self.says_not_finite(worker, key, of, out),
         }
     }
 
@@ -660,7 +671,7 @@ impl CoordinatorSums {
         let Some(holder) = giver else { return false };
         let all = Owner { node: holder, start: 0, end: chunks(self.context.length) };
         self.tell_senders(now, key, &[to], vec![all], out);
-        tell(vec![holder], ToWorker::SendSum { step, attempt, to }, out);
+        tell(vec![holder], SumCommand::SendSum { step, attempt, to }, out);
         true
     }
 
@@ -680,7 +691,7 @@ impl CoordinatorSums {
         }
         let workers = to.iter().copied().filter(|node| *node != COORDINATOR).collect();
         let (step, attempt) = key;
-        tell(workers, ToWorker::TakeSum { step, attempt, owners }, out);
+        tell(workers, SumCommand::TakeSum { step, attempt, owners }, out);
     }
 
     /// Which attempt at a step was decided.
@@ -755,7 +766,7 @@ impl CoordinatorSums {
             match self.groups.look(now, &self.present, self.epoch) {
                 GroupStep::Nothing => {}
                 GroupStep::Name { by, number } => {
-                    tell(vec![by], ToWorker::NameGroup { group: number }, out);
+                    tell(vec![by], SumCommand::NameGroup { group: number }, out);
                 }
                 GroupStep::Failed { reason } => self.group_failed(&reason, now, out),
             }
@@ -763,9 +774,9 @@ impl CoordinatorSums {
     }
 }
 
-fn tell(to: Vec<u32>, message: ToWorker, out: &mut Effects) {
+fn tell(to: Vec<u32>, command: SumCommand, out: &mut Effects) {
     if !to.is_empty() {
-        out.push(CoordinatorEffect::Tell { to, message: Box::new(message) });
+        out.push(CoordinatorEffect::Tell { to, command: Box::new(command) });
     }
 }
 

@@ -6,8 +6,8 @@
 //! sent a sum that was not, or somebody says so who has got none.
 
 use super::Key;
-use super::store::NotFinite;
 use crate::ids::{Step, Task, Worker};
+use crate::transport::wire::NotFinite;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The steps that are summed by the coordinator, and why.

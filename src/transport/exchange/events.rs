@@ -4,10 +4,9 @@ use super::block::Block;
 use super::eager::DoneWord;
 use super::frame::Frame;
 use super::reassembly::WriteSlot;
-use super::store::NotFinite;
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::collective::{CollectiveCommand, CollectiveEvent, ResultStore};
-use crate::transport::wire::{Across, FromWorker, Header, Owner, SumPlan, ToWorker};
+use crate::transport::wire::{Across, Header, SumCommand, SumReport};
 use crate::transport::{Decoded, Notice, Summand};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -36,7 +35,7 @@ pub(in crate::transport) struct SumSettings {
 
 /// What the coordinator's end is told.
 #[derive(Debug)]
-pub(in crate::transport) enum CoordinatorEvent<'a> {
+pub(in crate::transport) enum CoordinatorEvent {
     /// The run begins with a step; these are there in another state than its.
     Begun { start: Step, behind: Vec<u32> },
     /// A worker is connected; `reachable` if other workers can connect to it.
@@ -61,29 +60,17 @@ pub(in crate::transport) enum CoordinatorEvent<'a> {
     /// can be decided when two of those that are counted hold it, or the one that there is.
     Sum { step: Step, attempt: u32, terms: Vec<Summand>, spares_one: bool, counted: BTreeSet<u32> },
     /// A worker is to hold a sum that was made on this side.
-    Store { worker: u32, step: Step, attempt: u32, decoded: &'a Decoded },
+    Store { worker: u32, step: Step, attempt: u32, decoded: Arc<Decoded> },
     /// A worker is sent a step that is decided.
-    Decided { worker: u32, step: Step, attempt: u32, decoded: &'a Decoded },
-    /// A step is decided and recorded.
-    Released { step: Step },
-    /// A worker holds a sum.
-    Held { worker: u32, step: Step, attempt: u32, digest: Option<u64> },
-    /// A worker says that numbers of a sum, or of its terms, are not finite.
-    NotFinite { worker: u32, step: Step, attempt: u32, of: NotFinite },
-    /// Nothing has come to a worker for a while, and these lack.
-    Waiting { worker: u32, step: Step, attempt: u32, on: Vec<u32> },
-    /// A worker says what it has of the chunks of a sum.
-    ChunkDigests { worker: u32, step: Step, attempt: u32, digests: Vec<Option<u64>> },
+    Decided { worker: u32, step: Step, attempt: u32, decoded: Arc<Decoded> },
+    /// A step is decided and recorded: nothing of it, and of jobs below `end`, is needed any more.
+    Released { step: Step, end: Job },
+    /// A worker says what has come of a sum.
+    Said { worker: u32, report: SumReport },
     /// A chunk has come.
     Chunk { from: u32, header: Header, block: Block },
     /// A chunk has come and was read into its place.
     Placed { from: u32, header: Header, slot: WriteSlot },
-    /// A worker has named a group.
-    GroupNamed { worker: u32, group: u64, id: String },
-    /// A worker has found the others of a group.
-    GroupJoined { worker: u32, group: u64 },
-    /// A worker cannot join a group, or something went wrong in it.
-    GroupFailed { worker: u32, group: u64, reason: String },
     /// Some time has passed.
     Tick,
 }
@@ -104,8 +91,8 @@ pub(in crate::transport) enum Expectation {
 pub(in crate::transport) enum CoordinatorEffect {
     /// A chunk goes to a worker, unless so many bytes wait for it already.
     Send { to: u32, frame: Frame, most: usize },
-    /// The same message goes to these workers.
-    Tell { to: Vec<u32>, message: Box<ToWorker> },
+    /// These workers are told the same.
+    Tell { to: Vec<u32>, command: Box<SumCommand> },
     /// Something was found out about a worker.
     Report { worker: Worker, notice: Notice },
     /// A worker is to be given up.
@@ -122,30 +109,14 @@ pub(in crate::transport) enum CoordinatorEffect {
 pub(in crate::transport) enum WorkerEvent {
     /// Its trainer has done a task, whose finite result goes to the coordinator at once.
     SendEagerly { task: Task, order: u64 },
-    /// A result is to be added to the sum of a step.
-    Reduce { step: Step, task: Task, weight: f64 },
-    /// A result is not needed any more.
-    Discard { task: Task },
-    /// Nothing of a step, and of jobs below `end`, is needed any more.
-    Release { step: Step, end: Job },
+    /// The coordinator wants something done.
+    Told(SumCommand),
     /// Some chunks of a result are final and finite, while the rest is computed.
     Announced { task: Task, chunks: Range<usize>, numbers: Arc<Vec<f32>> },
     /// Its trainer has done a task, whose result is finite.
     Computed { task: Task },
     /// Another worker says what it has of an expected term, or asks for it.
     Peer { from: u32, message: Across },
-    /// A sum is to be made, of results that are there or will be.
-    Exchange(SumPlan),
-    /// A step is made of what was expected.
-    Confirmed { step: Step, attempt: u32 },
-    /// A group is to be named, joined or left.
-    Group(CollectiveCommand),
-    /// A node lacks a sum that is here.
-    Give { step: Step, attempt: u32, to: u32 },
-    /// The chunks of a sum come of these nodes, also if others have summed them.
-    TakeSum { step: Step, attempt: u32, owners: Vec<Owner> },
-    /// The coordinator is to be told what is here of a sum.
-    TellDigests { step: Step, attempt: u32 },
     /// A step is decided; `attempt` tells which of its sums is applied, if any.
     Decided { step: Step, attempt: Option<u32> },
     /// The trainer has been given everything below a step.
@@ -177,8 +148,8 @@ pub(in crate::transport) enum WorkerEffect {
     Send { to: u32, frame: Frame, most: usize },
     /// Other workers are told.
     TellPeers { to: Vec<u32>, message: Across },
-    /// The coordinator is told.
-    Tell(FromWorker),
+    /// The coordinator is told what has come of a sum.
+    Tell(SumReport),
     /// The collective is told.
     Collective(CollectiveCommand),
     /// These owe chunks: their connections may be dead.

@@ -70,7 +70,7 @@ pub use monitor::StalledSum;
 pub(super) use node::NodeContext;
 pub(super) use reassembly::{ReassemblyBuffers, WriteSlot};
 pub(super) use states::{Arriving, frames as state_frames};
-pub(super) use store::{HostResults, NotFinite, SharedSums};
+pub(super) use store::{HostResults, SharedSums};
 pub(super) use warnings::Warnings;
 pub(super) use worker::WorkerSums;
 

@@ -4,10 +4,10 @@
 //! for nobody: its connection is ended.
 
 use super::blame::blame;
-use super::told::{Heard, Told};
+use super::told::Told;
 use super::{AGAIN, QUIET, WORD};
 use crate::ids::{Step, Task, Worker, named};
-use crate::transport::wire::{COORDINATOR, Owner};
+use crate::transport::wire::{COORDINATOR, Owner, SumReport};
 use crate::transport::{Notice, Summand};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,7 +70,7 @@ pub(super) struct Decision {
 #[derive(Debug)]
 pub(super) struct ExchangeMonitor {
     /// What was heard of it while it is only expected that the step will be made of it.
-    pub(super) expected: Option<Vec<(u32, Heard)>>,
+    pub(super) expected: Option<Vec<(u32, SumReport)>>,
     /// When it was begun, or when the last of what it is made of was there.
     pub(super) begun: Instant,
     pub(super) receivers: Vec<u32>,
@@ -99,7 +99,7 @@ pub(super) struct ExchangeMonitor {
 
 impl ExchangeMonitor {
     pub(super) fn new(
-        expected: Option<Vec<(u32, Heard)>>,
+        expected: Option<Vec<(u32, SumReport)>>,
         receivers: Vec<u32>,
         sources: BTreeSet<u32>,
         begun: Instant,

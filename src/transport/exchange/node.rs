@@ -7,11 +7,11 @@ use super::early::{Came, Early};
 use super::frame::Frame;
 use super::part::{ExchangePart, Outgoing};
 use super::reassembly::{ReassemblyBuffer, ReassemblyBuffers, WriteSlot};
-use super::store::{NotFinite, SharedSums, Sum, SumStore, chunks_of};
+use super::store::{SharedSums, Sum, SumStore, chunks_of};
 use crate::ids::{Job, Step, Task, Worker};
 use crate::run::NumberFormat;
 use crate::transport::wire::{
-    Across, COORDINATOR, Header, Kind, Owner, SumPlan, chunk_range, chunks,
+    Across, COORDINATOR, Header, Kind, NotFinite, Owner, SumPlan, chunk_range, chunks,
 };
 use crate::transport::{Piece, What, lock};
 use std::collections::BTreeMap;

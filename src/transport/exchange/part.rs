@@ -17,11 +17,13 @@ use super::gathering::{Gathering, TermAt, budget};
 use super::plan::nodes_of;
 use super::reassembly::{ReassemblyBuffer, WriteSlot};
 use super::senders::Senders;
-use super::store::{Finiteness, NotFinite, Sum};
+use super::store::{Finiteness, Sum};
 use crate::gpu::{Folded, digest_of_bits, nonfinite_mask};
 use crate::ids::Step;
 use crate::run::NumberFormat;
-use crate::transport::wire::{Across, COORDINATOR, Header, Kind, Owner, SumPlan, chunks};
+use crate::transport::wire::{
+    Across, COORDINATOR, Header, Kind, NotFinite, Owner, SumPlan, chunks,
+};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;

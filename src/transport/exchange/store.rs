@@ -8,7 +8,7 @@ use crate::ids::{Job, Step, Task};
 use crate::run::NumberFormat;
 use crate::transport::collective::ResultStore;
 use crate::transport::ledger::Ledger;
-use crate::transport::wire::{Header, Kind, chunk_range, chunks};
+use crate::transport::wire::{Header, Kind, NotFinite, chunk_range, chunks};
 use crate::transport::{What, lock};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -52,22 +52,6 @@ impl ResultStore for HostResults {
 
     fn clear(&self) {
         *lock(&self.ledger) = Ledger::default();
-    }
-}
-
-/// Whose numbers are not finite, as far as they came by a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::transport) struct NotFinite {
-    /// Owners, of the sums that they sent.
-    pub(in crate::transport) sums_of: BTreeSet<u32>,
-    /// Holders, of the terms that they sent.
-    pub(in crate::transport) terms_of: BTreeSet<u32>,
-}
-
-impl NotFinite {
-    pub(super) fn extend(&mut self, other: Self) {
-        self.sums_of.extend(other.sums_of);
-        self.terms_of.extend(other.terms_of);
     }
 }
 

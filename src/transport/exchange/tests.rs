@@ -10,7 +10,7 @@ use crate::run::NumberFormat;
 use crate::transport::collective::ResultStore;
 use crate::transport::ledger::Ledger;
 use crate::transport::wire::{
-    Across, CHUNK, FromWorker, Header, Kind, SumPlan, ToWorker, chunk_range, chunks,
+    Across, CHUNK, Header, Kind, NotFinite, SumCommand, SumPlan, SumReport, chunk_range, chunks,
 };
 use crate::transport::{Notice, Piece, Summand, What, lock};
 use rand_chacha::ChaCha8Rng;
@@ -25,8 +25,9 @@ use xxhash_rust::xxh3::xxh3_64;
 /// What goes from one node to another.
 #[derive(Clone, Debug)]
 enum Packet {
-    ToWorker(ToWorker),
-    FromWorker(FromWorker),
+    ToWorker(SumCommand),
+    FromWorker(SumReport),
+    Changed(Task),
     Across(Across),
     Chunk(Frame),
 }
@@ -98,7 +99,7 @@ impl Node {
     }
 
     /// Tells the coordinator's machine something.
-    fn coordinate(&mut self, now: Instant, event: CoordinatorEvent<'_>) -> Sent {
+    fn coordinate(&mut self, now: Instant, event: CoordinatorEvent) -> Sent {
         let Machine::Coordinator(sums) = &mut self.machine else { unreachable!() };
         let mut effects = Vec::new();
         sums.handle(now, event, &mut effects);
@@ -120,8 +121,8 @@ impl Node {
                 CoordinatorEffect::Send { to, frame, .. } => {
                     sent.push((to, Packet::Chunk(frame)));
                 }
-                CoordinatorEffect::Tell { to, message } => {
-                    sent.extend(to.into_iter().map(|to| (to, Packet::ToWorker(*message.clone()))));
+                CoordinatorEffect::Tell { to, command } => {
+                    sent.extend(to.into_iter().map(|to| (to, Packet::ToWorker(*command.clone()))));
                 }
                 CoordinatorEffect::Report { worker, notice } => {
                     self.reports.push((worker, notice));
@@ -155,45 +156,15 @@ impl Node {
 
     fn takes(&mut self, now: Instant, from: u32, packet: Packet) -> Sent {
         let mut sent = match packet {
-            Packet::ToWorker(ToWorker::Exchange(plan)) => {
-                self.work_on(now, WorkerEvent::Exchange(plan))
+            Packet::ToWorker(command) => self.work_on(now, WorkerEvent::Told(command)),
+            Packet::FromWorker(report) => {
+                self.coordinate(now, CoordinatorEvent::Said { worker: from, report })
             }
-            Packet::ToWorker(ToWorker::Confirm { step, attempt }) => {
-                self.work_on(now, WorkerEvent::Confirmed { step, attempt })
-            }
-            Packet::Across(message) => self.work_on(now, WorkerEvent::Peer { from, message }),
-            Packet::ToWorker(ToWorker::SendSum { step, attempt, to }) => {
-                self.work_on(now, WorkerEvent::Give { step, attempt, to })
-            }
-            Packet::ToWorker(ToWorker::TakeSum { step, attempt, owners }) => {
-                self.work_on(now, WorkerEvent::TakeSum { step, attempt, owners })
-            }
-            Packet::ToWorker(ToWorker::TellDigests { step, attempt }) => {
-                self.work_on(now, WorkerEvent::TellDigests { step, attempt })
-            }
-            Packet::FromWorker(FromWorker::ChunkDigests { step, attempt, digests }) => {
-                let worker = from;
-                let event = CoordinatorEvent::ChunkDigests { worker, step, attempt, digests };
-                self.coordinate(now, event)
-            }
-            Packet::FromWorker(FromWorker::Changed { task, .. }) => {
+            Packet::Changed(task) => {
                 let worker = Worker(from);
                 self.coordinate(now, CoordinatorEvent::Changed { worker, task })
             }
-            Packet::FromWorker(FromWorker::Held { step, attempt, digest }) => {
-                let held = CoordinatorEvent::Held { worker: from, step, attempt, digest };
-                self.coordinate(now, held)
-            }
-            Packet::FromWorker(FromWorker::SumNotFinite { step, attempt, sums_of, terms_of }) => {
-                let (sums_of, terms_of) =
-                    (sums_of.into_iter().collect(), terms_of.into_iter().collect());
-                let of = NotFinite { sums_of, terms_of };
-                let event = CoordinatorEvent::NotFinite { worker: from, step, attempt, of };
-                self.coordinate(now, event)
-            }
-            Packet::FromWorker(FromWorker::Waiting { step, attempt, on }) => {
-                self.coordinate(now, CoordinatorEvent::Waiting { worker: from, step, attempt, on })
-            }
+            Packet::Across(message) => self.work_on(now, WorkerEvent::Peer { from, message }),
             Packet::Chunk(frame) => {
                 let (header, came) = self.read(from, &frame);
                 if matches!(self.machine, Machine::Coordinator(_)) {
@@ -214,7 +185,6 @@ impl Node {
                     )
                 }
             }
-            other => unreachable!("{other:?}"),
         };
         sent.extend(self.works(now));
         sent
@@ -260,7 +230,7 @@ fn sent_by(effects: Vec<WorkerEffect>) -> Sent {
         WorkerEffect::TellPeers { to, message } => {
             to.into_iter().map(|to| (to, Packet::Across(message.clone()))).collect()
         }
-        WorkerEffect::Tell(message) => vec![(COORDINATOR, Packet::FromWorker(message))],
+        WorkerEffect::Tell(report) => vec![(COORDINATOR, Packet::FromWorker(report))],
         WorkerEffect::Collective(_) | WorkerEffect::Owing(_) => vec![],
     };
     effects.into_iter().flat_map(packets).collect()
@@ -293,7 +263,7 @@ fn terms(groups: u32, lost: &BTreeSet<u32>) -> Vec<Summand> {
     (0..groups).map(|group| Summand { weight: 1.0, holders: holders(group) }).collect()
 }
 
-fn sum_of(attempt: u32, terms: Vec<Summand>, counted: BTreeSet<u32>) -> CoordinatorEvent<'static> {
+fn sum_of(attempt: u32, terms: Vec<Summand>, counted: BTreeSet<u32>) -> CoordinatorEvent {
     let step = Step(0);
     CoordinatorEvent::Sum { step, attempt, terms, spares_one: false, counted }
 }
@@ -653,8 +623,10 @@ impl World {
     fn expected_owners(&self) -> Vec<Option<u32>> {
         let count = chunks(self.length());
         let owners = |(_, _, packet): &(u32, u32, Packet)| match packet {
-            Packet::ToWorker(ToWorker::Exchange(SumPlan {
-                owners, stripe: Some(stripe), ..
+            Packet::ToWorker(SumCommand::Exchange(SumPlan {
+                owners,
+                stripe: Some(stripe),
+                ..
             })) => Some(nodes_of(&of_all_stripes(owners, *stripe, count), count)),
             _ => None,
         };
@@ -981,8 +953,8 @@ fn send_chunks(world: &mut World, kind: Kind, (step, attempt): Key, term: u32) {
     }
 }
 
-fn tell_coordinator(world: &mut World, message: FromWorker) {
-    world.under_way.push((LIAR, COORDINATOR, Packet::FromWorker(message)));
+fn tell_coordinator(world: &mut World, report: SumReport) {
+    world.under_way.push((LIAR, COORDINATOR, Packet::FromWorker(report)));
 }
 
 /// What a worker that knows the token can say in the exchange behind the backward pass.
@@ -1022,29 +994,29 @@ const LIES: [(&str, Lie); 22] = [
         }
     }),
     ("holds other bytes", |world| {
-        let held = FromWorker::Held { step: Step(0), attempt: 0, digest: Some(1) };
+        let held = SumReport::Held { step: Step(0), attempt: 0, digest: Some(1) };
         tell_coordinator(world, held);
     }),
     ("holds what it has not got", |world| {
-        let held = FromWorker::Held { step: Step(0), attempt: 0, digest: None };
+        let held = SumReport::Held { step: Step(0), attempt: 0, digest: None };
         tell_coordinator(world, held);
     }),
     ("not finite", |world| {
-        let (sums_of, terms_of) = (vec![], vec![]);
+        let (sums_of, terms_of) = (BTreeSet::new(), BTreeSet::new());
         let (step, attempt) = (Step(0), 0);
-        let word = FromWorker::SumNotFinite { step, attempt, sums_of, terms_of };
+        let word = SumReport::NotFinite { step, attempt, of: NotFinite { sums_of, terms_of } };
         tell_coordinator(world, word);
     }),
     ("an owner's sum is not finite", |world| {
-        let (sums_of, terms_of) = (vec![0], vec![]);
+        let (sums_of, terms_of) = (BTreeSet::from([0]), BTreeSet::new());
         let (step, attempt) = (Step(0), 0);
-        let word = FromWorker::SumNotFinite { step, attempt, sums_of, terms_of };
+        let word = SumReport::NotFinite { step, attempt, of: NotFinite { sums_of, terms_of } };
         tell_coordinator(world, word);
     }),
     ("others' terms are not finite", |world| {
-        let (sums_of, terms_of) = (vec![], vec![0, 1, 2]);
+        let (sums_of, terms_of) = (BTreeSet::new(), BTreeSet::from([0, 1, 2]));
         let (step, attempt) = (Step(0), 0);
-        let word = FromWorker::SumNotFinite { step, attempt, sums_of, terms_of };
+        let word = SumReport::NotFinite { step, attempt, of: NotFinite { sums_of, terms_of } };
         tell_coordinator(world, word);
     }),
     ("announced, then changed", |world| {
@@ -1054,12 +1026,12 @@ const LIES: [(&str, Lie); 22] = [
         let sent = world.workers[LIAR as usize].work_on(world.now, event);
         world.send(LIAR, sent);
         (0..6).for_each(|_| world.deliver());
-        tell_coordinator(world, FromWorker::Changed { order: 1, task });
+        world.under_way.push((LIAR, COORDINATOR, Packet::Changed(task)));
     }),
     ("others' chunks did not come", |world| {
         let digests = vec![Some(7); 6];
         let (step, attempt) = (Step(0), 0);
-        tell_coordinator(world, FromWorker::ChunkDigests { step, attempt, digests });
+        tell_coordinator(world, SumReport::ChunkDigests { step, attempt, digests });
     }),
 ];
 
@@ -1202,19 +1174,20 @@ fn who_is_counted_is_told_of_the_sum() {
             sent = node.coordinate(now, sum_of(1, made_of(), counted));
         }
         let plan = |packet: &Packet| match packet {
-            Packet::ToWorker(ToWorker::Exchange(plan)) => plan.stripe.is_none(),
+            Packet::ToWorker(SumCommand::Exchange(plan)) => plan.stripe.is_none(),
             _ => false,
         };
         let told: Vec<u32> =
             sent.iter().filter(|(_, packet)| plan(packet)).map(|(to, _)| *to).collect();
         let attempt = told.len().min(1) as u32;
         let (step, digest) = (Step(0), Some(7));
-        node.coordinate(now, CoordinatorEvent::Held { worker: 0, step, attempt, digest });
+        let said = |worker, report| CoordinatorEvent::Said { worker, report };
+        node.coordinate(now, said(0, SumReport::Held { step, attempt, digest }));
         assert_eq!(node.reports.len(), 1, "worker 0 holds it");
         for _ in 0..400 {
             now += TICK;
             let on = vec![0];
-            node.coordinate(now, CoordinatorEvent::Waiting { worker: 1, step, attempt, on });
+            node.coordinate(now, said(1, SumReport::Waiting { step, attempt, on }));
             node.coordinate(now, CoordinatorEvent::Tick);
         }
         (told, node.expectations, !node.given_up.is_empty())
@@ -1252,16 +1225,17 @@ fn spawn(
         let wanted = to.len() - 1;
         while node.me != COORDINATOR || node.reports.len() < wanted {
             let Ok((from, packet)) = inbox.recv() else { break };
-            if let Packet::FromWorker(FromWorker::Pong { .. }) = packet {
+            if node.me != COORDINATOR && matches!(packet, Packet::FromWorker(_)) {
                 break;
             }
             let sent = node.takes(some_time(), from, packet);
             post(node.me, sent);
         }
         if node.me == COORDINATOR {
-            // Any word that says nothing of sums ends a worker here.
+            // A report, which no worker is told otherwise, ends it here.
             to.iter().take(wanted).for_each(|to| {
-                let _ = to.send((COORDINATOR, Packet::FromWorker(FromWorker::Pong { number: 0 })));
+                let end = SumReport::GroupReady { group: 0 };
+                let _ = to.send((COORDINATOR, Packet::FromWorker(end)));
             });
         }
         node

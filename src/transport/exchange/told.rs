@@ -1,17 +1,9 @@
 //! What workers were told of a sum, and how others go on with it where some cannot.
 
 use super::plan::without;
-use super::store::NotFinite;
 use crate::transport::Summand;
 use crate::transport::wire::{Owner, Predecessor, SumPlan};
 use std::collections::BTreeSet;
-
-/// What a worker says of a sum of which it is not known yet whether the step is made of it.
-#[derive(Clone, Debug)]
-pub(super) enum Heard {
-    Held(Option<u64>),
-    NotFinite(NotFinite),
-}
 
 /// What workers were told of a sum that they make over connections.
 #[derive(Debug)]

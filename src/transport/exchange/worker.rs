@@ -5,7 +5,7 @@ use super::events::{WorkerEffect, WorkerEvent};
 use super::frame::Frame;
 use super::node::{NodeContext, NodeExchanges};
 use super::part::Outgoing;
-use super::store::{NotFinite, Sum, chunks_of};
+use super::store::{Sum, chunks_of};
 use super::warnings::Warnings;
 use super::{DATA_WAITING_MAX, Key, QUIET, name_of};
 use crate::gpu::{Folded, nonfinite_mask};
@@ -14,7 +14,7 @@ use crate::transport::What;
 use crate::transport::collective::{
     CollectiveCommand, CollectiveEvent, CollectiveSum, ResultStore,
 };
-use crate::transport::wire::{COORDINATOR, FromWorker, Kind, SumPlan};
+use crate::transport::wire::{COORDINATOR, Kind, NotFinite, SumCommand, SumPlan, SumReport};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -101,16 +101,7 @@ impl WorkerSums {
                     self.results.discard(task);
                 }
             }
-            WorkerEvent::Reduce { step, task, weight } => {
-                if let Err(error) = self.results.reduce(step, task, weight) {
-                    tracing::error!("{step}: {error}");
-                }
-            }
-            WorkerEvent::Discard { task } => self.results.discard(task),
-            WorkerEvent::Release { step, end } => {
-                self.results.release(step, end);
-                self.node.release(step, end);
-            }
+            WorkerEvent::Told(command) => self.told(now, command, out),
             WorkerEvent::Announced { task, chunks, numbers } => {
                 self.sending(out, |node, sent| node.announce(task, chunks, numbers, now, sent));
             }
@@ -125,24 +116,8 @@ impl WorkerSums {
                 let taken = self.sending(out, |node, sent| node.hear(from, message, now, sent));
                 self.warn_of(from, taken);
             }
-            WorkerEvent::Confirmed { step, attempt } => self.node.confirm((step, attempt), now),
             WorkerEvent::Disconnected { worker } => {
                 self.sending(out, |node, sent| node.disconnected(worker, now, sent));
-            }
-            WorkerEvent::Exchange(plan) => match plan.group {
-                Some(group) => self.exchange_in_group(group, plan, out),
-                None => self.exchange(now, plan, out),
-            },
-            WorkerEvent::Group(told) => self.tell_collective(told, out),
-            WorkerEvent::Give { step, attempt, to } => self.give((step, attempt), to, out),
-            WorkerEvent::TakeSum { step, attempt, owners } => {
-                let key = (step, attempt);
-                let wrong = self.sending(out, |node, sent| node.take_sum(key, &owners, now, sent));
-                wrong.iter().for_each(|reason| tracing::warn!("{step}: {reason}"));
-            }
-            WorkerEvent::TellDigests { step, attempt } => {
-                let digests = self.node.digests((step, attempt));
-                out.push(WorkerEffect::Tell(FromWorker::ChunkDigests { step, attempt, digests }));
             }
             WorkerEvent::Decided { step, attempt } => self.node.decided(step, attempt),
             WorkerEvent::Applied { next } => self.node.applied(next),
@@ -188,9 +163,53 @@ impl WorkerSums {
                 let mut owing = BTreeSet::new();
                 for (step, attempt, on) in self.node.stalled(now, QUIET) {
                     owing.extend(&on);
-                    out.push(WorkerEffect::Tell(FromWorker::Waiting { step, attempt, on }));
+                    out.push(WorkerEffect::Tell(SumReport::Waiting { step, attempt, on }));
                 }
                 out.push(WorkerEffect::Owing(owing));
+            }
+        }
+    }
+
+    /// The coordinator wants something done.
+    fn told(&mut self, now: Instant, command: SumCommand, out: &mut Effects) {
+        match command {
+            SumCommand::Reduce { step, task, weight } => {
+                if let Err(error) = self.results.reduce(step, task, weight) {
+                    tracing::error!("{step}: {error}");
+                }
+            }
+            SumCommand::Discard { task } => self.results.discard(task),
+            SumCommand::Release { step, end } => {
+                self.results.release(step, end);
+                self.node.release(step, end);
+            }
+            SumCommand::Exchange(plan) => match plan.group {
+                Some(group) => self.exchange_in_group(group, plan, out),
+                None => self.exchange(now, plan, out),
+            },
+            SumCommand::Confirm { step, attempt } => self.node.confirm((step, attempt), now),
+            SumCommand::SendSum { step, attempt, to } => self.give((step, attempt), to, out),
+            SumCommand::TakeSum { step, attempt, owners } => {
+                let key = (step, attempt);
+                let wrong = self.sending(out, |node, sent| node.take_sum(key, &owners, now, sent));
+                wrong.iter().for_each(|reason| tracing::warn!("{step}: {reason}"));
+            }
+            SumCommand::TellDigests { step, attempt } => {
+                let digests = self.node.digests((step, attempt));
+                out.push(WorkerEffect::Tell(SumReport::ChunkDigests { step, attempt, digests }));
+            }
+            SumCommand::NameGroup { group } => {
+                self.tell_collective(CollectiveCommand::Name { group }, out);
+            }
+            SumCommand::JoinGroup { group, id, members } => {
+                let members: Vec<Worker> = members.into_iter().map(Worker).collect();
+                if let Some(rank) = members.iter().position(|member| *member == self.me) {
+                    let join = CollectiveCommand::Join { group, id, members, rank };
+                    self.tell_collective(join, out);
+                }
+            }
+            SumCommand::LeaveGroup { group } => {
+                self.tell_collective(CollectiveCommand::Leave { group }, out);
             }
         }
     }
@@ -289,7 +308,7 @@ impl WorkerSums {
                     told
                 {
                     let reason = reason.clone();
-                    out.push(WorkerEffect::Tell(FromWorker::GroupFailed { group, reason }));
+                    out.push(WorkerEffect::Tell(SumReport::GroupFailed { group, reason }));
                 }
             }
             Support::Present => {
@@ -312,14 +331,14 @@ impl WorkerSums {
         match reported {
             CollectiveEvent::Left { .. } => {}
             CollectiveEvent::Named { group, id } => {
-                out.push(WorkerEffect::Tell(FromWorker::GroupNamed { group, id }));
+                out.push(WorkerEffect::Tell(SumReport::GroupNamed { group, id }));
             }
             CollectiveEvent::Joined { group } => {
-                out.push(WorkerEffect::Tell(FromWorker::GroupReady { group }));
+                out.push(WorkerEffect::Tell(SumReport::GroupReady { group }));
             }
             CollectiveEvent::Failed { group, reason } => {
                 self.in_group.clear();
-                out.push(WorkerEffect::Tell(FromWorker::GroupFailed { group, reason }));
+                out.push(WorkerEffect::Tell(SumReport::GroupFailed { group, reason }));
             }
             CollectiveEvent::Summed { step, attempt, folded: Folded { digest, finite } } => {
                 self.in_group.retain(|key| *key != (step, attempt));
@@ -360,15 +379,10 @@ impl WorkerSums {
 }
 
 /// What the coordinator is told of a sum that is whole.
-fn told_of((step, attempt): Key, digest: u64, nonfinite: Option<&NotFinite>) -> FromWorker {
+fn told_of((step, attempt): Key, digest: u64, nonfinite: Option<&NotFinite>) -> SumReport {
     match nonfinite {
-        None => FromWorker::Held { step, attempt, digest: Some(digest) },
-        Some(of) => FromWorker::SumNotFinite {
-            step,
-            attempt,
-            sums_of: of.sums_of.iter().copied().collect(),
-            terms_of: of.terms_of.iter().copied().collect(),
-        },
+        None => SumReport::Held { step, attempt, digest: Some(digest) },
+        Some(of) => SumReport::NotFinite { step, attempt, of: of.clone() },
     }
 }
 

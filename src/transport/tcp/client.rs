@@ -34,12 +34,12 @@ pub use link::TcpLink;
 use super::Welcome;
 use super::pipe::Incoming;
 use crate::ids::{Task, Worker};
-use crate::transport::collective::{Collective, CollectiveCommand, CollectiveEvent, ResultStore};
+use crate::transport::collective::{Collective, CollectiveEvent, ResultStore};
 use crate::transport::exchange::TICK;
 use crate::transport::exchange::{
     Arriving, Blocks, Frame, Warnings, WorkerEffect, WorkerEvent, WorkerSums, name_of, state_frames,
 };
-use crate::transport::wire::{self, Across, COORDINATOR, FromWorker, Kind, ToWorker};
+use crate::transport::wire::{self, Across, COORDINATOR, FromWorker, Kind, SumCommand, ToWorker};
 use crate::transport::{Dismissal, Notice, Order, Parting, RunFacts, TaskSpent};
 use dialer::{Dialer, Dialled};
 use peers::Peers;
@@ -198,7 +198,7 @@ impl WorkerNode {
         let current = self.uplink.is_current(connection);
         match notice {
             Notice::Done { task, finite: true, .. } if !current => {
-                self.sums(WorkerEvent::Discard { task });
+                self.sums(WorkerEvent::Told(SumCommand::Discard { task }));
             }
             // Its numbers are not kept, so that there is nothing to throw away.
             Notice::Done { .. } if !current => {}
@@ -368,7 +368,7 @@ impl WorkerNode {
                     let pipes = to.into_iter().filter_map(|worker| self.peers.pipe(worker));
                     pipes.for_each(|pipe| pipe.tell_frame(frame.clone()));
                 }
-                WorkerEffect::Tell(message) => self.uplink.tell(&message),
+                WorkerEffect::Tell(report) => self.uplink.tell(&FromWorker::Sum(report)),
                 WorkerEffect::Collective(told) => {
                     if let Some(collective) = &mut self.collective {
                         collective.tell(told);
@@ -427,33 +427,7 @@ impl WorkerNode {
                 self.trainer.cancel();
                 self.drop_orders();
             }
-            ToWorker::Reduce { step, task, weight } => {
-                self.sums(WorkerEvent::Reduce { step, task, weight });
-            }
-            ToWorker::Discard { task } => self.sums(WorkerEvent::Discard { task }),
-            ToWorker::Release { step, end } => self.sums(WorkerEvent::Release { step, end }),
-            ToWorker::Exchange(plan) => self.sums(WorkerEvent::Exchange(plan)),
-            ToWorker::Confirm { step, attempt } => {
-                self.sums(WorkerEvent::Confirmed { step, attempt });
-            }
-            ToWorker::NameGroup { group } => {
-                self.sums(WorkerEvent::Group(CollectiveCommand::Name { group }));
-            }
-            ToWorker::JoinGroup { group, id, members } => {
-                let me = self.welcome.worker.0;
-                if let Some(rank) = members.iter().position(|member| *member == me) {
-                    let members = members.into_iter().map(Worker).collect();
-                    self.sums(WorkerEvent::Group(CollectiveCommand::Join {
-                        group,
-                        id,
-                        members,
-                        rank,
-                    }));
-                }
-            }
-            ToWorker::LeaveGroup { group } => {
-                self.sums(WorkerEvent::Group(CollectiveCommand::Leave { group }));
-            }
+            ToWorker::Sum(command) => self.sums(WorkerEvent::Told(command)),
             ToWorker::Apply { step, attempt, digest, aux, saver, .. } => {
                 self.uplink.used();
                 self.sums(WorkerEvent::Decided { step, attempt: Some(attempt) });
@@ -464,15 +438,6 @@ impl WorkerNode {
                 self.sums(WorkerEvent::Decided { step, attempt: None });
                 let saver = Worker(saver);
                 self.enqueue(Order::Skip { step, saver, units: units.into() });
-            }
-            ToWorker::SendSum { step, attempt, to } => {
-                self.sums(WorkerEvent::Give { step, attempt, to });
-            }
-            ToWorker::TakeSum { step, attempt, owners } => {
-                self.sums(WorkerEvent::TakeSum { step, attempt, owners });
-            }
-            ToWorker::TellDigests { step, attempt } => {
-                self.sums(WorkerEvent::TellDigests { step, attempt });
             }
             ToWorker::SendState { needy, .. } => {
                 self.enqueue(Order::SendState { needy: Worker(needy) });

@@ -1,32 +1,20 @@
 //! What a transport and its node tell each other.
 
-use crate::ids::{Job, Step, Task, Worker};
-use crate::transport::{Notice, Order, RunFacts, Summand, Weighted};
-use std::collections::BTreeSet;
+use crate::ids::{Step, Worker};
+use crate::transport::exchange::CoordinatorEvent;
+use crate::transport::wire::SumCommand;
+use crate::transport::{Notice, Order, RunFacts};
 
 #[derive(Debug)]
 pub(super) enum Command {
     /// For one connection of a worker, which it had when the order was thought of; void on every
     /// other.
     Order(Worker, u32, Order),
-    Reduce(u32, Step, Weighted),
-    Discard(Worker, u32, Task),
+    /// The same, about what a worker has of a sum.
+    Tell(Worker, u32, SumCommand),
     /// The state of a worker, whichever connection it has, for the coordinator.
     StateOf(Worker),
-    /// A step that is computed from now on will be made of these terms.
-    Expect {
-        step: Step,
-        attempt: u32,
-        terms: Vec<Summand>,
-    },
-    Fold {
-        step: Step,
-        attempt: u32,
-        terms: Vec<Summand>,
-        spares_one: bool,
-        counted: BTreeSet<u32>,
-    },
-    Release(Step, Job),
+    Sum(CoordinatorEvent),
     Begin(Step, std::sync::mpsc::Sender<()>),
     /// There is no run: all workers are refused.
     Refuse(String),

@@ -42,12 +42,12 @@ use crate::ids::{Step, Worker};
 use crate::transport::exchange::TICK;
 use crate::transport::exchange::{
     Blocks, CoordinatorEffect, CoordinatorEvent, CoordinatorSums, DoneWord, EagerReceiver,
-    Expectation, Frame, NodeContext, NotFinite, ReassemblyBuffers, SharedSums, SumSettings,
-    Vectors, state_frames,
+    Expectation, Frame, NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors,
+    state_frames,
 };
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, FromWorker, Kind, TaskOrder, ToWorker};
-use crate::transport::{Decoded, Dismissal, Notice, Order, RunFacts, TaskSpent, Weighted};
+use crate::transport::{Decoded, Dismissal, Notice, Order, RunFacts, TaskSpent};
 use comparing::Comparison;
 use handovers::Handovers;
 use pings::Pings;
@@ -254,35 +254,21 @@ impl CoordinatorNode {
             }
             // It was meant for a connection that is over; the coordinator does not know yet that
             // there is another.
-            Command::Order(worker, epoch, _)
-            | Command::Reduce(epoch, _, Weighted { worker, .. })
-            | Command::Discard(worker, epoch, _)
+            Command::Order(worker, epoch, _) | Command::Tell(worker, epoch, _)
                 if !self.members.is_current(worker.0, epoch) =>
             {
                 tracing::debug!("an order for connection {epoch} of {worker} is void");
             }
             Command::Order(worker, epoch, order) => self.order(worker, epoch, order),
-            Command::Reduce(_, step, Weighted { worker, task, weight }) => {
-                self.members.tell(worker.0, &ToWorker::Reduce { step, task, weight });
-            }
-            Command::Discard(worker, _, task) => {
-                self.members.tell(worker.0, &ToWorker::Discard { task });
+            Command::Tell(worker, _, command) => {
+                self.members.tell(worker.0, &ToWorker::Sum(command));
             }
             Command::StateOf(worker) => self.order(
                 worker,
                 self.members.epoch(worker.0),
                 Order::SendState { needy: Worker(COORDINATOR) },
             ),
-            Command::Expect { step, attempt, terms } => {
-                self.sums(CoordinatorEvent::Expect { step, attempt, terms });
-            }
-            Command::Fold { step, attempt, terms, spares_one, counted } => {
-                self.sums(CoordinatorEvent::Sum { step, attempt, terms, spares_one, counted });
-            }
-            Command::Release(step, end) => {
-                self.members.tell_all(&ToWorker::Release { step, end });
-                self.sums(CoordinatorEvent::Released { step });
-            }
+            Command::Sum(event) => self.sums(event),
             Command::Begin(start, done) => {
                 self.begin(start);
                 self.watched.hand_on();
@@ -342,10 +328,9 @@ impl CoordinatorNode {
             Order::Abandon => ToWorker::Abandon {},
             Order::Apply { step, attempt, decoded, saver } => {
                 self.members.sent(worker.0, step);
-                let decoded = &*decoded;
                 let worker = worker.0;
+                let frame = self.apply_frame((step, attempt, epoch, saver), &decoded);
                 self.sums(CoordinatorEvent::Decided { worker, step, attempt, decoded });
-                let frame = self.apply_frame((step, attempt, epoch, saver), decoded);
                 self.members.tell_frame(worker, frame);
                 return;
             }
@@ -384,7 +369,7 @@ impl CoordinatorNode {
             Order::Stop { .. } | Order::LetIn => return,
             Order::Dismiss(why) => return self.dismiss(worker.0, &why),
             Order::Store { step, attempt, decoded } => {
-                let (worker, decoded) = (worker.0, &*decoded);
+                let worker = worker.0;
                 return self.sums(CoordinatorEvent::Store { worker, step, attempt, decoded });
             }
         };
@@ -405,7 +390,7 @@ impl CoordinatorNode {
     }
 
     /// Tells the machine that makes the sums what happened, and does what follows from it.
-    fn sums(&mut self, event: CoordinatorEvent<'_>) {
+    fn sums(&mut self, event: CoordinatorEvent) {
         // What is done for an effect may be told as an event again, so the room is taken out.
         let mut effects = std::mem::take(&mut self.spare);
         self.sums.handle(Instant::now().into_std(), event, &mut effects);
@@ -417,8 +402,8 @@ impl CoordinatorNode {
             tracing::trace!(?effect, "exchange");
             match effect {
                 CoordinatorEffect::Send { to, frame, most } => self.send(to, frame, most),
-                CoordinatorEffect::Tell { to, message } => {
-                    let frame = Frame::control(&*message);
+                CoordinatorEffect::Tell { to, command } => {
+                    let frame = Frame::control(&ToWorker::Sum(*command));
                     to.into_iter().for_each(|to| self.members.tell_frame(to, frame.clone()));
                 }
                 CoordinatorEffect::Report { worker, notice } => self.notify(worker, notice),
@@ -548,18 +533,8 @@ impl CoordinatorNode {
             | FromWorker::Changed { .. }
             | FromWorker::Idle { .. }
             | FromWorker::Pong { .. } => {}
-            FromWorker::Held { step, attempt, digest } => {
-                self.sums(CoordinatorEvent::Held { worker: worker.0, step, attempt, digest });
-            }
-            FromWorker::SumNotFinite { step, attempt, sums_of, terms_of } => {
-                let (sums_of, terms_of) =
-                    (sums_of.into_iter().collect(), terms_of.into_iter().collect());
-                let (worker, of) = (worker.0, NotFinite { sums_of, terms_of });
-                self.sums(CoordinatorEvent::NotFinite { worker, step, attempt, of });
-            }
-            FromWorker::ChunkDigests { step, attempt, digests } => {
-                let worker = worker.0;
-                self.sums(CoordinatorEvent::ChunkDigests { worker, step, attempt, digests });
+            FromWorker::Sum(report) => {
+                self.sums(CoordinatorEvent::Said { worker: worker.0, report });
             }
             // Said before it had taken over the state that it was sent.
             FromWorker::Applied { .. }
@@ -629,18 +604,6 @@ impl CoordinatorNode {
                 self.lose(worker.0, &reason);
             }
             FromWorker::StepUnavailable { step } => self.missing(worker, step),
-            FromWorker::Waiting { step, attempt, on } => {
-                self.sums(CoordinatorEvent::Waiting { worker: worker.0, step, attempt, on });
-            }
-            FromWorker::GroupNamed { group, id } => {
-                self.sums(CoordinatorEvent::GroupNamed { worker: worker.0, group, id });
-            }
-            FromWorker::GroupReady { group } => {
-                self.sums(CoordinatorEvent::GroupJoined { worker: worker.0, group });
-            }
-            FromWorker::GroupFailed { group, reason } => {
-                self.sums(CoordinatorEvent::GroupFailed { worker: worker.0, group, reason });
-            }
             FromWorker::Hello { .. } => self.lose(worker.0, "it says hello twice"),
         }
     }

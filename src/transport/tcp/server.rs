@@ -10,9 +10,9 @@ use super::{Exchange, TcpError, lock, wait};
 use crate::gpu::{CombineError, Folded, digest, nonfinite_mask};
 use crate::ids::{Step, Worker};
 use crate::run::NumberFormat;
-use crate::transport::exchange::{SharedSums, Vectors};
+use crate::transport::exchange::{CoordinatorEvent, SharedSums, Vectors};
 use crate::transport::ledger::Ledgers;
-use crate::transport::wire::COORDINATOR;
+use crate::transport::wire::{COORDINATOR, SumCommand};
 use crate::transport::{
     Notice, Order, Piece, RunFacts, Stage, State, SumRequest, Summed, Transport, Unneeded,
     Weighted, What,
@@ -206,6 +206,14 @@ impl TcpTransport {
     fn command(&mut self, command: Command) {
         self.decided.push(command);
     }
+
+    fn sum(&mut self, event: CoordinatorEvent) {
+        self.command(Command::Sum(event));
+    }
+
+    fn tell(&mut self, worker: Worker, command: SumCommand) {
+        self.command(Command::Tell(worker, self.epochs[worker.index()], command));
+    }
 }
 
 impl Transport for TcpTransport {
@@ -263,7 +271,8 @@ impl Transport for TcpTransport {
             let spent = ledgers.of(result.worker).reduce(step, result.task, result.weight)?;
             spent.into_iter().for_each(|vector| vectors.give(vector));
         } else {
-            self.command(Command::Reduce(self.epochs[result.worker.index()], step, result));
+            let Weighted { worker, task, weight } = result;
+            self.tell(worker, SumCommand::Reduce { step, task, weight });
         }
         Ok(())
     }
@@ -271,7 +280,7 @@ impl Transport for TcpTransport {
     fn fold(&mut self, sum: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
         let SumRequest { step, attempt, terms, length, spares_one, counted, stage } = sum;
         if stage == Stage::Expected {
-            self.command(Command::Expect { step, attempt, terms: terms.to_vec() });
+            self.sum(CoordinatorEvent::Expect { step, attempt, terms: terms.to_vec() });
             return Ok(None);
         }
         if let Some((ledgers, vectors)) = &self.held {
@@ -282,7 +291,8 @@ impl Transport for TcpTransport {
             return Ok(Some(Summed { gradient, folded }));
         }
         let counted = counted.iter().map(|worker| worker.0).collect();
-        self.command(Command::Fold { step, attempt, terms: terms.to_vec(), spares_one, counted });
+        let terms = terms.to_vec();
+        self.sum(CoordinatorEvent::Sum { step, attempt, terms, spares_one, counted });
         Ok(None)
     }
 
@@ -293,9 +303,9 @@ impl Transport for TcpTransport {
     fn forget(&mut self, what: Unneeded) {
         match what {
             Unneeded::Result { worker, task } if self.held.is_none() => {
-                self.command(Command::Discard(worker, self.epochs[worker.index()], task));
+                self.tell(worker, SumCommand::Discard { task });
             }
-            Unneeded::Step { step, end } => self.command(Command::Release(step, end)),
+            Unneeded::Step { step, end } => self.sum(CoordinatorEvent::Released { step, end }),
             _ => {}
         }
         let Some((ledgers, vectors)) = &self.held else { return };

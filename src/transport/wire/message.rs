@@ -5,6 +5,7 @@ use crate::ids::{Job, Part, Step, Task, Units, Worker};
 use crate::run::NumberFormat;
 use crate::transport::{Parting, RunFacts, Summand};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -203,6 +204,168 @@ mod seconds {
     }
 }
 
+/// Whose numbers are not finite, as far as they came by a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotFinite {
+    /// Who sent such sums; the node itself, if those that it makes of finite terms are not.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub sums_of: BTreeSet<u32>,
+    /// Who sent such terms.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub terms_of: BTreeSet<u32>,
+}
+
+impl NotFinite {
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.sums_of.extend(other.sums_of);
+        self.terms_of.extend(other.terms_of);
+    }
+}
+
+/// From the coordinator to a worker: what is to be done for the sums of steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SumCommand {
+    /// Add a result to the sum of a step.
+    Reduce {
+        /// Which step.
+        step: Step,
+        /// Which result.
+        task: Task,
+        /// Its weight.
+        weight: f64,
+    },
+    /// Forget one result of a task.
+    Discard {
+        /// Which.
+        task: Task,
+    },
+    /// Forget the sum of a step and all results of jobs below a number.
+    Release {
+        /// Which step.
+        step: Step,
+        /// Which jobs.
+        end: Job,
+    },
+    /// Sum a step together with others, and hold the sum: of results that are there, or of those
+    /// that are to be computed, as they come.
+    Exchange(SumPlan),
+    /// A step is made of what was expected: what its sum lacks is waited for from now on.
+    Confirm {
+        /// Which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+    },
+    /// Name a group, by which its members find each other elsewhere than here; answered with
+    /// [`SumReport::GroupNamed`].
+    NameGroup {
+        /// Number of the group.
+        group: u64,
+    },
+    /// Be a member of a group; answered with [`SumReport::GroupReady`].
+    JoinGroup {
+        /// Number of the group.
+        group: u64,
+        /// Its name.
+        id: String,
+        /// Who is in it, in order of rank.
+        members: Vec<u32>,
+    },
+    /// Give a group up, and what is under way in it.
+    LeaveGroup {
+        /// Number of the group.
+        group: u64,
+    },
+    /// Send the sum of a step to another node that lacks it.
+    SendSum {
+        /// Which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// To whom.
+        to: u32,
+    },
+    /// The chunks of a sum come of these nodes, though they may not have summed them.
+    TakeSum {
+        /// Which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// Who sends which chunks.
+        owners: Vec<Owner>,
+    },
+    /// Say what came of a sum, chunk by chunk; answered with [`SumReport::ChunkDigests`].
+    TellDigests {
+        /// Which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+    },
+}
+
+/// From a worker to the coordinator: what has come of the sums of steps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SumReport {
+    /// A sum is held.
+    Held {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// Digest of the sum; none if the worker takes none, and has only those of the chunks.
+        digest: Option<u64>,
+    },
+    /// Numbers that came of a sum, or of its terms, are not finite.
+    NotFinite {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// Whose.
+        #[serde(flatten)]
+        of: NotFinite,
+    },
+    /// What a worker has of the chunks of a sum.
+    ChunkDigests {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// The digest of every chunk, as f32; none of one that is not there.
+        digests: Vec<Option<u64>>,
+    },
+    /// An exchange does not go on.
+    Waiting {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// Whose chunks are missing.
+        on: Vec<u32>,
+    },
+    /// A group has a name.
+    GroupNamed {
+        /// Number of the group.
+        group: u64,
+        /// The name.
+        id: String,
+    },
+    /// The members of a group have found each other.
+    GroupReady {
+        /// Number of the group.
+        group: u64,
+    },
+    /// A group cannot be joined, or something went wrong in it.
+    GroupFailed {
+        /// Number of the group.
+        group: u64,
+        /// Why.
+        reason: String,
+    },
+}
+
 /// From the coordinator to a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -239,57 +402,8 @@ pub enum ToWorker {
     },
     /// Nobody wants the current tasks any more.
     Abandon {},
-    /// Add a result to the sum of a step.
-    Reduce {
-        /// Which step.
-        step: Step,
-        /// Which result.
-        task: Task,
-        /// Its weight.
-        weight: f64,
-    },
-    /// Forget one result of a task.
-    Discard {
-        /// Which.
-        task: Task,
-    },
-    /// Forget the sum of a step and all results of jobs below a number.
-    Release {
-        /// Which step.
-        step: Step,
-        /// Which jobs.
-        end: Job,
-    },
-    /// Sum a step together with others, and hold the sum: of results that are there, or of those
-    /// that are to be computed, as they come.
-    Exchange(SumPlan),
-    /// A step is made of what was expected: what its sum lacks is waited for from now on.
-    Confirm {
-        /// Which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
-    },
-    /// Name a group, by which its members find each other elsewhere than here; answered with
-    /// [`FromWorker::GroupNamed`].
-    NameGroup {
-        /// Number of the group.
-        group: u64,
-    },
-    /// Be a member of a group; answered with [`FromWorker::GroupReady`].
-    JoinGroup {
-        /// Number of the group.
-        group: u64,
-        /// Its name.
-        id: String,
-        /// Who is in it, in order of rank.
-        members: Vec<u32>,
-    },
-    /// Give a group up, and what is under way in it.
-    LeaveGroup {
-        /// Number of the group.
-        group: u64,
-    },
+    /// Do something for the sum of a step.
+    Sum(SumCommand),
     /// A step is decided: apply its sum.
     Apply {
         /// For which connection of the worker; on any other it is void.
@@ -318,31 +432,6 @@ pub enum ToWorker {
         saver: u32,
         /// Units without a finite gradient.
         units: Vec<Units>,
-    },
-    /// Send the sum of a step to another node that lacks it.
-    SendSum {
-        /// Which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
-        /// To whom.
-        to: u32,
-    },
-    /// The chunks of a sum come of these nodes, though they may not have summed them.
-    TakeSum {
-        /// Which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
-        /// Who sends which chunks.
-        owners: Vec<Owner>,
-    },
-    /// Say what came of a sum, chunk by chunk; answered with [`FromWorker::ChunkDigests`].
-    TellDigests {
-        /// Which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
     },
     /// Send the state of the replica.
     SendState {
@@ -449,37 +538,8 @@ pub enum FromWorker {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         units: Option<u32>,
     },
-    /// A sum is held.
-    Held {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
-        /// Digest of the sum; none if the worker takes none, and has only those of the chunks.
-        digest: Option<u64>,
-    },
-    /// Numbers that came of a sum, or of its terms, are not finite.
-    SumNotFinite {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
-        /// Who sent such sums; the worker itself, if those that it makes of finite terms are not.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        sums_of: Vec<u32>,
-        /// Who sent such terms.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        terms_of: Vec<u32>,
-    },
-    /// What a worker has of the chunks of a sum.
-    ChunkDigests {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
-        /// The digest of every chunk, as f32; none of one that is not there.
-        digests: Vec<Option<u64>>,
-    },
+    /// Something has come of the sum of a step.
+    Sum(SumReport),
     /// A step is applied.
     Applied {
         /// Which.
@@ -519,34 +579,6 @@ pub enum FromWorker {
     StepUnavailable {
         /// Which step.
         step: Step,
-    },
-    /// An exchange does not go on.
-    Waiting {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
-        /// Whose chunks are missing.
-        on: Vec<u32>,
-    },
-    /// A group has a name.
-    GroupNamed {
-        /// Number of the group.
-        group: u64,
-        /// The name.
-        id: String,
-    },
-    /// The members of a group have found each other.
-    GroupReady {
-        /// Number of the group.
-        group: u64,
-    },
-    /// A group cannot be joined, or something went wrong in it.
-    GroupFailed {
-        /// Number of the group.
-        group: u64,
-        /// Why.
-        reason: String,
     },
     /// The worker leaves as soon as it is not needed any more, and is told so by
     /// [`ToWorker::Stop`]; said once.
@@ -660,13 +692,11 @@ mod tests {
             weight in prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL | prop::num::f64::ZERO,
             digest: u64,
         ) {
-            let reduce = ToWorker::Reduce {
-                step: Step(digest),
-                task: Task { job: Job(digest), piece: 3, plan: 0 },
-                weight,
-            };
+            let task = Task { job: Job(digest), piece: 3, plan: 0 };
+            let reduce = ToWorker::Sum(SumCommand::Reduce { step: Step(digest), task, weight });
             prop_assert_eq!(decode::<ToWorker>(&encode(&reduce)), Ok(reduce));
-            let held = FromWorker::Held { step: Step(1), attempt: 2, digest: Some(digest) };
+            let held = SumReport::Held { step: Step(1), attempt: 2, digest: Some(digest) };
+            let held = FromWorker::Sum(held);
             prop_assert_eq!(decode::<FromWorker>(&encode(&held)), Ok(held));
         }
 

@@ -8,8 +8,8 @@
 mod message;
 
 pub use message::{
-    Across, FromWorker, Has, Offer, Owner, Peer, Predecessor, SumPlan, TaskOrder, ToWorker,
-    Welcome, decode, encode,
+    Across, FromWorker, Has, NotFinite, Offer, Owner, Peer, Predecessor, SumCommand, SumPlan,
+    SumReport, TaskOrder, ToWorker, Welcome, decode, encode,
 };
 
 use crate::ids::{Job, Step, Task};
@@ -20,7 +20,7 @@ use thiserror::Error;
 /// Bytes of a frame before its body.
 pub const HEADER_BYTES: usize = 72;
 /// Version of everything described here; peers of another version are refused.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 /// Elements of every chunk of a vector but its last; the unit in which vectors are cut, digested
 /// and owned.
 pub const CHUNK: usize = 1 << 16;

@@ -7,7 +7,7 @@ use crate::transport::exchange::Key;
 use crate::transport::exchange::disputes::Verdict;
 use crate::transport::exchange::events::CoordinatorEffect;
 use crate::transport::exchange::plan::nodes_of;
-use crate::transport::wire::{COORDINATOR, ToWorker, chunks};
+use crate::transport::wire::{COORDINATOR, SumCommand, chunks};
 use std::collections::BTreeSet;
 use std::time::Instant;
 
@@ -29,7 +29,7 @@ impl CoordinatorSums {
         }
         tracing::warn!("{step}, attempt {attempt}: workers hold different bytes of the sum");
         // Before the next attempt is told of: then they forget what they have of this one.
-        tell(asked, ToWorker::TellDigests { step, attempt }, out);
+        tell(asked, SumCommand::TellDigests { step, attempt }, out);
         if knows {
             let verdict = self.disputes.said(key, COORDINATOR, here);
             verdict.into_iter().for_each(|verdict| self.judge(key, verdict, out));

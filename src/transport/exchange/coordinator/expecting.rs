@@ -7,7 +7,7 @@ use crate::transport::exchange::Key;
 use crate::transport::exchange::events::{CoordinatorEffect, Expectation, SumSettings};
 use crate::transport::exchange::monitor::{ExchangeMonitor, Void};
 use crate::transport::exchange::told::Told;
-use crate::transport::wire::{COORDINATOR, Owner, Predecessor, SumPlan, ToWorker, chunks};
+use crate::transport::wire::{COORDINATOR, Owner, Predecessor, SumCommand, SumPlan, chunks};
 use crate::transport::{Notice, Piece, Summand, What};
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -120,7 +120,7 @@ impl CoordinatorSums {
         }
         self.look_at_hosts(step, &holders);
         let Some(monitor) = self.monitors.get_mut(key) else { return };
-        let heard = monitor.expected.take();
+        let reports = monitor.expected.take();
         monitor.decision.counted = counted;
         // Deadlines count from here: while a step is computed, waiting is no fault.
         monitor.begun = now;
@@ -128,11 +128,11 @@ impl CoordinatorSums {
         monitor.parts.term_holders.extend(&holders);
         monitor.parts.can_ask(terms);
         self.node.confirm(key, now);
-        self.tell_all(ToWorker::Confirm { step, attempt: key.1 }, out);
+        self.tell_all(SumCommand::Confirm { step, attempt: key.1 }, out);
         out.push(CoordinatorEffect::Expected(Expectation::Confirmed));
         // Some may have been faster than the engine.
-        for (worker, what) in heard.into_iter().flatten() {
-            self.heard(now, worker, key, what, out);
+        for (worker, report) in reports.into_iter().flatten() {
+            self.said(now, worker, report, out);
         }
         if let Some(sum) = self.node.sum(key.0, key.1) {
             self.is_whole_here(now, &sum, out);

@@ -5,8 +5,8 @@ use crate::ids::{Step, Worker};
 use crate::transport::Notice;
 use crate::transport::exchange::Key;
 use crate::transport::exchange::events::CoordinatorEffect;
-use crate::transport::exchange::store::{NotFinite, Sum};
-use crate::transport::wire::COORDINATOR;
+use crate::transport::exchange::store::Sum;
+use crate::transport::wire::{COORDINATOR, NotFinite};
 use std::collections::BTreeSet;
 
 impl CoordinatorSums {

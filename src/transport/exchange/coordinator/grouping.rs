@@ -6,7 +6,7 @@ use crate::transport::exchange::events::CoordinatorEffect;
 use crate::transport::exchange::groups::Group;
 use crate::transport::exchange::monitor::Void;
 use crate::transport::exchange::monitors::Deadlines;
-use crate::transport::wire::ToWorker;
+use crate::transport::wire::SumCommand;
 use std::time::Instant;
 
 impl CoordinatorSums {
@@ -49,7 +49,7 @@ impl CoordinatorSums {
     /// Has the members of a group leave it; gives those of its sums under way that somebody has.
     pub(super) fn dissolve(&mut self, group: Option<Group>, out: &mut Effects) -> Vec<Key> {
         let Some(Group { number, members, .. }) = group else { return Vec::new() };
-        tell(members, ToWorker::LeaveGroup { group: number }, out);
+        tell(members, SumCommand::LeaveGroup { group: number }, out);
         out.push(CoordinatorEffect::GroupSize(0));
         let mut begun = Vec::new();
         for (key, monitor) in self.monitors.of_group(number) {
