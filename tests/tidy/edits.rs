@@ -1,4 +1,5 @@
-//! What it takes to add a code or a scheme: one file of its own, and a line in each of few others.
+//! What it takes to add a code or a scheme: one file of its own, and a line in each of few others;
+//! and a message about sums: what it is, who says it, what is done then, and its documentation.
 //!
 //! `tests/edits/` keeps a patch for each. They are counted here, and must apply; `.ci/run` builds
 //! and tests what they make. Files that a command writes (the table of `docs/schemes.md`, pins) are
@@ -55,4 +56,13 @@ fn a_scheme_is_a_file_and_three_lines_at_most() {
     let (files, edits) = counted("scheme.patch");
     assert_eq!(files, 1);
     assert!(edits.len() <= 3 && edits.iter().all(|(_, lines)| *lines == 1), "{edits:?}");
+}
+
+#[test]
+fn a_message_about_sums_is_a_seed_and_five_edits() {
+    let (files, edits) = counted("wire_event.patch");
+    assert_eq!(files, 1);
+    assert!(edits.len() <= 5, "{edits:?}");
+    let tests: usize = edits.iter().map(|(path, _)| usize::from(path.ends_with("tests.rs"))).sum();
+    assert_eq!(tests, 1, "one of them is its test: {edits:?}");
 }

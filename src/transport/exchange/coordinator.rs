@@ -7,6 +7,7 @@ mod finiteness;
 mod grouping;
 mod stalling;
 
+use super::choices::Exchange;
 use super::disputes::Disputes;
 use super::doubts::Doubts;
 use super::eager::EagerReceiver;
@@ -65,20 +66,20 @@ impl CoordinatorSums {
         eager: Option<EagerReceiver>,
     ) -> Self {
         Self {
-            settings,
             node: NodeExchanges::new(context.clone()),
             context,
             eager,
             present: BTreeSet::new(),
             epoch: 0,
             monitors: Monitors::new(),
-            shares: OwnerShares::default(),
+            shares: OwnerShares::new(settings.exchange),
             doubts: Doubts::default(),
             disputes: Disputes::default(),
             suspects: Suspects::default(),
             term_suspects: Suspects::default(),
             groups: Groups::default(),
             begun: false,
+            settings,
         }
     }
 
@@ -228,12 +229,7 @@ impl CoordinatorSums {
                 self.says_not_finite(worker, (step, attempt), of, out);
             }
             SumReport::Waiting { step, attempt, on } => {
-                let monitor = self.monitors.get_mut((step, attempt));
-                let first = monitor.is_some_and(|monitor| monitor.waits(worker, on, now));
-                // Said again at every tick; the sum is sent once, if anybody has it.
-                if first && self.settings.by_workers {
-                    self.give(now, (step, attempt), worker, out);
-                }
+                self.waits(now, worker, (step, attempt), on, out);
             }
             SumReport::ChunkDigests { step, attempt, digests } => {
                 self.told_digests(worker, (step, attempt), digests, out);
@@ -255,6 +251,17 @@ impl CoordinatorSums {
                     self.group_failed(&format!("{}: {reason}", Worker(worker)), now, out);
                 }
             }
+        }
+    }
+
+    /// Nothing of a sum has come to a node for a while, and these owe it something.
+    fn waits(&mut self, now: Instant, node: u32, key: Key, on: Vec<u32>, out: &mut Effects) {
+        let monitor = self.monitors.get_mut(key);
+        // Said again at every tick; the sum is sent once, if anybody has it. What the coordinator
+        // itself has made it has sent to all of them.
+        let is_to_get = monitor.is_some_and(|monitor| monitor.waits(node, on, now) && !monitor.own);
+        if is_to_get {
+            self.give(now, key, node, out);
         }
     }
 
@@ -318,14 +325,9 @@ impl CoordinatorSums {
         self.hand_out(now, key, out);
     }
 
-    /// Whether sums come by here.
-    fn takes_part(&self) -> bool {
-        !self.settings.by_workers || self.settings.keeps
-    }
-
     /// Whether the coordinator itself makes a sum, and sees what it is made of.
     fn sees(&self, key: Key) -> bool {
-        !self.settings.by_workers || self.monitors.get(key).is_some_and(|monitor| monitor.own)
+        self.monitors.get(key).is_some_and(|monitor| monitor.own)
     }
 
     fn chunk(&mut self, now: Instant, from: u32, header: &Header, block: Block, out: &mut Effects) {
@@ -372,9 +374,8 @@ impl CoordinatorSums {
         // the sum itself, and then knows who is wrong.
         let doubted = self.doubts.of(step);
         let nobody_can = !self.shares.some_can_own(&holders);
-        let alone = !self.settings.by_workers || nobody_can || doubted;
-        let takes_part = alone || self.settings.keeps;
-        let coordinator = takes_part.then_some(COORDINATOR);
+        let alone = nobody_can || doubted;
+        let coordinator = alone.then_some(COORDINATOR).or(self.settings.beside);
         let receivers: Vec<u32> = self.present.iter().copied().chain(coordinator).collect();
         // Workers lost meanwhile cannot be sources; the engine hears of it and folds again.
         let is_here = |worker: Worker| self.present.contains(&worker.0);
@@ -425,7 +426,7 @@ impl CoordinatorSums {
         if plan.stripe.is_some() {
             self.tell_all(SumCommand::Confirm { step, attempt }, out);
         }
-        if takes_part && group.is_none() {
+        if coordinator.is_some() && group.is_none() {
             let mut none = Vec::new();
             for reason in self.node.begin(plan, |_| None, now, &mut none) {
                 tracing::warn!("{step}, attempt {attempt}: {reason}");
@@ -532,7 +533,9 @@ impl CoordinatorSums {
         let present = &self.present;
         let monitor = self.monitors.get_or_begin(key, || {
             let receivers = present.iter().copied().collect();
-            ExchangeMonitor::new(None, receivers, BTreeSet::new(), now)
+            let mut monitor = ExchangeMonitor::new(None, receivers, BTreeSet::new(), now);
+            monitor.own = true;
+            monitor
         });
         if !monitor.given.insert(worker) {
             return;
@@ -591,9 +594,9 @@ impl CoordinatorSums {
                 false => self.dispute(now, key, out),
             };
         }
-        // Nobody may be told that it is held before it can be checked and handed on from here.
-        let waits = self.takes_part() && own.is_none();
         let Some(monitor) = self.monitors.get_mut(key) else { return };
+        // Nobody may be told that it is held before it can be checked and handed on from here.
+        let waits = own.is_none() && monitor.receivers.contains(&COORDINATOR);
         if !monitor.holds(worker, digest) {
             warn_of_other_bytes(worker, step);
             return self.dispute(now, key, out);
@@ -720,12 +723,10 @@ impl CoordinatorSums {
 
     /// A worker that lacks a sum which others have gets it from them.
     fn spread(&mut self, now: Instant, key: Key, out: &mut Effects) {
-        let holds = |node: &u32| {
-            self.monitors.get(key).is_some_and(|monitor| monitor.holders.contains_key(node))
-        };
-        let mut lacking: Vec<u32> =
-            self.present.iter().copied().filter(|worker| !holds(worker)).collect();
-        if self.takes_part() && !self.node.is_whole(key) {
+        let Some(monitor) = self.monitors.get(key) else { return };
+        let lacks = |worker: &&u32| !monitor.holders.contains_key(worker);
+        let mut lacking: Vec<u32> = self.present.iter().filter(lacks).copied().collect();
+        if monitor.receivers.contains(&COORDINATOR) && !self.node.is_whole(key) {
             lacking.push(COORDINATOR);
         }
         for node in lacking {
@@ -751,9 +752,7 @@ impl CoordinatorSums {
 
     fn tick(&mut self, now: Instant, out: &mut Effects) {
         for (step, attempt, on) in self.node.stalled(now, QUIET) {
-            if let Some(monitor) = self.monitors.get_mut((step, attempt)) {
-                monitor.waits(COORDINATOR, on, now);
-            }
+            self.waits(now, COORDINATOR, (step, attempt), on, out);
         }
         self.end_disputes(now, out);
         let bytes = self.context.length * self.context.format.bytes();
@@ -762,7 +761,7 @@ impl CoordinatorSums {
         self.do_without_idle(now, out);
         let given_up = self.give_up_who_holds_up(now, deadlines, out);
         // A group is made of those who stay.
-        if self.settings.collective && self.begun && !given_up {
+        if self.settings.exchange == Exchange::NCCL && self.begun && !given_up {
             match self.groups.look(now, &self.present, self.epoch) {
                 GroupStep::Nothing => {}
                 GroupStep::Name { by, number } => {

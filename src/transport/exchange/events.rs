@@ -1,6 +1,7 @@
 //! What the machines of both ends are told, and what they want done.
 
 use super::block::Block;
+use super::choices::Exchange;
 use super::eager::DoneWord;
 use super::frame::Frame;
 use super::reassembly::WriteSlot;
@@ -16,14 +17,10 @@ use std::time::Duration;
 /// How the sums of a run are made.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport) struct SumSettings {
-    /// Whether workers sum among themselves, each a part; else the coordinator sums.
-    pub(in crate::transport) by_workers: bool,
-    /// Whether every sum comes to the coordinator too.
-    pub(in crate::transport) keeps: bool,
-    /// Whether workers sum a step while it is computed, where it is known what of.
-    pub(in crate::transport) overlap: bool,
-    /// Whether workers sum by a collective where they can.
-    pub(in crate::transport) collective: bool,
+    /// Who sums, and by what.
+    pub(in crate::transport) exchange: Exchange,
+    /// Who gets every sum beside the workers: the coordinator, where it keeps them.
+    pub(in crate::transport) beside: Option<u32>,
     /// Decoded steps that are kept for those who lack them.
     pub(in crate::transport) log_steps: u64,
     /// An exchange in which nothing comes to somebody for so long is made again without the worker

@@ -11,6 +11,7 @@
 //! vector is sent by that partner alone; the shares by load make the most that anybody sends or
 //! receives least.
 
+use super::choices::Exchange;
 use super::plan::share_chunks;
 use crate::ids::Worker;
 use crate::transport::Summand;
@@ -27,8 +28,10 @@ const STRIPE_LEAST: usize = 4;
 const SHARE_STEPS: usize = 16;
 
 /// What is known of workers that bears on how much they sum.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct OwnerShares {
+    /// Whether workers own anything at all.
+    by_workers: bool,
     /// In how many steps in a row each worker held nothing when the sum was begun.
     late: BTreeMap<u32, u32>,
     /// Workers that lacked the last step's sum when the next one began to be made: their hosts may
@@ -42,6 +45,18 @@ pub(super) struct OwnerShares {
 }
 
 impl OwnerShares {
+    /// Of workers of which nothing is known yet.
+    pub(super) fn new(exchange: Exchange) -> Self {
+        Self {
+            by_workers: exchange.is_by_workers(),
+            late: BTreeMap::new(),
+            unresponsive: BTreeSet::new(),
+            unreachable: BTreeSet::new(),
+            suspected: BTreeSet::new(),
+            liars: BTreeSet::new(),
+        }
+    }
+
     /// A worker has come. One that comes while the run goes on owns nothing until it holds a sum:
     /// it may have to take over a state first.
     pub(super) fn comes(&mut self, worker: u32, reachable: bool, late: bool) {
@@ -81,7 +96,7 @@ impl OwnerShares {
 
     /// Whether some of these can own something.
     pub(super) fn some_can_own(&self, holders: &[u32]) -> bool {
-        holders.iter().any(|holder| self.is_trusted(*holder))
+        self.by_workers && holders.iter().any(|holder| self.is_trusted(*holder))
     }
 
     /// A worker is lost, or another process has its number.
@@ -330,7 +345,7 @@ mod tests {
 
     #[test]
     fn all_who_answer_own_alike() {
-        let mut shares = OwnerShares::default();
+        let mut shares = OwnerShares::new(Exchange::SHARDED);
         let present: BTreeSet<u32> = (0..4).collect();
         let one_late = terms(&[&[0, 1], &[2]]);
         let owners = shares.owners(&present, &one_late, LENGTH);
@@ -345,7 +360,7 @@ mod tests {
 
     #[test]
     fn who_cannot_sum_yet_or_at_all_owns_nothing() {
-        let mut shares = OwnerShares::default();
+        let mut shares = OwnerShares::new(Exchange::SHARDED);
         let present: BTreeSet<u32> = (0..4).collect();
         let one_late = terms(&[&[0, 1], &[2]]);
         let owners =
@@ -365,7 +380,7 @@ mod tests {
 
     #[test]
     fn shares_are_by_load_where_one_is_always_late() {
-        let mut shares = OwnerShares::default();
+        let mut shares = OwnerShares::new(Exchange::SHARDED);
         let present: BTreeSet<u32> = (0..4).collect();
         let one_late = terms(&[&[0, 1], &[2]]);
         for step in 1..=4 {
@@ -389,7 +404,7 @@ mod tests {
     fn chunks_are_cut_without_gaps_whatever_the_shares() {
         for count in 1..40 {
             for workers in 2..7u32 {
-                let mut shares = OwnerShares::default();
+                let mut shares = OwnerShares::new(Exchange::SHARDED);
                 let present: BTreeSet<u32> = (0..workers).collect();
                 let holders: Vec<Vec<u32>> = (0..workers - 1).map(|worker| vec![worker]).collect();
                 let held: Vec<&[u32]> = holders.iter().map(Vec::as_slice).collect();
@@ -407,7 +422,7 @@ mod tests {
     fn owners_take_turns_in_stripes() {
         let held = terms(&[&[0, 1], &[2, 3]]);
         let present = BTreeSet::from([0, 1, 2, 3]);
-        let mut shares = OwnerShares::default();
+        let mut shares = OwnerShares::new(Exchange::SHARDED);
         let (stripe, owners) = shares.of_stripes(&present, &held, 256 * CHUNK);
         assert_eq!((stripe, counts(&owners)), (8, vec![(0, 2), (1, 2), (2, 2), (3, 2)]));
         (0..LATE_STEPS).for_each(|_| shares.step_begins(&present, &BTreeSet::from([0, 2, 3])));

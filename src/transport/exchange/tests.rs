@@ -239,14 +239,17 @@ fn sent_by(effects: Vec<WorkerEffect>) -> Sent {
 const TASK: Task = Task { job: Job(0), piece: 0, plan: 0 };
 
 const SETTINGS: SumSettings = SumSettings {
-    by_workers: true,
-    keeps: false,
-    overlap: true,
-    collective: false,
+    exchange: Exchange::SHARDED,
+    beside: None,
     log_steps: 2,
     stall: Duration::from_secs(5),
     spare: Duration::from_millis(500),
 };
+
+/// In every third run all sums come to the coordinator too.
+fn beside(seed: u64) -> Option<u32> {
+    (seed % 3 == 0).then_some(COORDINATOR)
+}
 
 /// Numbers whose sum depends on the order in which they are added.
 fn vector(group: u32, length: usize) -> Vec<f32> {
@@ -740,10 +743,9 @@ impl World {
 
 #[test]
 fn a_sum_is_made_whatever_comes_first_and_whoever_is_lost() {
-    let by_workers = [true, false].into_iter().cycle();
-    for (seed, by_workers) in (0..24).zip(by_workers) {
-        let keeps = seed % 3 == 0;
-        let settings = SumSettings { by_workers, keeps, ..SETTINGS };
+    let exchanges = [Exchange::SHARDED, Exchange::STAR].into_iter().cycle();
+    for (seed, exchange) in (0..24).zip(exchanges) {
+        let settings = SumSettings { exchange, beside: beside(seed), ..SETTINGS };
         let first = World::new(seed, settings).run().0;
         assert_eq!(first, World::new(seed, settings).run().0, "seed {seed}");
     }
@@ -754,7 +756,7 @@ fn a_sum_is_made_whatever_comes_first_and_whoever_is_lost() {
 fn a_sum_is_made_while_it_is_computed() {
     let mut became = BTreeMap::new();
     for seed in 0..220 {
-        let settings = SumSettings { keeps: seed % 3 == 0, ..SETTINGS };
+        let settings = SumSettings { beside: beside(seed), ..SETTINGS };
         let mut world = World::expecting(seed, settings);
         world.differ = seed % 2 == 0;
         let (_, expectations) = world.run_expected();
@@ -1098,6 +1100,29 @@ fn who_stops_is_given_up() {
     assert!(world.now >= begun + SETTINGS.stall - QUIET);
     assert_eq!(world.coordinator.given_up.len(), 1);
     assert_eq!(world.coordinator.given_up[0].0, 2);
+}
+
+/// A sum that stands still though nobody says so is made again.
+#[test]
+fn what_nobody_waits_for_is_made_again() {
+    let mut world = World::new(3, SETTINGS);
+    world.begin();
+    let begun = world.now;
+    while world.coordinator.reports.is_empty() {
+        assert!(world.now < begun + 2 * SETTINGS.stall);
+        let is_said = |packet: &Packet| {
+            matches!(packet, Packet::FromWorker(SumReport::Waiting { .. }) | Packet::Chunk(_))
+        };
+        world.under_way.retain(|(_, _, packet)| !is_said(packet));
+        match world.under_way.is_empty() {
+            true => world.tick(),
+            false => world.deliver(),
+        }
+    }
+    assert!(world.now >= begun + SETTINGS.stall);
+    let reports = &world.coordinator.reports;
+    assert!(matches!(reports[..], [(_, Notice::SumFailed { attempt: 0, .. })]), "{reports:?}");
+    assert!(world.coordinator.given_up.is_empty());
 }
 
 /// With a worker that stops the others are done soon, if they have what it has: it is not given up,

@@ -145,10 +145,8 @@ impl CoordinatorNode {
             kept_max: listen.config.log_steps as usize + 1,
         };
         let settings = SumSettings {
-            by_workers: listen.exchange.is_by_workers(),
-            keeps: listen.keeps,
-            overlap: listen.overlap,
-            collective: listen.exchange == Exchange::NCCL,
+            exchange: listen.exchange,
+            beside: listen.keeps.then_some(COORDINATOR),
             log_steps: listen.config.log_steps,
             stall: listen.stall,
             spare: listen.spare,

@@ -51,6 +51,8 @@ pub struct TcpTransport {
     sums: SharedSums,
     /// What was received of results that workers send at once, if they do.
     held: Option<(Ledgers, Vectors)>,
+    /// Whether workers sum a step while it is computed, where it is known what of.
+    overlaps: bool,
     format: NumberFormat,
     status: Arc<Mutex<TcpStatus>>,
     offers: watch::Receiver<Offers>,
@@ -88,6 +90,7 @@ impl TcpTransport {
         // Bounded, so that workers that send too fast are held up by TCP and not by memory.
         let (events, events_out) = mpsc::channel(256);
         let (address, format) = (listen.address, listen.config.format);
+        let overlaps = listen.overlap && listen.exchange == Exchange::SHARDED;
         let held = (listen.exchange == Exchange::HOLD)
             .then(|| (Ledgers::new(listen.config.shape.workers), Vectors::default()));
         let watched = Watched::new(notices_in, Arc::clone(&status), offers_in);
@@ -108,6 +111,7 @@ impl TcpTransport {
             waker,
             sums,
             held,
+            overlaps,
             format,
             status,
             offers,
@@ -280,7 +284,9 @@ impl Transport for TcpTransport {
     fn fold(&mut self, sum: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
         let SumRequest { step, attempt, terms, length, spares_one, counted, stage } = sum;
         if stage == Stage::Expected {
-            self.sum(CoordinatorEvent::Expect { step, attempt, terms: terms.to_vec() });
+            if self.overlaps {
+                self.sum(CoordinatorEvent::Expect { step, attempt, terms: terms.to_vec() });
+            }
             return Ok(None);
         }
         if let Some((ledgers, vectors)) = &self.held {

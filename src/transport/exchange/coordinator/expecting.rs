@@ -4,10 +4,10 @@
 use super::{CoordinatorSums, Effects, report};
 use crate::ids::{Step, Task, Worker};
 use crate::transport::exchange::Key;
-use crate::transport::exchange::events::{CoordinatorEffect, Expectation, SumSettings};
+use crate::transport::exchange::events::{CoordinatorEffect, Expectation};
 use crate::transport::exchange::monitor::{ExchangeMonitor, Void};
 use crate::transport::exchange::told::Told;
-use crate::transport::wire::{COORDINATOR, Owner, Predecessor, SumCommand, SumPlan, chunks};
+use crate::transport::wire::{Owner, Predecessor, SumCommand, SumPlan, chunks};
 use crate::transport::{Notice, Piece, Summand, What};
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -25,8 +25,6 @@ impl CoordinatorSums {
         mut terms: Vec<Summand>,
         out: &mut Effects,
     ) {
-        let SumSettings { overlap, by_workers, collective, keeps, .. } = self.settings;
-        let by_connections = overlap && by_workers && !collective;
         // Owners ask holders over connections of their own: one that nobody can call must not hold
         // terms.
         let present: Vec<u32> = self.present.iter().copied().collect();
@@ -36,7 +34,7 @@ impl CoordinatorSums {
             term.holders.retain(|piece| self.present.contains(&piece.worker.0));
         }
         let all_come = !terms.is_empty() && terms.iter().all(|term| !term.holders.is_empty());
-        if !by_connections || !all_can || !all_come || self.doubts.of(step) {
+        if !all_can || !all_come || self.doubts.of(step) {
             return;
         }
         let length = self.context.length;
@@ -44,8 +42,8 @@ impl CoordinatorSums {
             Some((shares, predecessor)) => (shares, Some(predecessor)),
             None => (self.shares.of_stripes(&self.present, &terms, length), None),
         };
-        let coordinator = keeps.then_some(COORDINATOR);
-        let receivers: Vec<u32> = present.into_iter().chain(coordinator).collect();
+        let beside = self.settings.beside;
+        let receivers: Vec<u32> = present.into_iter().chain(beside).collect();
         let (places, stripe) = (Vec::new(), Some(stripe));
         let group = None;
         let plan =
@@ -61,7 +59,7 @@ impl CoordinatorSums {
         self.monitors.begin((step, attempt), monitor);
         self.tell_plan(&plan, out);
         out.push(CoordinatorEffect::Expected(Expectation::Told));
-        if keeps {
+        if beside.is_some() {
             let wrong = self.node.begin(plan, |_| None, now, &mut Vec::new());
             debug_assert!(wrong.is_empty(), "nothing comes before its plan");
         } else {

@@ -2,6 +2,7 @@
 
 use super::{CoordinatorSums, Effects, failed, report};
 use crate::ids::Worker;
+use crate::transport::exchange::Key;
 use crate::transport::exchange::events::CoordinatorEffect;
 use crate::transport::exchange::monitor::{ExchangeMonitor, StalledSum, Void};
 use crate::transport::exchange::monitors::Deadlines;
@@ -36,28 +37,31 @@ impl CoordinatorSums {
     }
 
     /// Gives up the worker that holds up an exchange: for whose chunks others wait while nothing
-    /// else comes to them, or who is left when it has taken much longer than exchanges take.
-    /// Whether there is one.
+    /// else comes to them, or who is left when it has taken much longer than exchanges take. Where
+    /// that is nobody, it is made again. Whether somebody was given up.
     pub(super) fn give_up_who_holds_up(
-        &self,
+        &mut self,
         now: Instant,
         Deadlines { stall, longest }: Deadlines,
         out: &mut Effects,
     ) -> bool {
-        let stuck = |monitor: &&ExchangeMonitor| {
-            monitor.lacks_holders() && monitor.is_stuck(now, stall, longest)
+        let stuck = |(_, monitor): &(Key, &ExchangeMonitor)| {
+            // Reports wait here where the coordinator is to have the sum too.
+            let waits = monitor.lacks_holders() || !monitor.unreported.is_empty();
+            waits && monitor.is_stuck(now, stall, longest)
         };
-        let found = self
-            .monitors
-            .iter()
-            .map(|(_, monitor)| monitor)
-            .filter(stuck)
-            .find_map(|monitor| Some((monitor.culprit(now)?, monitor.begun)));
-        if let Some((worker, begun)) = found {
-            let waited = now.duration_since(begun).as_secs_f64();
+        let found = self.monitors.iter().filter(stuck).find_map(|(key, monitor)| {
+            let (culprit, waited) = (monitor.culprit(now), now.duration_since(monitor.begun));
+            (culprit.is_some() || waited > longest).then_some((key, culprit, waited.as_secs_f64()))
+        });
+        let Some((key, culprit, waited)) = found else { return false };
+        if let Some(worker) = culprit {
             let reason = format!("its vectors did not come for {waited:.1} s");
             out.push(CoordinatorEffect::GiveUp { worker, reason });
+        } else {
+            tracing::warn!("{}: nobody has the sum after {waited:.1} s, and nobody waits", key.0);
+            self.fail(key, out);
         }
-        found.is_some()
+        culprit.is_some()
     }
 }
