@@ -471,6 +471,8 @@ impl Chaos<'_> {
             Action::Abandon { worker, late_counts } => {
                 let drifts = self.mishaps.drifts;
                 let orders = &mut self.place(worker).orders;
+                // Otherwise it has to apply something first, and say which parameters it has then.
+                let has_begun = matches!(orders.front(), Some(Order::Compute(_)));
                 let Some(order) =
                     orders.iter_mut().find(|order| matches!(order, Order::Compute(_)))
                 else {
@@ -481,7 +483,7 @@ impl Chaos<'_> {
                 let Order::Compute(tasks) = std::mem::replace(order, Order::Leave) else {
                     panic!()
                 };
-                if let Some(&task) = tasks.first().filter(|_| late_counts) {
+                if let Some(&task) = tasks.first().filter(|_| late_counts && has_begun) {
                     // It is computed before the worker applies anything more, whenever it comes.
                     self.note_parameters(worker, task);
                     self.pool.push(Event::Input(Input::Late { worker, task, finite: true }));
