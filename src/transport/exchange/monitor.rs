@@ -242,19 +242,14 @@ impl ExchangeMonitor {
 
     /// The worker to blame for that; where some wait for each other, the one for which most wait.
     pub(super) fn culprit(&self, now: Instant) -> Option<u32> {
-        let blamed = self.blamed(now).into_iter().find(|node| self.owes(*node));
-        blamed.or_else(|| {
-            let mut waited_for: BTreeMap<u32, usize> = BTreeMap::new();
-            for node in self.still_waiting(now).flat_map(|(_, waiting)| &waiting.on) {
-                *waited_for.entry(*node).or_default() += 1;
-            }
-            let owing = waited_for.into_iter().filter(|(node, _)| self.owes(*node));
-            owing.max_by_key(|(node, waiters)| (*waiters, Reverse(*node))).map(|(node, _)| node)
-        })
+        let waiting = self.who_waits(now);
+        let blamed = blamed(&waiting).into_iter().find(|node| self.owes(*node));
+        blamed.or_else(|| Some(self.most_waited_for(&waiting)?.0))
     }
 
     /// A worker for which others wait, who have said so more than once and lately, and that says
-    /// nothing: rather one that does not hold the sum.
+    /// nothing: rather one that does not hold the sum. Where some wait for each other, the one for
+    /// which several wait, and more than for any other.
     pub(super) fn idle(&self, now: Instant) -> Option<u32> {
         if !self.is_under_way() {
             return None;
@@ -263,12 +258,27 @@ impl ExchangeMonitor {
             let is_recent = now.duration_since(waiting.said) < AGAIN;
             (is_recent && waiting.said > waiting.since).then(|| (*node, waiting.on.clone()))
         };
-        let blamed = blamed(&self.waiting.iter().filter_map(insists).collect());
+        let insisting = self.waiting.iter().filter_map(insists).collect();
         // Who has only stopped waiting goes on, and may owe something for that moment.
-        let speaks: BTreeSet<u32> = self.still_waiting(now).map(|(node, _)| node).collect();
-        let silent = blamed.into_iter().filter(|node| !speaks.contains(node));
+        let speaking = self.who_waits(now);
+        let silent = blamed(&insisting).into_iter().filter(|node| !speaking.contains_key(node));
         let owing = silent.filter(|node| self.owes(*node));
-        owing.min_by_key(|node| self.holders.contains_key(node))
+        owing.min_by_key(|node| self.holders.contains_key(node)).or_else(|| {
+            let (node, waiters, others) = self.most_waited_for(&insisting)?;
+            (waiters > others.max(1)).then_some(node)
+        })
+    }
+
+    /// The worker for which most wait, for how many, and for how many the next one.
+    fn most_waited_for(&self, waiting: &BTreeMap<u32, Vec<u32>>) -> Option<(u32, usize, usize)> {
+        let mut waiters: BTreeMap<u32, usize> = BTreeMap::new();
+        for node in waiting.values().flatten().filter(|node| self.owes(**node)) {
+            *waiters.entry(*node).or_default() += 1;
+        }
+        let most = waiters.iter().max_by_key(|(node, count)| (**count, Reverse(**node)));
+        let (node, count) = most.map(|(node, count)| (*node, *count))?;
+        waiters.remove(&node);
+        Some((node, count, waiters.into_values().max().unwrap_or(0)))
     }
 
     /// Whether a node is a worker that was told of it: who came later owes nothing.
@@ -286,10 +296,10 @@ impl ExchangeMonitor {
         self.expected.is_none() && !self.done && self.void.is_none()
     }
 
-    /// The nodes that others wait for and that wait for nobody, those for which most wait first.
-    fn blamed(&self, now: Instant) -> Vec<u32> {
+    /// Who waits for whom, by their own words.
+    fn who_waits(&self, now: Instant) -> BTreeMap<u32, Vec<u32>> {
         let waits = |(node, waiting): (u32, &Waiting)| (node, waiting.on.clone());
-        blamed(&self.still_waiting(now).map(waits).collect())
+        self.still_waiting(now).map(waits).collect()
     }
 
     /// What is known of it while nodes wait in vain for `patience`.
@@ -309,7 +319,7 @@ impl ExchangeMonitor {
             step,
             seconds: now.duration_since(self.begun).as_secs_f64(),
             waiting: workers(self.still_waiting(now).map(|(node, _)| node).collect()),
-            waited_for: workers(self.blamed(now)),
+            waited_for: workers(blamed(&self.who_waits(now))),
         })
     }
 }
@@ -355,6 +365,7 @@ impl fmt::Display for StalledSum {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "any moment will do: only differences count")]
 mod tests {
+    use super::super::TICK;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -399,6 +410,28 @@ mod tests {
         };
         assert!(!stuck(None, 0) && !stuck(Some(0), 0), "its result, or the only sum, went with it");
         assert!(stuck(Some(2), 0) && stuck(None, 3), "the sum is held, or nothing of it is lost");
+    }
+
+    /// Who says nothing is idle, and who waits itself only if several wait for it.
+    #[test]
+    fn who_is_waited_for_most_is_done_without() {
+        let begun = Instant::now();
+        let idle = |waiting: &[(u32, &[u32])]| {
+            let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2, 3], BTreeSet::new(), begun);
+            for tick in 0..2 {
+                for (node, on) in waiting {
+                    monitor.waits(*node, on.to_vec(), begun + TICK * tick);
+                }
+            }
+            monitor.idle(begun + TICK)
+        };
+        assert_eq!(idle(&[(0, &[2])]), Some(2));
+        assert_eq!(idle(&[(0, &[2]), (1, &[0])]), Some(2), "worker 0 waits too");
+        assert_eq!(idle(&[(0, &[2]), (2, &[0])]), None, "either may be to blame");
+        let cut_off: [(u32, &[u32]); 4] = [(0, &[2]), (1, &[2]), (3, &[2]), (2, &[0, 1, 3])];
+        assert_eq!(idle(&cut_off), Some(2), "all wait for one, and it for all");
+        assert_eq!(idle(&[(0, &[1, 2]), (1, &[2, 3]), (2, &[0]), (3, &[0])]), None);
+        assert_eq!(idle(&[(0, &[7])]), None, "it is no receiver");
     }
 
     #[test]
