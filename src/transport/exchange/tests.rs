@@ -248,7 +248,7 @@ const SETTINGS: SumSettings = SumSettings {
 
 /// In every third run all sums come to the coordinator too.
 fn beside(seed: u64) -> Option<u32> {
-    (seed % 3 == 0).then_some(COORDINATOR)
+    seed.is_multiple_of(3).then_some(COORDINATOR)
 }
 
 /// Numbers whose sum depends on the order in which they are added.
