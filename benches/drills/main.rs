@@ -5,9 +5,10 @@
 //! partner alone, which goes on meanwhile and then hands over its state.
 //!
 //! `cargo bench -p codedgrad --bench drills -- --exchange sharded`;
-//! `--only stopped`, `--only sums` or the like for a part of it. `--reconnects 3000` instead cuts
-//! connections so often in all, by seeds, and says of how many runs the gradients were equal: some
-//! ten minutes.
+//! `--only stopped`, `--only sums` or the like for a part of it; `--compute 1` for steps of a
+//! second instead of a tenth, `--pause 0.2` for how long what is slow stands still, instead of ten
+//! steps. `--reconnects 3000` instead cuts connections so often in all, by seeds, and says of how
+//! many runs the gradients were equal: some ten minutes.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
 mod parts;
@@ -249,8 +250,11 @@ fn drills(words: &[String]) -> Outcome<()> {
     };
     let quick = words.iter().any(|word| word == "--test");
     let only = value("--only").unwrap_or_default();
-    let (elements, steps, compute_seconds) =
+    let seconds = |name: &str| value(name).map(|text| text.parse::<f64>()).transpose();
+    let (elements, steps, usual_seconds) =
         if quick { (1 << 17, 5, 0.02) } else { (1 << 19, 30, 0.1) };
+    let compute_seconds = seconds("--compute")?.unwrap_or(usual_seconds);
+    let pause = seconds("--pause")?;
     let at = steps / 4;
     if let Some(count) = value("--reconnects") {
         return reconnects::reconnects(
@@ -280,7 +284,9 @@ fn drills(words: &[String]) -> Outcome<()> {
         );
         let bytes = 4 * elements as u64;
         let sharded = exchange == "sharded";
-        for (fault, fault_name) in FAULTS {
+        for (fault, usual_name) in FAULTS {
+            let paused = pause.filter(|_| fault == Fault::Slow);
+            let fault_name = paused.map_or(usual_name.into(), |pause| format!("slow, {pause} s"));
             let (case, calm) = match fault {
                 Fault::BackLate => (&pair, &calm_pair),
                 _ => (&case, &calm),
@@ -306,14 +312,14 @@ fn drills(words: &[String]) -> Outcome<()> {
                         fault,
                         phase,
                         step: at,
-                        slow_seconds: 10.0 * step,
+                        slow_seconds: pause.unwrap_or(10.0 * step),
                         sent,
                         gathered: sent,
                         summed: bytes / 8,
                         sums: sharded,
                     };
                     show(
-                        fault_name,
+                        &fault_name,
                         phase_name,
                         calm,
                         sail(&Case { drill: Some(drill), ..case.clone() }),

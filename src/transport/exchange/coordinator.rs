@@ -743,10 +743,9 @@ impl CoordinatorSums {
     /// A sum is to be begun again.
     fn fail(&mut self, key: Key, out: &mut Effects) {
         let Some(monitor) = self.monitors.get_mut(key) else { return };
-        // The engine hears of it as of any failure, which has to be of somebody.
-        let first = monitor.receivers.first().copied().unwrap_or_default();
+        let worker = monitor.some_worker();
         if monitor.end(Void::Refused) {
-            report(first, Some(failed(key)), out);
+            report(worker, Some(failed(key)), out);
         }
     }
 

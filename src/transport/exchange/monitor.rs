@@ -129,6 +129,12 @@ impl ExchangeMonitor {
         self.decision.counted.len().clamp(1, 2)
     }
 
+    /// A worker of which it can be said what has become of it: everything that is reported is of
+    /// some worker.
+    pub(super) fn some_worker(&self) -> u32 {
+        self.receivers.iter().copied().find(|node| *node != COORDINATOR).unwrap_or_default()
+    }
+
     /// It comes to nothing; whether that is news.
     pub(super) fn end(&mut self, why: Void) -> bool {
         let is_news = self.void.is_none();

@@ -5,6 +5,7 @@ use crate::ids::{Step, Worker};
 use crate::transport::Notice;
 use crate::transport::exchange::Key;
 use crate::transport::exchange::events::CoordinatorEffect;
+use crate::transport::exchange::monitor::ExchangeMonitor;
 use crate::transport::exchange::store::Sum;
 use crate::transport::wire::{COORDINATOR, NotFinite};
 use std::collections::BTreeSet;
@@ -85,8 +86,8 @@ impl CoordinatorSums {
             return self.doubt(key, out);
         }
         if sum.nonfinite.terms_of.is_empty() {
-            let of = self.monitors.get(key).and_then(|monitor| monitor.receivers.first().copied());
-            report(of.unwrap_or_default(), Some(Notice::SumNotFinite { step, attempt }), out);
+            let worker = self.monitors.get(key).map_or(0, ExchangeMonitor::some_worker);
+            report(worker, Some(Notice::SumNotFinite { step, attempt }), out);
         }
         for &culprit in &sum.nonfinite.terms_of {
             report(culprit, Some(Notice::ResultNotFinite { step, attempt }), out);

@@ -56,8 +56,7 @@ impl CoordinatorSums {
             monitor.group = None;
             let void = monitor.holders.is_empty() && !monitor.done;
             if void && monitor.end(Void::Refused) {
-                let source = monitor.receivers.first().copied().unwrap_or_default();
-                report(source, Some(failed(key)), out);
+                report(monitor.some_worker(), Some(failed(key)), out);
             } else if !void && !monitor.done {
                 begun.push(key);
             }

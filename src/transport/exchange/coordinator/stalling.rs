@@ -52,7 +52,9 @@ impl CoordinatorSums {
         };
         let found = self.monitors.iter().filter(stuck).find_map(|(key, monitor)| {
             let (culprit, waited) = (monitor.culprit(now), now.duration_since(monitor.begun));
-            (culprit.is_some() || waited > longest).then_some((key, culprit, waited.as_secs_f64()))
+            // What is whole here waits for workers to come and hold it.
+            let is_lost = waited > longest && !self.node.is_whole(key) && !self.present.is_empty();
+            (culprit.is_some() || is_lost).then_some((key, culprit, waited.as_secs_f64()))
         });
         let Some((key, culprit, waited)) = found else { return false };
         if let Some(worker) = culprit {
