@@ -160,17 +160,19 @@ impl CoordinatorSums {
                 out.push(CoordinatorEffect::GiveUp { worker, reason: reason.into() });
             }
             CoordinatorEvent::Done { worker, order, task, word, finite } => {
-                let notice = match &mut self.eager {
+                let notices = match &mut self.eager {
                     Some(eager) if finite => eager.done(worker, order, task, word),
-                    eager => {
-                        eager.iter_mut().for_each(|eager| eager.refused(worker, order, task));
-                        Some(word.notice(task, finite))
-                    }
+                    Some(eager) => eager.refused(worker, order, task, word),
+                    None => vec![word.notice(task, finite)],
                 };
-                report(worker, notice, out);
+                report(worker, notices, out);
             }
-            CoordinatorEvent::Dropped { worker, order } => {
-                self.eager.iter_mut().for_each(|eager| eager.freed(worker, order));
+            CoordinatorEvent::Dropped { worker, order, spent } => {
+                let notices = match &mut self.eager {
+                    Some(eager) => eager.dropped(worker, order, spent),
+                    None => vec![Notice::Idle { spent }],
+                };
+                report(worker, notices, out);
             }
             CoordinatorEvent::Expect { step, attempt, terms } => {
                 self.expect(now, (step, attempt), terms, out);
@@ -315,7 +317,7 @@ impl CoordinatorSums {
                     out.push(CoordinatorEffect::GiveUp { worker: worker.0, reason });
                 }
                 Notice::Held { digest, .. } if digest != sum.digest => differ = true,
-                notice => report(worker.0, Some(notice), out),
+                notice => report(worker.0, [notice], out),
             }
         }
         if differ {
@@ -340,12 +342,12 @@ impl CoordinatorSums {
             // Of a step that was never told or is long over: a worker may not have heard of that.
             tracing::debug!("{}: a chunk of an exchange that is not under way", Worker(from));
             self.context.blocks.give(block);
-            Ok(None)
+            Ok(Vec::new())
         } else {
-            self.node.chunk(header, from, block, now, &mut Vec::new()).map(|()| None)
+            self.node.chunk(header, from, block, now, &mut Vec::new()).map(|()| Vec::new())
         };
         match taken {
-            Ok(notice) => report(from, notice, out),
+            Ok(notices) => report(from, notices, out),
             Err(reason) => out.push(CoordinatorEffect::GiveUp { worker: from, reason }),
         }
     }
@@ -620,9 +622,13 @@ impl CoordinatorSums {
         // Who takes no digest has checked that of every chunk.
         let Some(digest) = digest.or(own) else { return };
         let notice = Notice::Held { step, attempt: key.1, digest };
-        match self.monitors.get_mut(key).filter(|_| waits) {
-            Some(monitor) => monitor.unreported.push((Worker(worker), notice)),
-            None => report(worker, Some(notice), out),
+        let Some(monitor) = self.monitors.get_mut(key).filter(|_| waits) else {
+            return report(worker, [notice], out);
+        };
+        monitor.unreported.push((Worker(worker), notice));
+        // It may wait for somebody who does not get through, and said so before anybody had it.
+        if monitor.unreported.len() == 1 && monitor.still_waits(COORDINATOR, now) {
+            self.give(now, key, COORDINATOR, out);
         }
     }
 
@@ -710,7 +716,7 @@ impl CoordinatorSums {
         self.shares.forget(worker);
         let node = &self.node;
         for key in self.monitors.forget(worker, |key| node.is_whole(key)) {
-            report(worker, Some(failed(key)), out);
+            report(worker, [failed(key)], out);
         }
         // After the sums of connections: what they lack does not depend on the group.
         let group = self.groups.lost(worker);
@@ -745,7 +751,7 @@ impl CoordinatorSums {
         let Some(monitor) = self.monitors.get_mut(key) else { return };
         let worker = monitor.some_worker();
         if monitor.end(Void::Refused) {
-            report(worker, Some(failed(key)), out);
+            report(worker, [failed(key)], out);
         }
     }
 
@@ -778,9 +784,9 @@ fn tell(to: Vec<u32>, command: SumCommand, out: &mut Effects) {
     }
 }
 
-fn report(worker: u32, notice: Option<Notice>, out: &mut Effects) {
+fn report(worker: u32, notices: impl IntoIterator<Item = Notice>, out: &mut Effects) {
     let report = |notice| CoordinatorEffect::Report { worker: Worker(worker), notice };
-    out.extend(notice.map(report));
+    out.extend(notices.into_iter().map(report));
 }
 
 /// A sum is to be begun again.

@@ -8,7 +8,7 @@ use crate::run::NumberFormat;
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{Header, Kind, chunk_range, chunks};
 use crate::transport::{Notice, TaskSpent};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// The frames of a result that answers an order.
@@ -69,6 +69,18 @@ pub(in crate::transport) struct EagerReceiver {
     blocks: Blocks,
     /// By worker, order and task.
     ordered: BTreeMap<(u32, u32, Task), Ordered>,
+    /// What each worker has said that cannot be reported yet: words overtake chunks, and who hears
+    /// of them takes each for an answer to the oldest order.
+    waiting: BTreeMap<u32, VecDeque<Said>>,
+}
+
+/// What a worker has said of its orders.
+#[derive(Debug)]
+enum Said {
+    /// A result is finite: it is reported once it has come.
+    Done((u32, u32, Task)),
+    /// Anything else: reported once everything before it is.
+    Other(Notice),
 }
 
 impl EagerReceiver {
@@ -78,39 +90,49 @@ impl EagerReceiver {
         vectors: Vectors,
         blocks: Blocks,
     ) -> Self {
-        Self { length, ledgers, vectors, blocks, ordered: BTreeMap::new() }
+        let (ordered, waiting) = (BTreeMap::new(), BTreeMap::new());
+        Self { length, ledgers, vectors, blocks, ordered, waiting }
     }
 
     pub(super) fn ordered(&mut self, worker: u32, order: u64, tasks: impl Iterator<Item = Task>) {
         self.ordered.extend(tasks.map(|task| ((worker, order as u32, task), Ordered::default())));
     }
 
-    /// The rest of an order will not be answered.
-    pub(super) fn freed(&mut self, worker: u32, order: u64) {
-        self.ordered.retain(|key, _| (key.0, key.1) != (worker, order as u32));
+    /// The rest of an order will not be answered; gives back what there is to report.
+    pub(super) fn dropped(
+        &mut self,
+        worker: u32,
+        order: u64,
+        spent: Option<TaskSpent>,
+    ) -> Vec<Notice> {
+        // Chunks of what is done may still be on their way.
+        self.ordered.retain(|key, ordered| {
+            (key.0, key.1) != (worker, order as u32) || ordered.done.is_some()
+        });
+        self.said(worker, Said::Other(Notice::Idle { spent }))
     }
 
     /// A worker is lost.
     pub(super) fn forget(&mut self, worker: u32) {
         self.ordered.retain(|key, _| key.0 != worker);
+        self.waiting.remove(&worker);
     }
 
-    /// Takes in a chunk; gives back what there is to report if it was the last thing to come of a
-    /// result.
+    /// Takes in a chunk; gives back what there is to report once it has come.
     pub(super) fn chunk(
         &mut self,
         worker: u32,
         header: &Header,
         block: Block,
-    ) -> Result<Option<Notice>, String> {
+    ) -> Result<Vec<Notice>, String> {
         let (length, vectors) = (self.length, &self.vectors);
         let task = header.task();
         // A header has no room for the number of a plan; with its order a task is the only one.
         let of_plan = |plan| (worker, header.attempt, Task { plan, ..task });
-        let Some((&key, ordered)) = self.ordered.range_mut(of_plan(0)..=of_plan(u32::MAX)).next()
+        let Some((_, ordered)) = self.ordered.range_mut(of_plan(0)..=of_plan(u32::MAX)).next()
         else {
             self.blocks.give(block);
-            return Ok(None);
+            return Ok(Vec::new());
         };
         let partial = ordered.partial.get_or_insert_with(|| {
             let missing = vec![true; chunks(length)];
@@ -126,7 +148,7 @@ impl EagerReceiver {
             partial.left -= 1;
         }
         self.blocks.give(block);
-        Ok(self.taken_in(key))
+        Ok(self.ready(worker))
     }
 
     /// A worker says that it is done with a task and that its result is finite, of which the chunks
@@ -137,22 +159,54 @@ impl EagerReceiver {
         order: u64,
         task: Task,
         word: DoneWord,
-    ) -> Option<Notice> {
+    ) -> Vec<Notice> {
         let key = (worker, order as u32, task);
-        self.ordered.get_mut(&key)?.done = Some(word);
-        self.taken_in(key)
+        match self.ordered.get_mut(&key).filter(|ordered| ordered.done.is_none()) {
+            Some(ordered) => ordered.done = Some(word),
+            None => return Vec::new(),
+        }
+        self.said(worker, Said::Done(key))
     }
 
-    /// A worker says that a result is not finite: it is not sent.
-    pub(super) fn refused(&mut self, worker: u32, order: u64, task: Task) {
+    /// A worker says that a result is not finite: it is not sent; gives back what there is to
+    /// report.
+    pub(super) fn refused(
+        &mut self,
+        worker: u32,
+        order: u64,
+        task: Task,
+        word: DoneWord,
+    ) -> Vec<Notice> {
         self.ordered.remove(&(worker, order as u32, task));
+        self.said(worker, Said::Other(word.notice(task, false)))
+    }
+
+    fn said(&mut self, worker: u32, said: Said) -> Vec<Notice> {
+        self.waiting.entry(worker).or_default().push_back(said);
+        self.ready(worker)
+    }
+
+    /// What a worker has said, as far as all of it has come, in the order in which it was said.
+    fn ready(&mut self, worker: u32) -> Vec<Notice> {
+        let mut ready = Vec::new();
+        while let Some(said) = self.waiting.get_mut(&worker).and_then(VecDeque::pop_front) {
+            match said {
+                Said::Other(notice) => ready.push(notice),
+                Said::Done(key) => match self.taken_in(key) {
+                    Some(notice) => ready.push(notice),
+                    None => {
+                        self.waiting.entry(worker).or_default().push_front(Said::Done(key));
+                        break;
+                    }
+                },
+            }
+        }
+        ready
     }
 
     fn taken_in(&mut self, key: (u32, u32, Task)) -> Option<Notice> {
-        let whole = |ordered: &Ordered| {
-            ordered.done.is_some()
-                && ordered.partial.as_ref().is_some_and(|partial| partial.left == 0)
-        };
+        let whole =
+            |ordered: &Ordered| ordered.partial.as_ref().is_some_and(|partial| partial.left == 0);
         self.ordered.get(&key).filter(|ordered| whole(ordered))?;
         let Ordered { partial, done } = self.ordered.remove(&key)?;
         let (Partial { vector, finite, .. }, word) = (partial?, done?);
@@ -186,7 +240,7 @@ mod tests {
         eager: &mut EagerReceiver,
         worker: u32,
         frame: &Frame,
-    ) -> Result<Option<Notice>, String> {
+    ) -> Result<Vec<Notice>, String> {
         let mut block = eager.blocks.take(frame.header.count(), NumberFormat::F32);
         block.fill(frame.body.floats().unwrap());
         eager.chunk(worker, &frame.header, block)
@@ -198,16 +252,43 @@ mod tests {
         let frames: Vec<Frame> = frames(&vector, TASK, 7).collect();
         let mut eager = receiver();
         eager.ordered(1, 7, [TASK].into_iter());
-        assert!(take_in(&mut eager, 1, &frames[1]).unwrap().is_none());
-        assert!(take_in(&mut eager, 1, &frames[1]).unwrap().is_none(), "the same chunk again");
-        assert!(eager.done(1, 7, TASK, word(vec![2.0])).is_none());
-        let notice = take_in(&mut eager, 1, &frames[0]).unwrap();
-        assert!(matches!(notice, Some(Notice::Done { task: TASK, finite: true, .. })));
+        assert!(take_in(&mut eager, 1, &frames[1]).unwrap().is_empty());
+        assert!(take_in(&mut eager, 1, &frames[1]).unwrap().is_empty(), "the same chunk again");
+        assert!(eager.done(1, 7, TASK, word(vec![2.0])).is_empty());
+        let notices = take_in(&mut eager, 1, &frames[0]).unwrap();
+        assert!(matches!(notices[..], [Notice::Done { task: TASK, finite: true, .. }]));
         assert!(eager.ledgers.of(Worker(1)).result(TASK).is_some_and(|held| **held == *vector));
         assert!(
-            eager.done(1, 7, TASK, word(vec![2.0])).is_none() && eager.ordered.is_empty(),
+            eager.done(1, 7, TASK, word(vec![2.0])).is_empty() && eager.ordered.is_empty(),
             "once"
         );
+    }
+
+    /// A worker drops an order while the chunks of the one before are on their way.
+    #[test]
+    fn words_do_not_overtake_results() {
+        let vector = Arc::new(vec![1.0; LENGTH]);
+        let next = Task { job: Job(5), ..TASK };
+        let mut eager = receiver();
+        eager.ordered(1, 7, [TASK, next].into_iter());
+        eager.ordered(1, 8, [next].into_iter());
+        assert!(eager.done(1, 7, TASK, word(vec![])).is_empty());
+        assert!(eager.dropped(1, 7, None).is_empty(), "the rest of its order");
+        assert!(eager.refused(1, 8, next, word(vec![])).is_empty());
+        let other = eager.dropped(0, 1, None);
+        assert!(matches!(other[..], [Notice::Idle { .. }]), "another worker waits for nothing");
+        let notices: Vec<Notice> = frames(&vector, TASK, 7)
+            .flat_map(|frame| take_in(&mut eager, 1, &frame).unwrap())
+            .collect();
+        let [
+            Notice::Done { task: TASK, finite: true, .. },
+            Notice::Idle { .. },
+            Notice::Done { task, finite: false, .. },
+        ] = &notices[..]
+        else {
+            panic!("{notices:?}");
+        };
+        assert!(*task == next && eager.ordered.is_empty());
     }
 
     #[test]
@@ -216,15 +297,16 @@ mod tests {
         let mut eager = receiver();
         eager.ordered(0, 1, [TASK].into_iter());
         for frame in frames(&vector, TASK, 2).chain(frames(&vector, Task { piece: 9, ..TASK }, 1)) {
-            assert!(take_in(&mut eager, 0, &frame).unwrap().is_none());
+            assert!(take_in(&mut eager, 0, &frame).unwrap().is_empty());
         }
         assert!(
-            frames(&vector, TASK, 1).all(|frame| take_in(&mut eager, 1, &frame).unwrap().is_none()),
+            frames(&vector, TASK, 1)
+                .all(|frame| take_in(&mut eager, 1, &frame).unwrap().is_empty()),
             "another worker's"
         );
         assert!(eager.ordered.values().all(|ordered| ordered.partial.is_none()));
-        eager.freed(0, 1);
-        assert!(eager.ordered.is_empty());
+        let notices = eager.dropped(0, 1, None);
+        assert!(matches!(notices[..], [Notice::Idle { .. }]) && eager.ordered.is_empty());
     }
 
     #[test]
@@ -233,9 +315,9 @@ mod tests {
         vector[LENGTH - 1] = f32::NAN;
         let mut eager = receiver();
         eager.ordered(0, 1, [TASK].into_iter());
-        assert!(eager.done(0, 1, TASK, word(Vec::new())).is_none());
+        assert!(eager.done(0, 1, TASK, word(Vec::new())).is_empty());
         let notices: Vec<_> = frames(&Arc::new(vector), TASK, 1)
-            .filter_map(|frame| take_in(&mut eager, 0, &frame).unwrap())
+            .flat_map(|frame| take_in(&mut eager, 0, &frame).unwrap())
             .collect();
         assert!(
             matches!(notices[..], [Notice::Done { finite: false, .. }]),

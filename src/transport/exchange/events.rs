@@ -8,7 +8,7 @@ use super::reassembly::WriteSlot;
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::collective::{CollectiveCommand, CollectiveEvent, ResultStore};
 use crate::transport::wire::{Across, Header, SumCommand, SumReport};
-use crate::transport::{Decoded, Notice, Summand};
+use crate::transport::{Decoded, Notice, Summand, TaskSpent};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(in crate::transport) enum CoordinatorEvent {
     /// A worker has changed numbers of a result that it had said to be final.
     Changed { worker: Worker, task: Task },
     /// A worker will not answer the rest of an order.
-    Dropped { worker: u32, order: u64 },
+    Dropped { worker: u32, order: u64, spent: Option<TaskSpent> },
     /// A step that is computed will be made of these terms.
     Expect { step: Step, attempt: u32, terms: Vec<Summand> },
     /// A sum is to be made; `spares_one` if any one worker may be lost without harm from now on. It

@@ -45,6 +45,8 @@ pub(super) struct Parts {
     pub(super) told: Option<Told>,
     /// Who can be asked for each term, where workers sum over connections.
     pub(super) askable: Vec<Vec<u32>>,
+    /// Somebody who has something that is summed is lost since: it cannot be made again of the same.
+    pub(super) is_orphaned: bool,
     /// Whose result of which task may be summed while it is computed, as long as none is changed.
     pub(super) announced: BTreeSet<(Worker, Task)>,
 }
@@ -150,10 +152,14 @@ impl ExchangeMonitor {
         self.expected.is_some() && self.void.is_none()
     }
 
-    /// Whether the sum can be made and decided without a worker: others have each of its terms, and
-    /// enough of those that are counted are left to hold it.
-    pub(super) fn can_do_without(&self, worker: u32) -> bool {
-        let others = |holders: &Vec<u32>| holders.iter().any(|holder| *holder != worker);
+    /// Whether the sum can be made and decided without a worker: others that answer have each of its
+    /// terms, and enough of those that are counted are left to hold it.
+    pub(super) fn can_do_without(&self, worker: u32, answers: impl Fn(u32) -> bool) -> bool {
+        if self.parts.is_orphaned {
+            return false;
+        }
+        let other = |holder: &u32| *holder != worker && answers(*holder);
+        let others = |holders: &Vec<u32>| holders.iter().any(other);
         let asked = !self.parts.askable.is_empty() && self.parts.askable.iter().all(others);
         let counted = self.decision.counted.iter().filter(|counted| **counted != worker);
         (asked || !self.parts.term_holders.contains(&worker)) && counted.count() >= self.needed()
@@ -228,7 +234,15 @@ impl ExchangeMonitor {
         self.receivers.retain(|receiver| *receiver != node);
         self.decision.counted.remove(&node);
         self.unreported.retain(|(holder, _)| holder.0 != node);
+        // What it has said of an expected sum it would be taken to hold still.
+        self.expected.iter_mut().for_each(|reports| reports.retain(|report| report.0 != node));
+        self.parts.is_orphaned |= self.parts.term_holders.contains(&node);
         self.holders.is_empty() && self.sources.contains(&node)
+    }
+
+    /// Whether a node has said lately that nothing comes to it.
+    pub(super) fn still_waits(&self, node: u32, now: Instant) -> bool {
+        self.still_waiting(now).any(|(waiting, _)| waiting == node)
     }
 
     fn still_waiting(&self, now: Instant) -> impl Iterator<Item = (u32, &Waiting)> {

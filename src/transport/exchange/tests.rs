@@ -1102,29 +1102,6 @@ fn who_stops_is_given_up() {
     assert_eq!(world.coordinator.given_up[0].0, 2);
 }
 
-/// A sum that stands still though nobody says so is made again.
-#[test]
-fn what_nobody_waits_for_is_made_again() {
-    let mut world = World::new(3, SETTINGS);
-    world.begin();
-    let begun = world.now;
-    while world.coordinator.reports.is_empty() {
-        assert!(world.now < begun + 2 * SETTINGS.stall);
-        let is_said = |packet: &Packet| {
-            matches!(packet, Packet::FromWorker(SumReport::Waiting { .. }) | Packet::Chunk(_))
-        };
-        world.under_way.retain(|(_, _, packet)| !is_said(packet));
-        match world.under_way.is_empty() {
-            true => world.tick(),
-            false => world.deliver(),
-        }
-    }
-    assert!(world.now >= begun + SETTINGS.stall);
-    let reports = &world.coordinator.reports;
-    assert!(matches!(reports[..], [(_, Notice::SumFailed { attempt: 0, .. })]), "{reports:?}");
-    assert!(world.coordinator.given_up.is_empty());
-}
-
 /// With a worker that stops the others are done soon, if they have what it has: it is not given up,
 /// and sums nothing until it holds a sum.
 #[test]

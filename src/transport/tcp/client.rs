@@ -505,8 +505,9 @@ impl WorkerNode {
         while self.sums.work(&mut effects) {
             self.carry_out(std::mem::take(&mut effects));
         }
-        if self.sums.finish(&mut effects) {
-            self.carry_out(effects);
+        let is_whole = self.sums.finish(&mut effects);
+        self.carry_out(effects);
+        if is_whole {
             self.advance();
         }
     }

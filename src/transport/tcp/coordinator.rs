@@ -519,8 +519,8 @@ impl CoordinatorNode {
             FromWorker::Idle { order, computed, units }
                 if self.members.is_order(worker.0, order) =>
             {
-                self.sums(CoordinatorEvent::Dropped { worker: worker.0, order });
-                self.notify(worker, Notice::Idle { spent: spent(computed, units) });
+                let (worker, spent) = (worker.0, spent(computed, units));
+                self.sums(CoordinatorEvent::Dropped { worker, order, spent });
             }
             FromWorker::Changed { order, task } if self.members.is_order(worker.0, order) => {
                 self.sums(CoordinatorEvent::Changed { worker, task });

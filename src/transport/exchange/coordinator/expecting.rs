@@ -93,7 +93,7 @@ impl CoordinatorSums {
                 self.fail(key, out);
             }
         }
-        report(worker.0, Some(Notice::Changed { task }), out);
+        report(worker.0, [Notice::Changed { task }], out);
     }
 
     /// A step is made of what was expected of it: its sum is under way, or there. If it cannot be

@@ -70,7 +70,7 @@ impl CoordinatorSums {
             Worker(holder)
         );
         if found == Some(holder) {
-            report(holder, Some(Notice::ResultNotFinite { step, attempt }), out);
+            report(holder, [Notice::ResultNotFinite { step, attempt }], out);
         } else if let Some(worker) = found {
             let reason = format!("it says that terms of {step} are not finite, of several workers");
             out.push(CoordinatorEffect::GiveUp { worker, reason });
@@ -87,10 +87,10 @@ impl CoordinatorSums {
         }
         if sum.nonfinite.terms_of.is_empty() {
             let worker = self.monitors.get(key).map_or(0, ExchangeMonitor::some_worker);
-            report(worker, Some(Notice::SumNotFinite { step, attempt }), out);
+            report(worker, [Notice::SumNotFinite { step, attempt }], out);
         }
         for &culprit in &sum.nonfinite.terms_of {
-            report(culprit, Some(Notice::ResultNotFinite { step, attempt }), out);
+            report(culprit, [Notice::ResultNotFinite { step, attempt }], out);
         }
         self.doubts.are_right(step);
     }

@@ -56,7 +56,7 @@ impl CoordinatorSums {
             monitor.group = None;
             let void = monitor.holders.is_empty() && !monitor.done;
             if void && monitor.end(Void::Refused) {
-                report(monitor.some_worker(), Some(failed(key)), out);
+                report(monitor.some_worker(), [failed(key)], out);
             } else if !void && !monitor.done {
                 begun.push(key);
             }

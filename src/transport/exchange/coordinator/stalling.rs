@@ -2,7 +2,6 @@
 
 use super::{CoordinatorSums, Effects, failed, report};
 use crate::ids::Worker;
-use crate::transport::exchange::Key;
 use crate::transport::exchange::events::CoordinatorEffect;
 use crate::transport::exchange::monitor::{ExchangeMonitor, StalledSum, Void};
 use crate::transport::exchange::monitors::Deadlines;
@@ -24,7 +23,8 @@ impl CoordinatorSums {
         let found = self.monitors.undecided().find_map(|(key, monitor)| {
             let waits = monitor.lacks_holders() && monitor.group.is_none();
             let idle = waits.then(|| monitor.idle(now))??;
-            monitor.can_do_without(idle).then_some((key, idle))
+            let answers = |worker| self.shares.answers(worker);
+            monitor.can_do_without(idle, answers).then_some((key, idle))
         });
         let Some((key, worker)) = found else { return };
         tracing::debug!("{}: others go on without {}", key.0, Worker(worker));
@@ -33,37 +33,32 @@ impl CoordinatorSums {
         if let Some(monitor) = self.monitors.get_mut(key) {
             monitor.end(Void::Interrupted);
         }
-        report(worker, Some(failed(key)), out);
+        report(worker, [failed(key)], out);
     }
 
     /// Gives up the worker that holds up an exchange: for whose chunks others wait while nothing
-    /// else comes to them, or who is left when it has taken much longer than exchanges take. Where
-    /// that is nobody, it is made again. Whether somebody was given up.
+    /// else comes to them, or who is left when it has taken much longer than exchanges take.
+    /// Whether there is one.
     pub(super) fn give_up_who_holds_up(
-        &mut self,
+        &self,
         now: Instant,
         Deadlines { stall, longest }: Deadlines,
         out: &mut Effects,
     ) -> bool {
-        let stuck = |(_, monitor): &(Key, &ExchangeMonitor)| {
-            // Reports wait here where the coordinator is to have the sum too.
-            let waits = monitor.lacks_holders() || !monitor.unreported.is_empty();
-            waits && monitor.is_stuck(now, stall, longest)
+        let stuck = |monitor: &&ExchangeMonitor| {
+            monitor.lacks_holders() && monitor.is_stuck(now, stall, longest)
         };
-        let found = self.monitors.iter().filter(stuck).find_map(|(key, monitor)| {
-            let (culprit, waited) = (monitor.culprit(now), now.duration_since(monitor.begun));
-            // What is whole here waits for workers to come and hold it.
-            let is_lost = waited > longest && !self.node.is_whole(key) && !self.present.is_empty();
-            (culprit.is_some() || is_lost).then_some((key, culprit, waited.as_secs_f64()))
-        });
-        let Some((key, culprit, waited)) = found else { return false };
-        if let Some(worker) = culprit {
+        let found = self
+            .monitors
+            .iter()
+            .map(|(_, monitor)| monitor)
+            .filter(stuck)
+            .find_map(|monitor| Some((monitor.culprit(now)?, monitor.begun)));
+        if let Some((worker, begun)) = found {
+            let waited = now.duration_since(begun).as_secs_f64();
             let reason = format!("its vectors did not come for {waited:.1} s");
             out.push(CoordinatorEffect::GiveUp { worker, reason });
-        } else {
-            tracing::warn!("{}: nobody has the sum after {waited:.1} s, and nobody waits", key.0);
-            self.fail(key, out);
         }
-        culprit.is_some()
+        found.is_some()
     }
 }
