@@ -5,6 +5,7 @@ mod disputing;
 mod expecting;
 mod finiteness;
 mod grouping;
+mod reports;
 mod stalling;
 
 use super::choices::Exchange;
@@ -213,64 +214,6 @@ impl CoordinatorSums {
             }
             CoordinatorEvent::Tick => self.tick(now, out),
         }
-    }
-
-    /// A worker says what has come of a sum.
-    fn said(&mut self, now: Instant, worker: u32, report: SumReport, out: &mut Effects) {
-        match report {
-            SumReport::Held { step, attempt, digest } => {
-                if let Some(reports) = self.of_expected((step, attempt)) {
-                    return reports.push((worker, report));
-                }
-                self.held(now, worker, (step, attempt), digest, out);
-            }
-            SumReport::NotFinite { step, attempt, of } => {
-                if let Some(reports) = self.of_expected((step, attempt)) {
-                    return reports.push((worker, SumReport::NotFinite { step, attempt, of }));
-                }
-                self.says_not_finite(worker, (step, attempt), of, out);
-            }
-            SumReport::Waiting { step, attempt, on } => {
-                self.waits(now, worker, (step, attempt), on, out);
-            }
-            SumReport::ChunkDigests { step, attempt, digests } => {
-                self.told_digests(worker, (step, attempt), digests, out);
-            }
-            SumReport::GroupNamed { group, id } => {
-                if let Some(members) = self.groups.named(worker, group) {
-                    let command = SumCommand::JoinGroup { group, id, members: members.clone() };
-                    tell(members, command, out);
-                }
-            }
-            SumReport::GroupReady { group } => {
-                if let Some(size) = self.groups.joined(worker, group) {
-                    tracing::info!("{size} workers sum among themselves by their collective");
-                    out.push(CoordinatorEffect::GroupSize(size));
-                }
-            }
-            SumReport::GroupFailed { group, reason } => {
-                if self.groups.is(group) {
-                    self.group_failed(&format!("{}: {reason}", Worker(worker)), now, out);
-                }
-            }
-        }
-    }
-
-    /// Nothing of a sum has come to a node for a while, and these owe it something.
-    fn waits(&mut self, now: Instant, node: u32, key: Key, on: Vec<u32>, out: &mut Effects) {
-        let monitor = self.monitors.get_mut(key);
-        // Said again at every tick; the sum is sent once, if anybody has it. What the coordinator
-        // itself has made it has sent to all of them.
-        let is_to_get = monitor.is_some_and(|monitor| monitor.waits(node, on, now) && !monitor.own);
-        if is_to_get {
-            self.give(now, key, node, out);
-        }
-    }
-
-    /// Where reports on a sum wait that is only expected, until it is known whether the step is
-    /// made of it: before, they decide nothing.
-    fn of_expected(&mut self, key: Key) -> Option<&mut Vec<(u32, SumReport)>> {
-        self.monitors.get_mut(key)?.expected.as_mut()
     }
 
     /// Sums one chunk, if there is one that can be summed.
@@ -567,68 +510,6 @@ impl CoordinatorSums {
         let monitor = self.monitors.get_mut(key);
         if monitor.is_none_or(|monitor| monitor.given.insert(worker)) {
             self.give(now, key, worker, out);
-        }
-    }
-
-    fn held(
-        &mut self,
-        now: Instant,
-        worker: u32,
-        key: Key,
-        digest: Option<u64>,
-        out: &mut Effects,
-    ) {
-        let step = key.0;
-        let own = self.node.sum(key.0, key.1);
-        if own.as_ref().is_some_and(|sum| !sum.finite) {
-            if self.sees(key) {
-                let reason =
-                    format!("it says that it holds the sum of {step}, which is not finite");
-                out.push(CoordinatorEffect::GiveUp { worker, reason });
-            }
-            return;
-        }
-        let own = own.map(|sum| sum.digest);
-        if own.zip(digest).is_some_and(|(own, digest)| own != digest) {
-            // What others have summed may be wrong here.
-            return match self.sees(key) {
-                true => out.push(CoordinatorEffect::GiveUp { worker, reason: other_bytes(step) }),
-                false => self.dispute(now, key, out),
-            };
-        }
-        let Some(monitor) = self.monitors.get_mut(key) else { return };
-        // Nobody may be told that it is held before it can be checked and handed on from here.
-        let waits = own.is_none() && monitor.receivers.contains(&COORDINATOR);
-        if !monitor.holds(worker, digest) {
-            warn_of_other_bytes(worker, step);
-            return self.dispute(now, key, out);
-        }
-        if monitor.differ() {
-            return self.dispute(now, key, out);
-        }
-        // Its host answers: it may own chunks of the next sum.
-        self.shares.holds(worker);
-        // With two holders the sum outlives the loss of either: that is when it can be decided.
-        if monitor.holders.len() == 2 && !monitor.done {
-            let took = now.duration_since(monitor.begun);
-            let by_collective = monitor.group.is_some();
-            out.push(CoordinatorEffect::Took { seconds: took.as_secs_f64(), by_collective });
-            if by_collective {
-                self.groups.went_well();
-            } else {
-                self.monitors.took(took);
-            }
-        }
-        // Who takes no digest has checked that of every chunk.
-        let Some(digest) = digest.or(own) else { return };
-        let notice = Notice::Held { step, attempt: key.1, digest };
-        let Some(monitor) = self.monitors.get_mut(key).filter(|_| waits) else {
-            return report(worker, [notice], out);
-        };
-        monitor.unreported.push((Worker(worker), notice));
-        // It may wait for somebody who does not get through, and said so before anybody had it.
-        if monitor.unreported.len() == 1 && monitor.still_waits(COORDINATOR, now) {
-            self.give(now, key, COORDINATOR, out);
         }
     }
 
