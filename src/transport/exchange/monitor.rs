@@ -45,7 +45,7 @@ pub(super) struct Parts {
     pub(super) told: Option<Told>,
     /// Who can be asked for each term, where workers sum over connections.
     pub(super) askable: Vec<Vec<u32>>,
-    /// Somebody who has something that is summed is lost since: it cannot be made again of the same.
+    /// Somebody who has something that is summed is lost: it cannot be made again of the same.
     pub(super) is_orphaned: bool,
     /// Whose result of which task may be summed while it is computed, as long as none is changed.
     pub(super) announced: BTreeSet<(Worker, Task)>,
@@ -152,8 +152,8 @@ impl ExchangeMonitor {
         self.expected.is_some() && self.void.is_none()
     }
 
-    /// Whether the sum can be made and decided without a worker: others that answer have each of its
-    /// terms, and enough of those that are counted are left to hold it.
+    /// Whether the sum can be made and decided without a worker: others that answer have each of
+    /// its terms, and enough of those that are counted are left to hold it.
     pub(super) fn can_do_without(&self, worker: u32, answers: impl Fn(u32) -> bool) -> bool {
         if self.parts.is_orphaned {
             return false;
