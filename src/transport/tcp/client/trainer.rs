@@ -122,8 +122,15 @@ impl Trainer {
 
     /// A state for it, once that is there; what was to be applied before is in the state.
     pub(super) fn take_over(&mut self, transfer: u64) {
-        // Only the end of the run holds for any state.
-        self.queue.retain(|queued| matches!(queued, Queued::Order(_, Order::Stop { .. })));
+        // Only the end of the run holds for any state. Tasks are dropped when their turn comes, so
+        // that every order is answered, one after the other.
+        self.queue.retain(|queued| match queued {
+            Queued::Order(_, Order::Compute { cancel, .. }) => {
+                cancel.cancel();
+                true
+            }
+            queued => matches!(queued, Queued::Order(_, Order::Stop { .. })),
+        });
         self.queue.push_back(Queued::Take(transfer));
     }
 
@@ -282,5 +289,30 @@ impl Trainer {
         }
         (*asked, *since) = (true, now);
         Some(decision.step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::mailbox::mailbox;
+    use super::*;
+    use crate::ids::Job;
+
+    /// A trainer that still has tasks in hand drops those that wait, when their turn comes.
+    #[test]
+    fn tasks_are_answered_though_a_state_takes_their_place() {
+        let (orders, _taken, _waker) = mailbox();
+        let mut trainer = Trainer::new(orders, Step(0), Word::new(None));
+        trainer.given.push((7, 1));
+        let task = Task { job: Job(3), piece: 0, plan: 0 };
+        trainer.enqueue(0, Order::SendState { needy: Worker(1) });
+        trainer.compute(8, vec![(task, Vec::new())], false);
+        assert!(trainer.drop_orders().is_empty(), "it says itself what it drops");
+        trainer.take_over(5);
+        let Queued::Order(8, Order::Compute { cancel, .. }) = &trainer.queue[0] else {
+            panic!("its order waits for an answer");
+        };
+        assert!(cancel.is_cancelled() && matches!(trainer.queue[1], Queued::Take(5)));
+        assert_eq!(trainer.queue.len(), 2);
     }
 }
