@@ -11,6 +11,7 @@
 //! many runs the gradients were equal: some ten minutes.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
+mod crew;
 mod parts;
 #[path = "../processes/mod.rs"]
 mod processes;
@@ -19,6 +20,7 @@ mod proxy;
 mod reconnects;
 mod tap;
 
+use crew::{Crew, replace};
 use parts::{End, UNITS, WORKERS};
 use processes::{Outcome, again, median, token};
 use std::collections::BTreeMap;
@@ -27,8 +29,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::Child;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 use tap::{Drill, Fault, HAPPENED, Phase};
@@ -93,50 +94,6 @@ const FAULTS: [(Fault, &str); 8] = [
     (Fault::HalfOpen, "half-open"),
     (Fault::Trickling, "trickling"),
 ];
-
-fn children_of(crew: &Mutex<Vec<Child>>) -> MutexGuard<'_, Vec<Child>> {
-    crew.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Worker processes, which all end with it.
-struct Crew(Arc<Mutex<Vec<Child>>>, Arc<AtomicBool>);
-
-impl Crew {
-    fn children(&self) -> MutexGuard<'_, Vec<Child>> {
-        children_of(&self.0)
-    }
-}
-
-impl Drop for Crew {
-    fn drop(&mut self) {
-        self.1.store(true, Ordering::Relaxed);
-        for child in self.children().iter_mut() {
-            drop(child.kill());
-            drop(child.wait());
-        }
-    }
-}
-
-/// Waits for the first worker to die, and starts another in its place after a while.
-fn replace(crew: &Crew, words: Vec<String>, place: String, after: Duration) {
-    let (crew, over) = (Arc::clone(&crew.0), Arc::clone(&crew.1));
-    thread::spawn(move || {
-        while !over.load(Ordering::Relaxed) {
-            thread::sleep(Duration::from_millis(5));
-            let mut children = children_of(&crew);
-            if let Some(Ok(Some(_))) = children.first_mut().map(Child::try_wait) {
-                drop(children);
-                thread::sleep(after);
-                // The run may have ended meanwhile.
-                let mut children = children_of(&crew);
-                if !over.load(Ordering::Relaxed) {
-                    children.extend(again(&words, "DRILL_WORKER", &place));
-                }
-                return;
-            }
-        }
-    });
-}
 
 /// Reads a coordinator's commits until the last step or its end.
 fn read(child: &mut Child, steps: u64, commits: &mut Commits) -> Outcome<()> {
