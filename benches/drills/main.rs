@@ -18,6 +18,7 @@ mod processes;
 #[path = "../../tests/proxy/mod.rs"]
 mod proxy;
 mod reconnects;
+mod table;
 mod tap;
 
 use crew::{Crew, replace};
@@ -32,7 +33,8 @@ use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
-use tap::{Drill, Fault, HAPPENED, Phase};
+use table::{gaps, show};
+use tap::{Drill, FAULTS, Fault, HAPPENED, PHASES, Phase};
 
 /// How often a run is made until its fault has happened.
 const TRIES: usize = 9;
@@ -71,29 +73,6 @@ impl Case {
 
 /// What came of a run: of every step, when it was committed first, and its gradient's digest.
 type Commits = BTreeMap<u64, (f64, String)>;
-
-const PHASES: [(Phase, &str); 9] = [
-    (Phase::BeforeCompute, "before computing"),
-    (Phase::InCompute, "computing"),
-    (Phase::AnnouncedHalf, "announced half"),
-    (Phase::Asked, "asked, not sent"),
-    (Phase::HalfSummed, "owner with half summed"),
-    (Phase::AfterDone, "after done"),
-    (Phase::MidSend, "sending its vector"),
-    (Phase::AllGather, "sending sums"),
-    (Phase::BeforeApply, "committed, not applied"),
-];
-
-const FAULTS: [(Fault, &str); 8] = [
-    (Fault::Slow, "slow, ten steps"),
-    (Fault::Stopped, "stopped"),
-    (Fault::Killed, "killed"),
-    (Fault::Back, "killed, comes back"),
-    (Fault::BackLate, "comes back late"),
-    (Fault::Cut, "cut"),
-    (Fault::HalfOpen, "half-open"),
-    (Fault::Trickling, "trickling"),
-];
 
 /// Reads a coordinator's commits until the last step or its end.
 fn read(child: &mut Child, steps: u64, commits: &mut Commits) -> Outcome<()> {
@@ -173,32 +152,6 @@ fn sail_once(case: &Case) -> Outcome<(Commits, bool)> {
     let mut text = String::new();
     said.into_iter().try_for_each(|mut said| said.read_to_string(&mut text).map(drop))?;
     ended.map(|()| (commits, text.contains(HAPPENED)))
-}
-
-/// Seconds between commits, in order of steps.
-fn gaps(commits: &Commits) -> Vec<f64> {
-    let times: Vec<f64> = commits.values().map(|commit| commit.0).collect();
-    times.windows(2).map(|pair| pair[1] - pair[0]).collect()
-}
-
-/// One line of the table.
-fn show(fault: &str, phase: &str, calm: &Commits, found: Outcome<Commits>) {
-    let step = median(gaps(calm));
-    match found {
-        Err(error) => println!("| {fault} | {phase} | {error} | | | |"),
-        Ok(found) => {
-            let longest = gaps(&found).into_iter().fold(0.0, f64::max);
-            let lost = calm.keys().filter(|step| !found.contains_key(step)).count();
-            let equal = calm
-                .iter()
-                .all(|(step, commit)| found.get(step).is_none_or(|other| other.1 == commit.1));
-            println!(
-                "| {fault} | {phase} | {longest:.3} | {:.1} | {lost} | {} |",
-                longest / step,
-                if equal { "equal" } else { "NOT EQUAL" }
-            );
-        }
-    }
 }
 
 fn drills(words: &[String]) -> Outcome<()> {

@@ -61,6 +61,29 @@ pub(crate) enum Fault {
     Trickling,
 }
 
+pub(crate) const PHASES: [(Phase, &str); 9] = [
+    (Phase::BeforeCompute, "before computing"),
+    (Phase::InCompute, "computing"),
+    (Phase::AnnouncedHalf, "announced half"),
+    (Phase::Asked, "asked, not sent"),
+    (Phase::HalfSummed, "owner with half summed"),
+    (Phase::AfterDone, "after done"),
+    (Phase::MidSend, "sending its vector"),
+    (Phase::AllGather, "sending sums"),
+    (Phase::BeforeApply, "committed, not applied"),
+];
+
+pub(crate) const FAULTS: [(Fault, &str); 8] = [
+    (Fault::Slow, "slow, ten steps"),
+    (Fault::Stopped, "stopped"),
+    (Fault::Killed, "killed"),
+    (Fault::Back, "killed, comes back"),
+    (Fault::BackLate, "comes back late"),
+    (Fault::Cut, "cut"),
+    (Fault::HalfOpen, "half-open"),
+    (Fault::Trickling, "trickling"),
+];
+
 /// What happens when.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Drill {
