@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -125,18 +126,18 @@ class Device {
   // Puts work on a stream.
   void issue(int stream, std::function<void()> run) {
     Lock lock(mutex_);
-    push(stream, Work{std::move(run), {}, false}, lock);
+    push(stream, Work{std::move(run), {}, false, false}, lock);
   }
   void wait_event(int stream, const Event& event) {
     Lock lock(mutex_);
-    if (event.recorded) push(stream, Work{{}, event.mark, true}, lock);
+    if (event.recorded) push(stream, Work{{}, event.mark, true, false}, lock);
   }
   void record(Event& event, int stream, bool timed) {
     Lock lock(mutex_);
     std::shared_ptr<double> came;
     if (timed) {
       came = std::make_shared<double>(0);
-      push(stream, Work{[came] { *came = milliseconds(); }, {}, false}, lock);
+      push(stream, Work{[came] { *came = milliseconds(); }, {}, false, false}, lock);
     }
     event = Event{{stream, at(stream).issued}, true, 0, came};
   }
@@ -151,7 +152,7 @@ class Device {
   void wait(Mark mark, bool counts = true) {
     Lock lock(mutex_);
     if (at(mark.stream).done >= mark.upto) return raise(lock);
-    waits() += counts;
+    waits() += counts && has_work(mark);
     demand(mark);
     changed_.wait(lock, [&] { return at(mark.stream).done >= mark.upto; });
     raise(lock);
@@ -335,6 +336,8 @@ class Device {
     std::function<void()> run;
     Mark other;
     bool waits;
+    // A device that is real has nothing to do here.
+    bool is_poison;
   };
   struct Stream {
     std::deque<Work> queue;
@@ -427,9 +430,19 @@ class Device {
     throw std::runtime_error("the emulated device has failed: " + what);
   }
 
+  // Whether something is left of a stream's work that a device that is real would do, too. Other
+  // threads of the host may free memory at any time.
+  bool has_work(Mark mark) {
+    const Stream& of = at(mark.stream);
+    uint64_t left = mark.upto - of.done, waiting = of.issued - of.done;
+    // What is not in the queue any more is under way.
+    if (waiting > of.queue.size()) return true;
+    return std::any_of(of.queue.begin(), of.queue.begin() + static_cast<std::ptrdiff_t>(left),
+                       [](const Work& work) { return !work.is_poison; });
+  }
   void poison(int stream, char* p, size_t bytes, Lock& lock) {
     char* back = memory_.behind(p);
-    push(stream, Work{[back, bytes] { memset(back, kPoison, bytes); }, {}, false}, lock);
+    push(stream, Work{[back, bytes] { memset(back, kPoison, bytes); }, {}, false, true}, lock);
   }
   static void use(size_t& now, size_t& peak, size_t bytes) {
     now += bytes;
