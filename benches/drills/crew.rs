@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-pub(crate) fn children_of(crew: &Mutex<Vec<Child>>) -> MutexGuard<'_, Vec<Child>> {
+fn children_of(crew: &Mutex<Vec<Child>>) -> MutexGuard<'_, Vec<Child>> {
     crew.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

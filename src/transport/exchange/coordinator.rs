@@ -67,6 +67,7 @@ impl CoordinatorSums {
         eager: Option<EagerReceiver>,
     ) -> Self {
         Self {
+            settings,
             node: NodeExchanges::new(context.clone()),
             context,
             eager,
@@ -80,7 +81,6 @@ impl CoordinatorSums {
             term_suspects: Suspects::default(),
             groups: Groups::default(),
             begun: false,
-            settings,
         }
     }
 
@@ -162,8 +162,7 @@ impl CoordinatorSums {
             }
             CoordinatorEvent::Done { worker, order, task, word, finite } => {
                 let notices = match &mut self.eager {
-                    Some(eager) if finite => eager.done(worker, order, task, word),
-                    Some(eager) => eager.refused(worker, order, task, word),
+                    Some(eager) => eager.done(worker, order, task, word, finite),
                     None => vec![word.notice(task, finite)],
                 };
                 report(worker, notices, out);

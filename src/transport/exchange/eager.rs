@@ -151,34 +151,26 @@ impl EagerReceiver {
         Ok(self.ready(worker))
     }
 
-    /// A worker says that it is done with a task and that its result is finite, of which the chunks
-    /// may still be on their way; gives back what there is to report.
+    /// A worker says that it is done with a task. The chunks of a finite result may still be on
+    /// their way, another is not sent; gives back what there is to report.
     pub(super) fn done(
         &mut self,
         worker: u32,
         order: u64,
         task: Task,
         word: DoneWord,
+        finite: bool,
     ) -> Vec<Notice> {
         let key = (worker, order as u32, task);
+        if !finite {
+            self.ordered.remove(&key);
+            return self.said(worker, Said::Other(word.notice(task, false)));
+        }
         match self.ordered.get_mut(&key).filter(|ordered| ordered.done.is_none()) {
             Some(ordered) => ordered.done = Some(word),
             None => return Vec::new(),
         }
         self.said(worker, Said::Done(key))
-    }
-
-    /// A worker says that a result is not finite: it is not sent; gives back what there is to
-    /// report.
-    pub(super) fn refused(
-        &mut self,
-        worker: u32,
-        order: u64,
-        task: Task,
-        word: DoneWord,
-    ) -> Vec<Notice> {
-        self.ordered.remove(&(worker, order as u32, task));
-        self.said(worker, Said::Other(word.notice(task, false)))
     }
 
     fn said(&mut self, worker: u32, said: Said) -> Vec<Notice> {
@@ -254,12 +246,12 @@ mod tests {
         eager.ordered(1, 7, [TASK].into_iter());
         assert!(take_in(&mut eager, 1, &frames[1]).unwrap().is_empty());
         assert!(take_in(&mut eager, 1, &frames[1]).unwrap().is_empty(), "the same chunk again");
-        assert!(eager.done(1, 7, TASK, word(vec![2.0])).is_empty());
+        assert!(eager.done(1, 7, TASK, word(vec![2.0]), true).is_empty());
         let notices = take_in(&mut eager, 1, &frames[0]).unwrap();
         assert!(matches!(notices[..], [Notice::Done { task: TASK, finite: true, .. }]));
         assert!(eager.ledgers.of(Worker(1)).result(TASK).is_some_and(|held| **held == *vector));
         assert!(
-            eager.done(1, 7, TASK, word(vec![2.0])).is_empty() && eager.ordered.is_empty(),
+            eager.done(1, 7, TASK, word(vec![2.0]), true).is_empty() && eager.ordered.is_empty(),
             "once"
         );
     }
@@ -272,9 +264,9 @@ mod tests {
         let mut eager = receiver();
         eager.ordered(1, 7, [TASK, next].into_iter());
         eager.ordered(1, 8, [next].into_iter());
-        assert!(eager.done(1, 7, TASK, word(vec![])).is_empty());
+        assert!(eager.done(1, 7, TASK, word(vec![]), true).is_empty());
         assert!(eager.dropped(1, 7, None).is_empty(), "the rest of its order");
-        assert!(eager.refused(1, 8, next, word(vec![])).is_empty());
+        assert!(eager.done(1, 8, next, word(vec![]), false).is_empty());
         let other = eager.dropped(0, 1, None);
         assert!(matches!(other[..], [Notice::Idle { .. }]), "another worker waits for nothing");
         let notices: Vec<Notice> = frames(&vector, TASK, 7)
@@ -315,7 +307,7 @@ mod tests {
         vector[LENGTH - 1] = f32::NAN;
         let mut eager = receiver();
         eager.ordered(0, 1, [TASK].into_iter());
-        assert!(eager.done(0, 1, TASK, word(Vec::new())).is_empty());
+        assert!(eager.done(0, 1, TASK, word(Vec::new()), true).is_empty());
         let notices: Vec<_> = frames(&Arc::new(vector), TASK, 1)
             .flat_map(|frame| take_in(&mut eager, 0, &frame).unwrap())
             .collect();

@@ -280,8 +280,7 @@ impl ExchangeMonitor {
         };
         let insisting = self.waiting.iter().filter_map(insists).collect();
         // Who has only stopped waiting goes on, and may owe something for that moment.
-        let speaking = self.who_waits(now);
-        let silent = blamed(&insisting).into_iter().filter(|node| !speaking.contains_key(node));
+        let silent = blamed(&insisting).into_iter().filter(|node| !self.still_waits(*node, now));
         let owing = silent.filter(|node| self.owes(*node));
         owing.min_by_key(|node| self.holders.contains_key(node)).or_else(|| {
             let (node, waiters, others) = self.most_waited_for(&insisting)?;

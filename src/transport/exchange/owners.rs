@@ -28,7 +28,7 @@ const STRIPE_LEAST: usize = 4;
 const SHARE_STEPS: usize = 16;
 
 /// What is known of workers that bears on how much they sum.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct OwnerShares {
     /// Whether workers own anything at all.
     by_workers: bool,
@@ -47,14 +47,7 @@ pub(super) struct OwnerShares {
 impl OwnerShares {
     /// Of workers of which nothing is known yet.
     pub(super) fn new(exchange: Exchange) -> Self {
-        Self {
-            by_workers: exchange.is_by_workers(),
-            late: BTreeMap::new(),
-            unresponsive: BTreeSet::new(),
-            unreachable: BTreeSet::new(),
-            suspected: BTreeSet::new(),
-            liars: BTreeSet::new(),
-        }
+        Self { by_workers: exchange.is_by_workers(), ..Self::default() }
     }
 
     /// A worker has come. One that comes while the run goes on owns nothing until it holds a sum:

@@ -959,6 +959,12 @@ fn tell_coordinator(world: &mut World, report: SumReport) {
     world.under_way.push((LIAR, COORDINATOR, Packet::FromWorker(report)));
 }
 
+fn tell_not_finite(world: &mut World, sums_of: &[u32], terms_of: &[u32]) {
+    let set = |nodes: &[u32]| nodes.iter().copied().collect();
+    let of = NotFinite { sums_of: set(sums_of), terms_of: set(terms_of) };
+    tell_coordinator(world, SumReport::NotFinite { step: Step(0), attempt: 0, of });
+}
+
 /// What a worker that knows the token can say in the exchange behind the backward pass.
 const LIES: [(&str, Lie); 22] = [
     ("silent", |_| {}),
@@ -1003,24 +1009,9 @@ const LIES: [(&str, Lie); 22] = [
         let held = SumReport::Held { step: Step(0), attempt: 0, digest: None };
         tell_coordinator(world, held);
     }),
-    ("not finite", |world| {
-        let (sums_of, terms_of) = (BTreeSet::new(), BTreeSet::new());
-        let (step, attempt) = (Step(0), 0);
-        let word = SumReport::NotFinite { step, attempt, of: NotFinite { sums_of, terms_of } };
-        tell_coordinator(world, word);
-    }),
-    ("an owner's sum is not finite", |world| {
-        let (sums_of, terms_of) = (BTreeSet::from([0]), BTreeSet::new());
-        let (step, attempt) = (Step(0), 0);
-        let word = SumReport::NotFinite { step, attempt, of: NotFinite { sums_of, terms_of } };
-        tell_coordinator(world, word);
-    }),
-    ("others' terms are not finite", |world| {
-        let (sums_of, terms_of) = (BTreeSet::new(), BTreeSet::from([0, 1, 2]));
-        let (step, attempt) = (Step(0), 0);
-        let word = SumReport::NotFinite { step, attempt, of: NotFinite { sums_of, terms_of } };
-        tell_coordinator(world, word);
-    }),
+    ("not finite", |world| tell_not_finite(world, &[], &[])),
+    ("an owner's sum is not finite", |world| tell_not_finite(world, &[0], &[])),
+    ("others' terms are not finite", |world| tell_not_finite(world, &[], &[0, 1, 2])),
     ("announced, then changed", |world| {
         let (length, task) = (world.length(), TASK);
         let (chunks, numbers) = (0..chunks(length), Arc::new(vec![5.0; length]));

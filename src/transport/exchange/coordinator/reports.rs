@@ -11,17 +11,20 @@ use std::time::Instant;
 impl CoordinatorSums {
     /// A worker says what has come of a sum.
     pub(super) fn said(&mut self, now: Instant, worker: u32, report: SumReport, out: &mut Effects) {
+        // Of a sum that is only expected such words wait until it is known whether the step is made
+        // of it: before, they decide nothing.
+        if let SumReport::Held { step, attempt, .. } | SumReport::NotFinite { step, attempt, .. } =
+            report
+            && let Some(monitor) = self.monitors.get_mut((step, attempt))
+            && let Some(reports) = &mut monitor.expected
+        {
+            return reports.push((worker, report));
+        }
         match report {
             SumReport::Held { step, attempt, digest } => {
-                if let Some(reports) = self.of_expected((step, attempt)) {
-                    return reports.push((worker, report));
-                }
                 self.held(now, worker, (step, attempt), digest, out);
             }
             SumReport::NotFinite { step, attempt, of } => {
-                if let Some(reports) = self.of_expected((step, attempt)) {
-                    return reports.push((worker, SumReport::NotFinite { step, attempt, of }));
-                }
                 self.says_not_finite(worker, (step, attempt), of, out);
             }
             SumReport::Waiting { step, attempt, on } => {
@@ -66,12 +69,6 @@ impl CoordinatorSums {
         if is_to_get {
             self.give(now, key, node, out);
         }
-    }
-
-    /// Where reports on a sum wait that is only expected, until it is known whether the step is
-    /// made of it: before, they decide nothing.
-    fn of_expected(&mut self, key: Key) -> Option<&mut Vec<(u32, SumReport)>> {
-        self.monitors.get_mut(key)?.expected.as_mut()
     }
 
     /// A worker holds a sum.
