@@ -10,9 +10,9 @@ use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::{Decoded, Parting};
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::spawn;
+use std::sync::{Arc, Barrier};
+use std::thread::{sleep, spawn};
 use std::time::Duration;
 
 const STEPS: u64 = 6;
@@ -61,17 +61,26 @@ enum Does {
     Leave,
     /// Say that it leaves, and go on.
     Notice,
+    /// Compute it once the other worker has ended.
+    Last,
 }
 
 /// The worker's part; gives back why the run was over, if it was there then.
-fn work(mut worker: Aggregator, does: impl Fn(u64, &str) -> Does) -> Option<String> {
+fn work(
+    mut worker: Aggregator,
+    does: impl Fn(u64, &str) -> Does,
+    other_ended: &AtomicBool,
+) -> Option<String> {
     let (closer, mut steps) = (worker.closer(), worker.next_step().0);
     loop {
         match worker.next_event() {
             Ok(Some(Event::Compute(mut task))) => match does(task.step(), "compute") {
-                does @ (Does::Compute | Does::Notice) => {
+                does @ (Does::Compute | Does::Notice | Does::Last) => {
                     if does == Does::Notice {
                         closer.leave(LONG);
+                    }
+                    while does == Does::Last && !other_ended.load(Ordering::Relaxed) {
+                        sleep(Duration::from_millis(1));
                     }
                     while let Some(part) = task.next_part() {
                         let value = part.samples.start as f32 + 10.0 * task.step() as f32;
@@ -124,9 +133,11 @@ fn run_of_two(scheme: &str, of: impl FnOnce(Builder) -> Builder, plan: &Arc<Plan
         let outcome = served.run(&mut seen);
         (outcome, seen)
     });
+    let ended: Arc<[AtomicBool; 2]> = Arc::default();
     let workers = [0, 1].map(|number| {
         let (plan, address, security) = (Arc::clone(plan), address.clone(), security.clone());
-        spawn(move || {
+        let ended = Arc::clone(&ended);
+        let live = move |ended: &[AtomicBool; 2]| {
             for life in 0.. {
                 let joining = Aggregator::join(address.clone()).security(security.clone());
                 let joining = joining.worker(number).patience(Duration::from_millis(200));
@@ -139,8 +150,9 @@ fn run_of_two(scheme: &str, of: impl FnOnce(Builder) -> Builder, plan: &Arc<Plan
                     left.fetch_or(does == Does::Leave, Ordering::Relaxed);
                     does
                 };
-                let ended = catch_unwind(AssertUnwindSafe(|| work(worker, told)));
-                if let Ok(Some(why)) = ended {
+                let other = &ended[1 - number as usize];
+                let why = catch_unwind(AssertUnwindSafe(|| work(worker, told, other)));
+                if let Ok(Some(why)) = why {
                     return Some(why);
                 }
                 if left.load(Ordering::Relaxed) {
@@ -148,6 +160,11 @@ fn run_of_two(scheme: &str, of: impl FnOnce(Builder) -> Builder, plan: &Arc<Plan
                 }
             }
             None
+        };
+        spawn(move || {
+            let why = live(&ended);
+            ended[number as usize].store(true, Ordering::Relaxed);
+            why
         })
     });
     let (outcome, seen) = coordinator.join().unwrap();
@@ -174,13 +191,29 @@ fn once(does: Does) -> Arc<Plan> {
     })
 }
 
+/// Worker 1 does something else with its task of step 3, or once it applies that, and then ends.
+/// Both begin that task, and worker 0 goes on alone: were it ahead, it could end the run first.
+fn last_act(does: Does, at: &'static str) -> Arc<Plan> {
+    let both_begin = Barrier::new(2);
+    Arc::new(move |worker, _, step, what| {
+        if (step, what) == (3, "compute") {
+            both_begin.wait();
+        }
+        match worker {
+            0 if step > 3 && what == "compute" => Does::Last,
+            1 if (step, what) == (3, at) => does,
+            _ => Does::Compute,
+        }
+    })
+}
+
 /// A worker that leaves in time takes nothing along: its task counts, and no round begins again.
 #[test]
 fn who_leaves_with_notice_is_missed_by_nobody() {
     let fewer: fn(Builder) -> Builder = |run| run.min_workers(1);
     let all: fn(Builder) -> Builder = |run| run;
     for (scheme, of) in [("uncoded", fewer), ("groups:s=1", fewer), ("groups:s=1", all)] {
-        let Ran { outcome, seen, why } = run_of_two(scheme, of, &once(Does::Notice));
+        let Ran { outcome, seen, why } = run_of_two(scheme, of, &last_act(Does::Notice, "compute"));
         assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}: {:?}", seen.events);
         assert_eq!((seen.refused.len(), &seen.gradients), (0, &right()), "{scheme}");
         assert_eq!(seen.rounds as u64, STEPS, "{scheme}: no round is begun again");
@@ -243,13 +276,7 @@ fn a_unit_that_fails_time_after_time_ends_the_run() {
 #[test]
 fn who_leaves_is_not_waited_for() {
     for what in ["compute", "apply"] {
-        let leaves = |scheme: &str| {
-            let plan: Arc<Plan> = Arc::new(move |worker, _, step, at| {
-                let then = (worker, step, at) == (1, 3, what);
-                if then { Does::Leave } else { Does::Compute }
-            });
-            run_of_two(scheme, |run| run, &plan)
-        };
+        let leaves = |scheme: &str| run_of_two(scheme, |run| run, &last_act(Does::Leave, what));
         let Ran { outcome, seen, why } = leaves("groups:s=1");
         assert_eq!(outcome.unwrap(), Outcome::Finished);
         assert_eq!((seen.gradients.clone(), &why[1]), (right(), &None));
@@ -292,7 +319,8 @@ fn an_abandoned_task_is_left_to_others_for_good() {
     let Ok(Some(OwnedEvent::Compute(task))) = leaves.next_event_within(LONG) else { panic!() };
     leaves.abandon(task).unwrap();
     assert!(matches!(leaves.next_event(), Err(AggregatorError::Closed)));
-    let stays = spawn(move || work(workers.remove(0), |_, _| Does::Compute));
+    let stays =
+        spawn(move || work(workers.remove(0), |_, _| Does::Compute, &AtomicBool::new(true)));
     let error = coordinator.join().unwrap().unwrap_err();
     assert!(matches!(error, RunError::Engine(EngineError::Left { .. })), "{error}");
     assert_eq!(stays.join().unwrap(), Some(error.to_string()));
