@@ -358,15 +358,19 @@ impl StepSums {
         }
     }
 
-    /// A sum cannot be made as it was begun, though all results that it is made of are there: who
-    /// helped to sum is lost.
+    /// A sum cannot be made as it was begun: who helped to sum is lost, or something in it may be
+    /// wrong.
     pub fn failed(&mut self, attempt: Attempt) {
         let of_step = self.steps.get_mut(&attempt.0).filter(|sum| sum.attempt == attempt.1);
         if let Some(StepSum { stage: Stage::Expected(expected), .. }) = of_step {
             expected.failed = true;
         }
-        // Where a result is lost too, it would fail again.
-        if self.current(attempt).is_some_and(|asked| !asked.orphaned) {
+        let Some(asked) = self.current(attempt) else { return };
+        // Where a result is lost too, it cannot be made again of the same.
+        if asked.orphaned {
+            self.void(attempt.0..);
+            self.report_failure(attempt.0, SumFailure::ResultLost);
+        } else {
             self.void(attempt.0..=attempt.0);
             self.report_failure(attempt.0, SumFailure::Interrupted);
         }
@@ -495,16 +499,21 @@ mod tests {
         [0, 1].map(term).to_vec()
     }
 
-    /// The engine and its sums, with the step expected to be made of these, once it asks for the
-    /// step's sum.
+    /// The engine of two workers and its sums, with the step expected to be made of these, once it
+    /// asks for the step's sum.
     fn asked_after(expects: impl Fn(&mut StepSums)) -> (Engine, StepSums) {
-        let scheme = "uncoded".parse::<SchemeSpec>().unwrap().scheme(2, 2, 0..1).unwrap();
-        let run = RunConfig::new(Shape::new(2, 2), 1000, 1);
+        asked_of(2, expects)
+    }
+
+    fn asked_of(workers: u32, expects: impl Fn(&mut StepSums)) -> (Engine, StepSums) {
+        let count = workers as usize;
+        let scheme = "uncoded".parse::<SchemeSpec>().unwrap().scheme(count, workers, 0..1).unwrap();
+        let run = RunConfig::new(Shape::new(count, workers), 1000, 1);
         let mut sums = StepSums::new(run.limits.max_wait_seconds);
         let (mut engine, mut actions) = (Engine::new(scheme, run, 0).unwrap(), Vec::new());
         sums.handle(&mut engine, 0.0, Input::Begin, &mut actions).unwrap();
         expects(&mut sums);
-        for worker in [0, 1] {
+        for worker in 0..workers {
             let (task, worker) = (task(worker), Worker(worker));
             let done = Input::Done { worker, task, finite: true, digest: None };
             sums.handle(&mut engine, 1.0, done, &mut actions).unwrap();
@@ -548,5 +557,20 @@ mod tests {
         sums.settle(&mut engine, 1.5, &mut actions).unwrap();
         assert!(matches!(actions.last(), Some(Action::Sum { step: STEP, .. })), "{actions:?}");
         assert_eq!((sums.attempt(STEP), sums.expects_again()), (1, None));
+    }
+
+    /// One of three holds the sum when another is lost with its result, and then it fails: nobody
+    /// can make it of the same, and it is not waited for.
+    #[test]
+    fn what_fails_without_one_of_its_results_begins_again() {
+        let (mut engine, mut sums) = asked_of(3, |_| {});
+        let mut actions = Vec::new();
+        sums.held(Worker(1), (STEP, 0), 7);
+        let lost = Input::Lost { worker: Worker(0), kept: false };
+        sums.handle(&mut engine, 1.5, lost, &mut actions).unwrap();
+        assert!(engine.is_summing() && actions.is_empty(), "worker 2 may get it: {actions:?}");
+        sums.failed((STEP, 0));
+        let error = sums.settle(&mut engine, 1.6, &mut actions).unwrap_err();
+        assert!(matches!(error, EngineError::TooManyLost { step: STEP, .. }), "at once: {error}");
     }
 }

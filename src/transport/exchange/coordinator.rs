@@ -199,6 +199,10 @@ impl CoordinatorSums {
             CoordinatorEvent::Released { step, end } => {
                 self.tell_all(SumCommand::Release { step, end }, out);
                 self.release(step);
+                let ready = self.eager.as_mut().map(|eager| eager.release(end));
+                for (worker, notices) in ready.into_iter().flatten() {
+                    report(worker, notices, out);
+                }
             }
             CoordinatorEvent::Said { worker, report } => self.said(now, worker, report, out),
             CoordinatorEvent::Chunk { from, header, block } => {

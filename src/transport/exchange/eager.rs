@@ -3,7 +3,7 @@
 use super::block::{Block, Blocks, Vectors};
 use super::frame::{Body, Frame};
 use crate::gpu::nonfinite_mask;
-use crate::ids::{Task, Worker};
+use crate::ids::{Job, Task, Worker};
 use crate::run::NumberFormat;
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{Header, Kind, chunk_range, chunks};
@@ -67,6 +67,8 @@ pub(in crate::transport) struct EagerReceiver {
     ledgers: Ledgers,
     vectors: Vectors,
     blocks: Blocks,
+    /// Jobs below it are over: nobody wants their results.
+    end: Job,
     /// By worker, order and task.
     ordered: BTreeMap<(u32, u32, Task), Ordered>,
     /// What each worker has said that cannot be reported yet: words overtake chunks, and who hears
@@ -91,7 +93,7 @@ impl EagerReceiver {
         blocks: Blocks,
     ) -> Self {
         let (ordered, waiting) = (BTreeMap::new(), BTreeMap::new());
-        Self { length, ledgers, vectors, blocks, ordered, waiting }
+        Self { length, ledgers, vectors, blocks, end: Job(0), ordered, waiting }
     }
 
     pub(super) fn ordered(&mut self, worker: u32, order: u64, tasks: impl Iterator<Item = Task>) {
@@ -110,6 +112,15 @@ impl EagerReceiver {
             (key.0, key.1) != (worker, order as u32) || ordered.done.is_some()
         });
         self.said(worker, Said::Other(Notice::Idle { spent }))
+    }
+
+    /// The jobs below `end` are over. A worker that has heard of that has forgotten its results of
+    /// them, and sends none that it says now to be done. Gives back what there is to report, by
+    /// worker.
+    pub(super) fn release(&mut self, end: Job) -> Vec<(u32, Vec<Notice>)> {
+        self.end = end;
+        let workers: Vec<u32> = self.waiting.keys().copied().collect();
+        workers.into_iter().map(|worker| (worker, self.ready(worker))).collect()
     }
 
     /// A worker is lost.
@@ -197,15 +208,20 @@ impl EagerReceiver {
     }
 
     fn taken_in(&mut self, key: (u32, u32, Task)) -> Option<Notice> {
+        let is_over = key.2.job < self.end;
         let whole =
             |ordered: &Ordered| ordered.partial.as_ref().is_some_and(|partial| partial.left == 0);
-        self.ordered.get(&key).filter(|ordered| whole(ordered))?;
+        self.ordered.get(&key).filter(|ordered| is_over || whole(ordered))?;
         let Ordered { partial, done } = self.ordered.remove(&key)?;
-        let (Partial { vector, finite, .. }, word) = (partial?, done?);
-        if finite {
-            self.ledgers.of(Worker(key.0)).keep(key.2, vector);
-        } else {
-            self.vectors.give(Arc::new(vector));
+        let word = done?;
+        let mut finite = true;
+        if let Some(partial) = partial {
+            finite = partial.finite;
+            if finite && !is_over {
+                self.ledgers.of(Worker(key.0)).keep(key.2, partial.vector);
+            } else {
+                self.vectors.give(Arc::new(partial.vector));
+            }
         }
         Some(word.notice(key.2, finite))
     }
@@ -281,6 +297,26 @@ mod tests {
             panic!("{notices:?}");
         };
         assert!(*task == next && eager.ordered.is_empty());
+    }
+
+    /// A worker that hears that a job is over forgets what it has of it, also what it has just
+    /// computed.
+    #[test]
+    fn results_of_what_is_over_are_not_waited_for() {
+        let vector = Arc::new(vec![1.0; LENGTH]);
+        let (part, next) = (Task { piece: 2, ..TASK }, Task { job: Job(5), ..TASK });
+        let mut eager = receiver();
+        eager.ordered(1, 7, [TASK, part].into_iter());
+        eager.ordered(1, 8, [next].into_iter());
+        let mut first = frames(&vector, TASK, 7);
+        assert!(take_in(&mut eager, 1, &first.next().unwrap()).unwrap().is_empty());
+        assert!(eager.done(1, 7, TASK, word(vec![]), true).is_empty());
+        let [(1, notices)] = &eager.release(Job(5))[..] else { panic!() };
+        assert!(matches!(notices[..], [Notice::Done { task: TASK, .. }]));
+        assert!(take_in(&mut eager, 1, &first.next().unwrap()).unwrap().is_empty(), "too late");
+        assert_eq!(eager.done(1, 7, part, word(vec![]), true).len(), 1, "nothing of it ever comes");
+        assert!(eager.done(1, 8, next, word(vec![]), true).is_empty(), "this one is wanted");
+        assert!(eager.ledgers.of(Worker(1)).is_empty() && eager.ordered.len() == 1);
     }
 
     #[test]

@@ -310,6 +310,11 @@ impl ExchangeMonitor {
         self.holders.len() < self.needed()
     }
 
+    /// Whether it lacks holders, or has some that are not reported before it is here too.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.lacks_holders() || !self.unreported.is_empty()
+    }
+
     /// Whether it may still be made, and is not only expected.
     fn is_under_way(&self) -> bool {
         self.expected.is_none() && !self.done && self.void.is_none()

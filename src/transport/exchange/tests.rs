@@ -1093,6 +1093,26 @@ fn who_stops_is_given_up() {
     assert_eq!(world.coordinator.given_up[0].0, 2);
 }
 
+/// A coordinator that is to have the sum too, and gets it of nobody, gives up of whom it waits for
+/// it: before it has the sum it does not report who holds it.
+#[test]
+fn who_does_not_get_through_to_the_coordinator_is_given_up() {
+    let mut world = World::new(3, SumSettings { beside: Some(COORDINATOR), ..SETTINGS });
+    world.begin();
+    let begun = world.now;
+    let is_lost =
+        |to: u32, packet: &Packet| to == COORDINATOR && matches!(packet, Packet::Chunk(_));
+    while world.coordinator.given_up.is_empty() {
+        assert!(world.now < begun + Duration::from_secs(10));
+        world.under_way.retain(|(_, to, packet)| !is_lost(*to, packet));
+        match world.under_way.is_empty() {
+            true => world.tick(),
+            false => world.deliver(),
+        }
+    }
+    assert!(world.coordinator.reports.is_empty() && world.now >= begun + SETTINGS.stall - QUIET);
+}
+
 /// With a worker that stops the others are done soon, if they have what it has: it is not given up,
 /// and sums nothing until it holds a sum.
 #[test]

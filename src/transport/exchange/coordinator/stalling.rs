@@ -20,11 +20,11 @@ impl CoordinatorSums {
     /// Has the others go on with a sum that a worker holds up without which it can be made: one
     /// whose host does not answer costs the step no more than that, and is not given up for it.
     pub(super) fn do_without_idle(&mut self, now: Instant, out: &mut Effects) {
+        let able = self.able();
         let found = self.monitors.undecided().find_map(|(key, monitor)| {
             let waits = monitor.lacks_holders() && monitor.group.is_none();
             let idle = waits.then(|| monitor.idle(now))??;
-            let answers = |worker| self.shares.answers(worker);
-            monitor.can_do_without(idle, answers).then_some((key, idle))
+            monitor.can_do_without(idle, |other| able.contains(&other)).then_some((key, idle))
         });
         let Some((key, worker)) = found else { return };
         tracing::debug!("{}: others go on without {}", key.0, Worker(worker));
@@ -46,7 +46,7 @@ impl CoordinatorSums {
         out: &mut Effects,
     ) -> bool {
         let stuck = |monitor: &&ExchangeMonitor| {
-            monitor.lacks_holders() && monitor.is_stuck(now, stall, longest)
+            monitor.is_waited_for() && monitor.is_stuck(now, stall, longest)
         };
         let found = self
             .monitors
