@@ -55,7 +55,8 @@ impl Engine {
         why: SumFailure,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        if !self.open_steps.is_summing(step) {
+        // All may have left since, or begun again.
+        if self.phase == Phase::Finished || !self.open_steps.is_summing(step) {
             return Ok(());
         }
         match why {
