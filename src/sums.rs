@@ -198,7 +198,7 @@ impl StepSums {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         let input = match input {
-            Input::Lost { worker, kept } if !engine.is_lost(worker) => {
+            Input::Lost { worker, kept } if !engine.roster().is_lost(worker) => {
                 Input::Lost { worker, kept: self.lost(worker, kept) }
             }
             input => input,
@@ -247,7 +247,7 @@ impl StepSums {
         }
         if self.asked().next().is_some() {
             // Who takes over a state is told nothing of sums that are not decided.
-            let unable = engine.able_to_hold().complement();
+            let unable = engine.roster().able_to_hold().complement();
             for (_, asked) in self.asked_mut() {
                 unable.iter().for_each(|worker| _ = asked.counted.remove(worker));
             }
@@ -380,7 +380,7 @@ impl StepSums {
     /// though it said so: the node that sums has seen it. Nothing is made of that if the worker is
     /// lost by now: so are its results.
     pub fn result_not_finite(&mut self, engine: &Engine, worker: Worker, attempt: Attempt) {
-        if !engine.is_lost(worker) && self.current(attempt).is_some() {
+        if !engine.roster().is_lost(worker) && self.current(attempt).is_some() {
             self.void(attempt.0..);
             self.report_failure(attempt.0, SumFailure::ResultNotFinite(worker));
         }

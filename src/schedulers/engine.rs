@@ -9,7 +9,7 @@
 //!
 //! What it keeps lies with whoever owns it: `steps` how far the run is, `round` the current round,
 //! `recovery` the wait for who may come back, `leaving` whether who has left is missed, `trust`
-//! whose results count, `replan` what is needed for another scheme, `active` the current scheme.
+//! whose results count, `plan` the current scheme (`active`) and what is needed for another.
 //! The [`Engine`] alone sees all of them, and decides.
 
 mod active;
@@ -21,8 +21,8 @@ mod leaving;
 mod losses;
 mod membership;
 mod outlook;
+mod plan;
 mod recovery;
-mod replan;
 mod returns;
 mod round;
 mod steps;
@@ -31,14 +31,15 @@ mod waiting;
 
 use active::ActiveScheme;
 use leaving::Leaving;
+use plan::Plan;
+pub use plan::{Planned, Replan};
 use recovery::Recovery;
-use replan::Replanning;
-pub use replan::{Planned, Replan};
 use round::CurrentRound;
 use steps::Steps;
 use trust::Trust;
 pub use waiting::OpenRound;
 
+use super::agreement::Verdict;
 use super::events::{Action, EngineError, Input, RoundReport};
 use super::open_steps::{Fate, OpenSteps};
 use super::reduce::Reduce;
@@ -75,7 +76,7 @@ enum Phase {
 /// 3. It carries out the [`Action`]s that were added to the list, in their order, and before the
 ///    next event. What they lead to is told as any other event, never from within.
 /// 4. If nothing happens until [`Engine::deadline`], it sends [`Input::Tick`].
-/// 5. After [`Action::Finish`] it goes on until [`Engine::is_settled`], since workers may still
+/// 5. After [`Action::Finish`] it goes on until [`Roster::is_settled`], since workers may still
 ///    have steps to apply. After an error the engine must not be used any more.
 ///
 /// Of a driver's choices only these reach the engine: [`Engine::switch`] for another scheme,
@@ -105,7 +106,7 @@ enum Phase {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Engine {
-    scheme: ActiveScheme,
+    plan: Plan,
     config: RunConfig,
     /// Where results are added up.
     reduce: Reduce,
@@ -117,7 +118,6 @@ pub struct Engine {
     recovery: Recovery,
     /// The first unit of every task that was given, and whether its result is already in a sum.
     given: BTreeMap<(Worker, Task), (u32, bool)>,
-    replanning: Replanning,
     /// Whose parameters and results are known to be right.
     trust: Trust,
     /// Workers that died since the round was closed.
@@ -151,11 +151,10 @@ impl Engine {
             round: CurrentRound::new(workers, round),
             recovery: Recovery::default(),
             given: BTreeMap::new(),
-            replanning: Replanning::new(workers),
-            trust: Trust::new(workers),
+            trust: Trust::new(workers, config.jobs),
             died_since_close: WorkerSet::empty(workers),
             leaving: Leaving::default(),
-            scheme: ActiveScheme::new(scheme, config.format),
+            plan: Plan::new(scheme, config),
             config,
             reduce: Reduce::default(),
         })
@@ -209,20 +208,20 @@ impl Engine {
     /// What is fixed about the scheme.
     #[must_use]
     pub fn facts(&self) -> &SchemeFacts {
-        self.scheme.facts()
+        self.plan.scheme.facts()
     }
 
     /// The tasks of the open round that workers will be given when they have dropped what they are
     /// at; none where those depend on who answers in between.
     pub(crate) fn tasks_to_come(&mut self) -> Vec<Given> {
-        if !self.scheme.facts().has_fixed_tasks() || self.phase != Phase::Collecting {
+        if !self.plan.scheme.facts().has_fixed_tasks() || self.phase != Phase::Collecting {
             return Vec::new();
         }
         let comes =
             |worker: &Worker| !self.round.sits_out(*worker) && !self.roster.is_stale(*worker);
         let leaving: Vec<Worker> = self.roster.leaving().filter(comes).collect();
         // To such a scheme it is all the same how often it is asked.
-        leaving.into_iter().map(|worker| (worker, self.scheme.assign(worker))).collect()
+        leaving.into_iter().map(|worker| (worker, self.plan.scheme.assign(worker))).collect()
     }
 
     /// Whether sums wait for their holders, and nothing else is waited for.
@@ -231,22 +230,16 @@ impl Engine {
         self.phase == Phase::Folding && self.recovery.returns_by.is_none()
     }
 
-    /// Workers that can come to hold a sum: those that are there and take over no state.
+    /// Who is there, with which state, and who leaves.
     #[must_use]
-    pub fn able_to_hold(&self) -> WorkerSet {
-        self.roster.counted()
+    pub fn roster(&self) -> &Roster {
+        &self.roster
     }
 
     /// Whether any one worker more may be lost and the steps still be decoded.
     #[must_use]
     pub fn spares_one(&self) -> bool {
-        self.roster.dead().len() < self.scheme.facts().tolerance
-    }
-
-    /// The worker of the lowest number that is there.
-    #[must_use]
-    pub fn first_alive(&self) -> Option<Worker> {
-        self.roster.first_alive()
+        self.roster.dead().len() < self.plan.scheme.facts().tolerance
     }
 
     /// The step after which the run would end by [`Input::Finish`], where that is sooner than it
@@ -254,30 +247,6 @@ impl Engine {
     #[must_use]
     pub fn shortened_to(&self, after: Step) -> Option<Step> {
         self.steps.shortened_to(after)
-    }
-
-    /// Whether a worker has tasks that are waited for.
-    pub(crate) fn is_at_tasks(&self, worker: Worker) -> bool {
-        self.roster.is_at_tasks(worker)
-    }
-
-    /// Whether a worker has said that it does not come back.
-    #[must_use]
-    pub fn has_left(&self, worker: Worker) -> bool {
-        self.roster.has_left(worker)
-    }
-
-    /// Whether a worker is known to be gone.
-    #[must_use]
-    pub fn is_lost(&self, worker: Worker) -> bool {
-        self.roster.dead().contains(worker)
-    }
-
-    /// Whether everybody who is there has applied all that is decided. What it takes is done also
-    /// after the last step.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.roster.is_settled()
     }
 
     /// Takes in one event and appends what has to be done.
@@ -349,7 +318,11 @@ impl Engine {
                 self.settle_trust(now, out)
             }
             Input::StateLoaded { worker, step, digest } => {
-                self.taken(now, worker, step, digest, out)
+                let donor = self.recovery.went_on(worker);
+                if self.trust.goes_on_wrong(worker, step, digest) {
+                    donor.into_iter().for_each(|donor| self.roster.distrust(donor));
+                }
+                self.settle_trust(now, out)
             }
             Input::BadState { worker, from, refused } => {
                 self.bad_state(now, (worker, from), refused, out)
@@ -383,9 +356,11 @@ impl Engine {
                 self.trust.agreement.refused(step);
             }
             out.push(match fate {
-                Fate::Summed(digest) => {
-                    Action::Commit { step, digest, unverified: self.unverified(step) }
-                }
+                Fate::Summed(digest) => Action::Commit {
+                    step,
+                    digest,
+                    unverified: self.trust.unverified(step, &self.steps),
+                },
                 Fate::Refused(units, because) => Action::Skip { step, units, because },
             });
             let receivers = self.roster.send(step, self.config.log_steps);
@@ -411,10 +386,17 @@ impl Engine {
         }
         let between_steps = begins || self.config.jobs.micro_steps == 1;
         // No job is under way where each takes one round.
-        if begins || between_steps && self.scheme.facts().delay == 0 {
-            self.change(out);
+        if begins || between_steps && self.plan.scheme.facts().delay == 0 {
+            if self.plan.change(&self.steps, &self.roster) {
+                self.forget_undecided(out);
+                out.push(Action::Switched { step: self.steps.next });
+            }
         }
-        self.look_at_members(now, out);
+        if let Some(replanned) = self.plan.look_at_members(now, &self.roster) {
+            out.push(replanned);
+            // Shares of two plans cannot be added up: what is under way begins again.
+            self.forget_undecided(out);
+        }
         if between_steps && self.part_between_steps(now, out) {
             return Ok(());
         }
@@ -423,7 +405,7 @@ impl Engine {
 
     /// Begins the jobs of the next steps.
     fn restart(&mut self) {
-        self.scheme.restart(self.steps.begin());
+        self.plan.scheme.restart(self.steps.begin());
     }
 
     fn open_round(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
@@ -431,7 +413,7 @@ impl Engine {
         self.round.open(now);
         self.recovery.returns_by = None;
         self.resync_idle(now, out)?;
-        self.scheme.on(RoundEvent::Opened { dead: &self.roster.dead() });
+        self.plan.scheme.on(RoundEvent::Opened { dead: &self.roster.dead() });
         self.leave_out_barred();
         self.offer(out);
         // Twice, since only the first pass shows the scheme who has no task of its own.
@@ -458,11 +440,11 @@ impl Engine {
         {
             return;
         }
-        let tasks = self.scheme.assign(worker);
+        let tasks = self.plan.scheme.assign(worker);
         if tasks.is_empty() {
             return;
         }
-        let facts = self.scheme.facts();
+        let facts = self.plan.scheme.facts();
         let units = tasks.iter().map(|(_, parts)| u64::from(facts.units_of(parts))).sum();
         self.round.gave(worker, units, facts.partial);
         for (task, parts) in &tasks {
@@ -487,13 +469,16 @@ impl Engine {
     ) {
         let counts = finite
             && expected
-            && *self.roster.doing(worker) != WorkerState::Dead
+            && !self.roster.is_lost(worker)
             && self.phase == Phase::Collecting
             && !self.trust.is_barred(worker)
-            && self.is_trusted(worker, task);
+            && self.trust.trusts(worker, task, &self.steps);
         // The scheme is asked last: what it is told has returned, it counts on.
-        let becomes =
-            if counts { self.scheme.returned(worker, task, digest) } else { Returned::Unwanted };
+        let becomes = if counts {
+            self.plan.scheme.returned(worker, task, digest)
+        } else {
+            Returned::Unwanted
+        };
         match becomes {
             Returned::Unwanted if finite => out.push(Action::Discard { worker, task }),
             Returned::Final if self.reduce == Reduce::Worker => {
@@ -526,7 +511,8 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         let (task, finite, _) = answer;
-        let disputed = finite && self.is_disputed(worker, task);
+        let verdict = self.trust.verdict(worker, task, &self.steps);
+        let disputed = finite && verdict == Verdict::Disputed;
         // An answer that crossed the order to abandon: its worker is not at it any more, but a
         // scheme that takes late answers may still want it.
         let WorkerState::Tasks(tasks) = self.roster.doing(worker) else {
@@ -542,7 +528,7 @@ impl Engine {
         tasks.retain(|open| *open != task);
         let finished = tasks.is_empty();
         self.judge(worker, answer, expected, out);
-        if let Some(dispute) = self.scheme.dispute() {
+        if let Some(dispute) = self.plan.scheme.dispute() {
             return Err(EngineError::Disputed { step: self.steps.next, dispute });
         }
         if !finite {
@@ -569,7 +555,7 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         self.round.erase(worker);
-        self.scheme.on(RoundEvent::Gone(worker));
+        self.plan.scheme.on(RoundEvent::Gone(worker));
         self.carry_on(now, out)
     }
 
@@ -610,9 +596,9 @@ impl Engine {
         }
         let missing = self.round.missing(&self.roster);
         let any_busy = self.roster.any_busy();
-        if !self.scheme.admits(&missing) {
+        if !self.plan.scheme.admits(&missing) {
             // Less than the whole batch only when nobody is left who could complete it.
-            return if !any_busy && self.scheme.outlook(&missing) == Outlook::Degradable {
+            return if !any_busy && self.plan.scheme.outlook(&missing) == Outlook::Degradable {
                 self.close(now, &missing, out)
             } else {
                 Ok(())
@@ -622,11 +608,11 @@ impl Engine {
             // A decode that is possible but amplifies rounding errors beyond its gate gets better
             // with every answer, as long as some are to come.
             let step = self.steps.next;
-            let sound = self.scheme.is_sound();
+            let sound = self.plan.scheme.is_sound();
             if !sound.map_err(|source| EngineError::Gate { step, source })? {
                 return Ok(());
             }
-            if self.round.held_open(now, self.scheme.facts(), &self.config) {
+            if self.round.held_open(now, self.plan.scheme.facts(), &self.config) {
                 return Ok(());
             }
         }
@@ -645,11 +631,13 @@ impl Engine {
         if now < self.round.patience_ends(self.config.limits.max_wait_seconds) {
             return self.try_close(now, out);
         }
-        if self.is_blocked_by_leaving() {
+        if self.plan.is_blocked_by_leaving(&self.roster) {
             return Err(self.too_many_lost());
         }
         let mut missing = self.round.missing(&self.roster);
-        if self.scheme.admits(&missing) || self.scheme.outlook(&missing) == Outlook::Degradable {
+        if self.plan.scheme.admits(&missing)
+            || self.plan.scheme.outlook(&missing) == Outlook::Degradable
+        {
             return self.close(now, &missing, out);
         }
         // A worker that has answered once may be at its next task.
@@ -669,11 +657,11 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.phase = Phase::Folding;
         self.died_since_close.clear();
-        let decoded = self.scheme.close(missing, &self.round.lateness(now));
+        let decoded = self.plan.scheme.close(missing, &self.round.lateness(now));
         // Before the others are told to abandon, so that each worker gets its sums in one go with
         // its next orders.
         if self.reduce == Reduce::Worker {
-            let (finals, quality) = self.scheme.settle(Settle::Round);
+            let (finals, quality) = self.plan.scheme.settle(Settle::Round);
             self.check(self.steps.next, &quality)?;
             finals.into_iter().for_each(|fold| self.sum_up(fold, out));
         }
@@ -688,12 +676,13 @@ impl Engine {
 
     /// What was seen of the round, which closes.
     fn report(&self, now: f64) -> RoundReport {
-        self.round.report(now, self.scheme.facts().units, self.scheme.wrong())
+        self.round.report(now, self.plan.scheme.facts().units, self.plan.scheme.wrong())
     }
 
     fn abandon_all(&mut self, out: &mut Vec<Action>) {
-        let late_counts = self.scheme.facts().takes_late();
-        self.drop_disputed(out);
+        let late_counts = self.plan.scheme.facts().takes_late();
+        let dropped = self.trust.drop_disputed();
+        out.extend(dropped.into_iter().map(|(worker, task)| Action::Discard { worker, task }));
         out.extend(
             self.roster
                 .abandon_all()

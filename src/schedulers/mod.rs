@@ -19,3 +19,4 @@ pub use engine::{Engine, OpenRound, Planned, Replan};
 pub use events::{Action, EngineError, Input, Refusal, RoundReport, SumFailure, Unfit};
 pub use orders::VirtualClock;
 pub use reduce::Reduce;
+pub use roster::Roster;

@@ -29,11 +29,11 @@ struct Member {
     applied: Step,
 }
 
-/// All workers of a run. What a worker is doing is written by the engine ([`Roster::doing`]); which
-/// steps it has follows from what it was sent, reports, and takes over ([`Roster::send`],
-/// [`Roster::applied`], [`Roster::synced`], [`Roster::joined`]).
+/// All workers of a run, as their [engine](super::Engine) knows them; others read it.
+// What a worker is doing is written by the engine (`doing`); which steps it has follows from what
+// it was sent, reports, and takes over (`send`, `applied`, `synced`, `joined`).
 #[derive(Clone, Debug)]
-pub(super) struct Roster {
+pub struct Roster {
     members: Vec<Member>,
     /// Workers that must take over another's state before they compute again.
     stale: WorkerSet,
@@ -77,12 +77,19 @@ impl Roster {
         WorkerSet::of(self.members.len(), self.those(|member| member.doing == WorkerState::Dead))
     }
 
+    /// Whether a worker is known to be gone.
+    #[must_use]
+    pub fn is_lost(&self, worker: Worker) -> bool {
+        self.members[worker.index()].doing == WorkerState::Dead
+    }
+
     pub(super) fn alive(&self) -> WorkerSet {
         self.dead().complement()
     }
 
-    /// Who is there, of the lowest number.
-    pub(super) fn first_alive(&self) -> Option<Worker> {
+    /// The worker of the lowest number that is there.
+    #[must_use]
+    pub fn first_alive(&self) -> Option<Worker> {
         self.those(|member| member.doing != WorkerState::Dead).next()
     }
 
@@ -91,8 +98,10 @@ impl Roster {
         self.first_alive().is_none()
     }
 
-    /// Whether everybody who is there has applied all it was sent, and is behind in nothing.
-    pub(super) fn is_settled(&self) -> bool {
+    /// Whether everybody who is there has applied all that is decided, and is behind in nothing.
+    /// What that takes is done also after the last step.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
         Worker::all(self.members.len()).zip(&self.members).all(|(worker, member)| {
             match member.doing {
                 WorkerState::Dead => true,
@@ -142,9 +151,10 @@ impl Roster {
         here.filter(|worker| !self.is_stale(*worker))
     }
 
-    /// Who can come to hold a decoded vector: a worker that takes over a state was told nothing of
-    /// its sum, and would have nothing to apply it to.
-    pub(super) fn counted(&self) -> WorkerSet {
+    /// Workers that can come to hold a sum: those that are there and take over no state. Who does
+    /// was told nothing of the sum, and would have nothing to apply it to.
+    #[must_use]
+    pub fn able_to_hold(&self) -> WorkerSet {
         WorkerSet::of(self.members.len(), self.fit())
     }
 
@@ -190,8 +200,9 @@ impl Roster {
         member.applied = member.applied.max(step.next());
     }
 
-    /// First step that a worker has not applied.
-    pub(super) fn next_of(&self, worker: Worker) -> Step {
+    /// First step that a worker has not applied, as far as it has said.
+    #[must_use]
+    pub fn next_of(&self, worker: Worker) -> Step {
         self.members[worker.index()].applied
     }
 
@@ -262,8 +273,9 @@ impl Roster {
         }
     }
 
-    /// Whether a worker has said that it is about to leave.
-    pub(super) fn is_departing(&self, worker: Worker) -> bool {
+    /// Whether a worker that is there has said that it leaves.
+    #[must_use]
+    pub fn is_leaving(&self, worker: Worker) -> bool {
         self.departing.contains(worker)
     }
 
@@ -272,7 +284,9 @@ impl Roster {
         self.drained = workers;
     }
 
-    pub(super) fn drained(&self) -> &WorkerSet {
+    /// Who is done without, whether it is there or not.
+    #[must_use]
+    pub fn drained(&self) -> &WorkerSet {
         &self.drained
     }
 
@@ -304,13 +318,14 @@ impl Roster {
         self.left.insert(worker);
     }
 
-    /// Whether a worker said that it does not come back.
-    pub(super) fn has_left(&self, worker: Worker) -> bool {
+    /// Whether a worker has said that it does not come back.
+    #[must_use]
+    pub fn has_left(&self, worker: Worker) -> bool {
         self.left.contains(worker)
     }
 
     /// Whether a worker has tasks that are waited for.
-    pub(super) fn is_at_tasks(&self, worker: Worker) -> bool {
+    pub(crate) fn is_at_tasks(&self, worker: Worker) -> bool {
         matches!(self.members[worker.index()].doing, WorkerState::Tasks(_))
     }
 

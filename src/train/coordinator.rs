@@ -219,13 +219,13 @@ impl<T: Transport> Coordinator<T> {
             return progress;
         };
         match progress {
-            Ok(Progress::Wait(patience)) if left > 0.0 && !self.engine.is_settled() => {
+            Ok(Progress::Wait(patience)) if left > 0.0 && !self.engine.roster().is_settled() => {
                 let left = Duration::from_secs_f64(left.min(1e9));
                 return Ok(Progress::Wait(Some(
                     patience.map_or(left, |patience| patience.min(left)),
                 )));
             }
-            Ok(_) if self.engine.is_settled() => {}
+            Ok(_) if self.engine.roster().is_settled() => {}
             Ok(_) => tracing::warn!(
                 "all is decided, but not everybody has applied it in {} s",
                 self.config().limits.max_wait_seconds
@@ -276,11 +276,11 @@ impl<T: Transport> Coordinator<T> {
                 return Err(error);
             }
             let _span = info_span!("round", round = self.journal.round.0).entered();
-            let before = self.engine.first_alive();
+            let before = self.engine.roster().first_alive();
             let now = self.run_clock.now();
             self.gradients.sums.handle(&mut self.engine, now, input, &mut actions)?;
             // If that lets all of them go, one of them saves what is decided now.
-            self.journal.saver = self.engine.first_alive().or(before);
+            self.journal.saver = self.engine.roster().first_alive().or(before);
             if let Some((step, terms)) = self.gradients.sums.expects_again() {
                 self.expect(step, &terms)?;
             }
@@ -355,7 +355,7 @@ impl<T: Transport> Coordinator<T> {
                     Input::Done { worker, task, finite, digest }
                 }
             }
-            Notice::Idle { .. } if self.engine.is_at_tasks(worker) => {
+            Notice::Idle { .. } if self.engine.roster().is_at_tasks(worker) => {
                 self.give_up(worker, observer)
             }
             Notice::Idle { .. } => Input::Idle { worker },
@@ -398,7 +398,7 @@ impl<T: Transport> Coordinator<T> {
                 Input::StepUnavailable { worker }
             }
             // It was given up before its connection was.
-            Notice::Lost { .. } if self.engine.is_lost(worker) => Input::Tick,
+            Notice::Lost { .. } if self.engine.roster().is_lost(worker) => Input::Tick,
             Notice::Leaving { seconds } => self.leaves(worker, seconds, observer),
             Notice::Parting(word) if word.for_good => Input::Left { worker },
             Notice::Parting(word) => {

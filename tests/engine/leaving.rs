@@ -108,9 +108,9 @@ fn who_asks_for_the_end_and_leaves_ends_the_run() {
         }
         let ends = driver.leaves(0).unwrap().contains(&Action::Finish);
         assert_eq!((ends, driver.deadline().is_none()), (asked, asked));
-        assert!(!driver.engine.is_settled() && !driver.engine.is_ended_by_workers());
+        assert!(!driver.engine.roster().is_settled() && !driver.engine.is_ended_by_workers());
         driver.applied(1, 0, 7);
-        assert!(driver.engine.is_settled());
+        assert!(driver.engine.roster().is_settled());
     }
     // Where others can do what is open, that is decided first.
     let (mut driver, _) = Driver::new("groups:s=1", 2, 9, PATIENT);

@@ -176,7 +176,7 @@ fn who_leaves_finishes_its_task_and_no_round_begins_again() {
     assert_eq!((planned(&next), assigned(&next)), (Some(vec![0, 2]), vec![0, 2]));
     assert_eq!((let_go(&next), applies(&next).len()), (vec![(1, true)], 3), "after its last step");
     // Nothing of it is undecided: what begins again has not begun.
-    assert!(driver.lost(1).is_empty() && driver.engine.is_lost(Worker(1)));
+    assert!(driver.lost(1).is_empty() && driver.engine.roster().is_lost(Worker(1)));
     driver.at(2.0).decides(next);
 }
 
@@ -212,7 +212,7 @@ fn without_a_least_who_leaves_is_missing_from_the_next_step_on() {
     let next = driver.at(1.0).decides(begun);
     assert_eq!((let_go(&next), assigned(&next).contains(&1)), (vec![(1, true)], false));
     let next = driver.at(2.0).decides(next);
-    assert_eq!((restarts(&next), driver.engine.has_left(Worker(1))), (0, true));
+    assert_eq!((restarts(&next), driver.engine.roster().has_left(Worker(1))), (0, true));
 }
 
 #[test]

@@ -14,7 +14,7 @@ impl Engine {
         now: f64,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        if !self.opens_again() {
+        if !self.plan.opens_again() {
             return self.begin_again(now, out);
         }
         // Those who died while somebody held the vector are missed only now, also if they are there
@@ -27,7 +27,7 @@ impl Engine {
         let mut reopened = Vec::new();
         for dead in without.iter() {
             let from = Some(first.jobs(1).start);
-            self.scheme.on(RoundEvent::Lost { worker: dead, from, reopened: &mut reopened });
+            self.plan.scheme.on(RoundEvent::Lost { worker: dead, from, reopened: &mut reopened });
         }
         self.fold_again(first, &reopened, now, out)?;
         match self.phase {
@@ -36,7 +36,7 @@ impl Engine {
                 for worker in self.died_since_close.iter().filter(|worker| there.contains(*worker))
                 {
                     // A worker that is there again can do its tasks again.
-                    if !self.scheme.on(RoundEvent::Back(worker)) {
+                    if !self.plan.scheme.on(RoundEvent::Back(worker)) {
                         self.round.rest(worker);
                     }
                 }
@@ -46,12 +46,5 @@ impl Engine {
             Phase::Folding => self.close_steps(now, out),
             Phase::NotBegun | Phase::Finished => Ok(()),
         }
-    }
-
-    /// Whether a decoded step can be opened again by itself.
-    pub(super) fn opens_again(&self) -> bool {
-        self.config.jobs.micro_steps == 1
-            && self.scheme.facts().delay == 0
-            && self.scheme.facts().reopens
     }
 }

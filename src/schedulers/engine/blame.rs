@@ -39,7 +39,7 @@ impl Engine {
         step: Step,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        let everything = Units { start: 0, end: self.scheme.facts().units };
+        let everything = Units { start: 0, end: self.plan.scheme.facts().units };
         self.open_steps.refuse(step, vec![everything], Refusal::Overflow);
         self.go_on(now, out)
     }
@@ -48,7 +48,7 @@ impl Engine {
     pub(super) fn leave_out_barred(&mut self) {
         for worker in self.trust.barred() {
             self.round.erase(worker);
-            self.scheme.on(RoundEvent::Gone(worker));
+            self.plan.scheme.on(RoundEvent::Gone(worker));
         }
     }
 }

@@ -9,7 +9,6 @@
 use super::super::events::{Action, EngineError};
 use super::super::roster::WorkerState;
 use super::{Engine, Phase};
-use crate::codes::sequential::Outlook;
 use crate::ids::{Worker, WorkerSet};
 
 impl Engine {
@@ -36,7 +35,7 @@ impl Engine {
     pub fn drain(&mut self, workers: WorkerSet) -> Result<(), WorkerSet> {
         let (all, before) = (workers.capacity(), self.roster.drained().clone());
         let others = WorkerSet::of(all, workers.iter().filter(|worker| !before.contains(*worker)));
-        if others.is_empty() || self.bears(&workers) {
+        if others.is_empty() || self.plan.bears(&workers, &self.roster) {
             self.roster.drain(workers);
             return Ok(());
         }
@@ -45,57 +44,21 @@ impl Engine {
         Err(others)
     }
 
-    /// Who is done without, whether it is there or not.
-    #[must_use]
-    pub fn drained(&self) -> &WorkerSet {
-        self.roster.drained()
-    }
-
-    /// Whether a worker that is there has said that it leaves.
-    #[must_use]
-    pub fn is_leaving(&self, worker: Worker) -> bool {
-        self.roster.is_departing(worker)
-    }
-
-    /// Whether the run goes on without these, and those that are lost or about to leave.
-    fn bears(&self, drained: &WorkerSet) -> bool {
-        if self.least().is_some() {
-            let fit = self.roster.counted();
-            let stays =
-                |worker: &Worker| !drained.contains(*worker) && !self.roster.is_departing(*worker);
-            return self.are_enough(&WorkerSet::of(fit.capacity(), fit.iter().filter(stays)));
-        }
-        let mut missing = self.roster.dead();
-        missing.unite(&self.roster.going());
-        missing.unite(drained);
-        self.tolerates(&missing)
-    }
-
-    /// Whether steps that begin can be computed without these.
-    fn tolerates(&self, missing: &WorkerSet) -> bool {
-        let facts = self.scheme.facts();
-        // Of what is under way over several rounds it depends who is missing when.
-        let admitted = facts.delay == 0
-            && missing.len() < missing.capacity()
-            && !matches!(self.scheme.outlook(missing), Outlook::Blocked { .. });
-        missing.len() <= facts.tolerance || admitted
-    }
-
     /// Before the first round of a step opens, in a run that is always made by all: lets go who is
     /// about to leave or to be taken out. Whether that has ended the run.
     pub(super) fn part_between_steps(&mut self, now: f64, out: &mut Vec<Action>) -> bool {
-        if !self.roster.any_goes() || self.least().is_some() {
+        if !self.roster.any_goes() || self.plan.least().is_some() {
             return false;
         }
         let (going, mut missing) = (self.roster.going(), self.roster.dead());
-        let leaves = |worker: &Worker| self.roster.is_departing(*worker);
+        let leaves = |worker: &Worker| self.roster.is_leaving(*worker);
         let mut parting = WorkerSet::of(going.capacity(), going.iter().filter(leaves));
         missing.unite(&parting);
         for worker in going.iter().filter(|worker| !leaves(worker)) {
             // Somebody may have been lost since it was asked for.
             let mut without = missing.clone();
             without.insert(worker);
-            if self.tolerates(&without) {
+            if self.plan.tolerates(&without) {
                 missing = without;
                 parting.insert(worker);
             }
@@ -107,11 +70,11 @@ impl Engine {
             return false;
         }
         // Its results of jobs that take several rounds go with it.
-        if self.scheme.facts().delay > 0 {
+        if self.plan.scheme.facts().delay > 0 {
             self.forget_undecided(out);
         }
         for worker in parting.iter() {
-            if self.roster.is_departing(worker) {
+            if self.roster.is_leaving(worker) {
                 self.roster.left(worker);
             }
             self.part(worker, now, out);
@@ -123,10 +86,10 @@ impl Engine {
     pub(super) fn let_go(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         // Until a sum is decided it may be one of two that hold it.
         let can_go = self.phase == Phase::Collecting && self.open_steps.are_decoding();
-        if !self.roster.any_goes() || !can_go || !self.are_enough(&self.roster.staying()) {
+        if !self.roster.any_goes() || !can_go || !self.plan.are_enough(&self.roster.staying()) {
             return Ok(());
         }
-        let (members, mut any) = (self.members(), false);
+        let (members, mut any) = (self.plan.members(), false);
         for worker in self.roster.going().iter().filter(|worker| !members.contains(*worker)) {
             let idle = *self.roster.doing(worker) == WorkerState::Nothing;
             if idle && self.roster.waiting_for(worker).is_empty() {
@@ -139,7 +102,7 @@ impl Engine {
 
     /// A worker goes, of which nothing more is needed.
     fn part(&mut self, worker: Worker, now: f64, out: &mut Vec<Action>) {
-        let leaves = self.roster.is_departing(worker);
+        let leaves = self.roster.is_leaving(worker);
         self.trust.agreement.excuse(worker, None);
         self.forget(worker, now);
         out.push(Action::LetGo { worker, leaves });

@@ -8,12 +8,12 @@ use crate::ids::{Job, Step};
 
 impl Engine {
     pub(super) fn check(&self, step: Step, report: &Report) -> Result<(), EngineError> {
-        self.scheme.check(report).map_err(|source| EngineError::Gate { step, source })
+        self.plan.scheme.check(report).map_err(|source| EngineError::Gate { step, source })
     }
 
     /// Writes down what a decoded job is made of.
     pub(super) fn settle(&mut self, job: Job) -> Result<(), EngineError> {
-        let (folds, report) = self.scheme.settle(Settle::Job(job));
+        let (folds, report) = self.plan.scheme.settle(Settle::Job(job));
         self.check(job.step(self.config.jobs.micro_steps), &report)?;
         let place = |fold: Fold| {
             let (start, summed) =
@@ -28,7 +28,7 @@ impl Engine {
 
     /// Has a step summed if all its jobs are decoded.
     pub(super) fn sum(&mut self, step: Step, out: &mut Vec<Action>) {
-        out.extend(self.open_steps.sum(step, self.roster.counted()));
+        out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
     }
 
     /// Enough workers hold the sum of a step.

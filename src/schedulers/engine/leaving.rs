@@ -8,7 +8,6 @@
 
 use super::super::events::{Action, EngineError};
 use super::{Engine, Phase};
-use crate::codes::sequential::Outlook;
 
 /// How long after somebody has gone on the others may still leave: all may be told to end at once,
 /// also those that wait for tasks, and a Python that ends takes its time where a host is busy.
@@ -46,12 +45,6 @@ impl Engine {
         self.leaving.ended
     }
 
-    /// Whether the current step cannot be computed without workers that have left.
-    pub(super) fn is_blocked_by_leaving(&self) -> bool {
-        let left = self.roster.gone_for_good();
-        !left.is_empty() && matches!(self.scheme.outlook(&left), Outlook::Blocked { .. })
-    }
-
     /// The open round cannot close: [`Engine::look_at_leaving`] sees what follows.
     pub(super) fn block_by_leaving(&mut self) {
         self.leaving.blocked = true;
@@ -63,7 +56,8 @@ impl Engine {
             return Ok(());
         }
         // With one that takes over a state there may be enough to be planned for.
-        let may_go_on = !self.is_blocked_by_leaving() || self.gets_enough();
+        let may_go_on =
+            !self.plan.is_blocked_by_leaving(&self.roster) || self.plan.gets_enough(&self.roster);
         if self.phase != Phase::Collecting || may_go_on {
             (self.leaving.blocked, self.leaving.ends_at) = (false, None);
             return Ok(());

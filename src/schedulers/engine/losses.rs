@@ -6,7 +6,6 @@
 //! ([`StepSums`](crate::sums::StepSums)); one that does not is decoded again from what is left.
 
 use super::super::events::{Action, EngineError};
-use super::super::roster::WorkerState;
 use super::{Engine, Phase};
 use crate::codes::sequential::RoundEvent;
 use crate::ids::{Step, Task, Worker};
@@ -17,7 +16,7 @@ impl Engine {
         self.roster.lost(worker);
         // Nobody waits for a seat that is empty when the run begins.
         let at = if self.phase == Phase::NotBegun { f64::NEG_INFINITY } else { now };
-        self.replanning.membership.lost(worker, at);
+        self.plan.lost(worker, at);
         self.given.retain(|(holder, _), _| *holder != worker);
         self.open_steps.forget_worker(worker);
     }
@@ -29,7 +28,7 @@ impl Engine {
         kept: bool,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        if *self.roster.doing(worker) == WorkerState::Dead {
+        if self.roster.is_lost(worker) {
             return Ok(());
         }
         // The first is enough: where a step can be opened again by itself, no other is summed; else
@@ -48,12 +47,13 @@ impl Engine {
         let again = if self.config.jobs.micro_steps > 1 {
             unsummed.is_some() || self.open_steps.is_halfway(self.steps.next)
         } else {
-            self.scheme.facts().delay > 0 || unsummed.is_some() && !self.scheme.facts().reopens
+            self.plan.scheme.facts().delay > 0
+                || unsummed.is_some() && !self.plan.scheme.facts().reopens
         };
         // Also where all begins again: a scheme may know by it what costs workers.
-        if unsummed.is_none() && (!again || self.scheme.facts().delay == 0) {
+        if unsummed.is_none() && (!again || self.plan.scheme.facts().delay == 0) {
             let reopened = &mut Vec::new();
-            self.scheme.on(RoundEvent::Lost { worker, from: None, reopened });
+            self.plan.scheme.on(RoundEvent::Lost { worker, from: None, reopened });
         }
         if again {
             return self.begin_again(now, out);
@@ -84,7 +84,7 @@ impl Engine {
             if reopened.iter().all(|task| task.job.step(1) != step) {
                 self.settle(step.jobs(1).start)?;
                 self.sum(step, out);
-            } else if self.scheme.facts().delay == 0 {
+            } else if self.plan.scheme.facts().delay == 0 {
                 self.phase = Phase::Collecting;
                 self.round.reopen(now);
             }

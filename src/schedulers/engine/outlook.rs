@@ -6,14 +6,9 @@
 use super::super::events::{Action, EngineError, Refusal};
 use super::{Engine, Phase};
 use crate::codes::sequential::{Outlook, RoundEvent};
-use crate::ids::{Units, WorkerSet};
+use crate::ids::Units;
 
 impl Engine {
-    /// Whether the round may still come to something if nobody of `gone` answers any more.
-    pub(super) fn can_close(&self, gone: &WorkerSet) -> bool {
-        !self.roster.is_deserted() && !matches!(self.scheme.outlook(gone), Outlook::Blocked { .. })
-    }
-
     /// Gives up at once when even the best outcome of this round cannot be decoded, unless somebody
     /// may come back.
     pub(super) fn check_outlook(
@@ -26,24 +21,28 @@ impl Engine {
         hopeless.unite(self.round.erased());
         // Who came back in this round can help from the next one on: then begin it now rather than
         // give up.
-        if !self.round.resting().is_empty() && self.can_close(&hopeless) {
+        if !self.round.resting().is_empty() && self.plan.can_close(&hopeless, &self.roster) {
             hopeless.unite(self.round.resting());
-            return if self.can_close(&hopeless) { Ok(()) } else { self.begin_again(now, out) };
+            return if self.plan.can_close(&hopeless, &self.roster) {
+                Ok(())
+            } else {
+                self.begin_again(now, out)
+            };
         }
-        if self.can_close(&hopeless) {
+        if self.plan.can_close(&hopeless, &self.roster) {
             return Ok(());
         }
-        let waits = self.may_return() && !self.has_enough();
-        if self.can_close(&dead) || !waits {
+        let waits = self.may_return() && !self.plan.are_enough(&self.roster.able_to_hold());
+        if self.plan.can_close(&dead, &self.roster) || !waits {
             self.await_nobody(now, &hopeless, out);
         }
-        while !self.can_close(&hopeless) {
+        while !self.plan.can_close(&hopeless, &self.roster) {
             // What is not finite is so for any worker that computes it.
-            if !self.can_close(&dead) {
-                if self.narrow(now, out)? || self.gets_enough() {
+            if !self.plan.can_close(&dead, &self.roster) {
+                if self.narrow(now, out)? || self.plan.gets_enough(&self.roster) {
                     return Ok(());
                 }
-                let blocked = self.is_blocked_by_leaving();
+                let blocked = self.plan.is_blocked_by_leaving(&self.roster);
                 if !blocked && self.may_return() {
                     self.await_returns(now);
                     return Ok(());
@@ -60,19 +59,19 @@ impl Engine {
                     return Ok(());
                 }
             }
-            let Outlook::Blocked { jobs, mut units } = self.scheme.outlook(&hopeless) else {
+            let Outlook::Blocked { jobs, mut units } = self.plan.scheme.outlook(&hopeless) else {
                 return Err(self.too_many_lost());
             };
             if self.round.erased().is_empty() || jobs.is_empty() || self.roster.is_deserted() {
                 return Err(self.too_many_lost());
             }
             if units.is_empty() {
-                units.push(Units { start: 0, end: self.scheme.facts().units });
+                units.push(Units { start: 0, end: self.plan.scheme.facts().units });
             }
             // Where jobs overlap the others go on, and only the step of this job is refused.
-            let alone = self.scheme.facts().delay == 0 || self.config.jobs.micro_steps > 1;
+            let alone = self.plan.scheme.facts().delay == 0 || self.config.jobs.micro_steps > 1;
             for job in jobs {
-                self.scheme.on(RoundEvent::GivenUp(job));
+                self.plan.scheme.on(RoundEvent::GivenUp(job));
                 self.open_steps.refuse(
                     if alone { self.steps.next } else { job.step(1) },
                     units.clone(),
@@ -89,7 +88,7 @@ impl Engine {
     /// Ends a round in which the only step under way was refused.
     fn end_refused(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         // How late anybody was says nothing: the round has come to nothing.
-        self.scheme.close(&self.round.missing(&self.roster), &[]);
+        self.plan.scheme.close(&self.round.missing(&self.roster), &[]);
         self.abandon_all(out);
         out.push(Action::Close(self.report(now)));
         self.go_on(now, out)

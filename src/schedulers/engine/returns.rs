@@ -16,7 +16,7 @@ impl Engine {
         next: Option<Step>,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        if *self.roster.doing(worker) != WorkerState::Dead {
+        if !self.roster.is_lost(worker) {
             return Ok(());
         }
         // A state that is too old is as good as none.
@@ -24,7 +24,7 @@ impl Engine {
         if self.phase == Phase::Collecting {
             self.round.joined(worker);
             // The scheme has given its tasks to others: it waits for the next round.
-            if !self.scheme.on(RoundEvent::Back(worker)) {
+            if !self.plan.scheme.on(RoundEvent::Back(worker)) {
                 self.round.rest(worker);
             }
         }
@@ -89,7 +89,9 @@ impl Engine {
         if self.phase == Phase::Collecting {
             // What was lost with a worker may be too much to be made up for in the rounds that are
             // left, even by itself.
-            if self.scheme.facts().delay > 0 && !self.can_close(&self.roster.dead()) {
+            if self.plan.scheme.facts().delay > 0
+                && !self.plan.can_close(&self.roster.dead(), &self.roster)
+            {
                 return self.begin_again(now, out);
             }
             self.check_outlook(now, out)?;
@@ -104,12 +106,12 @@ impl Engine {
     }
 
     /// A worker must take over a state before it does anything else. Nobody waits for it to hold a
-    /// sum any more ([`Engine::able_to_hold`]).
+    /// sum any more ([`Roster::able_to_hold`](super::Roster::able_to_hold)).
     pub(super) fn recall(&mut self, worker: Worker, out: &mut Vec<Action>) {
         self.roster.mark_stale(worker);
         if let doing @ WorkerState::Tasks(_) = self.roster.doing(worker) {
             *doing = WorkerState::Leaving;
-            self.scheme.on(RoundEvent::Dropped(worker));
+            self.plan.scheme.on(RoundEvent::Dropped(worker));
             out.push(Action::Abandon { worker, late_counts: false });
         }
     }
@@ -184,11 +186,11 @@ impl Engine {
         gone: &WorkerSet,
         out: &mut Vec<Action>,
     ) -> bool {
-        if self.phase != Phase::Collecting || self.can_close(gone) {
+        if self.phase != Phase::Collecting || self.plan.can_close(gone, &self.roster) {
             return false;
         }
-        self.scheme.on(RoundEvent::NoReturns);
-        let given = self.can_close(gone);
+        self.plan.scheme.on(RoundEvent::NoReturns);
+        let given = self.plan.can_close(gone, &self.roster);
         if given {
             // They have as long for it as for what they were given when the round began.
             self.round.reopen(now);
@@ -206,9 +208,11 @@ impl Engine {
         self.recovery.returns_by = None;
         let dead = self.roster.dead();
         let given = self.await_nobody(now, &dead, out);
-        if self.roster.is_deserted() || self.phase == Phase::Collecting && !self.can_close(&dead) {
+        if self.roster.is_deserted()
+            || self.phase == Phase::Collecting && !self.plan.can_close(&dead, &self.roster)
+        {
             // Some may be busy with the states that they take over, and then be enough.
-            let goes_on = self.narrow(now, out)? || self.gets_enough();
+            let goes_on = self.narrow(now, out)? || self.plan.gets_enough(&self.roster);
             return if goes_on { Ok(()) } else { Err(self.too_many_lost()) };
         }
         if let Some(&worker) = self.roster.stale_idle().first() {
@@ -219,9 +223,11 @@ impl Engine {
     }
 
     pub(super) fn too_many_lost(&self) -> EngineError {
-        let (step, tolerance) = (self.steps.next, self.scheme.facts().tolerance);
+        let (step, tolerance) = (self.steps.next, self.plan.scheme.facts().tolerance);
         let left = self.roster.gone_for_good();
-        if self.is_blocked_by_leaving() || !left.is_empty() && !self.roster.may_return() {
+        if self.plan.is_blocked_by_leaving(&self.roster)
+            || !left.is_empty() && !self.roster.may_return()
+        {
             return EngineError::Left { step, left, tolerance };
         }
         EngineError::TooManyLost { step, dead: self.roster.dead(), tolerance }

@@ -6,18 +6,37 @@
 
 use super::super::agreement::{Agreement, Verdict};
 use super::super::events::{Action, EngineError, Unfit};
-use super::super::roster::WorkerState;
+use super::super::roster::{Roster, WorkerState};
+use super::steps::Steps;
 use super::{Answer, Engine, Phase};
 use crate::ids::{Step, Task, Worker};
+use crate::run::Jobs;
 use std::collections::BTreeSet;
 
 /// A replica that was found to be wrong so often running is no accident: states do not help it.
 const WRONG_RUNNING_MOST: u32 = 3;
 
-/// What is known of workers' parameters, and which results depend on what is not.
+/// A worker whose parameters are wrong.
+#[derive(Debug)]
+struct Astray {
+    worker: Worker,
+    /// After which step.
+    step: Step,
+    /// Results of it were counted for steps that are not decided.
+    counted: bool,
+    /// States do not help it.
+    is_hopeless: bool,
+}
+
+/// What is known of workers' parameters, and which results depend on what is not. It is told what
+/// workers report, by its `agreement`; it is asked of each result whether it counts
+/// ([`Trust::verdict`], [`Trust::trusts`]), of each step that is decided who in it was not known
+/// to be right ([`Trust::unverified`]), and after each report who is found to be wrong
+/// ([`Trust::found`]).
 #[derive(Debug)]
 pub(super) struct Trust {
     pub(super) agreement: Agreement,
+    jobs: Jobs,
     /// Results of workers whose parameters are in dispute: they wait until it is settled.
     disputed: Vec<(Worker, Answer)>,
     /// Results that count although nobody could say that they were computed with the right
@@ -29,14 +48,86 @@ pub(super) struct Trust {
 }
 
 impl Trust {
-    pub(super) fn new(workers: usize) -> Self {
-        let agreement = Agreement::new(workers);
-        Self { agreement, disputed: Vec::new(), unsure: BTreeSet::new(), barred: BTreeSet::new() }
+    pub(super) fn new(workers: usize, jobs: Jobs) -> Self {
+        Self {
+            agreement: Agreement::new(workers),
+            jobs,
+            disputed: Vec::new(),
+            unsure: BTreeSet::new(),
+            barred: BTreeSet::new(),
+        }
+    }
+
+    fn step_of(&self, task: Task) -> Step {
+        task.job.step(self.jobs.micro_steps)
+    }
+
+    /// What is known of the parameters that a worker computes a task with.
+    pub(super) fn verdict(&self, worker: Worker, task: Task, steps: &Steps) -> Verdict {
+        // Those after the last step of the task's model; a refused one changed nothing.
+        let before = |step: &Step| steps.before(*step, self.jobs.models);
+        let basis = std::iter::successors(before(&self.step_of(task)), before)
+            .find(|basis| !self.agreement.is_refused(*basis));
+        basis.map_or(Verdict::Right, |basis| self.agreement.verdict(worker, basis))
+    }
+
+    /// Whether a result may count; notes that it counts although nobody knows its worker's
+    /// parameters.
+    pub(super) fn trusts(&mut self, worker: Worker, task: Task, steps: &Steps) -> bool {
+        let verdict = self.verdict(worker, task, steps);
+        if verdict == Verdict::Unknown && self.agreement.is_taken() {
+            self.unsure.insert((worker, task));
+        }
+        matches!(verdict, Verdict::Right | Verdict::Unknown)
     }
 
     /// A result is not counted before its worker's parameters are known to be right.
     pub(super) fn wait_with(&mut self, worker: Worker, answer: Answer) {
         self.disputed.push((worker, answer));
+    }
+
+    /// Nobody waits any more for what is in dispute; gives it back.
+    pub(super) fn drop_disputed(&mut self) -> Vec<(Worker, Task)> {
+        self.disputed.drain(..).map(|(worker, (task, ..))| (worker, task)).collect()
+    }
+
+    /// Whose results counted for a step though nobody knows whether they were computed with the
+    /// right parameters; asked once.
+    pub(super) fn unverified(&mut self, step: Step, steps: &Steps) -> Vec<Worker> {
+        let unsure = std::mem::take(&mut self.unsure);
+        let (of_step, later): (BTreeSet<_>, _) =
+            unsure.into_iter().partition(|(_, task)| self.step_of(*task) <= step);
+        self.unsure = later;
+        let is_unsure =
+            |(worker, task): &(Worker, Task)| self.verdict(*worker, *task, steps) != Verdict::Right;
+        of_step.into_iter().filter(is_unsure).map(|(worker, _)| worker).collect()
+    }
+
+    /// A worker says that it goes on from a state with these parameters; whether they are wrong.
+    pub(super) fn goes_on_wrong(
+        &mut self,
+        worker: Worker,
+        step: Step,
+        digest: Option<u64>,
+    ) -> bool {
+        self.agreement.reported(worker, step, digest);
+        self.agreement.verdict(worker, step) == Verdict::Wrong
+    }
+
+    /// Who has been found to be wrong since this was asked last, of those that are there.
+    fn found(&mut self, roster: &Roster, steps: &Steps) -> Vec<Astray> {
+        let found = self.agreement.found().into_iter();
+        let astray = |(worker, step): (Worker, Step)| {
+            let is_undecided =
+                |(of, task): &(Worker, Task)| *of == worker && self.step_of(*task) >= steps.next;
+            Astray {
+                worker,
+                step,
+                counted: self.unsure.iter().any(is_undecided),
+                is_hopeless: self.agreement.wrong_running(worker) >= WRONG_RUNNING_MOST,
+            }
+        };
+        found.filter(|(worker, _)| !roster.is_lost(*worker)).map(astray).collect()
     }
 
     /// A worker does nothing until a step is decided.
@@ -60,57 +151,6 @@ impl Trust {
 }
 
 impl Engine {
-    /// The step after which a step's parameters are those that its tasks are computed with; none at
-    /// the run's start.
-    fn basis(&self, step: Step) -> Option<Step> {
-        let before = |step: &Step| self.steps.before(*step, self.config.jobs.models);
-        // A refused step changed nothing: the parameters are those of the step before it.
-        std::iter::successors(before(&step), before)
-            .find(|basis| !self.trust.agreement.is_refused(*basis))
-    }
-
-    fn verdict(&self, worker: Worker, task: Task) -> Verdict {
-        let basis = self.basis(task.job.step(self.config.jobs.micro_steps));
-        basis.map_or(Verdict::Right, |basis| self.trust.agreement.verdict(worker, basis))
-    }
-
-    pub(super) fn is_disputed(&self, worker: Worker, task: Task) -> bool {
-        self.verdict(worker, task) == Verdict::Disputed
-    }
-
-    /// Whether a result may count; notes that it counts although nobody knows its worker's
-    /// parameters.
-    pub(super) fn is_trusted(&mut self, worker: Worker, task: Task) -> bool {
-        let verdict = self.verdict(worker, task);
-        if verdict == Verdict::Unknown && self.trust.agreement.is_taken() {
-            self.trust.unsure.insert((worker, task));
-        }
-        matches!(verdict, Verdict::Right | Verdict::Unknown)
-    }
-
-    /// Whose results counted for a step though nobody knows whether they were computed with the
-    /// right parameters; asked once.
-    pub(super) fn unverified(&mut self, step: Step) -> Vec<Worker> {
-        let micro_steps = self.config.jobs.micro_steps;
-        let unsure = std::mem::take(&mut self.trust.unsure);
-        let (of_step, later): (BTreeSet<_>, _) =
-            unsure.into_iter().partition(|(_, task)| task.job.step(micro_steps) <= step);
-        self.trust.unsure = later;
-        let is_unsure =
-            |(worker, task): &(Worker, Task)| self.verdict(*worker, *task) != Verdict::Right;
-        of_step.into_iter().filter(is_unsure).map(|(worker, _)| worker).collect()
-    }
-
-    /// Nobody waits any more for what is in dispute.
-    pub(super) fn drop_disputed(&mut self, out: &mut Vec<Action>) {
-        let dropped = self
-            .trust
-            .disputed
-            .drain(..)
-            .map(|(worker, (task, ..))| Action::Discard { worker, task });
-        out.extend(dropped);
-    }
-
     /// Carries out what has become known of workers' parameters: who is wrong takes over a state,
     /// and what it computed does not count.
     pub(super) fn settle_trust(
@@ -118,21 +158,16 @@ impl Engine {
         now: f64,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        let mut counted = false;
-        let found = self.trust.agreement.found();
-        for (worker, step) in found {
-            if *self.roster.doing(worker) == WorkerState::Dead {
-                continue;
-            }
+        let mut any_counted = false;
+        for Astray { worker, step, counted, is_hopeless } in
+            self.trust.found(&self.roster, &self.steps)
+        {
             out.push(Action::Diverged { worker, step });
-            let (next, micro_steps) = (self.steps.next, self.config.jobs.micro_steps);
-            let of_it =
-                |(of, task): &(Worker, Task)| *of == worker && task.job.step(micro_steps) >= next;
             // Its results were counted before anybody could tell: what they are in is not decided
             // yet, and begins again.
-            counted |= self.trust.unsure.iter().any(of_it);
+            any_counted |= counted;
             self.recall(worker, out);
-            if self.trust.agreement.wrong_running(worker) >= WRONG_RUNNING_MOST {
+            if is_hopeless {
                 out.push(Action::Dismiss { worker, why: Unfit::Differs });
             }
             // A worker that is about to take over its state must not.
@@ -140,38 +175,17 @@ impl Engine {
                 self.resync(now, needy, out)?;
             }
         }
-        if counted && matches!(self.phase, Phase::Collecting | Phase::Folding) {
+        if any_counted && matches!(self.phase, Phase::Collecting | Phase::Folding) {
             self.trust.unsure.clear();
             self.begin_again(now, out)?;
         }
         self.resync_idle(now, out)?;
-        if self.trust.disputed.is_empty() {
-            return Ok(());
-        }
         for (worker, answer) in std::mem::take(&mut self.trust.disputed) {
-            let dead = *self.roster.doing(worker) == WorkerState::Dead;
-            if !dead {
+            if !self.roster.is_lost(worker) {
                 self.done(now, worker, answer, out)?;
             }
         }
         Ok(())
-    }
-
-    /// A worker says that it goes on from a state, and which parameters those are.
-    pub(super) fn taken(
-        &mut self,
-        now: f64,
-        worker: Worker,
-        step: Step,
-        digest: Option<u64>,
-        out: &mut Vec<Action>,
-    ) -> Result<(), EngineError> {
-        let donor = self.recovery.went_on(worker);
-        self.trust.agreement.reported(worker, step, digest);
-        if self.trust.agreement.verdict(worker, step) == Verdict::Wrong {
-            donor.into_iter().for_each(|donor| self.roster.distrust(donor));
-        }
-        self.settle_trust(now, out)
     }
 
     /// A state was of no use to a worker: it is another's turn to hand one over. A worker that
@@ -183,7 +197,7 @@ impl Engine {
         refused: bool,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        if *self.roster.doing(worker) == WorkerState::Dead {
+        if self.roster.is_lost(worker) {
             return Ok(());
         }
         if refused && self.recovery.refused(worker, from) {
@@ -196,11 +210,5 @@ impl Engine {
         }
         self.recall(worker, out);
         self.resync_idle(now, out)
-    }
-
-    /// First step that a worker has not applied, as far as it has said.
-    #[must_use]
-    pub fn next_of(&self, worker: Worker) -> Step {
-        self.roster.next_of(worker)
     }
 }

@@ -42,15 +42,15 @@ impl Engine {
             Phase::NotBegun | Phase::Finished => return None,
         };
         let workers = missing.capacity();
-        let told = !summing && !self.scheme.facts().partial && missing.len() <= LOOKED_AT_MOST;
+        let told = !summing && !self.plan.scheme.facts().partial && missing.len() <= LOOKED_AT_MOST;
         let those = |which: &dyn Fn(Worker) -> bool| {
             WorkerSet::of(workers, missing.iter().filter(|worker| told && which(*worker)))
         };
-        let needed = those(&|worker| !self.scheme.admits(&WorkerSet::of(workers, [worker])));
+        let needed = those(&|worker| !self.plan.scheme.admits(&WorkerSet::of(workers, [worker])));
         let enough = those(&|worker| {
             let mut others = missing.clone();
             others.remove(worker);
-            self.scheme.admits(&others)
+            self.plan.scheme.admits(&others)
         });
         Some(OpenRound {
             step: self.steps.next,
@@ -60,7 +60,7 @@ impl Engine {
             missing,
             needed,
             enough,
-            needs_return: !summing && !self.can_close(&self.roster.dead()),
+            needs_return: !summing && !self.plan.can_close(&self.roster.dead(), &self.roster),
         })
     }
 }

@@ -13,7 +13,7 @@ impl<T: Transport> Coordinator<T> {
         seconds: f64,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Input {
-        if !self.engine.is_leaving(worker) && !self.engine.is_lost(worker) {
+        if !self.engine.roster().is_leaving(worker) && !self.engine.roster().is_lost(worker) {
             self.watchdog.leaves(worker, self.run_clock.now() + seconds);
             self.tell(Happening::Leaving { worker, seconds }, observer);
         }
@@ -41,18 +41,18 @@ impl<T: Transport> Coordinator<T> {
         let all = self.config().shape.workers;
         let there_is = |worker: &Worker| worker.index() < all;
         let named = WorkerSet::of(all, named.into_iter().filter(there_is));
-        let before = self.engine.drained().clone();
+        let before = self.engine.roster().drained().clone();
         if let Err(refused) = self.engine.drain(named) {
             let workers = refused.iter().collect();
             self.tell(Happening::DrainRefused { workers }, observer);
         }
-        let after = self.engine.drained().clone();
+        let after = self.engine.roster().drained().clone();
         for worker in before.iter().filter(|worker| !after.contains(*worker)) {
             self.transport.send(worker, Order::LetIn);
         }
         // Who is there is let go first.
         for worker in after.iter().filter(|worker| !before.contains(*worker)) {
-            if self.engine.is_lost(worker) {
+            if self.engine.roster().is_lost(worker) {
                 self.transport.send(worker, Order::Dismiss(Dismissal::Drained));
             }
         }

@@ -1,0 +1,302 @@
+//! How a run goes on with fewer workers than it was planned for, and takes them in again; and how
+//! it goes on under another scheme.
+//!
+//! When a round cannot close, the engine begins all undecided steps again under a scheme for the
+//! workers that are fit, if they are enough (`min_workers`). Before a round opens it plans for
+//! those who are new, and without those who are lost for too long
+//! ([`PlanMembers`](super::membership)). Tasks carry the number of their plan, so an answer to an
+//! earlier plan never counts. A `train::Policy` that chooses another scheme changes the plan at the
+//! next step that begins, by the same numbers.
+
+use super::super::events::{Action, EngineError};
+use super::super::roster::Roster;
+use super::membership::{PlanMembers, Seats};
+use super::steps::Steps;
+use super::{ActiveScheme, Engine, Phase};
+use crate::codes::SchemeSpec;
+use crate::codes::sequential::{Outlook, Scheme};
+use crate::ids::{Worker, WorkerSet};
+use crate::run::RunConfig;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// Makes a scheme for so many workers and the run's batches, where there is one; one that the
+/// engine's [`Jobs`](crate::run::Jobs) do not fit is not used.
+pub type Replan = Box<dyn FnMut(usize) -> Option<Planned> + Send>;
+
+/// A scheme for some of a run's workers.
+pub struct Planned {
+    /// The scheme.
+    pub scheme: Box<dyn Scheme>,
+    /// What it is called.
+    pub text: String,
+    /// The scheme that was asked for, where that does not fit so few workers.
+    pub misfit: Option<String>,
+}
+
+impl Planned {
+    /// How a run is planned again that was begun under this scheme: by it, or uncoded where it does
+    /// not fit so few workers.
+    #[must_use]
+    pub fn by(spec: SchemeSpec, units: u32, jobs: Range<u64>) -> Replan {
+        Box::new(move |workers| {
+            if let Ok(scheme) = spec.scheme(workers, units, jobs.clone()) {
+                return Some(Self { scheme, text: spec.to_string(), misfit: None });
+            }
+            let scheme = SchemeSpec::uncoded().scheme(workers, units, jobs.clone()).ok()?;
+            let text = SchemeSpec::uncoded().to_string();
+            Some(Self { scheme, text, misfit: Some(spec.to_string()) })
+        })
+    }
+}
+
+/// The scheme that the run goes by, for whom it is made, and how it is planned again. The engine
+/// asks it before a round opens ([`Plan::look_at_members`]) and a step begins ([`Plan::change`]),
+/// and where a round cannot close ([`Plan::narrow`]); after a new plan all that is not decided is
+/// to be begun again.
+pub(super) struct Plan {
+    pub(super) scheme: ActiveScheme,
+    config: RunConfig,
+    membership: PlanMembers,
+    again: Option<Replan>,
+    /// What the current scheme is called.
+    text: String,
+    /// Which other one was asked for.
+    misfit: Option<String>,
+    /// Of which numbers of workers it was told that they have another than was asked for.
+    told: BTreeSet<(String, usize)>,
+    /// The scheme that the next step begins with, if it is to be another.
+    next: Option<SchemeSpec>,
+    /// Plans made so far.
+    plans: u32,
+}
+
+impl Plan {
+    pub(super) fn new(scheme: Box<dyn Scheme>, config: RunConfig) -> Self {
+        let membership = PlanMembers::new(scheme.facts().workers);
+        Self {
+            scheme: ActiveScheme::new(scheme, config.format),
+            config,
+            membership,
+            again: None,
+            text: String::new(),
+            misfit: None,
+            told: BTreeSet::new(),
+            next: None,
+            plans: 0,
+        }
+    }
+
+    /// A worker is lost.
+    pub(super) fn lost(&mut self, worker: Worker, at: f64) {
+        self.membership.lost(worker, at);
+    }
+
+    /// For whom the run is planned.
+    pub(super) fn members(&self) -> WorkerSet {
+        let workers = self.scheme.facts().workers;
+        self.scheme.members().unwrap_or_else(|| WorkerSet::full(workers))
+    }
+
+    /// With how few workers the run may be planned, if not always with all.
+    pub(super) fn least(&self) -> Option<usize> {
+        self.config.limits.min_workers.map(|least| least.max(1))
+    }
+
+    /// Whether the run may be planned for so many.
+    pub(super) fn are_enough(&self, workers: &WorkerSet) -> bool {
+        self.least().is_some_and(|least| workers.len() >= least)
+    }
+
+    /// Whether there will be enough, once those who are there have got the state that they lack.
+    pub(super) fn gets_enough(&self, roster: &Roster) -> bool {
+        // For one that is idle and lacks it nobody has a state.
+        let without = roster.stale_idle().len();
+        let (fit, coming) = (roster.able_to_hold().len(), roster.alive().len() - without);
+        coming > fit && self.least().is_some_and(|least| coming >= least)
+    }
+
+    /// Whether a decoded step can be opened again by itself.
+    pub(super) fn opens_again(&self) -> bool {
+        let facts = self.scheme.facts();
+        self.config.jobs.micro_steps == 1 && facts.delay == 0 && facts.reopens
+    }
+
+    /// Whether the round may still come to something if nobody of `gone` answers any more.
+    pub(super) fn can_close(&self, gone: &WorkerSet, roster: &Roster) -> bool {
+        !roster.is_deserted() && !matches!(self.scheme.outlook(gone), Outlook::Blocked { .. })
+    }
+
+    /// Whether the current step cannot be computed without workers that have left.
+    pub(super) fn is_blocked_by_leaving(&self, roster: &Roster) -> bool {
+        let left = roster.gone_for_good();
+        !left.is_empty() && matches!(self.scheme.outlook(&left), Outlook::Blocked { .. })
+    }
+
+    /// Whether steps that begin can be computed without these.
+    pub(super) fn tolerates(&self, missing: &WorkerSet) -> bool {
+        let facts = self.scheme.facts();
+        // Of what is under way over several rounds it depends who is missing when.
+        let admitted = facts.delay == 0
+            && missing.len() < missing.capacity()
+            && !matches!(self.scheme.outlook(missing), Outlook::Blocked { .. });
+        missing.len() <= facts.tolerance || admitted
+    }
+
+    /// Whether the run goes on without these, and those that are lost or about to leave.
+    pub(super) fn bears(&self, drained: &WorkerSet, roster: &Roster) -> bool {
+        if self.least().is_some() {
+            let fit = roster.able_to_hold();
+            let stays = |worker: &Worker| !drained.contains(*worker) && !roster.is_leaving(*worker);
+            return self.are_enough(&WorkerSet::of(fit.capacity(), fit.iter().filter(stays)));
+        }
+        let mut missing = roster.dead();
+        missing.unite(&roster.going());
+        missing.unite(drained);
+        self.tolerates(&missing)
+    }
+
+    /// Before a step begins: takes another scheme for it, if there is one to be taken. Whether it
+    /// has.
+    pub(super) fn change(&mut self, steps: &Steps, roster: &Roster) -> bool {
+        let Some(spec) = self.next.clone() else { return false };
+        let units = self.scheme.facts().units;
+        let jobs = steps.range();
+        let jobs = jobs.start.0..jobs.end.0;
+        let everybody = WorkerSet::full(self.scheme.facts().workers);
+        let whole = spec.scheme(everybody.len(), units, jobs.clone());
+        // A scheme that cannot do without workers who are lost now would begin with a wait for
+        // them.
+        let bears = |scheme: &dyn Scheme| scheme.facts().tolerance >= roster.dead().len();
+        let members = self.scheme.members();
+        if members.is_none() && whole.as_ref().is_ok_and(|new| !bears(&**new)) {
+            return false;
+        }
+        self.next = None;
+        if whole.is_err() {
+            return false;
+        }
+        let members = members.unwrap_or(everybody);
+        let before = self.again.replace(Planned::by(spec, units, jobs));
+        let is_planned = self.plan_for(&members);
+        if !is_planned {
+            self.again = before;
+        }
+        is_planned
+    }
+
+    /// Plans for those that are fit; none if that may not or cannot be. `again` tells whether a
+    /// round is open.
+    pub(super) fn narrow(&mut self, again: bool, roster: &Roster) -> Option<Action> {
+        let staying = roster.staying();
+        // Who goes helps to the end where it must.
+        let members = if self.are_enough(&staying) { staying } else { roster.able_to_hold() };
+        if self.are_enough(&members) { self.replan(members, again) } else { None }
+    }
+
+    /// Before a round opens: plans for those that are new, too, and without those that go or are
+    /// lost for long.
+    pub(super) fn look_at_members(&mut self, now: f64, roster: &Roster) -> Option<Action> {
+        let least = self.least()?;
+        let fit = roster.staying();
+        let seats = Seats {
+            members: &self.members(),
+            fit: &fit,
+            going: &roster.going(),
+            least,
+            settle_seconds: self.config.limits.settle_seconds,
+            delay: self.scheme.facts().delay,
+        };
+        let changes = self.membership.changes(now, seats);
+        let replanned = if changes { self.replan(fit, false) } else { None };
+        self.membership.opened(&roster.able_to_hold());
+        replanned
+    }
+
+    /// Plans for these, if there is a plan for them.
+    fn replan(&mut self, members: WorkerSet, again: bool) -> Option<Action> {
+        if !self.plan_for(&members) {
+            return None;
+        }
+        let is_new = |asked: &String| self.told.insert((asked.clone(), members.len()));
+        let misfit = self.misfit.clone().filter(is_new);
+        Some(Action::Replanned { members, scheme: self.text.clone(), misfit, again })
+    }
+
+    /// Takes the scheme of the plan for these, where that may be.
+    fn plan_for(&mut self, members: &WorkerSet) -> bool {
+        let planned = self.again.as_mut().and_then(|plan| plan(members.len()));
+        let Some(Planned { scheme, text, misfit }) = planned else { return false };
+        let (now, then) = (self.scheme.facts(), scheme.facts());
+        // What holds Byzantine workers off is not given up for who is lost.
+        // Batches are cut into these units at every worker; other ones would be other samples.
+        let is_unfit = then.units != now.units || then.byzantine < now.byzantine;
+        if is_unfit || self.config.jobs.check(then.delay).is_err() {
+            return false;
+        }
+        self.plans += 1;
+        (self.text, self.misfit) = (text, misfit);
+        self.membership.planned();
+        self.scheme = ActiveScheme::among(scheme, self.config.format, members, self.plans);
+        true
+    }
+}
+
+impl Engine {
+    /// Says how the run is planned again for those who are fit when the scheme cannot do without
+    /// the dead, as long as [`Limits::min_workers`](crate::run::Limits::min_workers) or more are:
+    /// all that is not decided begins again under a scheme for them. A worker that comes back takes
+    /// part again from the round on that opens once it has the current state, and one that is lost
+    /// for longer than [`Limits::settle_seconds`](crate::run::Limits::settle_seconds) is planned
+    /// without also where the scheme could do without it.
+    #[must_use]
+    pub fn replanning(mut self, mut plan: Replan) -> Self {
+        let text = plan(self.plan.scheme.facts().workers).map(|all| all.text).unwrap_or_default();
+        (self.plan.again, self.plan.text) = (Some(plan), text);
+        self
+    }
+
+    /// For whom the run is planned, and what the scheme for them is called; none where it is
+    /// always made by all.
+    #[must_use]
+    pub fn plan(&self) -> Option<(WorkerSet, &str)> {
+        let least = self.plan.least()?;
+        let may_change = least < self.plan.scheme.facts().workers;
+        may_change.then(|| (self.plan.members(), self.plan.text.as_str()))
+    }
+
+    /// Has the next step that begins be computed under another scheme over the same units, and all
+    /// that follow; [`Action::Switched`] tells when. A scheme that does not fit the run is passed
+    /// over: the run goes on as it is. One that cannot do without workers who are lost waits until
+    /// they are back. While jobs overlap, under a scheme whose jobs may take
+    /// several rounds, no step begins by itself; and what is owed under one whose late units count
+    /// for the next step is lost.
+    ///
+    /// ```
+    /// use codedgrad::codes::SchemeSpec;
+    /// use codedgrad::ids::Step;
+    /// use codedgrad::run::{RunConfig, Shape};
+    /// use codedgrad::schedulers::{Action, Engine, Input};
+    /// let uncoded = SchemeSpec::uncoded().scheme(2, 2, 0..1)?;
+    /// let mut engine = Engine::new(uncoded, RunConfig::new(Shape::new(2, 2), 1000, 1), 0)?;
+    /// engine.switch("groups:s=1".parse()?);
+    /// let mut actions = Vec::new();
+    /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
+    /// assert!(actions.contains(&Action::Switched { step: Step(0) }));
+    /// assert_eq!(engine.facts().tolerance, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn switch(&mut self, scheme: SchemeSpec) {
+        self.plan.next = Some(scheme);
+    }
+
+    /// Begins again with those that are fit; false if that may not or cannot be.
+    pub(super) fn narrow(&mut self, now: f64, out: &mut Vec<Action>) -> Result<bool, EngineError> {
+        // The round that is open is closed then.
+        let again = self.phase == Phase::Collecting;
+        let Some(replanned) = self.plan.narrow(again, &self.roster) else { return Ok(false) };
+        out.push(replanned);
+        self.begin_again(now, out)?;
+        Ok(true)
+    }
+}
