@@ -40,14 +40,13 @@ use trust::Trust;
 pub use waiting::OpenRound;
 
 use super::agreement::Verdict;
-use super::events::{Action, EngineError, Input, RoundReport};
+use super::events::{Action, EngineError, Input};
 use super::open_steps::{Fate, OpenSteps};
 use super::reduce::Reduce;
 use super::roster::{Roster, WorkerState};
 use crate::codes::sequential::{Fold, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
 use crate::ids::{Part, Step, Task, Worker, WorkerSet};
 use crate::run::{ConfigError, RunConfig};
-use std::collections::BTreeMap;
 use tracing::debug_span;
 
 /// A worker and the tasks that it is given, with what each consists of.
@@ -116,8 +115,6 @@ pub struct Engine {
     steps: Steps,
     round: CurrentRound,
     recovery: Recovery,
-    /// The first unit of every task that was given, and whether its result is already in a sum.
-    given: BTreeMap<(Worker, Task), (u32, bool)>,
     /// Whose parameters and results are known to be right.
     trust: Trust,
     /// Workers that died since the round was closed.
@@ -141,7 +138,7 @@ impl Engine {
         let SchemeFacts { workers, units, delay, .. } = *scheme.facts();
         config.check(workers, units, delay)?;
         let roster = Roster::new(workers, config.first);
-        let mut steps = Steps::new(config.first..config.end, config.jobs.micro_steps);
+        let mut steps = Steps::new(&config);
         scheme.restart(steps.begin());
         Ok(Self {
             roster,
@@ -149,8 +146,7 @@ impl Engine {
             phase: Phase::NotBegun,
             steps,
             round: CurrentRound::new(workers, round),
-            recovery: Recovery::default(),
-            given: BTreeMap::new(),
+            recovery: Recovery::new(config.limits),
             trust: Trust::new(workers, config.jobs),
             died_since_close: WorkerSet::empty(workers),
             leaving: Leaving::default(),
@@ -267,7 +263,16 @@ impl Engine {
         let before = out.len();
         self.take(now, input, out)?;
         self.let_go(now, out)?;
-        self.look_at_leaving(now)?;
+        if self.leaving.is_blocked() {
+            // With one that takes over a state there may be enough to be planned for.
+            let may_go_on = !self.plan.is_blocked_by_leaving(&self.roster)
+                || self.plan.gets_enough(&self.roster);
+            if self.phase != Phase::Collecting || may_go_on {
+                self.leaving.unblock();
+            } else if self.leaving.ends_the_run(now, &self.roster, self.steps.next) {
+                return Err(self.too_many_lost());
+            }
+        }
         for action in out.iter().skip(before) {
             tracing::debug!(?action, "engine");
         }
@@ -293,7 +298,14 @@ impl Engine {
                 self.lost(now, worker, kept, out)?;
                 self.settle_trust(now, out)
             }
-            Input::Summed { step, digest } => self.summed(now, step, digest, out),
+            Input::Summed { step, digest } => {
+                // All may have begun again since.
+                if !self.open_steps.is_summing(step) {
+                    return Ok(());
+                }
+                self.open_steps.summed(step, digest);
+                self.close_steps(now, out)
+            }
             Input::SumFailed { step, why } => self.sum_failed(now, step, why, out),
             Input::Left { worker } => {
                 self.roster.left(worker);
@@ -328,7 +340,10 @@ impl Engine {
                 self.bad_state(now, (worker, from), refused, out)
             }
             Input::StateOverdue { worker, from } => {
-                self.ask_another(worker, from, out);
+                // Its donor may hang.
+                let recent = |next| self.steps.are_recent(next);
+                let other = self.roster.takes_over_from_another(worker, from, recent);
+                out.extend(other.map(|from| Action::Resync { worker, from }));
                 Ok(())
             }
             Input::Finish { after } => {
@@ -336,7 +351,17 @@ impl Engine {
                 Ok(())
             }
             Input::Joined { worker, next } => self.joined(now, worker, next, out),
-            Input::StepUnavailable { worker } => self.missed(now, worker, out),
+            Input::StepUnavailable { worker } => {
+                if self.roster.is_lost(worker) || self.roster.is_syncing(worker) {
+                    return Ok(());
+                }
+                // A gap in the steps cannot be filled in the middle of a task: it would be computed
+                // with the wrong parameters.
+                self.recall(worker, out);
+                self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
+                self.offer(out);
+                Ok(())
+            }
             Input::Tick => self.tick(now, out),
         }
     }
@@ -366,13 +391,11 @@ impl Engine {
             let receivers = self.roster.send(step, self.config.log_steps);
             self.trust.agreement.sent(step, &receivers);
             out.extend(receivers.into_iter().map(|worker| Action::Apply { worker, step }));
-            // What was given for a decided step can no longer be folded again.
-            self.given.retain(|(_, task), _| task.job.step(self.config.jobs.micro_steps) > step);
             self.steps.decided();
             self.trust.unbar(step);
         }
         // Also after the last step: a run ends when everybody who is there has applied it.
-        self.resync_idle(now, out)?;
+        self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
         if self.steps.are_over() {
             self.phase = Phase::Finished;
             out.push(Action::Finish);
@@ -382,7 +405,7 @@ impl Engine {
         // to be added up.
         let begins = self.steps.are_to_begin();
         if begins {
-            self.restart();
+            self.plan.scheme.restart(self.steps.begin());
         }
         let between_steps = begins || self.config.jobs.micro_steps == 1;
         // No job is under way where each takes one round.
@@ -403,16 +426,11 @@ impl Engine {
         self.open_round(now, out)
     }
 
-    /// Begins the jobs of the next steps.
-    fn restart(&mut self) {
-        self.plan.scheme.restart(self.steps.begin());
-    }
-
     fn open_round(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         self.phase = Phase::Collecting;
         self.round.open(now);
         self.recovery.returns_by = None;
-        self.resync_idle(now, out)?;
+        self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
         self.plan.scheme.on(RoundEvent::Opened { dead: &self.roster.dead() });
         self.leave_out_barred();
         self.offer(out);
@@ -448,9 +466,8 @@ impl Engine {
         let units = tasks.iter().map(|(_, parts)| u64::from(facts.units_of(parts))).sum();
         self.round.gave(worker, units, facts.partial);
         for (task, parts) in &tasks {
-            // The first unit gives a result its place in the summation tree.
             let start = parts.first().map_or(u32::MAX, |part| part.units.start);
-            self.given.entry((worker, *task)).or_insert((start, false)).0 = start;
+            self.open_steps.gave(worker, *task, start);
         }
         *self.roster.doing(worker) =
             WorkerState::Tasks(tasks.iter().map(|(task, _)| *task).collect());
@@ -482,25 +499,10 @@ impl Engine {
         match becomes {
             Returned::Unwanted if finite => out.push(Action::Discard { worker, task }),
             Returned::Final if self.reduce == Reduce::Worker => {
-                self.sum_up(Fold { worker, task, weight: 1.0 }, out);
+                out.push(self.open_steps.reduce(Fold { worker, task, weight: 1.0 }));
             }
             _ => {}
         }
-    }
-
-    /// Lets a worker add a result to what it holds of its step.
-    fn sum_up(&mut self, fold: Fold, out: &mut Vec<Action>) {
-        let Fold { worker, task, weight } = fold;
-        if let Some((_, summed)) = self.given.get_mut(&(worker, task)) {
-            *summed = true;
-        }
-        // A result of weight 0 would still cost its owner a pass over the vector.
-        if weight == 0.0 {
-            return out.push(Action::Discard { worker, task });
-        }
-        let step = task.job.step(self.config.jobs.micro_steps);
-        self.open_steps.reduced(step, worker);
-        out.push(Action::Reduce { step, fold });
     }
 
     fn done(
@@ -539,24 +541,13 @@ impl Engine {
             // Only now: of several tasks of one worker those that were finite before count no more
             // either, as schemes know workers, not single results, as missing.
             if self.round.has_failed(worker) {
-                return self.erase(now, worker, out);
+                self.leave_out(worker);
+                return self.carry_on(now, out);
             }
             self.round.answered(worker, now);
             self.give(worker, out);
         }
         self.try_close(now, out)
-    }
-
-    /// A worker counts for nothing more in this round.
-    fn erase(
-        &mut self,
-        now: f64,
-        worker: Worker,
-        out: &mut Vec<Action>,
-    ) -> Result<(), EngineError> {
-        self.round.erase(worker);
-        self.plan.scheme.on(RoundEvent::Gone(worker));
-        self.carry_on(now, out)
     }
 
     /// What somebody will not do any more goes to an idle worker.
@@ -584,7 +575,7 @@ impl Engine {
             _ => return Ok(()),
         }
         if self.roster.is_stale(worker) {
-            return self.resync(now, worker, out);
+            return self.recovery.resync(worker, self.at(now), &mut self.roster, out);
         }
         self.give(worker, out);
         self.try_close(now, out)
@@ -655,39 +646,34 @@ impl Engine {
         missing: &WorkerSet,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        self.phase = Phase::Folding;
         self.died_since_close.clear();
         let decoded = self.plan.scheme.close(missing, &self.round.lateness(now));
         // Before the others are told to abandon, so that each worker gets its sums in one go with
         // its next orders.
         if self.reduce == Reduce::Worker {
             let (finals, quality) = self.plan.scheme.settle(Settle::Round);
-            self.check(self.steps.next, &quality)?;
-            finals.into_iter().for_each(|fold| self.sum_up(fold, out));
+            self.plan.check(self.steps.next, &quality)?;
+            out.extend(finals.into_iter().map(|fold| self.open_steps.reduce(fold)));
         }
-        self.abandon_all(out);
-        out.push(Action::Close(self.report(now)));
+        self.end_round(now, out);
+        self.phase = Phase::Folding;
         for job in decoded {
-            self.settle(job)?;
-            self.sum(job.step(self.config.jobs.micro_steps), out);
+            let step = self.settle(job)?;
+            out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
         }
         self.go_on(now, out)
     }
 
-    /// What was seen of the round, which closes.
-    fn report(&self, now: f64) -> RoundReport {
-        self.round.report(now, self.plan.scheme.facts().units, self.plan.scheme.wrong())
-    }
-
-    fn abandon_all(&mut self, out: &mut Vec<Action>) {
+    /// Nobody answers any more in the round that is open: all are told to abandon its tasks.
+    fn end_round(&mut self, now: f64, out: &mut Vec<Action>) {
         let late_counts = self.plan.scheme.facts().takes_late();
         let dropped = self.trust.drop_disputed();
         out.extend(dropped.into_iter().map(|(worker, task)| Action::Discard { worker, task }));
-        out.extend(
-            self.roster
-                .abandon_all()
-                .into_iter()
-                .map(|worker| Action::Abandon { worker, late_counts }),
-        );
+        let busy = self.roster.abandon_all();
+        out.extend(busy.into_iter().map(|worker| Action::Abandon { worker, late_counts }));
+        if self.phase == Phase::Collecting {
+            let (units, wrong) = (self.plan.scheme.facts().units, self.plan.scheme.wrong());
+            out.push(Action::Close(self.round.report(now, units, wrong)));
+        }
     }
 }

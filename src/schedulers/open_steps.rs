@@ -9,7 +9,7 @@
 use super::events::{Action, Refusal};
 use crate::codes::Report;
 use crate::codes::sequential::{Fold, UNCODED, worst};
-use crate::ids::{Job, Step, Units, Worker, WorkerSet};
+use crate::ids::{Job, Step, Task, Units, Worker, WorkerSet};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How a step came out.
@@ -68,34 +68,58 @@ impl Open {
 pub(super) struct OpenSteps {
     micro_steps: u64,
     open: BTreeMap<Step, Open>,
+    /// The first unit of every task that was given, and whether its result is already in a sum.
+    given: BTreeMap<(Worker, Task), (u32, bool)>,
 }
 
 impl OpenSteps {
     pub(super) fn new(micro_steps: u64) -> Self {
-        Self { micro_steps, open: BTreeMap::new() }
+        Self { micro_steps, open: BTreeMap::new(), given: BTreeMap::new() }
     }
 
     fn open(&mut self, step: Step) -> &mut Open {
         self.open.entry(step).or_default()
     }
 
-    /// A result was added to what its worker holds of a step.
-    pub(super) fn reduced(&mut self, step: Step, worker: Worker) {
-        self.open(step).sums.insert(worker);
+    /// A worker was given a task; the first unit gives its result its place in the summation tree.
+    pub(super) fn gave(&mut self, worker: Worker, task: Task, start: u32) {
+        self.given.entry((worker, task)).or_insert((start, false)).0 = start;
     }
 
-    /// A job is decoded, from the sums and these results.
-    pub(super) fn decoded(
-        &mut self,
-        job: Job,
-        report: Report,
-        terms: impl Iterator<Item = (u32, Fold)>,
-    ) {
-        let open = self.open(job.step(self.micro_steps));
+    /// Lets a worker add a result to what it holds of its step.
+    pub(super) fn reduce(&mut self, fold: Fold) -> Action {
+        let Fold { worker, task, weight } = fold;
+        if let Some((_, summed)) = self.given.get_mut(&(worker, task)) {
+            *summed = true;
+        }
+        // A result of weight 0 would still cost its owner a pass over the vector.
+        if weight == 0.0 {
+            return Action::Discard { worker, task };
+        }
+        let step = task.job.step(self.micro_steps);
+        self.open(step).sums.insert(worker);
+        Action::Reduce { step, fold }
+    }
+
+    /// A job is decoded, from the sums and these results; gives its step.
+    ///
+    /// # Panics
+    /// When a result is of a task that was not given.
+    pub(super) fn decoded(&mut self, job: Job, report: Report, folds: Vec<Fold>) -> Step {
+        let place = |fold: Fold| {
+            let (start, summed) =
+                self.given.get(&(fold.worker, fold.task)).expect("what counts was given out");
+            // What is in its worker's sum is not a term of its own.
+            (!summed).then_some((*start, fold))
+        };
+        let terms: Vec<(u32, Fold)> = folds.into_iter().filter_map(place).collect();
+        let step = job.step(self.micro_steps);
+        let open = self.open(step);
         open.decoded.insert(job);
         open.report =
             Some(open.report.map_or(report, |others| worst([others, report].into_iter())));
         open.terms.extend(terms);
+        step
     }
 
     /// Asks for the sum of a step if all its jobs are decoded, or for it again, of the same
@@ -124,8 +148,21 @@ impl OpenSteps {
         })
     }
 
-    /// A worker's sums are lost.
-    pub(super) fn forget_worker(&mut self, worker: Worker) {
+    /// A worker is lost, and what it has.
+    pub(super) fn lost(&mut self, worker: Worker) {
+        self.given.retain(|(holder, _), _| *holder != worker);
+        self.forget_sums(worker);
+    }
+
+    /// A worker's results of a step are of no use, nor are its sums.
+    pub(super) fn erase(&mut self, worker: Worker, step: Step) {
+        let micro_steps = self.micro_steps;
+        self.given
+            .retain(|(holder, task), _| *holder != worker || task.job.step(micro_steps) != step);
+        self.forget_sums(worker);
+    }
+
+    fn forget_sums(&mut self, worker: Worker) {
         for open in self.open.values_mut() {
             open.sums.remove(&worker);
         }
@@ -145,6 +182,7 @@ impl OpenSteps {
             open.again();
             open.sums.clear();
         }
+        self.given.values_mut().for_each(|(_, summed)| *summed = false);
         self.open.keys().copied().collect()
     }
 
@@ -172,12 +210,15 @@ impl OpenSteps {
         self.open(step).stage = Stage::Ended(Fate::Refused(units, because));
     }
 
-    /// How a step came out, if that is known; it is closed with that.
+    /// How a step came out, if that is known; it is closed with that, and what was given for it can
+    /// no longer be summed again.
     pub(super) fn close(&mut self, step: Step) -> Option<Fate> {
         // Only the first undecided step is asked for, so fates of later ones wait here.
         if !matches!(self.open.get(&step)?.stage, Stage::Ended(_)) {
             return None;
         }
+        let micro_steps = self.micro_steps;
+        self.given.retain(|(_, task), _| task.job.step(micro_steps) > step);
         match self.open.remove(&step)?.stage {
             Stage::Ended(fate) => Some(fate),
             Stage::Decoding | Stage::Summing => None,

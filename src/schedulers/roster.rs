@@ -233,11 +233,25 @@ impl Roster {
         self.most_recent(|worker, _| worker != needy)
     }
 
-    /// One that can hand it over at once, instead of the one that was asked.
-    pub(super) fn idle_provider(&self, needy: Worker, asked: Worker) -> Option<Worker> {
-        self.most_recent(|worker, member| {
+    /// A worker waits long for the state of one that may hang: it takes over that of another, if
+    /// one that waits for orders has a state that steps can be sent after. Gives whose.
+    pub(super) fn takes_over_from_another(
+        &mut self,
+        needy: Worker,
+        asked: Worker,
+        is_recent: impl Fn(Step) -> bool,
+    ) -> Option<Worker> {
+        if *self.doing(needy) != (WorkerState::Syncing { from: Some(asked) }) {
+            return None;
+        }
+        let other = self.most_recent(|worker, member| {
             ![needy, asked].contains(&worker) && member.doing == WorkerState::Nothing
-        })
+        })?;
+        if !is_recent(self.next_of(other)) {
+            return None;
+        }
+        *self.doing(needy) = WorkerState::Syncing { from: Some(other) };
+        Some(other)
     }
 
     fn most_recent(&self, keep: impl Fn(Worker, &Member) -> bool) -> Option<Worker> {
@@ -381,6 +395,11 @@ impl Roster {
         let steps = (member.sent.0..committed.0).map(Step).collect();
         member.sent = committed;
         steps
+    }
+
+    /// Whether a worker is to take over a state.
+    pub(super) fn is_syncing(&self, worker: Worker) -> bool {
+        matches!(self.members[worker.index()].doing, WorkerState::Syncing { .. })
     }
 
     /// Workers waiting for a state that `provider` was to hand over.

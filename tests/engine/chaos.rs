@@ -1000,7 +1000,8 @@ impl Chaos<'_> {
             EngineError::NoState { worker } => {
                 let others = Worker::all(self.places.len()).filter(|other| other != worker);
                 // Who has left is not waited for.
-                let returns = self.dead().iter().any(|dead| !self.driver.engine.has_left(*dead));
+                let returns =
+                    self.dead().iter().any(|dead| !self.driver.engine.roster().has_left(*dead));
                 let waited = !patient || !returns || is_tick;
                 !self.config.restores
                     && waited

@@ -5,10 +5,10 @@
 //! whose it was, if need be by making the sum itself (`transport::exchange::doubts`). A step that
 //! no finite results can cover is refused for all workers alike, and its units are named.
 
-use super::super::events::{Action, EngineError, Refusal};
+use super::super::events::{Action, EngineError};
 use super::Engine;
 use crate::codes::sequential::RoundEvent;
-use crate::ids::{Step, Units, Worker};
+use crate::ids::{Step, Worker};
 
 impl Engine {
     /// A result that was said to be finite is not. Its worker is missing for the step, which is
@@ -25,30 +25,19 @@ impl Engine {
         self.trust.bar(step, worker);
         self.round.erase(worker);
         self.round.unanswered(worker);
-        let micro_steps = self.config.jobs.micro_steps;
-        self.given
-            .retain(|(holder, task), _| *holder != worker || task.job.step(micro_steps) != step);
-        self.open_steps.forget_worker(worker);
+        self.open_steps.erase(worker, step);
         self.make_again(step, now, out)
     }
 
-    /// All results are finite, and their sum is not: nobody could make a better one.
-    pub(super) fn overflowed(
-        &mut self,
-        now: f64,
-        step: Step,
-        out: &mut Vec<Action>,
-    ) -> Result<(), EngineError> {
-        let everything = Units { start: 0, end: self.plan.scheme.facts().units };
-        self.open_steps.refuse(step, vec![everything], Refusal::Overflow);
-        self.go_on(now, out)
+    /// A worker counts for nothing more in this round.
+    pub(super) fn leave_out(&mut self, worker: Worker) {
+        self.round.erase(worker);
+        self.plan.scheme.on(RoundEvent::Gone(worker));
     }
 
     /// A worker that is barred counts as erased in every round that opens.
     pub(super) fn leave_out_barred(&mut self) {
-        for worker in self.trust.barred() {
-            self.round.erase(worker);
-            self.plan.scheme.on(RoundEvent::Gone(worker));
-        }
+        let barred: Vec<Worker> = self.trust.barred().collect();
+        barred.into_iter().for_each(|worker| self.leave_out(worker));
     }
 }

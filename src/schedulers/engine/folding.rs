@@ -1,50 +1,16 @@
 //! From the jobs that are decoded to the sum that enough workers hold.
 
-use super::super::events::{Action, EngineError, SumFailure};
+use super::super::events::{Action, EngineError, Refusal, SumFailure};
 use super::{Engine, Phase};
-use crate::codes::Report;
-use crate::codes::sequential::{Fold, Settle};
-use crate::ids::{Job, Step};
+use crate::codes::sequential::Settle;
+use crate::ids::{Job, Step, Units};
 
 impl Engine {
-    pub(super) fn check(&self, step: Step, report: &Report) -> Result<(), EngineError> {
-        self.plan.scheme.check(report).map_err(|source| EngineError::Gate { step, source })
-    }
-
-    /// Writes down what a decoded job is made of.
-    pub(super) fn settle(&mut self, job: Job) -> Result<(), EngineError> {
+    /// Writes down what a decoded job is made of; gives its step.
+    pub(super) fn settle(&mut self, job: Job) -> Result<Step, EngineError> {
         let (folds, report) = self.plan.scheme.settle(Settle::Job(job));
-        self.check(job.step(self.config.jobs.micro_steps), &report)?;
-        let place = |fold: Fold| {
-            let (start, summed) =
-                self.given.get(&(fold.worker, fold.task)).expect("what counts was given out");
-            (*start, *summed, fold)
-        };
-        // What is in its worker's sum is not a term of its own.
-        let open = folds.into_iter().map(place).filter(|(_, summed, _)| !summed);
-        self.open_steps.decoded(job, report, open.map(|(start, _, fold)| (start, fold)));
-        Ok(())
-    }
-
-    /// Has a step summed if all its jobs are decoded.
-    pub(super) fn sum(&mut self, step: Step, out: &mut Vec<Action>) {
-        out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
-    }
-
-    /// Enough workers hold the sum of a step.
-    pub(super) fn summed(
-        &mut self,
-        now: f64,
-        step: Step,
-        digest: u64,
-        out: &mut Vec<Action>,
-    ) -> Result<(), EngineError> {
-        // All may have begun again since.
-        if !self.open_steps.is_summing(step) {
-            return Ok(());
-        }
-        self.open_steps.summed(step, digest);
-        self.close_steps(now, out)
+        self.plan.check(job.step(self.config.jobs.micro_steps), &report)?;
+        Ok(self.open_steps.decoded(job, report, folds))
     }
 
     /// The sum of a step that was asked for cannot be had.
@@ -62,12 +28,17 @@ impl Engine {
         match why {
             SumFailure::Interrupted => {
                 // Also those can hold it now who have come since it was asked for.
-                self.sum(step, out);
+                out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
                 Ok(())
             }
             SumFailure::ResultLost => self.make_again(step, now, out),
             SumFailure::ResultNotFinite(worker) => self.sum_not_finite(now, worker, step, out),
-            SumFailure::NotFinite => self.overflowed(now, step, out),
+            SumFailure::NotFinite => {
+                // All results are finite: nobody could make a better sum.
+                let everything = Units { start: 0, end: self.plan.scheme.facts().units };
+                self.open_steps.refuse(step, vec![everything], Refusal::Overflow);
+                self.go_on(now, out)
+            }
         }
     }
 
@@ -78,8 +49,8 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         if self.roster.is_deserted() {
-            if self.may_return() {
-                self.await_returns(now);
+            if self.recovery.may_return(&self.roster) {
+                self.recovery.await_returns(self.at(now));
                 return Ok(());
             }
             return Err(self.too_many_lost());

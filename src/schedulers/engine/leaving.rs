@@ -6,14 +6,16 @@
 //! round cannot close without those who have left, the error waits until somebody else is known to
 //! go on, and a moment more.
 
-use super::super::events::{Action, EngineError};
+use super::super::events::Action;
+use super::super::roster::Roster;
 use super::{Engine, Phase};
+use crate::ids::Step;
 
 /// How long after somebody has gone on the others may still leave: all may be told to end at once,
 /// also those that wait for tasks, and a Python that ends takes its time where a host is busy.
 const SETTLE_SECONDS: f64 = 3.0;
 
-/// Whether the open round cannot close without workers that have left.
+/// Whether the open round cannot close without workers that have left, and what that leads to.
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
     blocked: bool,
@@ -21,6 +23,36 @@ pub(super) struct Leaving {
     ended: bool,
     /// When the run ends for it, since somebody has gone on.
     pub(super) ends_at: Option<f64>,
+}
+
+impl Leaving {
+    /// The open round cannot close; [`Leaving::ends_the_run`] tells what follows.
+    pub(super) fn block(&mut self) {
+        self.blocked = true;
+    }
+
+    /// Whether a round that cannot close without who has left may be looked at.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// The round can close after all, or is over.
+    pub(super) fn unblock(&mut self) {
+        (self.blocked, self.ends_at) = (false, None);
+    }
+
+    /// Whether the run is over, since it cannot go on without who has left and the others go on.
+    pub(super) fn ends_the_run(&mut self, now: f64, roster: &Roster, next: Step) -> bool {
+        // Nobody is there who could still leave as well.
+        if roster.is_deserted() {
+            return true;
+        }
+        // Known once, it stays known: who went on may be lost before the moment is over.
+        if self.ends_at.is_none() && roster.any_goes_on(next) {
+            self.ends_at = Some(now + SETTLE_SECONDS);
+        }
+        self.ends_at.is_some_and(|ends_at| now >= ends_at)
+    }
 }
 
 impl Engine {
@@ -43,36 +75,5 @@ impl Engine {
             out.push(Action::Finish);
         }
         self.leaving.ended
-    }
-
-    /// The open round cannot close: [`Engine::look_at_leaving`] sees what follows.
-    pub(super) fn block_by_leaving(&mut self) {
-        self.leaving.blocked = true;
-    }
-
-    /// Ends the run where it cannot go on without who has left, once the others go on.
-    pub(super) fn look_at_leaving(&mut self, now: f64) -> Result<(), EngineError> {
-        if !self.leaving.blocked {
-            return Ok(());
-        }
-        // With one that takes over a state there may be enough to be planned for.
-        let may_go_on =
-            !self.plan.is_blocked_by_leaving(&self.roster) || self.plan.gets_enough(&self.roster);
-        if self.phase != Phase::Collecting || may_go_on {
-            (self.leaving.blocked, self.leaving.ends_at) = (false, None);
-            return Ok(());
-        }
-        // Nobody is there who could still leave as well.
-        if self.roster.is_deserted() {
-            return Err(self.too_many_lost());
-        }
-        // Known once, it stays known: who went on may be lost before the moment is over.
-        if self.leaving.ends_at.is_some() || self.roster.any_goes_on(self.steps.next) {
-            let ends_at = *self.leaving.ends_at.get_or_insert(now + SETTLE_SECONDS);
-            if now >= ends_at {
-                return Err(self.too_many_lost());
-            }
-        }
-        Ok(())
     }
 }

@@ -17,8 +17,7 @@ impl Engine {
         // Nobody waits for a seat that is empty when the run begins.
         let at = if self.phase == Phase::NotBegun { f64::NEG_INFINITY } else { now };
         self.plan.lost(worker, at);
-        self.given.retain(|(holder, _), _| *holder != worker);
-        self.open_steps.forget_worker(worker);
+        self.open_steps.lost(worker);
     }
 
     pub(super) fn lost(
@@ -36,9 +35,7 @@ impl Engine {
         let unsummed = if kept { None } else { self.open_steps.summing().next() };
         self.forget(worker, now);
         self.died_since_close.insert(worker);
-        for needy in self.roster.waiting_for(worker) {
-            self.resync(now, needy, out)?;
-        }
+        self.recovery.resync_those_waiting_for(worker, self.at(now), &mut self.roster, out)?;
         if matches!(self.phase, Phase::NotBegun | Phase::Finished) || self.ends_by_leaving(out) {
             return Ok(());
         }
@@ -83,7 +80,7 @@ impl Engine {
             self.open_steps.again(step);
             if reopened.iter().all(|task| task.job.step(1) != step) {
                 self.settle(step.jobs(1).start)?;
-                self.sum(step, out);
+                out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
             } else if self.plan.scheme.facts().delay == 0 {
                 self.phase = Phase::Collecting;
                 self.round.reopen(now);
@@ -100,10 +97,7 @@ impl Engine {
         now: f64,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        self.abandon_all(out);
-        if self.phase == Phase::Collecting {
-            out.push(Action::Close(self.report(now)));
-        }
+        self.end_round(now, out);
         self.forget_undecided(out);
         self.open_round(now, out)
     }
@@ -115,7 +109,6 @@ impl Engine {
                 .into_iter()
                 .map(|step| Action::Restart { step }),
         );
-        self.given.values_mut().for_each(|(_, summed)| *summed = false);
-        self.restart();
+        self.plan.scheme.restart(self.steps.begin());
     }
 }

@@ -32,7 +32,8 @@ impl Engine {
         if self.plan.can_close(&hopeless, &self.roster) {
             return Ok(());
         }
-        let waits = self.may_return() && !self.plan.are_enough(&self.roster.able_to_hold());
+        let waits = self.recovery.may_return(&self.roster)
+            && !self.plan.are_enough(&self.roster.able_to_hold());
         if self.plan.can_close(&dead, &self.roster) || !waits {
             self.await_nobody(now, &hopeless, out);
         }
@@ -43,8 +44,8 @@ impl Engine {
                     return Ok(());
                 }
                 let blocked = self.plan.is_blocked_by_leaving(&self.roster);
-                if !blocked && self.may_return() {
-                    self.await_returns(now);
+                if !blocked && self.recovery.may_return(&self.roster) {
+                    self.recovery.await_returns(self.at(now));
                     return Ok(());
                 }
                 // Who has asked for the end and leaves has not stayed for the step that is open.
@@ -55,7 +56,7 @@ impl Engine {
                 }
                 // Others may be about to leave too, and end the run by that: it is no error yet.
                 if blocked {
-                    self.block_by_leaving();
+                    self.leaving.block();
                     return Ok(());
                 }
             }
@@ -79,18 +80,12 @@ impl Engine {
                 );
             }
             if alone {
-                return self.end_refused(now, out);
+                // How late anybody was says nothing: the round has come to nothing.
+                self.plan.scheme.close(&self.round.missing(&self.roster), &[]);
+                self.end_round(now, out);
+                return self.go_on(now, out);
             }
         }
         Ok(())
-    }
-
-    /// Ends a round in which the only step under way was refused.
-    fn end_refused(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        // How late anybody was says nothing: the round has come to nothing.
-        self.plan.scheme.close(&self.round.missing(&self.roster), &[]);
-        self.abandon_all(out);
-        out.push(Action::Close(self.report(now)));
-        self.go_on(now, out)
     }
 }

@@ -13,9 +13,9 @@ use super::super::roster::Roster;
 use super::membership::{PlanMembers, Seats};
 use super::steps::Steps;
 use super::{ActiveScheme, Engine, Phase};
-use crate::codes::SchemeSpec;
 use crate::codes::sequential::{Outlook, Scheme};
-use crate::ids::{Worker, WorkerSet};
+use crate::codes::{Report, SchemeSpec};
+use crate::ids::{Step, Worker, WorkerSet};
 use crate::run::RunConfig;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -114,6 +114,11 @@ impl Plan {
         let without = roster.stale_idle().len();
         let (fit, coming) = (roster.able_to_hold().len(), roster.alive().len() - without);
         coming > fit && self.least().is_some_and(|least| coming >= least)
+    }
+
+    /// Whether a decode of a step passes the gate.
+    pub(super) fn check(&self, step: Step, report: &Report) -> Result<(), EngineError> {
+        self.scheme.check(report).map_err(|source| EngineError::Gate { step, source })
     }
 
     /// Whether a decoded step can be opened again by itself.

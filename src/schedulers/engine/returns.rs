@@ -3,6 +3,7 @@
 
 use super::super::events::{Action, EngineError};
 use super::super::roster::WorkerState;
+use super::recovery::Moment;
 use super::{Engine, Phase};
 use crate::codes::sequential::RoundEvent;
 use crate::ids::{Step, Worker, WorkerSet};
@@ -20,7 +21,7 @@ impl Engine {
             return Ok(());
         }
         // A state that is too old is as good as none.
-        self.roster.joined(worker, next.filter(|next| self.is_recent(*next)));
+        self.roster.joined(worker, next.filter(|next| self.steps.are_recent(*next)));
         if self.phase == Phase::Collecting {
             self.round.joined(worker);
             // The scheme has given its tasks to others: it waits for the next round.
@@ -45,31 +46,13 @@ impl Engine {
         self.trust.agreement.copied(worker, from);
         // Not believed before it is computed with: the worker may find it damaged.
         self.recovery.sent_state(worker, from);
-        if !self.is_recent(next) {
+        if !self.steps.are_recent(next) {
             self.roster.mark_stale(worker);
             if from.is_none() && self.roster.provider(worker).is_none() {
                 return Err(EngineError::NoState { worker });
             }
         }
         self.up_to_date(now, worker, out)
-    }
-
-    /// A worker cannot get a step that was sent to it.
-    pub(super) fn missed(
-        &mut self,
-        now: f64,
-        worker: Worker,
-        out: &mut Vec<Action>,
-    ) -> Result<(), EngineError> {
-        if matches!(self.roster.doing(worker), WorkerState::Dead | WorkerState::Syncing { .. }) {
-            return Ok(());
-        }
-        // A gap in the steps cannot be filled in the middle of a task: it would be computed with
-        // the wrong parameters.
-        self.recall(worker, out);
-        self.resync_idle(now, out)?;
-        self.offer(out);
-        Ok(())
     }
 
     /// Sends a worker what it has missed, or has it take over a state; then it can do what there is
@@ -85,7 +68,7 @@ impl Engine {
             out.extend(steps.into_iter().map(|step| Action::Apply { worker, step }));
         }
         self.recovery.returns_by = None;
-        self.resync_idle(now, out)?;
+        self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
         if self.phase == Phase::Collecting {
             // What was lost with a worker may be too much to be made up for in the rounds that are
             // left, even by itself.
@@ -100,11 +83,6 @@ impl Engine {
         self.try_close(now, out)
     }
 
-    /// Whether what is committed since a state can still be sent.
-    fn is_recent(&self, next: Step) -> bool {
-        self.steps.are_recent(next, self.config.log_steps)
-    }
-
     /// A worker must take over a state before it does anything else. Nobody waits for it to hold a
     /// sum any more ([`Roster::able_to_hold`](super::Roster::able_to_hold)).
     pub(super) fn recall(&mut self, worker: Worker, out: &mut Vec<Action>) {
@@ -116,66 +94,14 @@ impl Engine {
         }
     }
 
-    pub(super) fn resync_idle(
-        &mut self,
-        now: f64,
-        out: &mut Vec<Action>,
-    ) -> Result<(), EngineError> {
-        for worker in self.roster.stale_idle() {
-            self.resync(now, worker, out)?;
-        }
-        Ok(())
-    }
-
-    /// Has a worker take over a state, if anybody has one.
-    pub(super) fn resync(
-        &mut self,
-        now: f64,
-        worker: Worker,
-        out: &mut Vec<Action>,
-    ) -> Result<(), EngineError> {
-        let from = self.roster.provider(worker);
-        match from {
-            Some(from) => out.push(Action::Resync { worker, from }),
-            None if self.recovery.restores => out.push(Action::Restore { worker }),
-            None if self.may_return() => {
-                *self.roster.doing(worker) = WorkerState::Nothing;
-                self.await_returns(now);
-                return Ok(());
-            }
-            None => return Err(EngineError::NoState { worker }),
-        }
-        *self.roster.doing(worker) = WorkerState::Syncing { from };
-        Ok(())
-    }
-
-    /// A worker waits long for the state of one that may hang: it takes over that of another, if
-    /// one that waits for orders has a state that steps can be sent after.
-    pub(super) fn ask_another(&mut self, worker: Worker, from: Worker, out: &mut Vec<Action>) {
-        let doing = WorkerState::Syncing { from: Some(from) };
-        if *self.roster.doing(worker) != doing {
-            return;
-        }
-        let other = self.roster.idle_provider(worker, from);
-        if let Some(other) = other.filter(|other| self.is_recent(self.roster.next_of(*other))) {
-            *self.roster.doing(worker) = WorkerState::Syncing { from: Some(other) };
-            out.push(Action::Resync { worker, from: other });
-        }
-    }
-
-    /// Whether it makes sense to wait for somebody to come back.
-    pub(super) fn may_return(&self) -> bool {
-        self.config.limits.return_seconds > 0.0 && self.roster.may_return()
-    }
-
-    pub(super) fn await_returns(&mut self, now: f64) {
+    /// The time, and until when what is under way may take.
+    pub(super) fn at(&self, now: f64) -> Moment {
         let max_wait = self.config.limits.max_wait_seconds;
-        // Never longer than the round itself may stay open.
-        let patience = match self.phase {
+        let patience_ends = match self.phase {
             Phase::Collecting => self.round.patience_ends(max_wait),
             _ => now + max_wait,
         };
-        self.recovery.wait_until((now + self.config.limits.return_seconds).min(patience));
+        Moment { now, patience_ends }
     }
 
     /// Where the round cannot close without those who are gone since the scheme keeps something for who

@@ -1,6 +1,7 @@
 //! The steps of a run and how far it is.
 
 use crate::ids::{Job, Step};
+use crate::run::RunConfig;
 use std::ops::Range;
 
 /// The steps of a run, in order: decided, next, and those that come after.
@@ -13,20 +14,23 @@ pub(super) struct Steps {
     /// End of the jobs the scheme knows of.
     known: Job,
     micro_steps: u64,
+    /// How many decided steps can still be sent.
+    log_steps: u64,
     /// Whether it was asked for an early end.
     pub(super) end_is_asked: bool,
 }
 
 impl Steps {
-    /// A run over these steps, each of so many jobs; [`Steps::begin`] is to come first.
-    pub(super) fn new(steps: Range<Step>, micro_steps: u64) -> Self {
-        let known = steps.start.jobs(micro_steps).start;
+    /// The steps of a run; [`Steps::begin`] is to come first.
+    pub(super) fn new(run: &RunConfig) -> Self {
+        let micro_steps = run.jobs.micro_steps;
         Self {
-            first: steps.start,
-            next: steps.start,
-            end: steps.end,
-            known,
+            first: run.first,
+            next: run.first,
+            end: run.end,
+            known: run.first.jobs(micro_steps).start,
             micro_steps,
+            log_steps: run.log_steps,
             end_is_asked: false,
         }
     }
@@ -79,9 +83,9 @@ impl Steps {
         self.next >= self.end
     }
 
-    /// Whether all that was decided from a step on is among the last `log_steps`.
-    pub(super) fn are_recent(&self, from: Step, log_steps: u64) -> bool {
-        (self.first..=self.next).contains(&from) && self.next.0 - from.0 <= log_steps
+    /// Whether all that was decided from a step on can still be sent.
+    pub(super) fn are_recent(&self, from: Step) -> bool {
+        (self.first..=self.next).contains(&from) && self.next.0 - from.0 <= self.log_steps
     }
 
     /// The step of the same one of so many models before a step, if it is of this run.

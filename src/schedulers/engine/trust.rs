@@ -171,15 +171,13 @@ impl Engine {
                 out.push(Action::Dismiss { worker, why: Unfit::Differs });
             }
             // A worker that is about to take over its state must not.
-            for needy in self.roster.waiting_for(worker) {
-                self.resync(now, needy, out)?;
-            }
+            self.recovery.resync_those_waiting_for(worker, self.at(now), &mut self.roster, out)?;
         }
         if any_counted && matches!(self.phase, Phase::Collecting | Phase::Folding) {
             self.trust.unsure.clear();
             self.begin_again(now, out)?;
         }
-        self.resync_idle(now, out)?;
+        self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
         for (worker, answer) in std::mem::take(&mut self.trust.disputed) {
             if !self.roster.is_lost(worker) {
                 self.done(now, worker, answer, out)?;
@@ -206,9 +204,9 @@ impl Engine {
         }
         from.into_iter().for_each(|donor| self.roster.distrust(donor));
         if let WorkerState::Syncing { .. } = self.roster.doing(worker) {
-            return self.resync(now, worker, out);
+            return self.recovery.resync(worker, self.at(now), &mut self.roster, out);
         }
         self.recall(worker, out);
-        self.resync_idle(now, out)
+        self.recovery.resync_idle(self.at(now), &mut self.roster, out)
     }
 }
