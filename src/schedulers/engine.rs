@@ -14,9 +14,7 @@
 
 mod active;
 mod again;
-mod blame;
 mod departing;
-mod folding;
 mod leaving;
 mod losses;
 mod membership;
@@ -26,6 +24,7 @@ mod recovery;
 mod returns;
 mod round;
 mod steps;
+mod summing;
 mod trust;
 mod waiting;
 
@@ -270,7 +269,7 @@ impl Engine {
             if self.phase != Phase::Collecting || may_go_on {
                 self.leaving.unblock();
             } else if self.leaving.ends_the_run(now, &self.roster, self.steps.next) {
-                return Err(self.too_many_lost());
+                return Err(self.plan.too_many_lost(self.steps.next, &self.roster));
             }
         }
         for action in out.iter().skip(before) {
@@ -432,7 +431,7 @@ impl Engine {
         self.recovery.returns_by = None;
         self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
         self.plan.scheme.on(RoundEvent::Opened { dead: &self.roster.dead() });
-        self.leave_out_barred();
+        self.round.erase(self.trust.barred(), &mut self.plan.scheme);
         self.offer(out);
         // Twice, since only the first pass shows the scheme who has no task of its own.
         // What the dead would have done goes to a worker that has nothing of its own.
@@ -452,10 +451,7 @@ impl Engine {
     fn give(&mut self, worker: Worker, out: &mut Vec<Action>) {
         // A stale worker would compute with parameters that no other has.
         let sits_out = self.round.sits_out(worker) || self.roster.is_stale(worker);
-        if self.phase != Phase::Collecting
-            || *self.roster.doing(worker) != WorkerState::Nothing
-            || sits_out
-        {
+        if self.phase != Phase::Collecting || !self.roster.is_idle(worker) || sits_out {
             return;
         }
         let tasks = self.plan.scheme.assign(worker);
@@ -541,7 +537,7 @@ impl Engine {
             // Only now: of several tasks of one worker those that were finite before count no more
             // either, as schemes know workers, not single results, as missing.
             if self.round.has_failed(worker) {
-                self.leave_out(worker);
+                self.round.erase([worker], &mut self.plan.scheme);
                 return self.carry_on(now, out);
             }
             self.round.answered(worker, now);
@@ -623,7 +619,7 @@ impl Engine {
             return self.try_close(now, out);
         }
         if self.plan.is_blocked_by_leaving(&self.roster) {
-            return Err(self.too_many_lost());
+            return Err(self.plan.too_many_lost(self.steps.next, &self.roster));
         }
         let mut missing = self.round.missing(&self.roster);
         if self.plan.scheme.admits(&missing)
@@ -658,7 +654,8 @@ impl Engine {
         self.end_round(now, out);
         self.phase = Phase::Folding;
         for job in decoded {
-            let step = self.settle(job)?;
+            let (folds, report) = self.plan.decode(job)?;
+            let step = self.open_steps.decoded(job, report, folds);
             out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
         }
         self.go_on(now, out)

@@ -397,6 +397,11 @@ impl Roster {
         steps
     }
 
+    /// Whether a worker waits for orders.
+    pub(super) fn is_idle(&self, worker: Worker) -> bool {
+        self.members[worker.index()].doing == WorkerState::Nothing
+    }
+
     /// Whether a worker is to take over a state.
     pub(super) fn is_syncing(&self, worker: Worker) -> bool {
         matches!(self.members[worker.index()].doing, WorkerState::Syncing { .. })

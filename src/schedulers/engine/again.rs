@@ -3,7 +3,7 @@
 use super::super::events::{Action, EngineError};
 use super::{Engine, Phase};
 use crate::codes::sequential::RoundEvent;
-use crate::ids::Step;
+use crate::ids::{Step, Task};
 
 impl Engine {
     /// Makes decoded steps from `first` on again, without the results of those who died meanwhile
@@ -24,12 +24,27 @@ impl Engine {
         for worker in self.trust.barred() {
             without.insert(worker);
         }
-        let mut reopened = Vec::new();
+        let mut reopened: Vec<Task> = Vec::new();
         for dead in without.iter() {
             let from = Some(first.jobs(1).start);
             self.plan.scheme.on(RoundEvent::Lost { worker: dead, from, reopened: &mut reopened });
         }
-        self.fold_again(first, &reopened, now, out)?;
+        let steps: Vec<Step> = self.open_steps.summing().filter(|step| *step >= first).collect();
+        for step in steps {
+            self.open_steps.again(step);
+            // From what is left; where results are open again, once they are in.
+            if reopened.iter().any(|task| task.job.step(1) == step) {
+                self.phase = Phase::Collecting;
+                self.round.reopen(now);
+            } else {
+                let (folds, report) = self.plan.decode(step.jobs(1).start)?;
+                self.open_steps.decoded(step.jobs(1).start, report, folds);
+                out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
+            }
+        }
+        if self.phase == Phase::Folding {
+            self.go_on(now, out)?;
+        }
         match self.phase {
             Phase::Collecting => {
                 let there = self.roster.alive();
@@ -40,7 +55,7 @@ impl Engine {
                         self.round.rest(worker);
                     }
                 }
-                self.leave_out_barred();
+                self.round.erase(self.trust.barred(), &mut self.plan.scheme);
                 self.carry_on(now, out)
             }
             Phase::Folding => self.close_steps(now, out),

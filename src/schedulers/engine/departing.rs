@@ -7,7 +7,6 @@
 //! missing from then on like one that is lost.
 
 use super::super::events::{Action, EngineError};
-use super::super::roster::WorkerState;
 use super::{Engine, Phase};
 use crate::ids::{Worker, WorkerSet};
 
@@ -47,25 +46,7 @@ impl Engine {
     /// Before the first round of a step opens, in a run that is always made by all: lets go who is
     /// about to leave or to be taken out. Whether that has ended the run.
     pub(super) fn part_between_steps(&mut self, now: f64, out: &mut Vec<Action>) -> bool {
-        if !self.roster.any_goes() || self.plan.least().is_some() {
-            return false;
-        }
-        let (going, mut missing) = (self.roster.going(), self.roster.dead());
-        let leaves = |worker: &Worker| self.roster.is_leaving(*worker);
-        let mut parting = WorkerSet::of(going.capacity(), going.iter().filter(leaves));
-        missing.unite(&parting);
-        for worker in going.iter().filter(|worker| !leaves(worker)) {
-            // Somebody may have been lost since it was asked for.
-            let mut without = missing.clone();
-            without.insert(worker);
-            if self.plan.tolerates(&without) {
-                missing = without;
-                parting.insert(worker);
-            }
-        }
-        for worker in going.iter().filter(|worker| !self.roster.waiting_for(*worker).is_empty()) {
-            parting.remove(worker);
-        }
+        let parting = self.plan.parting(&self.roster);
         if parting.is_empty() {
             return false;
         }
@@ -85,19 +66,15 @@ impl Engine {
     /// Lets go who is about to leave or to be taken out, and has no part in the plan.
     pub(super) fn let_go(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         // Until a sum is decided it may be one of two that hold it.
-        let can_go = self.phase == Phase::Collecting && self.open_steps.are_decoding();
-        if !self.roster.any_goes() || !can_go || !self.plan.are_enough(&self.roster.staying()) {
+        if self.phase != Phase::Collecting || !self.open_steps.are_decoding() {
             return Ok(());
         }
-        let (members, mut any) = (self.plan.members(), false);
-        for worker in self.roster.going().iter().filter(|worker| !members.contains(*worker)) {
-            let idle = *self.roster.doing(worker) == WorkerState::Nothing;
-            if idle && self.roster.waiting_for(worker).is_empty() {
-                self.part(worker, now, out);
-                any = true;
-            }
+        let unneeded = self.plan.unneeded(&self.roster);
+        if unneeded.is_empty() {
+            return Ok(());
         }
-        if any { self.try_close(now, out) } else { Ok(()) }
+        unneeded.into_iter().for_each(|worker| self.part(worker, now, out));
+        self.try_close(now, out)
     }
 
     /// A worker goes, of which nothing more is needed.

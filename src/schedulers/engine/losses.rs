@@ -8,7 +8,7 @@
 use super::super::events::{Action, EngineError};
 use super::{Engine, Phase};
 use crate::codes::sequential::RoundEvent;
-use crate::ids::{Step, Task, Worker};
+use crate::ids::Worker;
 
 impl Engine {
     /// A worker is not there any more, and what it had is not either.
@@ -64,29 +64,6 @@ impl Engine {
             Phase::Folding => self.close_steps(now, out),
             Phase::NotBegun | Phase::Finished => Ok(()),
         }
-    }
-
-    /// Decodes steps from `first` on a second time: from what is left, or, where results are open
-    /// again, once they are in.
-    pub(super) fn fold_again(
-        &mut self,
-        first: Step,
-        reopened: &[Task],
-        now: f64,
-        out: &mut Vec<Action>,
-    ) -> Result<(), EngineError> {
-        let steps: Vec<Step> = self.open_steps.summing().filter(|step| *step >= first).collect();
-        for step in steps {
-            self.open_steps.again(step);
-            if reopened.iter().all(|task| task.job.step(1) != step) {
-                self.settle(step.jobs(1).start)?;
-                out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
-            } else if self.plan.scheme.facts().delay == 0 {
-                self.phase = Phase::Collecting;
-                self.round.reopen(now);
-            }
-        }
-        if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
     }
 
     /// Starts all that is not decided from its first job, where results that are gone cannot be had

@@ -18,7 +18,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let dead = self.roster.dead();
         let mut hopeless = dead.clone();
-        hopeless.unite(self.round.erased());
+        hopeless.unite(self.round.all_erased());
         // Who came back in this round can help from the next one on: then begin it now rather than
         // give up.
         if !self.round.resting().is_empty() && self.plan.can_close(&hopeless, &self.roster) {
@@ -61,10 +61,10 @@ impl Engine {
                 }
             }
             let Outlook::Blocked { jobs, mut units } = self.plan.scheme.outlook(&hopeless) else {
-                return Err(self.too_many_lost());
+                return Err(self.plan.too_many_lost(self.steps.next, &self.roster));
             };
-            if self.round.erased().is_empty() || jobs.is_empty() || self.roster.is_deserted() {
-                return Err(self.too_many_lost());
+            if self.round.all_erased().is_empty() || jobs.is_empty() || self.roster.is_deserted() {
+                return Err(self.plan.too_many_lost(self.steps.next, &self.roster));
             }
             if units.is_empty() {
                 units.push(Units { start: 0, end: self.plan.scheme.facts().units });

@@ -13,9 +13,9 @@ use super::super::roster::Roster;
 use super::membership::{PlanMembers, Seats};
 use super::steps::Steps;
 use super::{ActiveScheme, Engine, Phase};
-use crate::codes::sequential::{Outlook, Scheme};
+use crate::codes::sequential::{Fold, Outlook, Scheme, Settle};
 use crate::codes::{Report, SchemeSpec};
-use crate::ids::{Step, Worker, WorkerSet};
+use crate::ids::{Job, Step, Worker, WorkerSet};
 use crate::run::RunConfig;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -116,6 +116,13 @@ impl Plan {
         coming > fit && self.least().is_some_and(|least| coming >= least)
     }
 
+    /// What a job that can be decoded is made of.
+    pub(super) fn decode(&mut self, job: Job) -> Result<(Vec<Fold>, Report), EngineError> {
+        let (folds, report) = self.scheme.settle(Settle::Job(job));
+        self.check(job.step(self.config.jobs.micro_steps), &report)?;
+        Ok((folds, report))
+    }
+
     /// Whether a decode of a step passes the gate.
     pub(super) fn check(&self, step: Step, report: &Report) -> Result<(), EngineError> {
         self.scheme.check(report).map_err(|source| EngineError::Gate { step, source })
@@ -138,8 +145,17 @@ impl Plan {
         !left.is_empty() && matches!(self.scheme.outlook(&left), Outlook::Blocked { .. })
     }
 
+    /// Why the run cannot go on without those who are gone.
+    pub(super) fn too_many_lost(&self, step: Step, roster: &Roster) -> EngineError {
+        let (left, tolerance) = (roster.gone_for_good(), self.scheme.facts().tolerance);
+        if self.is_blocked_by_leaving(roster) || !left.is_empty() && !roster.may_return() {
+            return EngineError::Left { step, left, tolerance };
+        }
+        EngineError::TooManyLost { step, dead: roster.dead(), tolerance }
+    }
+
     /// Whether steps that begin can be computed without these.
-    pub(super) fn tolerates(&self, missing: &WorkerSet) -> bool {
+    fn tolerates(&self, missing: &WorkerSet) -> bool {
         let facts = self.scheme.facts();
         // Of what is under way over several rounds it depends who is missing when.
         let admitted = facts.delay == 0
@@ -159,6 +175,45 @@ impl Plan {
         missing.unite(&roster.going());
         missing.unite(drained);
         self.tolerates(&missing)
+    }
+
+    /// Between two steps of a run that is always made by all: who is about to leave, and who is to
+    /// be taken out and can be spared.
+    pub(super) fn parting(&self, roster: &Roster) -> WorkerSet {
+        let going = roster.going();
+        if self.least().is_some() || going.is_empty() {
+            return WorkerSet::empty(going.capacity());
+        }
+        let leaves = |worker: &Worker| roster.is_leaving(*worker);
+        let mut parting = WorkerSet::of(going.capacity(), going.iter().filter(leaves));
+        let mut missing = roster.dead();
+        missing.unite(&parting);
+        for worker in going.iter().filter(|worker| !leaves(worker)) {
+            // Somebody may have been lost since it was asked for.
+            let mut without = missing.clone();
+            without.insert(worker);
+            if self.tolerates(&without) {
+                missing = without;
+                parting.insert(worker);
+            }
+        }
+        // Who gets its state has nobody else's.
+        let is_free = |worker: &Worker| roster.waiting_for(*worker).is_empty();
+        WorkerSet::of(going.capacity(), parting.iter().filter(is_free))
+    }
+
+    /// Who is about to leave or to be taken out, and has no part in the plan and nothing to do.
+    pub(super) fn unneeded(&self, roster: &Roster) -> Vec<Worker> {
+        if !roster.any_goes() || !self.are_enough(&roster.staying()) {
+            return Vec::new();
+        }
+        let members = self.members();
+        let is_unneeded = |worker: &Worker| {
+            !members.contains(*worker)
+                && roster.is_idle(*worker)
+                && roster.waiting_for(*worker).is_empty()
+        };
+        roster.going().iter().filter(is_unneeded).collect()
     }
 
     /// Before a step begins: takes another scheme for it, if there is one to be taken. Whether it

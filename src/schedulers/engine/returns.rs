@@ -139,23 +139,16 @@ impl Engine {
         {
             // Some may be busy with the states that they take over, and then be enough.
             let goes_on = self.narrow(now, out)? || self.plan.gets_enough(&self.roster);
-            return if goes_on { Ok(()) } else { Err(self.too_many_lost()) };
+            return if goes_on {
+                Ok(())
+            } else {
+                Err(self.plan.too_many_lost(self.steps.next, &self.roster))
+            };
         }
         if let Some(&worker) = self.roster.stale_idle().first() {
             return Err(EngineError::NoState { worker });
         }
         // Those who are there may be of no use in this round.
         if given { self.check_outlook(now, out) } else { Ok(()) }
-    }
-
-    pub(super) fn too_many_lost(&self) -> EngineError {
-        let (step, tolerance) = (self.steps.next, self.plan.scheme.facts().tolerance);
-        let left = self.roster.gone_for_good();
-        if self.plan.is_blocked_by_leaving(&self.roster)
-            || !left.is_empty() && !self.roster.may_return()
-        {
-            return EngineError::Left { step, left, tolerance };
-        }
-        EngineError::TooManyLost { step, dead: self.roster.dead(), tolerance }
     }
 }

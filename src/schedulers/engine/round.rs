@@ -2,7 +2,8 @@
 
 use super::super::events::RoundReport;
 use super::super::roster::Roster;
-use crate::codes::sequential::{SchemeFacts, lateness};
+use super::active::ActiveScheme;
+use crate::codes::sequential::{RoundEvent, SchemeFacts, lateness};
 use crate::ids::{Round, Worker, WorkerSet};
 use crate::run::RunConfig;
 
@@ -144,12 +145,26 @@ impl CurrentRound {
         self.failed.remove(worker)
     }
 
-    /// A worker counts for nothing more.
-    pub(super) fn erase(&mut self, worker: Worker) {
-        self.erased.insert(worker);
+    /// Workers count for nothing more in the round, as the scheme is told.
+    pub(super) fn erase(
+        &mut self,
+        workers: impl IntoIterator<Item = Worker>,
+        scheme: &mut ActiveScheme,
+    ) {
+        for worker in workers {
+            self.erased.insert(worker);
+            scheme.on(RoundEvent::Gone(worker));
+        }
     }
 
-    pub(super) fn erased(&self) -> &WorkerSet {
+    /// A worker's answer turned out to be none.
+    pub(super) fn erased(&mut self, worker: Worker) {
+        self.erased.insert(worker);
+        self.unanswered(worker);
+    }
+
+    /// Who counts for nothing more.
+    pub(super) fn all_erased(&self) -> &WorkerSet {
         &self.erased
     }
 

@@ -1,18 +1,14 @@
-//! From the jobs that are decoded to the sum that enough workers hold.
+//! What the engine does once a sum that it has asked for is held, or cannot be had.
+//!
+//! A result that is not finite is erased, whatever its worker says of it; the coordinator sees
+//! whose it was, if need be by making the sum itself. A step that no finite results can cover is
+//! refused for all workers alike, and its units are named.
 
 use super::super::events::{Action, EngineError, Refusal, SumFailure};
 use super::{Engine, Phase};
-use crate::codes::sequential::Settle;
-use crate::ids::{Job, Step, Units};
+use crate::ids::{Step, Units};
 
 impl Engine {
-    /// Writes down what a decoded job is made of; gives its step.
-    pub(super) fn settle(&mut self, job: Job) -> Result<Step, EngineError> {
-        let (folds, report) = self.plan.scheme.settle(Settle::Job(job));
-        self.plan.check(job.step(self.config.jobs.micro_steps), &report)?;
-        Ok(self.open_steps.decoded(job, report, folds))
-    }
-
     /// The sum of a step that was asked for cannot be had.
     pub(super) fn sum_failed(
         &mut self,
@@ -32,7 +28,15 @@ impl Engine {
                 Ok(())
             }
             SumFailure::ResultLost => self.make_again(step, now, out),
-            SumFailure::ResultNotFinite(worker) => self.sum_not_finite(now, worker, step, out),
+            SumFailure::ResultNotFinite(worker) => {
+                // Asked again, its worker might say the same of the next one: it is left alone
+                // until the step is decided.
+                out.push(Action::Erase { worker, step });
+                self.trust.bar(step, worker);
+                self.round.erased(worker);
+                self.open_steps.erase(worker, step);
+                self.make_again(step, now, out)
+            }
             SumFailure::NotFinite => {
                 // All results are finite: nobody could make a better sum.
                 let everything = Units { start: 0, end: self.plan.scheme.facts().units };
@@ -53,7 +57,7 @@ impl Engine {
                 self.recovery.await_returns(self.at(now));
                 return Ok(());
             }
-            return Err(self.too_many_lost());
+            return Err(self.plan.too_many_lost(self.steps.next, &self.roster));
         }
         if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
     }
