@@ -358,7 +358,7 @@ impl Engine {
                 // with the wrong parameters.
                 self.recall(worker, out);
                 self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
-                self.offer(out);
+                self.give(self.roster.ready(), out);
                 Ok(())
             }
             Input::Tick => self.tick(now, out),
@@ -408,11 +408,10 @@ impl Engine {
         }
         let between_steps = begins || self.config.jobs.micro_steps == 1;
         // No job is under way where each takes one round.
-        if begins || between_steps && self.plan.scheme.facts().delay == 0 {
-            if self.plan.change(&self.steps, &self.roster) {
-                self.forget_undecided(out);
-                out.push(Action::Switched { step: self.steps.next });
-            }
+        let may_change = begins || between_steps && self.plan.scheme.facts().delay == 0;
+        if may_change && self.plan.change(&self.steps, &self.roster) {
+            self.forget_undecided(out);
+            out.push(Action::Switched { step: self.steps.next });
         }
         if let Some(replanned) = self.plan.look_at_members(now, &self.roster) {
             out.push(replanned);
@@ -432,10 +431,10 @@ impl Engine {
         self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
         self.plan.scheme.on(RoundEvent::Opened { dead: &self.roster.dead() });
         self.round.erase(self.trust.barred(), &mut self.plan.scheme);
-        self.offer(out);
+        self.give(self.roster.ready(), out);
         // Twice, since only the first pass shows the scheme who has no task of its own.
         // What the dead would have done goes to a worker that has nothing of its own.
-        self.offer(out);
+        self.give(self.roster.ready(), out);
         self.check_outlook(now, out)?;
         // Without a task no answer will come that could close this round.
         if self.phase == Phase::Collecting
@@ -447,27 +446,29 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives an idle worker its tasks of this round, if there are any.
-    fn give(&mut self, worker: Worker, out: &mut Vec<Action>) {
-        // A stale worker would compute with parameters that no other has.
-        let sits_out = self.round.sits_out(worker) || self.roster.is_stale(worker);
-        if self.phase != Phase::Collecting || !self.roster.is_idle(worker) || sits_out {
-            return;
+    /// Gives those of these workers that are idle their tasks of this round, if there are any.
+    fn give(&mut self, workers: Vec<Worker>, out: &mut Vec<Action>) {
+        for worker in workers {
+            // A stale worker would compute with parameters that no other has.
+            let sits_out = self.round.sits_out(worker) || self.roster.is_stale(worker);
+            if self.phase != Phase::Collecting || !self.roster.is_idle(worker) || sits_out {
+                continue;
+            }
+            let tasks = self.plan.scheme.assign(worker);
+            if tasks.is_empty() {
+                continue;
+            }
+            let facts = self.plan.scheme.facts();
+            let units = tasks.iter().map(|(_, parts)| u64::from(facts.units_of(parts))).sum();
+            self.round.gave(worker, units, facts.partial);
+            for (task, parts) in &tasks {
+                let start = parts.first().map_or(u32::MAX, |part| part.units.start);
+                self.open_steps.gave(worker, *task, start);
+            }
+            *self.roster.doing(worker) =
+                WorkerState::Tasks(tasks.iter().map(|(task, _)| *task).collect());
+            out.push(Action::Compute { worker, round: self.round.number(), tasks });
         }
-        let tasks = self.plan.scheme.assign(worker);
-        if tasks.is_empty() {
-            return;
-        }
-        let facts = self.plan.scheme.facts();
-        let units = tasks.iter().map(|(_, parts)| u64::from(facts.units_of(parts))).sum();
-        self.round.gave(worker, units, facts.partial);
-        for (task, parts) in &tasks {
-            let start = parts.first().map_or(u32::MAX, |part| part.units.start);
-            self.open_steps.gave(worker, *task, start);
-        }
-        *self.roster.doing(worker) =
-            WorkerState::Tasks(tasks.iter().map(|(task, _)| *task).collect());
-        out.push(Action::Compute { worker, round: self.round.number(), tasks });
     }
 
     /// Whether an answer is still wanted: the one place that asks the scheme. `expected` tells
@@ -511,8 +512,8 @@ impl Engine {
         let (task, finite, _) = answer;
         let verdict = self.trust.verdict(worker, task, &self.steps);
         let disputed = finite && verdict == Verdict::Disputed;
-        // An answer that crossed the order to abandon: its worker is not at it any more, but a
-        // scheme that takes late answers may still want it.
+        // An answer that crossed the order to abandon: its worker is not at it any more. Where the
+        // scheme takes late answers it comes as one of these instead.
         let WorkerState::Tasks(tasks) = self.roster.doing(worker) else {
             self.judge(worker, answer, false, out);
             return Ok(());
@@ -541,22 +542,16 @@ impl Engine {
                 return self.carry_on(now, out);
             }
             self.round.answered(worker, now);
-            self.give(worker, out);
+            self.give(vec![worker], out);
         }
         self.try_close(now, out)
     }
 
     /// What somebody will not do any more goes to an idle worker.
     fn carry_on(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        self.offer(out);
+        self.give(self.roster.ready(), out);
         self.check_outlook(now, out)?;
         self.try_close(now, out)
-    }
-
-    fn offer(&mut self, out: &mut Vec<Action>) {
-        for worker in self.roster.ready() {
-            self.give(worker, out);
-        }
     }
 
     fn freed(
@@ -573,7 +568,7 @@ impl Engine {
         if self.roster.is_stale(worker) {
             return self.recovery.resync(worker, self.at(now), &mut self.roster, out);
         }
-        self.give(worker, out);
+        self.give(vec![worker], out);
         self.try_close(now, out)
     }
 

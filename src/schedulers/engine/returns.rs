@@ -79,7 +79,7 @@ impl Engine {
             }
             self.check_outlook(now, out)?;
         }
-        self.give(worker, out);
+        self.give(vec![worker], out);
         self.try_close(now, out)
     }
 
@@ -104,8 +104,8 @@ impl Engine {
         Moment { now, patience_ends }
     }
 
-    /// Where the round cannot close without those who are gone since the scheme keeps something for who
-    /// comes back: it is given to those who are there. Whether it was so.
+    /// Where the round cannot close without those who are gone since the scheme keeps something for
+    /// who comes back: it is given to those who are there. Whether it was so.
     pub(super) fn await_nobody(
         &mut self,
         now: f64,
@@ -120,7 +120,7 @@ impl Engine {
         if given {
             // They have as long for it as for what they were given when the round began.
             self.round.reopen(now);
-            self.offer(out);
+            self.give(self.roster.ready(), out);
         }
         given
     }

@@ -118,7 +118,7 @@ impl EagerReceiver {
     /// them, and sends none that it says now to be done. Gives back what there is to report, by
     /// worker.
     pub(super) fn release(&mut self, end: Job) -> Vec<(u32, Vec<Notice>)> {
-        self.end = end;
+        self.end = self.end.max(end);
         let workers: Vec<u32> = self.waiting.keys().copied().collect();
         workers.into_iter().map(|worker| (worker, self.ready(worker))).collect()
     }
