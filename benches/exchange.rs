@@ -13,12 +13,13 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, NumberFormat, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
+use codedgrad::sums::Decoded;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
 };
+use codedgrad::transport::Link;
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
-use codedgrad::transport::{Decoded, Link};
 use processes::{Outcome, again, median, token};
 use std::env;
 use std::error::Error;

@@ -2,9 +2,9 @@
 //! tests/tcp/fuzz_corpus.rs.
 
 use codedgrad::doctor::{Known, Record, RecordedStep, examine};
+use codedgrad::sums::{Across, CHUNK, Header, Kind};
 use codedgrad::transport::wire::{
-    Across, CHUNK, CONTROL_BYTES_MAX, FromWorker, HEADER_BYTES, HELLO_BYTES_MAX, Header, Kind,
-    ToWorker, VERSION,
+    CONTROL_BYTES_MAX, FromWorker, HEADER_BYTES, HELLO_BYTES_MAX, ToWorker, VERSION,
 };
 use codedgrad::transport::wire::{decode, encode, frame};
 use serde::Serialize;

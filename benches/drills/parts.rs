@@ -9,10 +9,10 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
+use codedgrad::sums::Decoded;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
 };
-use codedgrad::transport::Decoded;
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Join, Listen, TcpLink, TcpTransport};
 use rustix::process::{Signal, getpid, kill_process};

@@ -1,8 +1,9 @@
 //! A worker's network, in which a fault happens at a given phase of a given step.
 
+use codedgrad::sums::{Header, Kind};
 use codedgrad::transport::tcp::security::Stream;
 use codedgrad::transport::tcp::{Listener, Network, Promise, Sockets};
-use codedgrad::transport::wire::{CONTROL_BYTES_MAX, HEADER_BYTES, Header, Kind};
+use codedgrad::transport::wire::{CONTROL_BYTES_MAX, HEADER_BYTES};
 use rustix::process::{Signal, getpid, kill_process};
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Formatter};

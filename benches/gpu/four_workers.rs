@@ -9,10 +9,11 @@ use codedgrad::delays::{Delays, Trace};
 use codedgrad::gpu::Vector;
 use codedgrad::run::{RunConfig, Shape};
 use codedgrad::schedulers::Engine;
+use codedgrad::sums::Decoded;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
 };
-use codedgrad::transport::{Decoded, Link, local};
+use codedgrad::transport::{Link, local};
 use std::error::Error;
 use std::sync::{Arc, Barrier, Mutex, RwLock};
 use std::thread;

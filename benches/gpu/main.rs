@@ -15,7 +15,7 @@ use codedgrad::gpu::Vector;
 use codedgrad::gpu::cuda::cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use codedgrad::gpu::cuda::cudarc::driver::{CudaSlice, DeviceRepr};
 use codedgrad::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, DeviceVector, devices};
-use codedgrad::transport::collective::{Collective, DeviceResults};
+use codedgrad::sums::collective::{Collective, DeviceResults};
 use codedgrad::transport::tcp::Exchange;
 use four_workers::{Load, WORKERS};
 use half::bf16;

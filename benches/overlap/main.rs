@@ -19,12 +19,13 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
+use codedgrad::sums::Decoded;
 use codedgrad::train::{
     Aggregator, ComputeTask, Coordinator, Event, Flow, Observer, Progress, RunClock, StepRecord,
 };
+use codedgrad::transport::Link;
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport, Waker};
-use codedgrad::transport::{Decoded, Link};
 use namespaces::Namespaces;
 use processes::{Outcome, again, median, token};
 use std::env;

@@ -183,7 +183,6 @@ impl Combine for Cpu {
 
 /// One chunk of a sum, of at most 65,536 elements, on the calling thread; `digest` is the XXH3 of
 /// its bytes. All terms are as long as `out`.
-#[cfg(feature = "tcp")]
 pub(crate) fn fold_chunk(terms: &[Term<'_>], out: &mut [f32]) -> Folded {
     combine_chunk(terms, 0, out);
     Folded { digest: xxh3_64(bytemuck::cast_slice(out)), finite: nonfinite_mask(out) == 0.0 }

@@ -20,7 +20,6 @@ mod real;
 mod step;
 mod vector;
 
-#[cfg(feature = "tcp")]
 pub(crate) use cpu::fold_chunk;
 pub use cpu::{Cpu, Folded, Plain, add_into, digest, digest_of_bits, piecewise};
 pub(crate) use cpu::{nonfinite_mask, shared};

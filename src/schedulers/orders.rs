@@ -10,8 +10,8 @@
 //! 1. The engine closes the round without the worker and says `Abandon`. An abandoned worker drops
 //!    its task between two micro-batches, or has finished it already.
 //! 2. `Orders::abandoned` marks the order. If late answers of the scheme count (`late_counts`) and,
-//!    by a virtual clock, the computation is over, it is `Wanted::Late`; else `Wanted::No`: the task
-//!    may be ordered again, and only the order tells the two answers apart.
+//!    by a virtual clock, the computation is over, it is `Wanted::Late`; else `Wanted::No`: the
+//!    task may be ordered again, and only the order tells the two answers apart.
 //! 3. When the answer comes, `Orders::arrived` gives back one that is not wanted: the result is
 //!    discarded, and the engine does not hear of it. One that is late is delivered when it is due.
 //! 4. The engine takes it as `Input::Late` and asks the scheme, in one place (`Engine::judge`).

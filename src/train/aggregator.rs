@@ -19,9 +19,9 @@ pub use owned::{OwnedEvent, ProvideRequest};
 
 use crate::gpu::Vector;
 use crate::ids::{Part, Step, Task, Worker};
+use crate::sums::{Decoded, SumNotice, TaskSpent};
 use crate::transport::{
-    Cancel, Closer, Decoded, Dismissal, FailedUnit, LET_GO, Link, Notice, Order, Parting, Received,
-    RunFacts, TaskSpent,
+    Cancel, Closer, Dismissal, FailedUnit, LET_GO, Link, Notice, Order, Parting, Received, RunFacts,
 };
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -461,7 +461,11 @@ impl<V: Vector> Aggregator<V> {
                 None
             }
             Order::Store { step, attempt, decoded } => {
-                self.link.send(Notice::Held { step, attempt, digest: decoded.digest });
+                self.link.send(Notice::Sum(SumNotice::Held {
+                    step,
+                    attempt,
+                    digest: decoded.digest,
+                }));
                 None
             }
             Order::Apply { step, .. } if step < self.next => None,

@@ -55,9 +55,9 @@ use crate::gpu::Vector;
 use crate::ids::{Step, Task, Worker, WorkerSet};
 use crate::run::RunConfig;
 use crate::schedulers::{Action, Engine, EngineError, Input};
+use crate::sums::{Decoded, Piece, SumNotice, Summand, What};
 use crate::transport::{
-    Cancel, Decoded, Notice, Order, Piece, Stage, SumRequest, Summand, Summed, Transport, Unneeded,
-    Weighted, What,
+    Cancel, Notice, Order, Stage, SumRequest, Summed, Transport, Unneeded, Weighted,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -359,14 +359,14 @@ impl<T: Transport> Coordinator<T> {
                 self.give_up(worker, observer)
             }
             Notice::Idle { .. } => Input::Idle { worker },
-            Notice::Held { .. }
-            | Notice::ResultNotFinite { .. }
-            | Notice::SumNotFinite { .. }
-            | Notice::SumFailed { .. } => {
+            Notice::Sum(SumNotice::Held { .. })
+            | Notice::Sum(SumNotice::ResultNotFinite { .. })
+            | Notice::Sum(SumNotice::NotFinite { .. })
+            | Notice::Sum(SumNotice::Failed { .. }) => {
                 self.gradients.said(&self.engine, worker, &notice);
                 Input::Tick
             }
-            Notice::Changed { task } => self.changed(worker, task, observer),
+            Notice::Sum(SumNotice::Changed { task }) => self.changed(worker, task, observer),
             // Of the state that it is about to give up.
             Notice::Applied { .. } | Notice::AppliedBefore { .. }
                 if self.replicas.is_taking(worker) =>

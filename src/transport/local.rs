@@ -3,13 +3,14 @@
 //! Messages lie in the host's memory ([`connect`]), or wherever a [`Vector`] lies ([`connect_at`]):
 //! then they are summed there, and what is decoded stays there too.
 
-use super::ledger::Ledgers;
 use super::{
-    Cancel, Closer, Dismissal, Link, Notice, Order, Parting, Piece, Received, Say, Stage,
-    SumRequest, Summed, Transport, Unneeded, Weighted, What, lock,
+    Cancel, Closer, Dismissal, Link, Notice, Order, Parting, Received, Say, Stage, SumRequest,
+    Summed, Transport, Unneeded, Weighted,
 };
 use crate::gpu::{CombineError, Vector};
 use crate::ids::{Step, Task, Worker};
+use crate::sums::ledger::Ledgers;
+use crate::sums::{Piece, SumNotice, What, lock};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -303,7 +304,9 @@ impl<V: Vector> LocalTransport<V> {
         before.into_iter().for_each(|(_, vector)| self.pool.give_shared(vector));
         let alive =
             Worker::all(self.next.len()).filter(|worker| self.next[worker.index()].is_some());
-        self.held.extend(alive.map(|worker| (worker, Notice::Held { step, attempt, digest })));
+        self.held.extend(
+            alive.map(|worker| (worker, Notice::Sum(SumNotice::Held { step, attempt, digest }))),
+        );
     }
 
     /// A worker has applied all steps below `next`, or is lost; frees what nobody will apply any
@@ -498,7 +501,7 @@ mod tests {
     use super::*;
     use crate::gpu::non_host::NonHostVector;
     use crate::ids::{Job, WorkerSet};
-    use crate::transport::Summand;
+    use crate::sums::Summand;
 
     fn request<'a>(
         step: Step,
@@ -530,7 +533,7 @@ mod tests {
             );
             let held: Vec<_> = (0..3).filter_map(|_| coordinator.receive(None)).collect();
             let of = |notice: &Notice| match notice {
-                Notice::Held { attempt, .. } => Some(*attempt),
+                Notice::Sum(SumNotice::Held { attempt, .. }) => Some(*attempt),
                 _ => None,
             };
             let is_of_it = |held: &&(Worker, Notice)| of(&held.1) == Some(attempt);

@@ -1,12 +1,8 @@
 //! How a coordinator and its workers talk: orders down, notices up. No code, no schedule, no clock.
 
 mod closer;
-pub mod collective;
 mod differences;
-#[cfg(feature = "tcp")]
-mod exchange;
 mod facts;
-pub mod ledger;
 pub mod local;
 #[cfg(feature = "nccl")]
 pub mod nccl;
@@ -27,28 +23,10 @@ pub use state::{NotBytes, State};
 
 use crate::gpu::{CombineError, Folded, Vector};
 use crate::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
-use serde::{Deserialize, Serialize};
+use crate::sums::{Decoded, Piece, SumNotice, Summand, TaskSpent};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// What a mutex guards here stays whole when a thread panics.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A decoded gradient and the scalars decoded with the same weights.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Decoded<V = Vec<f32>> {
-    /// The gradient, summed over the whole batch; empty in orders to workers that keep it among
-    /// themselves.
-    pub gradient: Arc<V>,
-    /// Auxiliary scalars: what workers submitted beside their messages (loss sum, token count,
-    /// ...); NaN where some worker's was not finite.
-    pub aux: Vec<f64>,
-    /// Digest of the gradient's bytes.
-    pub digest: u64,
-}
 
 /// Whether anybody still wants a task; set once, seen by the worker between parts.
 #[derive(Clone, Debug, Default)]
@@ -159,15 +137,6 @@ pub enum Dismissal {
 /// Why a run is over for a worker that was [let go](Dismissal::LetGo).
 pub(crate) const LET_GO: &str = "this worker has left it, as it said";
 
-/// What a worker has spent on a task, finished or not.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TaskSpent {
-    /// Seconds from taking the task up to submitting or dropping it, by the worker's own clock.
-    pub computed: f64,
-    /// Units of it that are finished.
-    pub units: u32,
-}
-
 /// What a worker tells its coordinator.
 #[derive(Debug)]
 pub enum Notice {
@@ -189,44 +158,8 @@ pub enum Notice {
         /// What the one took that was begun, if the worker says so.
         spent: Option<TaskSpent>,
     },
-    /// Numbers of a task's result are others now than were [announced](Link::announce), and it will
-    /// not be done; others may have summed it as it was.
-    Changed {
-        /// Which.
-        task: Task,
-    },
-    /// A decoded vector is held.
-    Held {
-        /// Of which step.
-        step: Step,
-        /// Which attempt at it.
-        attempt: u32,
-        /// Its digest.
-        digest: u64,
-    },
-    /// The result that the worker has in the sum of a step, or its own sum, is not finite, whatever
-    /// it says: the node that summed has seen it.
-    ResultNotFinite {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
-    },
-    /// The sum of a step is not finite, and all its terms are: the node that summed has seen it,
-    /// whichever worker this is said of.
-    SumNotFinite {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
-    },
-    /// The sum of a step cannot be made as it was begun: who helped is lost.
-    SumFailed {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
-    },
+    /// Something was found out about the sum of a step.
+    Sum(SumNotice),
     /// A step is applied (or, if it was refused, skipped).
     Applied {
         /// Which.
@@ -282,50 +215,6 @@ pub enum Notice {
         /// Why, as far as is known.
         reason: String,
     },
-}
-
-/// What of a worker's goes into a sum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum What {
-    /// The result of a task.
-    Result(Task),
-    /// What it has added up for the step.
-    Sum,
-}
-
-/// A vector that a worker holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Piece {
-    /// Whose.
-    pub worker: Worker,
-    /// Which of its vectors.
-    pub what: What,
-}
-
-/// One term of a sum.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Summand {
-    /// Its weight, applied in f32 by the node that sums.
-    pub weight: f64,
-    /// Vectors made of the same samples with the same coefficients, any of which will do; at least
-    /// one.
-    pub holders: Vec<Piece>,
-}
-
-impl Summand {
-    /// The vector that a worker takes which is number `place` of those that sum: its own, or else
-    /// its turn's.
-    #[must_use]
-    pub fn source(&self, summer: Worker, place: usize) -> Option<Piece> {
-        let turn = || self.holders.get(place % self.holders.len().max(1)).copied();
-        self.piece_of(summer).or_else(turn)
-    }
-
-    /// What a worker has of it.
-    pub(crate) fn piece_of(&self, worker: Worker) -> Option<Piece> {
-        self.holders.iter().find(|piece| piece.worker == worker).copied()
-    }
 }
 
 /// A sum that was made at once, and what is known of it.
@@ -424,8 +313,8 @@ pub trait Transport {
     fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError>;
     /// Makes a sum, or begins it where it is only [expected](Stage::Expected), by the tree of
     /// [`crate::gpu::Combine`] over its terms. If the workers do that among themselves, nothing is
-    /// given back: they say [`Notice::Held`] when they are done, or it is found out whose vector is
-    /// not finite: [`Notice::ResultNotFinite`], or [`Notice::SumNotFinite`] if nobody's.
+    /// given back: they say [`SumNotice::Held`] when they are done, or it is found out whose vector
+    /// is not finite: [`SumNotice::ResultNotFinite`], or [`SumNotice::NotFinite`] if nobody's.
     ///
     /// # Errors
     /// [`CombineError`] when a vector is not of gradient length.
@@ -495,22 +384,5 @@ pub trait Link<V = Vec<f32>>: Send {
     /// A decoded vector that stays where it was summed, and so is not in its order.
     fn decoded(&mut self, _step: Step, _attempt: u32) -> Option<Arc<V>> {
         None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whoever_sums_takes_its_own_vector() {
-        let piece = |worker| Piece { worker: Worker(worker), what: What::Sum };
-        let term = Summand { weight: 1.0, holders: vec![piece(3), piece(5)] };
-        assert_eq!(term.source(Worker(5), 0), Some(piece(5)));
-        assert_eq!(
-            (term.source(Worker(1), 1), term.source(Worker(1), 2)),
-            (Some(piece(5)), Some(piece(3)))
-        );
-        assert_eq!(Summand { weight: 1.0, holders: vec![] }.source(Worker(0), 0), None);
     }
 }

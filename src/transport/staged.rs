@@ -1,10 +1,10 @@
 //! Workers whose vectors lie elsewhere than in the host's memory, over a link that carries vectors
 //! of the host.
 
-use super::collective::DeviceResults;
 use super::{Closer, Link, Notice, Order, Received, RunFacts, Say};
 use crate::gpu::{Gradient, GradientError, GradientMut, Vector, WireBuffer};
 use crate::ids::{Step, Task};
+use crate::sums::collective::DeviceResults;
 use std::sync::Arc;
 use std::time::Duration;
 

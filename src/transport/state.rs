@@ -29,6 +29,12 @@ pub struct NotBytes {
     pub numbers: usize,
 }
 
+impl AsRef<[Vec<f32>]> for State {
+    fn as_ref(&self) -> &[Vec<f32>] {
+        &self.vectors
+    }
+}
+
 impl State {
     /// A state of byte strings of any lengths, such as a trainer's own files. They travel as
     /// vectors of numbers, exactly, whatever numbers they make: each is its length in bytes as a

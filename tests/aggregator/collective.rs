@@ -6,7 +6,7 @@ use super::Numbers;
 use super::non_host::NonHostVector;
 use codedgrad::gpu::{Folded, Vector, digest_of_bits};
 use codedgrad::ids::{Step, Worker};
-use codedgrad::transport::collective::{
+use codedgrad::sums::collective::{
     Collective, CollectiveCommand, CollectiveEvent, CollectiveSum, DeviceResults, ReportSink,
 };
 use rand::{RngExt, SeedableRng};
@@ -255,7 +255,7 @@ impl World {
     fn collective(&mut self, collective: &CollectiveSum, members: &BTreeMap<Worker, u64>) {
         let mut sum = NonHostVector::new(&0, collective.length);
         let term = |place: usize, worker: Worker| {
-            let held = |term: &codedgrad::transport::Summand| {
+            let held = |term: &codedgrad::sums::Summand| {
                 let piece = term.source(worker, place).unwrap();
                 let vector =
                     self.ends[&members[&piece.worker]].results.vector(collective.step, piece.what);

@@ -21,12 +21,13 @@ use codedgrad::gpu::Vector;
 use codedgrad::ids::{Cut, Share, Step, Units, Worker};
 use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Reduce, Refusal};
+use codedgrad::sums::{Decoded, SumNotice};
 use codedgrad::train::{
     AdamW, AdamWConfig, Aggregator, AggregatorError, Coordinator, Event, Flow, Happened, Happening,
     Observer, Outcome, OwnedEvent, Progress, ProvideRequest, RunClock, RunError, StepRecord,
     VirtualClock,
 };
-use codedgrad::transport::{Decoded, Link, Notice, Order, Received, Staged, State, local};
+use codedgrad::transport::{Link, Notice, Order, Received, Staged, State, local};
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -1402,7 +1403,7 @@ fn take(worker: &mut dyn Link) -> Vec<Step> {
         match order {
             Order::LoadState { state } => taken.push(state.next),
             Order::Store { step, attempt, decoded } => {
-                worker.send(Notice::Held { step, attempt, digest: decoded.digest });
+                worker.send(Notice::Sum(SumNotice::Held { step, attempt, digest: decoded.digest }));
             }
             _ => {}
         }

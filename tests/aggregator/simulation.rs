@@ -17,14 +17,14 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
+use codedgrad::sums::{CHUNK, Decoded};
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Happening, Observer, Outcome, Progress,
     RunClock, StepRecord, Using,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpStatus, TcpTransport, Waker};
-use codedgrad::transport::wire::CHUNK;
-use codedgrad::transport::{Decoded, Link, State};
+use codedgrad::transport::{Link, State};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};

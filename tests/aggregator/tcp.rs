@@ -5,12 +5,12 @@ use super::drills::{Fault, When, proxy};
 use super::{Over, PARAMETERS, bits, modelled, setup, train};
 use codedgrad::ids::Worker;
 use codedgrad::run::{NumberFormat, RunConfig, Shape};
+use codedgrad::sums::CHUNK;
 use codedgrad::train::Outcome;
 #[cfg(feature = "keys")]
 use codedgrad::transport::tcp::security::{Keys, keygen};
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpError, TcpLink, TcpTransport};
-use codedgrad::transport::wire::CHUNK;
 use codedgrad::transport::{Link, RunFacts};
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! One end of a connection, by hand: the handshake as it is documented, and frames as bytes.
 
-use codedgrad::transport::wire::{CONTROL_BYTES_MAX, HEADER_BYTES, Header, Kind};
+use codedgrad::sums::{Header, Kind};
+use codedgrad::transport::wire::{CONTROL_BYTES_MAX, HEADER_BYTES};
 use ring::hmac;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

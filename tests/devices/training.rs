@@ -237,8 +237,8 @@ fn a_card_without_memory_costs_its_worker_and_not_the_run() {
 mod several {
     use super::*;
     use crate::gpu::cuda::DeviceSource;
+    use crate::sums::Decoded;
     use crate::train::{Flow, Observer, StepRecord};
-    use crate::transport::Decoded;
     use crate::transport::nccl::{self, Group, Timeouts};
 
     /// What a run decodes.
@@ -331,15 +331,13 @@ mod with_collective {
     use super::*;
     use crate::gpu::digest_of_bits;
     use crate::ids::{Step, Worker};
+    use crate::sums::CHUNK;
+    use crate::sums::Decoded;
+    use crate::sums::collective::{Collective, CollectiveCommand, CollectiveEvent, ReportSink};
     use crate::train::{Flow, Observer, Progress, RunError, StepRecord};
-    use crate::transport::Decoded;
-    use crate::transport::collective::{
-        Collective, CollectiveCommand, CollectiveEvent, ReportSink,
-    };
     use crate::transport::nccl::{self, NcclCollective, Timeouts};
     use crate::transport::tcp::security::{Security, Token};
     use crate::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpStatus, TcpTransport};
-    use crate::transport::wire::CHUNK;
     use std::net::SocketAddr;
     use std::process::{Child, Command, Stdio};
     use std::sync::Mutex;

@@ -1,7 +1,7 @@
 //! A run whose scheme is chosen while it goes on.
 
+use codedgrad::sums::Decoded;
 use codedgrad::train::{Auto, Builder, Coordinator, Event, Flow, Observer, Outcome, StepRecord};
-use codedgrad::transport::Decoded;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::ops::Range;

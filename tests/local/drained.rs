@@ -1,10 +1,10 @@
 //! Threads that are done without for some steps.
 
 use codedgrad::ids::Worker;
+use codedgrad::sums::Decoded;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, Outcome, StepRecord,
 };
-use codedgrad::transport::Decoded;
 use std::error::Error;
 use std::thread::spawn;
 

@@ -1,11 +1,11 @@
 //! A worker whose trainer hangs is lost, instead of being carried for ever.
 
 use codedgrad::ids::Worker;
+use codedgrad::sums::Decoded;
 use codedgrad::train::{
     Aggregator, AggregatorError, Coordinator, Event, Flow, Happened, Happening, Observer, Outcome,
     StepRecord,
 };
-use codedgrad::transport::Decoded;
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

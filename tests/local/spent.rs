@@ -1,8 +1,8 @@
 //! What workers have computed stands in the record, also of those that nobody waited for.
 
 use codedgrad::ids::Worker;
+use codedgrad::sums::Decoded;
 use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, StepRecord};
-use codedgrad::transport::Decoded;
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

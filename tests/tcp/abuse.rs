@@ -8,11 +8,10 @@ use crate::integers::{
 };
 use codedgrad::delays::{Delays, Preset};
 use codedgrad::ids::{Step, Worker};
+use codedgrad::sums::{CHUNK, Header, Kind, chunk_range};
 use codedgrad::train::{Outcome, RunClock, VirtualClock};
 use codedgrad::transport::tcp::{Exchange, TcpStatus, TcpTransport};
-use codedgrad::transport::wire::{
-    CHUNK, CONTROL_BYTES_MAX, HELLO_BYTES_MAX, Header, Kind, chunk_range,
-};
+use codedgrad::transport::wire::{CONTROL_BYTES_MAX, HELLO_BYTES_MAX};
 use serde_json::{Value, json};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -5,8 +5,9 @@
 mod bodies;
 
 use codedgrad::doctor::Record;
+use codedgrad::sums::{Across, Header};
 use codedgrad::transport::wire::{
-    Across, CONTROL_BYTES_MAX, FromWorker, HEADER_BYTES, Header, ToWorker, decode, encode, frame,
+    CONTROL_BYTES_MAX, FromWorker, HEADER_BYTES, ToWorker, decode, encode, frame,
 };
 use std::collections::BTreeMap;
 use std::fs;

@@ -6,13 +6,14 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
+use codedgrad::sums::Decoded;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, Outcome, RunClock, RunError,
     StepRecord,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
-use codedgrad::transport::{Decoded, Link, RunFacts, Transport, local};
+use codedgrad::transport::{Link, RunFacts, Transport, local};
 use std::error::Error;
 use std::thread;
 use std::time::Duration;

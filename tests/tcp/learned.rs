@@ -1,12 +1,13 @@
 //! A coordinator that learns from its first worker what is trained.
 
 use codedgrad::ids::Step;
+use codedgrad::sums::Decoded;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, JoinError, Observer, Open, Outcome, RunError, StepRecord,
 };
+use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::wire::Has;
-use codedgrad::transport::{Decoded, RunFacts};
 use std::error::Error;
 use std::thread;
 use std::time::Duration;

@@ -2,12 +2,13 @@
 
 use codedgrad::ids::{Units, Worker};
 use codedgrad::schedulers::EngineError;
+use codedgrad::sums::Decoded;
 use codedgrad::train::{
     Aggregator, AggregatorError, Builder, Coordinator, Event, Flow, Happened, Observer, Outcome,
     OwnedEvent, RunError, StepRecord,
 };
+use codedgrad::transport::Parting;
 use codedgrad::transport::tcp::security::{Security, Token};
-use codedgrad::transport::{Decoded, Parting};
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};

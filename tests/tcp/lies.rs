@@ -8,9 +8,10 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
+use codedgrad::sums::{CHUNK, Header, Kind, SumNotice};
 use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Event, Outcome, RunClock};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
-use codedgrad::transport::wire::{CHUNK, CONTROL_BYTES_MAX, HEADER_BYTES, Header, Kind};
+use codedgrad::transport::wire::{CONTROL_BYTES_MAX, HEADER_BYTES};
 use codedgrad::transport::{Link, Notice, Order, State, Transport, local};
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
@@ -192,7 +193,7 @@ fn nan(mut link: impl Link) {
                 (parameters, next) = (state.vectors[0].clone(), state.next);
             }
             Order::Store { step, attempt, decoded } => {
-                link.send(Notice::Held { step, attempt, digest: decoded.digest });
+                link.send(Notice::Sum(SumNotice::Held { step, attempt, digest: decoded.digest }));
             }
             Order::Abandon | Order::LetIn => {}
             Order::Stop { .. } | Order::Dismiss(_) => return,

@@ -9,8 +9,8 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::gpu::{Combine, Cpu, Source, Term, Vector};
 use codedgrad::run::{Limits, Shape};
+use codedgrad::sums::Decoded;
 use codedgrad::train::{AdamWConfig, Flow, Happened, Observer, RunClock, StepRecord};
-use codedgrad::transport::Decoded;
 use codedgrad_trainer::{
     Batches, Compute, Corpus, GptConfig, LocalRun, Memory, Precision, Processor, Replica,
     ReplicaState, RunStart, run_local_at,

@@ -330,8 +330,8 @@ mod tests {
     use codedgrad::delays::Delays;
     use codedgrad::ids::Worker;
     use codedgrad::run::Shape;
+    use codedgrad::sums::Decoded;
     use codedgrad::train::{Flow, Happened, Observer, RunClock, StepRecord};
-    use codedgrad::transport::Decoded;
     use std::error::Error;
 
     impl Memory for NonHostVector {

@@ -8,7 +8,7 @@ use codedgrad::transport::tcp::{TcpLink, Welcome};
 use {
     super::Memory,
     codedgrad::gpu::cuda::{Cuda, DeviceVector},
-    codedgrad::transport::collective::{Collective, DeviceResults},
+    codedgrad::sums::collective::{Collective, DeviceResults},
     std::sync::Arc,
 };
 

@@ -15,12 +15,13 @@ use codedgrad::ids::{Job, Worker};
 use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
 use codedgrad::schedulers::{Engine, Reduce};
 use codedgrad::sim::PoolChange;
+use codedgrad::sums::Decoded;
 use codedgrad::train::{
     AdamWConfig, Aggregator, AggregatorError, Auto, BuildError, Builder, ComputeTask, Coordinator,
     Event, Flow, Happened, Observer, Outcome, RunClock, RunError, StepRecord,
 };
 use codedgrad::transport::local::{self, LocalLink};
-use codedgrad::transport::{Decoded, Link, State, Transport};
+use codedgrad::transport::{Link, State, Transport};
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::panic::resume_unwind;

@@ -3,7 +3,8 @@
 use super::{Aggregator, AggregatorError, AtHand, OwnedEvent, ProvideRequest, Samples};
 use crate::gpu::{Gradient, GradientError, GradientMut, Vector, WireBuffer};
 use crate::ids::{Step, Task, Units};
-use crate::transport::{Cancel, Decoded, Parting, State};
+use crate::sums::Decoded;
+use crate::transport::{Cancel, Parting, State};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,8 +4,9 @@ use super::{AggregatorError, Samples};
 use crate::gpu::{Vector, nonfinite_mask};
 use crate::ids::{Part, Task};
 use crate::scalars;
+use crate::sums::{SumNotice, TaskSpent};
 use crate::train::sum_tree::SumTree;
-use crate::transport::{FailedUnit, Link, Notice, TaskSpent};
+use crate::transport::{FailedUnit, Link, Notice};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
@@ -274,7 +275,7 @@ impl<V: Vector> Work<V> {
         }
         // Others may have summed it: the sooner that is known, the sooner it is made again.
         if self.early.changed.is_some() {
-            desk.link.send(Notice::Changed { task: self.task });
+            desk.link.send(Notice::Sum(SumNotice::Changed { task: self.task }));
         }
         if self.left() == 0 {
             self.tree.push_last(unit, buffer, desk.link);

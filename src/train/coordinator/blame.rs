@@ -4,8 +4,8 @@ use super::{Coordinator, Erasure, Happening, Observer};
 use crate::gpu::nonfinite_mask;
 use crate::ids::{Step, Worker};
 use crate::schedulers::Input;
-use crate::sums::Attempt;
-use crate::transport::{Piece, Transport, Unneeded, Weighted, What};
+use crate::sums::{Attempt, Piece, What};
+use crate::transport::{Transport, Unneeded, Weighted};
 
 impl<T: Transport> Coordinator<T> {
     /// Says why a sum that was made here is not finite: the first of its results that is not, if

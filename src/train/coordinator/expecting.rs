@@ -4,7 +4,8 @@ use super::{Coordinator, RunError};
 use crate::codes::sequential::SchemeFacts;
 use crate::ids::{Job, Step, Task, Units, Worker};
 use crate::schedulers::{Action, Given};
-use crate::transport::{Piece, Stage, SumRequest, Summand, Transport, What};
+use crate::sums::{Piece, Summand, What};
+use crate::transport::{Stage, SumRequest, Transport};
 use std::collections::BTreeMap;
 
 /// The terms of the step for which tasks are handed out, in the order in which they are summed;

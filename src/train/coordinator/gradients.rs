@@ -3,8 +3,8 @@
 use crate::codes::Report;
 use crate::ids::{Step, Units, Worker, WorkerSet};
 use crate::schedulers::Engine;
-use crate::sums::{Attempt, StepSums};
-use crate::transport::{Decoded, Notice, Order, Weighted};
+use crate::sums::{Attempt, Decoded, StepSums, SumNotice};
+use crate::transport::{Notice, Order, Weighted};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -51,14 +51,16 @@ impl Gradients {
     /// Something is said of a sum, which is looked at with the next event.
     pub(super) fn said(&mut self, engine: &Engine, worker: Worker, notice: &Notice) {
         match *notice {
-            Notice::Held { step, attempt, digest } => {
+            Notice::Sum(SumNotice::Held { step, attempt, digest }) => {
                 self.sums.held(worker, (step, attempt), digest);
             }
-            Notice::ResultNotFinite { step, attempt } => {
+            Notice::Sum(SumNotice::ResultNotFinite { step, attempt }) => {
                 self.sums.result_not_finite(engine, worker, (step, attempt));
             }
-            Notice::SumNotFinite { step, attempt } => self.sums.not_finite((step, attempt)),
-            Notice::SumFailed { step, attempt } => self.sums.failed((step, attempt)),
+            Notice::Sum(SumNotice::NotFinite { step, attempt }) => {
+                self.sums.not_finite((step, attempt));
+            }
+            Notice::Sum(SumNotice::Failed { step, attempt }) => self.sums.failed((step, attempt)),
             _ => {}
         }
     }

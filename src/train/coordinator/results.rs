@@ -2,7 +2,8 @@
 
 use crate::ids::{Job, Part, Step, Task, Worker};
 use crate::scalars;
-use crate::transport::{Piece, Weighted, What};
+use crate::sums::{Piece, What};
+use crate::transport::Weighted;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64;

@@ -1,7 +1,7 @@
 //! What workers have spent on rounds, as they report it: also those that nobody waited for.
 
 use crate::ids::{Part, Round, Task, Worker};
-use crate::transport::TaskSpent;
+use crate::sums::TaskSpent;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::VecDeque;
 

@@ -4,10 +4,11 @@ use super::{Group, NcclError, Receiving, Sending, Timeouts, UniqueId, unique_id}
 use crate::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, DeviceVector};
 use crate::gpu::{Folded, Gradient, GradientError, Vector, WireBuffer};
 use crate::ids::{Step, Worker};
-use crate::transport::collective::{
+use crate::sums::What;
+use crate::sums::collective::{
     Collective, CollectiveCommand, CollectiveEvent, CollectiveSum, DeviceResults, ReportSink,
 };
-use crate::transport::{Cancel, What};
+use crate::transport::Cancel;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -34,13 +34,15 @@ pub use link::TcpLink;
 use super::Welcome;
 use super::pipe::Incoming;
 use crate::ids::{Task, Worker};
-use crate::transport::collective::{Collective, CollectiveEvent, ResultStore};
-use crate::transport::exchange::TICK;
-use crate::transport::exchange::{
-    Arriving, Blocks, Frame, Warnings, WorkerEffect, WorkerEvent, WorkerSums, name_of, state_frames,
+use crate::sums::collective::{Collective, CollectiveEvent, ResultStore};
+use crate::sums::exchange::TICK;
+use crate::sums::exchange::{
+    Blocks, Frame, Warnings, WorkerEffect, WorkerEvent, WorkerSums, name_of,
 };
-use crate::transport::wire::{self, Across, COORDINATOR, FromWorker, Kind, SumCommand, ToWorker};
-use crate::transport::{Dismissal, Notice, Order, Parting, RunFacts, TaskSpent};
+use crate::sums::{Across, COORDINATOR, Kind, SumCommand, SumNotice, TaskSpent};
+use crate::transport::tcp::states::{Arriving, frames as state_frames};
+use crate::transport::wire::{self, FromWorker, ToWorker};
+use crate::transport::{Dismissal, Notice, Order, Parting, RunFacts};
 use dialer::{Dialer, Dialled};
 use peers::Peers;
 use std::ops::Range;
@@ -215,7 +217,7 @@ impl WorkerNode {
                 let (computed, units) = said(spent);
                 self.uplink.tell(&FromWorker::Done { order, task, aux, finite, computed, units });
             }
-            Notice::Changed { task } if current => {
+            Notice::Sum(SumNotice::Changed { task }) if current => {
                 self.uplink.tell(&FromWorker::Changed { order, task });
             }
             Notice::Idle { spent } if current => {

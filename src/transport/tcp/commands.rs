@@ -1,8 +1,8 @@
 //! What a transport and its node tell each other.
 
 use crate::ids::{Step, Worker};
-use crate::transport::exchange::CoordinatorEvent;
-use crate::transport::wire::SumCommand;
+use crate::sums::SumCommand;
+use crate::sums::exchange::CoordinatorEvent;
 use crate::transport::{Notice, Order, RunFacts};
 
 #[derive(Debug)]

@@ -39,15 +39,16 @@ use super::members::Members;
 use super::misses::Miss;
 use super::pipe::{ConnectionContext, Incoming, Stamp, Traffic};
 use crate::ids::{Step, Worker};
-use crate::transport::exchange::TICK;
-use crate::transport::exchange::{
-    Blocks, CoordinatorEffect, CoordinatorEvent, CoordinatorSums, DoneWord, EagerReceiver,
+use crate::sums::exchange::TICK;
+use crate::sums::exchange::{
+    Answer, Blocks, CoordinatorEffect, CoordinatorEvent, CoordinatorSums, DoneWord, EagerReceiver,
     Expectation, Frame, NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors,
-    state_frames,
 };
-use crate::transport::ledger::Ledgers;
-use crate::transport::wire::{self, COORDINATOR, FromWorker, Kind, TaskOrder, ToWorker};
-use crate::transport::{Decoded, Dismissal, Notice, Order, RunFacts, TaskSpent};
+use crate::sums::ledger::Ledgers;
+use crate::sums::{COORDINATOR, Decoded, Kind, TaskSpent};
+use crate::transport::tcp::states::frames as state_frames;
+use crate::transport::wire::{self, FromWorker, TaskOrder, ToWorker};
+use crate::transport::{Dismissal, Notice, Order, RunFacts};
 use comparing::Comparison;
 use handovers::Handovers;
 use pings::Pings;
@@ -404,7 +405,18 @@ impl CoordinatorNode {
                     let frame = Frame::control(&ToWorker::Sum(*command));
                     to.into_iter().for_each(|to| self.members.tell_frame(to, frame.clone()));
                 }
-                CoordinatorEffect::Report { worker, notice } => self.notify(worker, notice),
+                CoordinatorEffect::Report { worker, notice } => {
+                    self.notify(worker, Notice::Sum(notice));
+                }
+                CoordinatorEffect::Answered { worker, answer } => {
+                    let notice = match answer {
+                        Answer::Done { task, word: DoneWord { aux, spent }, finite } => {
+                            Notice::Done { task, aux, finite, spent }
+                        }
+                        Answer::Dropped { spent } => Notice::Idle { spent },
+                    };
+                    self.notify(worker, notice);
+                }
                 CoordinatorEffect::GiveUp { worker, reason } => self.lose(worker, &reason),
                 CoordinatorEffect::Took { seconds, by_collective } => {
                     let mut status = self.watched.status();

@@ -4,7 +4,8 @@
 use super::pipe::read_hello;
 use super::security::{self, HandshakeGate, Identity, Pass, Refusals, Security, Stream};
 use super::status::TcpStatus;
-use super::{HANDSHAKE, Listener, lock};
+use super::{HANDSHAKE, Listener};
+use crate::sums::lock;
 use crate::transport::wire::{self, HELLO_BYTES_MAX, Offer};
 use serde::de::DeserializeOwned;
 use std::io;

@@ -19,7 +19,7 @@
 //! process and takes them too ([`Environment::of_command`]).
 
 use super::security::{Keys, Security, SecurityError, Token};
-use crate::transport::wire::COORDINATOR;
+use crate::sums::COORDINATOR;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use thiserror::Error;

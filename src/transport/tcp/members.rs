@@ -9,7 +9,7 @@
 use super::misses::Misses;
 use super::pipe::Pipe;
 use crate::ids::Step;
-use crate::transport::exchange::Frame;
+use crate::sums::exchange::Frame;
 use crate::transport::wire::{Peer, ToWorker};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;

@@ -22,11 +22,12 @@ mod pipe;
 mod port;
 pub mod security;
 mod server;
+mod states;
 mod status;
 mod threads;
 
-pub use super::exchange::{Carrier, Exchange, SendResults, StalledSum};
 pub use super::wire::Welcome;
+pub use crate::sums::exchange::{Carrier, Exchange, SendResults, StalledSum};
 pub use client::TcpLink;
 pub use environment::{Environment, EnvironmentError, Secrets, host_name};
 pub use join::Join;
@@ -38,7 +39,6 @@ pub use server::{Gathered, TcpTransport};
 pub use status::{TcpStatus, WorkerStatus};
 pub use threads::{IO_THREADS, set_io_threads};
 
-use super::lock;
 use security::{Security, SecurityError, Stream};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;

@@ -7,13 +7,11 @@
 //! comes to the node as [`Incoming`], the last of which is `Ended` with the reason. Dropping the
 //! [`Pipe`] closes the connection after what waits is written.
 
-use super::lock;
 use super::security::Stream;
 use crate::run::NumberFormat;
-use crate::transport::exchange::{
-    Block, Blocks, Body, Frame, ReassemblyBuffers, WriteSlot, is_finite,
-};
-use crate::transport::wire::{self, CONTROL_BYTES_MAX, HEADER_BYTES, Header, Kind, WireError};
+use crate::sums::exchange::{Block, Blocks, Body, Frame, ReassemblyBuffers, WriteSlot, is_finite};
+use crate::sums::{Header, Kind, lock};
+use crate::transport::wire::{self, CONTROL_BYTES_MAX, HEADER_BYTES, WireError};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::IoSlice;
@@ -129,6 +127,14 @@ pub(super) struct ConnectionContext {
     pub(super) blocks: Blocks,
     pub(super) buffers: ReassemblyBuffers,
     pub(super) traffic: Arc<Traffic>,
+}
+
+impl Frame {
+    /// A frame that says something.
+    pub(super) fn control(message: &impl serde::Serialize) -> Self {
+        let body = wire::encode(message);
+        Self { header: Header::control(body.len()), body: Body::Control(body.into()) }
+    }
 }
 
 impl Pipe {

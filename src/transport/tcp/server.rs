@@ -6,16 +6,15 @@ use super::coordinator::{CoordinatorNode, LAST_SUMS, Watched};
 use super::listen::Listen;
 use super::mailbox::{Waker, mailbox};
 use super::status::TcpStatus;
-use super::{Exchange, TcpError, lock, wait};
+use super::{Exchange, TcpError, wait};
 use crate::gpu::{CombineError, Folded, digest, nonfinite_mask};
 use crate::ids::{Step, Worker};
 use crate::run::NumberFormat;
-use crate::transport::exchange::{CoordinatorEvent, SharedSums, Vectors};
-use crate::transport::ledger::Ledgers;
-use crate::transport::wire::{COORDINATOR, SumCommand};
+use crate::sums::exchange::{CoordinatorEvent, SharedSums, Vectors};
+use crate::sums::ledger::Ledgers;
+use crate::sums::{COORDINATOR, Piece, SumCommand, What, lock};
 use crate::transport::{
-    Notice, Order, Piece, RunFacts, Stage, State, SumRequest, Summed, Transport, Unneeded,
-    Weighted, What,
+    Notice, Order, RunFacts, Stage, State, SumRequest, Summed, Transport, Unneeded, Weighted,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! What is known of a coordinator's connections.
 
 use crate::ids::{Worker, WorkerSet};
-use crate::transport::exchange::StalledSum;
+use crate::sums::exchange::StalledSum;
 
 /// What is known of one worker's connection.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]

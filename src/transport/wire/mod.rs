@@ -2,18 +2,15 @@
 //!
 //! A frame is a [`Header`] of [`HEADER_BYTES`] bytes, little-endian, and a body. The body of a
 //! control frame is one JSON object ([`ToWorker`] from the coordinator, [`FromWorker`] from a
-//! worker, [`Across`] between workers); that of any other frame is a chunk of a vector.
-//! docs/protocol.md tells the same to those who write a worker in another language.
+//! worker, [`Across`](crate::sums::Across) between workers); that of any other frame is a chunk of
+//! a vector. docs/protocol.md tells the same to those who write a worker in another language.
 
 mod message;
 
-pub use message::{
-    Across, FromWorker, Has, NotFinite, Offer, Owner, Peer, Predecessor, SumCommand, SumPlan,
-    SumReport, TaskOrder, ToWorker, Welcome, decode, encode,
-};
+pub use message::{FromWorker, Has, Offer, Peer, TaskOrder, ToWorker, Welcome, decode, encode};
 
-use crate::ids::{Job, Step, Task};
 use crate::run::NumberFormat;
+use crate::sums::{CHUNK, Header, Kind};
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
@@ -21,32 +18,11 @@ use thiserror::Error;
 pub const HEADER_BYTES: usize = 72;
 /// Version of everything described here; peers of another version are refused.
 pub const VERSION: u16 = 8;
-/// Elements of every chunk of a vector but its last; the unit in which vectors are cut, digested
-/// and owned.
-pub const CHUNK: usize = 1 << 16;
 /// Most bytes of a control body.
 pub const CONTROL_BYTES_MAX: usize = 16 << 20;
 /// Most bytes of the first control body on a connection.
 pub const HELLO_BYTES_MAX: usize = 64 << 10;
-/// The coordinator where a worker's number is expected.
-pub const COORDINATOR: u32 = u32::MAX;
-
 const MAGIC: [u8; 4] = *b"CGRD";
-
-/// What is in a frame's body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A JSON object.
-    Control,
-    /// A chunk of one term of an exchange, for the owner of that chunk.
-    Term,
-    /// A chunk of the sum that an exchange made.
-    Sum,
-    /// A chunk of a result, before it is known what happens to it.
-    Result,
-    /// A chunk of one vector of a replica's state.
-    State,
-}
 
 /// Reads a format from a field where only those of frames may be: f32 and bf16.
 ///
@@ -63,55 +39,6 @@ pub fn framed_format<'de, D: Deserializer<'de>>(from: D) -> Result<NumberFormat,
         Framed::F32 => NumberFormat::F32,
         Framed::Bf16 => NumberFormat::Bf16,
     })
-}
-
-/// The fixed part of a frame.
-///
-/// | bytes | field |
-/// |---|---|
-/// | 0..4 | `CGRD` |
-/// | 4..6 | version |
-/// | 6 | kind: 0 control, 1 term, 2 sum, 3 result, 4 state |
-/// | 7 | format of the numbers: 0 f32, 1 bf16; plus 128 if some number of the chunk is not finite |
-/// | 8..16 | run |
-/// | 16..20 | epoch |
-/// | 20..24 | worker |
-/// | 24..32 | number |
-/// | 32..36 | attempt |
-/// | 36..40 | piece |
-/// | 40..48 | offset |
-/// | 48..56 | layout |
-/// | 56..64 | digest |
-/// | 64..68 | length of the body in bytes |
-/// | 68..72 | CRC-32 (IEEE) of bytes 0..68 |
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// What is in the body.
-    pub kind: Kind,
-    /// Format of the numbers.
-    pub format: NumberFormat,
-    /// Whether all numbers of the chunk are finite.
-    pub finite: bool,
-    /// The run.
-    pub run: u64,
-    /// How many times the sender had joined the run.
-    pub epoch: u32,
-    /// The sender; [`COORDINATOR`] if it is no worker.
-    pub worker: u32,
-    /// Step of a term or sum, job of a result, number of a transfer of state.
-    pub number: u64,
-    /// Attempt at the step.
-    pub attempt: u32,
-    /// Which term of the exchange, piece of the job, vector of the state.
-    pub piece: u32,
-    /// First element of the chunk within its vector.
-    pub offset: u64,
-    /// Hash of what sender and receiver must agree on, see [`layout`].
-    pub layout: u64,
-    /// XXH3 (64 bits) of the body, 0 if the sender took none.
-    pub digest: u64,
-    /// Bytes of the body.
-    pub length: u32,
 }
 
 /// Bytes that are no frame of this protocol.
@@ -173,76 +100,25 @@ pub enum WireError {
 }
 
 impl Header {
-    /// The header of a control frame.
-    #[must_use]
-    pub fn control(length: usize) -> Self {
-        Self {
-            kind: Kind::Control,
-            format: NumberFormat::F32,
-            finite: true,
-            run: 0,
-            epoch: 0,
-            worker: COORDINATOR,
-            number: 0,
-            attempt: 0,
-            piece: 0,
-            offset: 0,
-            layout: 0,
-            digest: 0,
-            length: length as u32,
-        }
-    }
-
-    /// The header of a chunk of elements `offset..offset + count`.
-    #[must_use]
-    pub fn chunk(kind: Kind, format: NumberFormat, offset: usize, count: usize) -> Self {
-        Self { kind, format, offset: offset as u64, ..Self::control(count * format.bytes()) }
-    }
-
-    /// The same header for a term or the sum of a step.
-    #[must_use]
-    pub fn of_step(self, step: Step, attempt: u32, term: u32) -> Self {
-        Self { number: step.0, attempt, piece: term, ..self }
-    }
-
-    /// The same header for a result.
-    #[must_use]
-    pub fn of_task(self, task: Task) -> Self {
-        Self { number: task.job.0, piece: task.piece, ..self }
-    }
-
-    /// The result that [`Self::of_task`] named, but for its plan, which the order tells that it
-    /// answers.
-    #[must_use]
-    pub fn task(&self) -> Task {
-        Task { job: Job(self.number), piece: self.piece, plan: 0 }
-    }
-
-    /// Which chunk of a vector of `length` elements follows.
-    pub(crate) fn chunk_of(&self, length: usize) -> Result<usize, String> {
-        let chunk = usize::try_from(self.offset).unwrap_or(usize::MAX) / CHUNK;
-        // All cut vectors alike, so that a chunk is told by where it begins.
-        let is_whole = |chunk: &usize| {
-            let range = chunk_range(*chunk, length);
-            (self.offset, self.count()) == (range.start as u64, range.len())
-        };
-        let chunk = Some(chunk).filter(|chunk| *chunk < chunks(length)).filter(is_whole);
-        chunk.ok_or_else(|| {
-            format!(
-                "{} numbers from {} on are no chunk of a vector of {length}",
-                self.count(),
-                self.offset
-            )
-        })
-    }
-
-    /// Elements of the chunk.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.length as usize / self.format.bytes()
-    }
-
     /// The bytes of the header.
+    ///
+    /// | bytes | field |
+    /// |---|---|
+    /// | 0..4 | `CGRD` |
+    /// | 4..6 | version |
+    /// | 6 | kind: 0 control, 1 term, 2 sum, 3 result, 4 state |
+    /// | 7 | format of the numbers: 0 f32, 1 bf16; plus 128 if some number is not finite |
+    /// | 8..16 | run |
+    /// | 16..20 | epoch |
+    /// | 20..24 | worker |
+    /// | 24..32 | number |
+    /// | 32..36 | attempt |
+    /// | 36..40 | piece |
+    /// | 40..48 | offset |
+    /// | 48..56 | layout |
+    /// | 56..64 | digest |
+    /// | 64..68 | length of the body in bytes |
+    /// | 68..72 | CRC-32 (IEEE) of bytes 0..68 |
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -388,18 +264,6 @@ pub fn layout(length: usize, units: u32, job: &str) -> u64 {
     xxhash_rust::xxh3::xxh3_64(text.as_bytes())
 }
 
-/// Chunks of a vector of `length` elements.
-#[must_use]
-pub fn chunks(length: usize) -> usize {
-    length.div_ceil(CHUNK)
-}
-
-/// Elements of one chunk of a vector of `length` elements.
-#[must_use]
-pub fn chunk_range(chunk: usize, length: usize) -> std::ops::Range<usize> {
-    (chunk * CHUNK).min(length)..((chunk + 1) * CHUNK).min(length)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -482,27 +346,5 @@ mod tests {
         assert!(Header::decode(&chunk.encode(), CONTROL_BYTES_MAX).is_err());
         let odd = Header { length: 7, ..Header::chunk(Kind::Term, NumberFormat::F32, 0, 1) };
         assert!(Header::decode(&odd.encode(), CONTROL_BYTES_MAX).is_err());
-    }
-
-    #[test]
-    fn a_header_is_of_a_chunk_or_of_none() {
-        let of = |offset: usize, count| {
-            Header::chunk(Kind::Sum, NumberFormat::F32, offset, count).chunk_of(CHUNK + 3)
-        };
-        assert_eq!((of(0, CHUNK), of(CHUNK, 3)), (Ok(0), Ok(1)));
-        for (offset, count) in [(0, 3), (1, CHUNK), (CHUNK, 4), (2 * CHUNK, 0), (usize::MAX, 3)] {
-            assert!(
-                of(offset, count).unwrap_err().contains("no chunk of a vector of 65539"),
-                "{offset}"
-            );
-        }
-        let task = Task { job: Job(7), piece: 2, plan: 0 };
-        assert_eq!(Header::chunk(Kind::Result, NumberFormat::F32, 0, 1).of_task(task).task(), task);
-    }
-
-    #[test]
-    fn chunks_cover_a_vector() {
-        assert_eq!((chunks(0), chunks(1), chunks(CHUNK), chunks(CHUNK + 1)), (0, 1, 1, 2));
-        assert_eq!(chunk_range(1, CHUNK + 3), CHUNK..CHUNK + 3);
     }
 }

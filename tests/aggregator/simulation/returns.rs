@@ -1,8 +1,8 @@
 //! Workers that come back at any moment of a step, and for how long the others wait for that.
 
 use super::{COORDINATOR, Death, PAUSE, Shared, Voyage, expected_of, simulate, voyage};
+use codedgrad::sums::CHUNK;
 use codedgrad::transport::tcp::Exchange;
-use codedgrad::transport::wire::CHUNK;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,7 +4,7 @@ use super::bare::{self, Bare};
 use super::{Outcome, WORKERS, count_faults, last_words, lines, plan, write_delays};
 use crate::processes::{Run, wait_for};
 use codedgrad::run::NumberFormat;
-use codedgrad::transport::wire::{Header, Kind, chunk_range, chunks};
+use codedgrad::sums::{Header, Kind, chunk_range, chunks};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};

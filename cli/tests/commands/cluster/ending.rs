@@ -4,7 +4,7 @@
 use super::bare::{self, Bare};
 use super::{WORKERS, last_words, lines, plan};
 use crate::processes::Run;
-use codedgrad::transport::wire::Kind;
+use codedgrad::sums::Kind;
 use serde_json::{Value, json};
 use std::fs;
 use std::thread::{self, JoinHandle};

@@ -3,8 +3,9 @@
 use super::super::pipe::Pipe;
 use super::super::{TcpError, Welcome};
 use super::WorkerNode;
+use crate::sums::exchange::WorkerEvent;
 use crate::transport::Dismissal;
-use crate::transport::exchange::{Arriving, WorkerEvent};
+use crate::transport::tcp::states::Arriving;
 use crate::transport::wire::{FromWorker, Offer};
 
 impl WorkerNode {

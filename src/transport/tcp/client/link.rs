@@ -6,7 +6,7 @@ use super::super::join::Join;
 use super::super::mailbox::{Waker, mailbox};
 use super::super::pipe::{ConnectionContext, Incoming, Pipe, Queues, Stamp, Traffic};
 use super::super::security::Stream;
-use super::super::{Listener, Network, Sockets, TcpError, Welcome, lock, runtime, wait};
+use super::super::{Listener, Network, Sockets, TcpError, Welcome, runtime, wait};
 use super::dialer::{Dialer, Dialled};
 use super::peers::Peers;
 use super::trainer::Trainer;
@@ -15,12 +15,13 @@ use super::word::Word;
 use super::{Command, Equipment, From, ORDER_BITS, WorkerNode};
 use crate::gpu::{Gradient, GradientMut, Vector};
 use crate::ids::{Step, Task, Worker};
-use crate::transport::collective::{Collective, CollectiveEvent, DeviceResults};
-use crate::transport::exchange::{
-    Arriving, Blocks, HostResults, NodeContext, ReassemblyBuffers, Vectors, WorkerSums,
+use crate::sums::collective::{Collective, CollectiveEvent, DeviceResults};
+use crate::sums::exchange::{
+    Blocks, HostResults, NodeContext, ReassemblyBuffers, Vectors, WorkerSums,
 };
-use crate::transport::ledger::Ledger;
-use crate::transport::wire::CHUNK;
+use crate::sums::ledger::Ledger;
+use crate::sums::{CHUNK, lock};
+use crate::transport::tcp::states::Arriving;
 use crate::transport::{Closer, Link, Notice, Order, Received, RunFacts, Say, Staged};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;

@@ -10,7 +10,7 @@
 
 use super::super::pipe::Pipe;
 use super::{From, ORDER_BITS};
-use crate::transport::exchange::Frame;
+use crate::sums::exchange::Frame;
 use crate::transport::wire::FromWorker;
 use std::time::Duration;
 use tokio::time::Instant;

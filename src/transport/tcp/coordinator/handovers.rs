@@ -8,9 +8,10 @@
 //! it is dropped, and the engine names another.
 
 use crate::ids::{Step, Worker};
+use crate::sums::Header;
+use crate::sums::exchange::Block;
 use crate::transport::State;
-use crate::transport::exchange::{Arriving, Block};
-use crate::transport::wire::Header;
+use crate::transport::tcp::states::Arriving;
 use std::collections::BTreeMap;
 
 /// States that come from workers, and the number of those that were sent.

@@ -11,7 +11,7 @@ use super::super::{Exchange, HANDSHAKE};
 use super::CoordinatorNode;
 use super::comparing::Outside;
 use crate::ids::{Step, Worker};
-use crate::transport::exchange::CoordinatorEvent;
+use crate::sums::exchange::CoordinatorEvent;
 use crate::transport::wire::{FromWorker, ToWorker, Welcome};
 use crate::transport::{Disagreement, Dismissal, LET_GO, Notice, RunFacts};
 use std::collections::BTreeSet;

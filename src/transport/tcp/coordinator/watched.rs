@@ -1,9 +1,9 @@
 //! What others see of a node.
 
 use super::super::commands::{Heard, Offers};
-use super::super::lock;
 use super::super::mailbox::MailboxSender;
 use super::super::status::TcpStatus;
+use crate::sums::lock;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::watch;
 

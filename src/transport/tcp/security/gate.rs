@@ -1,6 +1,6 @@
 //! A limit on the number of unauthenticated callers, shared among the hosts they call from.
 
-use super::super::lock;
+use crate::sums::lock;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,0 +1,393 @@
+//! Sums made between workers by something faster than their connections, where their vectors lie:
+//! NCCL between GPUs (`transport::nccl::NcclCollective`). The coordinator and its connections still
+//! say who sums what, and carry what the collective does not: to those who are late, and
+//! everything while there is no group.
+
+use super::ledger::Ledger;
+use super::{Summand, What, lock};
+use crate::gpu::{CombineError, Folded, Gradient, Vector, WireBuffer};
+use crate::ids::{Job, Step, Task, Worker};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// A sum, as every member that takes part is told of it: each of them sums a part of all terms and
+/// sends it to the others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CollectiveSum {
+    /// The worker that is told.
+    pub me: Worker,
+    /// Of which step.
+    pub step: Step,
+    /// Which attempt.
+    pub attempt: u32,
+    /// Numbers in a vector.
+    pub length: usize,
+    /// What is summed, in this order, by the tree of [`crate::gpu::Combine`].
+    pub terms: Vec<Summand>,
+    /// Who takes part, and which elements each sums.
+    pub parts: Vec<(Worker, Range<usize>)>,
+    /// Nodes outside the group to which the sum goes too, part by part, by their connections.
+    pub shown: Vec<u32>,
+}
+
+/// What a collective is told. It does one after the other, but for [`CollectiveCommand::Leave`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum CollectiveCommand {
+    /// Name a group, by which its members find each other.
+    Name {
+        /// Number of the group.
+        group: u64,
+    },
+    /// Be a member of a group; it takes the place of the last one.
+    Join {
+        /// Number of the group.
+        group: u64,
+        /// Its name.
+        id: String,
+        /// Who is in it, in order of rank.
+        members: Vec<Worker>,
+        /// Which of them this is.
+        rank: usize,
+    },
+    /// Make a sum with others of the group.
+    Sum {
+        /// Number of the group.
+        group: u64,
+        /// Which sum.
+        collective: CollectiveSum,
+    },
+    /// Send a sum that is kept to a node that lacks it, as [`CollectiveEvent::Part`].
+    Give {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// To whom.
+        to: u32,
+    },
+    /// Give a group up, and older ones, with what is under way.
+    Leave {
+        /// Number of the group.
+        group: u64,
+    },
+}
+
+/// What comes of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CollectiveEvent {
+    /// A group has a name.
+    Named {
+        /// Number of the group.
+        group: u64,
+        /// The name.
+        id: String,
+    },
+    /// All members have found each other.
+    Joined {
+        /// Number of the group.
+        group: u64,
+    },
+    /// A part of a sum, for those outside the group.
+    Part {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// The first element.
+        start: usize,
+        /// The numbers from there on.
+        numbers: Arc<Vec<f32>>,
+        /// To whom they go.
+        to: Vec<u32>,
+    },
+    /// A sum is whole, and kept.
+    Summed {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// Its [`crate::gpu::digest_of_bits`], and whether it is finite.
+        folded: Folded,
+    },
+    /// A group was left: nothing more is said of it, or of older ones.
+    Left {
+        /// Number of the group.
+        group: u64,
+    },
+    /// A group cannot be joined, or something went wrong in it.
+    Failed {
+        /// Number of the group.
+        group: u64,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Where a collective's reports go.
+pub type ReportSink = Box<dyn Fn(CollectiveEvent) + Send>;
+
+/// A worker's end of something that sums vectors between workers.
+pub trait Collective: Send {
+    /// From now on, reports go there.
+    fn begin(&mut self, report: ReportSink);
+    /// Does as told, without waiting for it.
+    fn tell(&mut self, told: CollectiveCommand);
+}
+
+/// What a collective's worker holds, as its connections see it: vectors come to the host's memory
+/// when they are asked for.
+pub trait ResultStore: Send {
+    /// A vector, for the host.
+    fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>>;
+    /// See [`Ledger::discard`].
+    fn discard(&self, task: Task);
+    /// See [`Ledger::reduce`].
+    ///
+    /// # Errors
+    /// [`CombineError`] when the result is not as long as the sum.
+    fn reduce(&self, step: Step, task: Task, weight: f64) -> Result<(), CombineError>;
+    /// See [`Ledger::release`].
+    fn release(&self, step: Step, end: Job);
+    /// Forgets all results; sums that were made are kept.
+    fn clear(&self);
+}
+
+#[derive(Debug)]
+struct Kept<V> {
+    ledger: Ledger<V>,
+    /// Sums that were made, the last ones.
+    sums: VecDeque<(Step, u32, Arc<V>)>,
+    /// How many of them are kept, and the first step that the trainer has not been given: whatever
+    /// it has not is kept.
+    most: usize,
+    next: Step,
+    /// What the host asked for.
+    copies: Vec<(Step, What, Arc<Vec<f32>>)>,
+    spare: Vec<V>,
+}
+
+/// Results and sums of a worker that stay where they are computed, for its trainer, its connections
+/// and its collective alike.
+#[derive(Debug)]
+pub struct DeviceResults<V>(Arc<Mutex<Kept<V>>>);
+
+impl<V> Clone for DeviceResults<V> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<V: Vector + Gradient> DeviceResults<V> {
+    /// Of a worker that keeps so many sums for those who may still ask for them.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        let kept = Kept {
+            ledger: Ledger::default(),
+            sums: VecDeque::new(),
+            most,
+            next: Step(0),
+            copies: Vec::new(),
+            spare: Vec::new(),
+        };
+        Self(Arc::new(Mutex::new(kept)))
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept<V>> {
+        lock(&self.0)
+    }
+
+    /// Results and sums of results that are held.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.kept().ledger.len()
+    }
+
+    /// Keeps the result of a task.
+    pub fn keep(&self, task: Task, result: V) {
+        self.kept().ledger.keep(task, result);
+    }
+
+    /// A vector that is held, where it lies.
+    #[must_use]
+    pub fn vector(&self, step: Step, what: What) -> Option<Arc<V>> {
+        self.kept().ledger.get(step, what).cloned()
+    }
+
+    /// Keeps a sum in place of one of the same attempt; gives back the memory of those that are no
+    /// longer kept.
+    pub fn keep_sum(&self, step: Step, attempt: u32, sum: V) -> Vec<V> {
+        let kept = &mut *self.kept();
+        let same = kept.sums.iter().position(|(of, made, _)| (*of, *made) == (step, attempt));
+        let mut spent: Vec<_> = same.and_then(|at| kept.sums.remove(at)).into_iter().collect();
+        kept.sums.push_back((step, attempt, Arc::new(sum)));
+        while kept.sums.len() > kept.most
+            && let Some(at) = kept.sums.iter().position(|(of, ..)| *of < kept.next)
+        {
+            spent.extend(kept.sums.remove(at));
+        }
+        spent.into_iter().filter_map(|(.., sum)| Arc::into_inner(sum)).collect()
+    }
+
+    /// The trainer has been given all steps before this one.
+    pub(crate) fn passed(&self, next: Step) {
+        self.kept().next = next;
+    }
+
+    /// A sum that was made, where it lies.
+    #[must_use]
+    pub fn sum(&self, step: Step, attempt: u32) -> Option<Arc<V>> {
+        self.kept()
+            .sums
+            .iter()
+            .find(|(of, made, _)| (*of, *made) == (step, attempt))
+            .map(|(.., sum)| Arc::clone(sum))
+    }
+
+    /// The memory of a result that is no longer held.
+    pub(crate) fn spare(&self, place: &V::Place, length: usize) -> Option<V> {
+        let kept = &mut *self.kept();
+        let found = kept.spare.iter().rposition(|vector| vector.fits(place, length));
+        found.map(|at| kept.spare.swap_remove(at))
+    }
+}
+
+impl<V> Kept<V> {
+    fn spend(&mut self, spent: impl IntoIterator<Item = Arc<V>>) {
+        self.spare.extend(spent.into_iter().filter_map(Arc::into_inner));
+    }
+}
+
+/// A copy for the host; a vector that has failed cannot be had.
+fn to_host<V: Vector + Gradient>(vector: &V) -> Option<Arc<Vec<f32>>> {
+    let mut numbers = vec![0.0; Vector::length(vector)];
+    let read = vector.read(0, 1.0, WireBuffer::F32(&mut numbers));
+    read.inspect_err(|error| tracing::error!("a vector cannot be had: {error}"))
+        .ok()
+        .map(|()| Arc::new(numbers))
+}
+
+impl<V: Vector + Gradient> ResultStore for DeviceResults<V> {
+    fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>> {
+        let copied = |kept: &Kept<V>| {
+            kept.copies
+                .iter()
+                .find(|(of, copy, _)| (*of, *copy) == (step, what))
+                .map(|(.., copy)| Arc::clone(copy))
+        };
+        let vector = {
+            let kept = self.kept();
+            if let Some(copy) = copied(&kept) {
+                return Some(copy);
+            }
+            Arc::clone(kept.ledger.get(step, what)?)
+        };
+        let copy = to_host(&*vector)?;
+        self.kept().copies.push((step, what, Arc::clone(&copy)));
+        Some(copy)
+    }
+
+    fn discard(&self, task: Task) {
+        let kept = &mut *self.kept();
+        kept.copies.retain(|(_, what, _)| *what != What::Result(task));
+        let spent = kept.ledger.discard(task);
+        kept.spend(spent);
+    }
+
+    fn reduce(&self, step: Step, task: Task, weight: f64) -> Result<(), CombineError> {
+        let kept = &mut *self.kept();
+        kept.copies.retain(|(of, what, _)| {
+            *what != What::Result(task) && (*of, *what) != (step, What::Sum)
+        });
+        let spent = kept.ledger.reduce(step, task, weight)?;
+        kept.spend(spent);
+        Ok(())
+    }
+
+    fn release(&self, step: Step, end: Job) {
+        let kept = &mut *self.kept();
+        kept.copies.retain(|(of, what, _)| match what {
+            What::Result(task) => task.job >= end,
+            What::Sum => *of != step,
+        });
+        let spent = kept.ledger.release(step, end);
+        kept.spend(spent);
+    }
+
+    fn clear(&self) {
+        let kept = &mut *self.kept();
+        (kept.ledger, kept.copies) = (Ledger::default(), Vec::new());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::non_host::NonHostVector;
+
+    fn task(job: u64) -> Task {
+        Task { job: Job(job), piece: 0, plan: 0 }
+    }
+
+    /// The host's copies are made once, and are those of what is held now.
+    #[test]
+    fn copies_for_the_host_follow_what_is_held() {
+        let results: DeviceResults<NonHostVector> = DeviceResults::new(2);
+        results.keep(task(1), NonHostVector(vec![1.0, 2.0]));
+        results.keep(task(2), NonHostVector(vec![10.0, 20.0]));
+        let read = |what| results.read(Step(0), what).map(|numbers| numbers.to_vec());
+        let [first, second] = [1, 2].map(|job| What::Result(task(job)));
+        assert_eq!((read(first), read(What::Sum)), (Some(vec![1.0, 2.0]), None));
+        assert!(Arc::ptr_eq(
+            &results.read(Step(0), first).unwrap(),
+            &results.read(Step(0), first).unwrap()
+        ));
+        results.reduce(Step(0), task(1), 1.0).unwrap();
+        assert_eq!((read(first), read(What::Sum)), (None, Some(vec![1.0, 2.0])));
+        results.reduce(Step(0), task(2), -1.0).unwrap();
+        assert_eq!(
+            (read(second), read(What::Sum), results.count()),
+            (None, Some(vec![-9.0, -18.0]), 1)
+        );
+        results.keep(task(2), NonHostVector(vec![5.0, 5.0]));
+        assert_eq!(read(second), Some(vec![5.0, 5.0]), "a task that was computed again");
+        results.discard(task(2));
+        results.release(Step(0), Job(3));
+        assert_eq!((read(second), read(What::Sum), results.count()), (None, None, 0));
+        assert!(
+            results.spare(&0, 3).is_none() && (0..2).all(|_| results.spare(&0, 2).is_some()),
+            "their memory goes round"
+        );
+        results.keep(task(4), NonHostVector(vec![f32::NAN]));
+        assert_eq!(read(What::Result(task(4))), None, "a device that fails gives nothing");
+    }
+
+    #[test]
+    fn the_last_sums_are_kept_and_outlive_what_is_cleared() {
+        let results: DeviceResults<NonHostVector> = DeviceResults::new(2);
+        results.passed(Step(3));
+        let keep = |step, attempt, x| {
+            results
+                .keep_sum(Step(step), attempt, NonHostVector(vec![x]))
+                .into_iter()
+                .map(|spent| spent.0[0])
+                .collect::<Vec<_>>()
+        };
+        assert_eq!((keep(1, 0, 1.0), keep(2, 0, 2.0)), (vec![], vec![]));
+        assert_eq!(keep(2, 0, 3.0), [2.0], "the same attempt, made again");
+        assert_eq!(keep(2, 1, 4.0), [1.0]);
+        let held = results.sum(Step(2), 0).unwrap();
+        assert!(keep(3, 0, 5.0).is_empty(), "somebody reads it");
+        assert_eq!((held.0[0], results.sum(Step(2), 0).map(|sum| sum.0[0])), (3.0, None));
+        assert_eq!(
+            (keep(4, 0, 6.0), keep(5, 0, 7.0)),
+            (vec![4.0], vec![]),
+            "the trainer has not had step 3"
+        );
+        results.passed(Step(5));
+        assert_eq!(keep(6, 0, 8.0), [5.0, 6.0]);
+        results.passed(Step(0));
+        results.clear();
+        assert_eq!(results.sum(Step(6), 0).map(|sum| sum.0[0]), Some(8.0));
+    }
+}

@@ -1,0 +1,125 @@
+//! A worker's own vectors that go into sums, final part by part: what it can be asked for, also
+//! while it still computes.
+
+use super::frame::Body;
+use crate::ids::{Job, Step, Task};
+use crate::sums::{What, chunk_range};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A vector of a worker's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Own {
+    Result(Task),
+    /// The sum of its results of a step.
+    Sum(Step),
+}
+
+impl Own {
+    /// What a worker has of a step.
+    pub(super) fn of(step: Step, what: What) -> Self {
+        match what {
+            What::Result(task) => Self::Result(task),
+            What::Sum => Self::Sum(step),
+        }
+    }
+}
+
+/// Some chunks of a vector.
+#[derive(Debug)]
+struct Part {
+    chunks: Range<usize>,
+    numbers: Arc<Vec<f32>>,
+}
+
+/// The final parts of a worker's own vectors, until their step is decided: others may ask for them
+/// also when nobody wants the rest any more.
+///
+/// The parts of a vector are one range of chunks, which grows at either end.
+#[derive(Debug, Default)]
+pub(super) struct Announcements(BTreeMap<Own, Vec<Part>>);
+
+impl Announcements {
+    /// These chunks of a vector are final; gives all that are. A part that is not next to what was
+    /// announced before is not taken.
+    pub(super) fn add(
+        &mut self,
+        own: Own,
+        chunks: Range<usize>,
+        numbers: Arc<Vec<f32>>,
+    ) -> Range<usize> {
+        let known = self.final_chunks(own);
+        // A hole could not be told by one range; the whole result closes it when it is done.
+        let joins = known.is_empty() || chunks.end == known.start || chunks.start == known.end;
+        if joins && !chunks.is_empty() {
+            self.0.entry(own).or_default().push(Part { chunks, numbers });
+        }
+        self.final_chunks(own)
+    }
+
+    /// A vector of so many chunks is final as a whole: its parts are not needed any more.
+    pub(super) fn complete(&mut self, own: Own, chunks: usize, vector: Arc<Vec<f32>>) {
+        self.0.insert(own, vec![Part { chunks: 0..chunks, numbers: vector }]);
+    }
+
+    /// Which chunks of a vector are final.
+    pub(super) fn final_chunks(&self, own: Own) -> Range<usize> {
+        let parts = self.0.get(&own).map(Vec::as_slice).unwrap_or_default();
+        let start = parts.iter().map(|part| part.chunks.start).min();
+        let end = parts.iter().map(|part| part.chunks.end).max();
+        start.unwrap_or_default()..end.unwrap_or_default()
+    }
+
+    /// A chunk of a vector of `length` numbers, if it is final.
+    pub(super) fn chunk(&self, own: Own, chunk: usize, length: usize) -> Option<Body> {
+        let mut parts = self.0.get(&own)?.iter();
+        let part = parts.find(|part| part.chunks.contains(&chunk))?;
+        let start = chunk_range(part.chunks.start, length).start;
+        let range = chunk_range(chunk, length);
+        let range = range.start - start..range.end - start;
+        Some(Body::Slice(Arc::clone(&part.numbers), range))
+    }
+
+    /// A step is decided, and jobs below `end` are.
+    pub(super) fn release(&mut self, step: Step, end: Job) {
+        self.0.retain(|own, _| match own {
+            Own::Result(task) => task.job >= end,
+            Own::Sum(of) => *of > step,
+        });
+    }
+
+    /// Nobody will ask for anything any more.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sums::CHUNK;
+
+    const TASK: Own = Own::Result(Task { job: Job(3), piece: 0, plan: 0 });
+
+    #[test]
+    fn parts_grow_from_either_end() {
+        let length = 3 * CHUNK + 5;
+        let mut announced = Announcements::default();
+        assert!(announced.chunk(TASK, 3, length).is_none());
+        assert_eq!(announced.add(TASK, 3..4, Arc::new(vec![3.0; 5])), 3..4);
+        assert_eq!(announced.add(TASK, 0..1, Arc::new(vec![0.0; CHUNK])), 3..4, "2 lacks");
+        assert_eq!(announced.add(TASK, 1..3, Arc::new(vec![1.0; 2 * CHUNK])), 1..4);
+        let first = |chunk| match announced.chunk(TASK, chunk, length) {
+            Some(Body::Slice(numbers, range)) => Some((numbers[range.start], range)),
+            _ => None,
+        };
+        assert_eq!(first(0), None);
+        assert_eq!(first(2), Some((1.0, CHUNK..2 * CHUNK)));
+        assert_eq!(first(3), Some((3.0, 0..5)));
+        announced.complete(TASK, 4, Arc::new(vec![7.0; length]));
+        assert_eq!(announced.final_chunks(TASK), 0..4);
+        announced.release(Step(3), Job(4));
+        assert!(announced.final_chunks(TASK).is_empty());
+    }
+}

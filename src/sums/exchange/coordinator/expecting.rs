@@ -1,0 +1,140 @@
+//! Steps that are summed while they are computed: what workers are told of them, and when it is
+//! known what they are made of.
+
+use super::{CoordinatorSums, Effects, report};
+use crate::ids::{Step, Task, Worker};
+use crate::sums::exchange::Key;
+use crate::sums::exchange::events::{CoordinatorEffect, Expectation};
+use crate::sums::exchange::monitor::{ExchangeMonitor, Void};
+use crate::sums::exchange::told::Told;
+use crate::sums::{
+    Owner, Piece, Predecessor, SumCommand, SumNotice, SumPlan, Summand, What, chunks,
+};
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+/// How long a stripe is, and who sums what of it.
+type Shares = (usize, Vec<Owner>);
+
+impl CoordinatorSums {
+    /// A step is computed: workers begin to sum it as it comes, if they are to sum it. If it was
+    /// expected before and owners were lost, the others sum their chunks too.
+    pub(super) fn expect(
+        &mut self,
+        now: Instant,
+        (step, attempt): Key,
+        mut terms: Vec<Summand>,
+        out: &mut Effects,
+    ) {
+        // Owners ask holders over connections of their own: one that nobody can call must not hold
+        // terms.
+        let present: Vec<u32> = self.present.iter().copied().collect();
+        let all_can =
+            self.shares.all_are_reachable(&self.present) && self.shares.some_can_own(&present);
+        for term in &mut terms {
+            term.holders.retain(|piece| self.present.contains(&piece.worker.0));
+        }
+        let all_come = !terms.is_empty() && terms.iter().all(|term| !term.holders.is_empty());
+        if !all_can || !all_come || self.doubts.of(step) {
+            return;
+        }
+        let length = self.context.length;
+        let ((stripe, owners), predecessor) = match self.go_on(step, &terms) {
+            Some((shares, predecessor)) => (shares, Some(predecessor)),
+            None => (self.shares.of_stripes(&self.present, &terms, length), None),
+        };
+        let beside = self.settings.beside;
+        let receivers: Vec<u32> = present.into_iter().chain(beside).collect();
+        let (places, stripe) = (Vec::new(), Some(stripe));
+        let group = None;
+        let plan =
+            SumPlan { step, attempt, places, terms, owners, stripe, predecessor, receivers, group };
+        let mut monitor = self.monitor_of(&plan, Some(Vec::new()), &[], now);
+        monitor.parts.told = Some(Told::of(&plan, chunks(length)));
+        let result = |piece: &Piece| match piece.what {
+            What::Result(task) => Some((piece.worker, task)),
+            What::Sum => None,
+        };
+        monitor.parts.announced =
+            plan.terms.iter().flat_map(|term| &term.holders).filter_map(result).collect();
+        self.monitors.begin((step, attempt), monitor);
+        self.tell_plan(&plan, out);
+        out.push(CoordinatorEffect::Expected(Expectation::Told));
+        if beside.is_some() {
+            let wrong = self.node.begin(plan, |_| None, now, &mut Vec::new());
+            debug_assert!(wrong.is_empty(), "nothing comes before its plan");
+        } else {
+            self.node.supersede(step, attempt);
+        }
+    }
+
+    /// Who sums what, and of which exchange each keeps what it has, if workers can go on with the
+    /// last sum of a step, which was interrupted.
+    pub(super) fn go_on(&self, step: Step, terms: &[Summand]) -> Option<(Shares, Predecessor)> {
+        let monitor = self.monitors.last(step);
+        let is_interrupted =
+            |monitor: &&ExchangeMonitor| monitor.void == Some(Void::Interrupted) && !monitor.done;
+        let monitor = monitor.filter(is_interrupted)?;
+        let told = monitor.parts.told.as_ref()?;
+        // Who came meanwhile, or again, knows nothing of what the others go on with.
+        let all_know = self.present.iter().all(|node| monitor.receivers.contains(node));
+        let shares = told.go_on(terms, &self.able()).filter(|_| all_know)?;
+        Some((shares, told.plan().clone()))
+    }
+
+    /// A worker has changed numbers of a result that it had announced. A sum that may be made of
+    /// them is made again, of what others have, unless it is decided.
+    pub(super) fn changed(&mut self, worker: Worker, task: Task, out: &mut Effects) {
+        // Once: that it says so again is nothing new.
+        let Some((key, monitor)) = self.monitors.withdraw((worker, task)) else { return };
+        if !monitor.done {
+            let is_asked_for = monitor.expected.is_none();
+            self.doubts.changed(key.0, (worker, task));
+            if is_asked_for {
+                self.fail(key, out);
+            }
+        }
+        report(worker.0, [SumNotice::Changed { task }], out);
+    }
+
+    /// A step is made of what was expected of it: its sum is under way, or there. If it cannot be
+    /// decided by that sum, the sum has failed.
+    pub(super) fn confirm(
+        &mut self,
+        now: Instant,
+        key: Key,
+        (terms, counted): (&[Summand], BTreeSet<u32>),
+        out: &mut Effects,
+    ) {
+        let step = key.0;
+        let holders = self.present_holders(terms);
+        let Some(monitor) = self.monitors.get_mut(key) else { return };
+        if !monitor.is_expected() {
+            return;
+        }
+        // Such as after one of two workers has come since.
+        if self.doubts.of(step) || !monitor.reaches(&counted) {
+            out.push(CoordinatorEffect::Expected(Expectation::Replaced));
+            return self.fail(key, out);
+        }
+        self.look_at_hosts(step, &holders);
+        let Some(monitor) = self.monitors.get_mut(key) else { return };
+        let reports = monitor.expected.take();
+        monitor.decision.counted = counted;
+        // Deadlines count from here: while a step is computed, waiting is no fault.
+        monitor.begun = now;
+        monitor.sources.extend(&holders);
+        monitor.parts.term_holders.extend(&holders);
+        monitor.parts.can_ask(terms);
+        self.node.confirm(key, now);
+        self.tell_all(SumCommand::Confirm { step, attempt: key.1 }, out);
+        out.push(CoordinatorEffect::Expected(Expectation::Confirmed));
+        // Some may have been faster than the engine.
+        for (worker, report) in reports.into_iter().flatten() {
+            self.said(now, worker, report, out);
+        }
+        if let Some(sum) = self.node.sum(key.0, key.1) {
+            self.is_whole_here(now, &sum, out);
+        }
+    }
+}

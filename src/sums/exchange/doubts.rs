@@ -1,0 +1,157 @@
+//! Who says that a sum is not finite, and whose numbers were not; and who has changed what it had
+//! announced.
+//!
+//! The coordinator believes its own eyes only: it has such a sum made once more with itself as the
+//! one who sums, and sees whose terms are not finite, if any. If all of it is finite, somebody has
+//! sent a sum that was not, or somebody says so who has got none.
+
+use super::Key;
+use crate::ids::{Step, Task, Worker};
+use crate::sums::NotFinite;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The steps that are summed by the coordinator, and why.
+#[derive(Debug, Default)]
+pub(super) struct Doubts {
+    /// Who said of which attempt that whose numbers are not finite.
+    accusers: BTreeMap<Step, BTreeMap<(u32, u32), NotFinite>>,
+    /// Results that are not what was announced of them: they will not be done.
+    changed: BTreeMap<(Worker, Task), Step>,
+}
+
+/// Who is wrong where a sum is finite.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Wrong {
+    /// Those who said that this very sum is not.
+    pub(super) deny: BTreeSet<u32>,
+    /// Of the sum that others made: some, one of whom has lied.
+    pub(super) one_of: Option<BTreeSet<u32>>,
+}
+
+impl Doubts {
+    /// Whether the coordinator is to make the sum of a step by itself.
+    pub(super) fn of(&self, step: Step) -> bool {
+        self.accusers.contains_key(&step)
+    }
+
+    /// The coordinator is to make the sum of a step by itself from now on.
+    pub(super) fn raise(&mut self, step: Step) {
+        self.accusers.entry(step).or_default();
+    }
+
+    /// The same, since a result that may be in the sum is not what was announced of it.
+    pub(super) fn changed(&mut self, step: Step, result: (Worker, Task)) {
+        self.raise(step);
+        self.changed.insert(result, step);
+    }
+
+    /// Whether a result is not what was announced of it.
+    pub(super) fn is_changed(&self, worker: u32, task: Task) -> bool {
+        self.changed.contains_key(&(Worker(worker), task))
+    }
+
+    /// A worker says of an attempt that is under way that its sum is not finite.
+    pub(super) fn accuse(&mut self, (step, attempt): Key, worker: u32, of: NotFinite) {
+        self.accusers.entry(step).or_default().entry((attempt, worker)).or_default().extend(of);
+    }
+
+    /// The same of an attempt that is over: it counts if others said so too.
+    pub(super) fn accuse_too(&mut self, (step, attempt): Key, worker: u32, of: NotFinite) {
+        if let Some(accusers) = self.accusers.get_mut(&step)
+            && accusers.keys().any(|accuser| accuser.0 == attempt)
+        {
+            accusers.entry((attempt, worker)).or_default().extend(of);
+        }
+    }
+
+    /// Whose terms of a step are said not to be finite.
+    pub(super) fn accused(&self, step: Step) -> BTreeSet<u32> {
+        let words = self.accusers.get(&step).into_iter().flat_map(BTreeMap::values);
+        words.flat_map(|of| &of.terms_of).copied().collect()
+    }
+
+    /// The sum is not finite: those who said so were right.
+    pub(super) fn are_right(&mut self, step: Step) {
+        self.accusers.get_mut(&step).into_iter().for_each(BTreeMap::clear);
+    }
+
+    /// The sum is finite: gives those who must have lied.
+    pub(super) fn are_wrong(&mut self, (step, attempt): Key) -> Wrong {
+        let accusers = self.accusers.get_mut(&step).map(std::mem::take).unwrap_or_default();
+        let mut wrong = Wrong::default();
+        for ((of_attempt, worker), of) in accusers {
+            if of_attempt == attempt {
+                wrong.deny.insert(worker);
+                continue;
+            }
+            // Who sums finite terms beyond what numbers hold says so of itself: terms of others may
+            // be smaller. And terms are asked of others.
+            if of.sums_of.contains(&worker) || of.sums_of.is_empty() && !of.terms_of.is_empty() {
+                continue;
+            }
+            let mut one_of = BTreeSet::from([worker]);
+            // Several others cannot all have lied, if one alone does.
+            if let Some(owner) = of.sums_of.first().filter(|_| of.sums_of.len() == 1) {
+                one_of.insert(*owner);
+            }
+            wrong.one_of = Some(match wrong.one_of {
+                Some(before) => before.intersection(&one_of).copied().collect(),
+                None => one_of,
+            });
+        }
+        // Nobody can have told all of it: several lie, and it cannot be told who.
+        wrong.one_of = wrong.one_of.filter(|workers| !workers.is_empty());
+        wrong
+    }
+
+    /// A step is decided.
+    pub(super) fn release(&mut self, step: Step) {
+        self.accusers.retain(|doubted, _| *doubted > step);
+        self.changed.retain(|_, doubted| *doubted > step);
+    }
+
+    /// A worker is lost, whatever it said.
+    pub(super) fn forget(&mut self, worker: u32) {
+        for accusers in self.accusers.values_mut() {
+            accusers.retain(|(_, by), _| *by != worker);
+        }
+        self.changed.retain(|(of, _), _| of.0 != worker);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who is wrong after these have said of which owners that their sums are not finite.
+    fn wrong(said: &[(u32, &[u32])]) -> Option<Vec<u32>> {
+        let mut doubts = Doubts::default();
+        for (worker, owners) in said {
+            let sums_of = owners.iter().copied().collect();
+            let of = NotFinite { sums_of, ..NotFinite::default() };
+            doubts.accuse((Step(5), 0), *worker, of);
+        }
+        let wrong = doubts.are_wrong((Step(5), 1));
+        assert!(wrong.deny.is_empty());
+        wrong.one_of.map(|workers| workers.into_iter().collect())
+    }
+
+    #[test]
+    fn an_owner_is_wrong_if_two_say_so() {
+        assert_eq!(wrong(&[(0, &[3]), (1, &[3])]), Some(vec![3]));
+        assert_eq!(wrong(&[(0, &[3])]), Some(vec![0, 3]));
+        assert_eq!(wrong(&[(0, &[])]), Some(vec![0]), "it says that of nobody");
+        assert_eq!(wrong(&[(0, &[1, 2])]), Some(vec![0]), "not both of them");
+        assert_eq!(wrong(&[(0, &[]), (1, &[])]), None, "several lie");
+        assert_eq!(wrong(&[(3, &[3])]), None, "its terms may have been larger");
+    }
+
+    #[test]
+    fn who_denies_what_was_seen_is_wrong() {
+        let mut doubts = Doubts::default();
+        doubts.accuse((Step(5), 1), 2, NotFinite::default());
+        let deny = BTreeSet::from([2]);
+        assert_eq!(doubts.are_wrong((Step(5), 1)), Wrong { deny, one_of: None });
+        assert_eq!(doubts.are_wrong((Step(5), 1)), Wrong::default(), "once");
+    }
+}

@@ -1,0 +1,360 @@
+//! Results on their way to a coordinator that holds them before it knows what happens to them.
+
+use super::block::{Block, Blocks, Vectors};
+use super::frame::{Body, Frame};
+use crate::gpu::nonfinite_mask;
+use crate::ids::{Job, Task, Worker};
+use crate::run::NumberFormat;
+use crate::sums::ledger::Ledgers;
+use crate::sums::{Header, Kind, TaskSpent, chunk_range, chunks};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// The frames of a result that answers an order.
+pub(super) fn frames(
+    vector: &Arc<Vec<f32>>,
+    task: Task,
+    order: u64,
+) -> impl Iterator<Item = Frame> + use<> {
+    let (vector, length) = (Arc::clone(vector), vector.len());
+    (0..chunks(length)).map(move |chunk| {
+        let range = chunk_range(chunk, length);
+        let header =
+            Header::chunk(Kind::Result, NumberFormat::F32, range.start, range.len()).of_task(task);
+        Frame {
+            header: Header { attempt: order as u32, ..header },
+            body: Body::Slice(Arc::clone(&vector), range),
+        }
+    })
+}
+
+/// A result of which something has come.
+#[derive(Debug)]
+struct Partial {
+    vector: Vec<f32>,
+    missing: Vec<bool>,
+    left: usize,
+    finite: bool,
+}
+
+/// A task that was ordered and not answered.
+#[derive(Debug, Default)]
+struct Ordered {
+    partial: Option<Partial>,
+    /// The worker's word that it is done.
+    done: Option<DoneWord>,
+}
+
+/// What a worker says of a task that is done, beside its result.
+#[derive(Debug)]
+pub(crate) struct DoneWord {
+    pub(crate) aux: Vec<f64>,
+    pub(crate) spent: Option<TaskSpent>,
+}
+
+/// What a worker answers to an order.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// A task is done, and its result is here, if it is finite.
+    Done { task: Task, word: DoneWord, finite: bool },
+    /// The rest of the order was dropped.
+    Dropped { spent: Option<TaskSpent> },
+}
+
+/// The results that are due: nothing else is taken in, and what workers can make the coordinator
+/// keep is bounded by what they were told to compute.
+#[derive(Debug)]
+pub(crate) struct EagerReceiver {
+    length: usize,
+    ledgers: Ledgers,
+    vectors: Vectors,
+    blocks: Blocks,
+    /// Jobs below it are over: nobody wants their results.
+    end: Job,
+    /// By worker, order and task.
+    ordered: BTreeMap<(u32, u32, Task), Ordered>,
+    /// What each worker has said that cannot be reported yet: words overtake chunks, and who hears
+    /// of them takes each for an answer to the oldest order.
+    waiting: BTreeMap<u32, VecDeque<Said>>,
+}
+
+/// What a worker has said of its orders.
+#[derive(Debug)]
+enum Said {
+    /// A result is finite: it is reported once it has come.
+    Done((u32, u32, Task)),
+    /// Anything else: reported once everything before it is.
+    Other(Answer),
+}
+
+impl EagerReceiver {
+    pub(crate) fn new(length: usize, ledgers: Ledgers, vectors: Vectors, blocks: Blocks) -> Self {
+        let (ordered, waiting) = (BTreeMap::new(), BTreeMap::new());
+        Self { length, ledgers, vectors, blocks, end: Job(0), ordered, waiting }
+    }
+
+    pub(super) fn ordered(&mut self, worker: u32, order: u64, tasks: impl Iterator<Item = Task>) {
+        self.ordered.extend(tasks.map(|task| ((worker, order as u32, task), Ordered::default())));
+    }
+
+    /// The rest of an order will not be answered; gives back what there is to report.
+    pub(super) fn dropped(
+        &mut self,
+        worker: u32,
+        order: u64,
+        spent: Option<TaskSpent>,
+    ) -> Vec<Answer> {
+        // Chunks of what is done may still be on their way.
+        self.ordered.retain(|key, ordered| {
+            (key.0, key.1) != (worker, order as u32) || ordered.done.is_some()
+        });
+        self.said(worker, Said::Other(Answer::Dropped { spent }))
+    }
+
+    /// The jobs below `end` are over. A worker that has heard of that has forgotten its results of
+    /// them, and sends none that it says now to be done. Gives back what there is to report, by
+    /// worker.
+    pub(super) fn release(&mut self, end: Job) -> Vec<(u32, Vec<Answer>)> {
+        self.end = self.end.max(end);
+        let workers: Vec<u32> = self.waiting.keys().copied().collect();
+        workers.into_iter().map(|worker| (worker, self.ready(worker))).collect()
+    }
+
+    /// A worker is lost.
+    pub(super) fn forget(&mut self, worker: u32) {
+        self.ordered.retain(|key, _| key.0 != worker);
+        self.waiting.remove(&worker);
+    }
+
+    /// Takes in a chunk; gives back what there is to report once it has come.
+    pub(super) fn chunk(
+        &mut self,
+        worker: u32,
+        header: &Header,
+        block: Block,
+    ) -> Result<Vec<Answer>, String> {
+        let (length, vectors) = (self.length, &self.vectors);
+        let task = header.task();
+        // A header has no room for the number of a plan; with its order a task is the only one.
+        let of_plan = |plan| (worker, header.attempt, Task { plan, ..task });
+        let Some((_, ordered)) = self.ordered.range_mut(of_plan(0)..=of_plan(u32::MAX)).next()
+        else {
+            self.blocks.give(block);
+            return Ok(Vec::new());
+        };
+        let partial = ordered.partial.get_or_insert_with(|| {
+            let missing = vec![true; chunks(length)];
+            Partial { vector: vectors.take(length), left: missing.len(), missing, finite: true }
+        });
+        let chunk = header.chunk_of(length)?;
+        let range = chunk_range(chunk, length);
+        // A chunk that comes twice, after a connection broke, counts once.
+        if std::mem::take(&mut partial.missing[chunk]) {
+            block.copy_to(&mut partial.vector[range.clone()]);
+            // The worker says so too; what it says is not taken for what came.
+            partial.finite &= nonfinite_mask(&partial.vector[range]) == 0.0;
+            partial.left -= 1;
+        }
+        self.blocks.give(block);
+        Ok(self.ready(worker))
+    }
+
+    /// A worker says that it is done with a task. The chunks of a finite result may still be on
+    /// their way, another is not sent; gives back what there is to report.
+    pub(super) fn done(
+        &mut self,
+        worker: u32,
+        order: u64,
+        task: Task,
+        word: DoneWord,
+        finite: bool,
+    ) -> Vec<Answer> {
+        let key = (worker, order as u32, task);
+        if !finite {
+            self.ordered.remove(&key);
+            return self.said(worker, Said::Other(Answer::Done { task, word, finite: false }));
+        }
+        match self.ordered.get_mut(&key).filter(|ordered| ordered.done.is_none()) {
+            Some(ordered) => ordered.done = Some(word),
+            None => return Vec::new(),
+        }
+        self.said(worker, Said::Done(key))
+    }
+
+    fn said(&mut self, worker: u32, said: Said) -> Vec<Answer> {
+        self.waiting.entry(worker).or_default().push_back(said);
+        self.ready(worker)
+    }
+
+    /// What a worker has said, as far as all of it has come, in the order in which it was said.
+    fn ready(&mut self, worker: u32) -> Vec<Answer> {
+        let mut ready = Vec::new();
+        while let Some(said) = self.waiting.get_mut(&worker).and_then(VecDeque::pop_front) {
+            match said {
+                Said::Other(answer) => ready.push(answer),
+                Said::Done(key) => match self.taken_in(key) {
+                    Some(notice) => ready.push(notice),
+                    None => {
+                        self.waiting.entry(worker).or_default().push_front(Said::Done(key));
+                        break;
+                    }
+                },
+            }
+        }
+        ready
+    }
+
+    fn taken_in(&mut self, key: (u32, u32, Task)) -> Option<Answer> {
+        let is_over = key.2.job < self.end;
+        let whole =
+            |ordered: &Ordered| ordered.partial.as_ref().is_some_and(|partial| partial.left == 0);
+        self.ordered.get(&key).filter(|ordered| is_over || whole(ordered))?;
+        let Ordered { partial, done } = self.ordered.remove(&key)?;
+        let word = done?;
+        let mut finite = true;
+        if let Some(partial) = partial {
+            finite = partial.finite;
+            if finite && !is_over {
+                self.ledgers.of(Worker(key.0)).keep(key.2, partial.vector);
+            } else {
+                self.vectors.give(Arc::new(partial.vector));
+            }
+        }
+        Some(Answer::Done { task: key.2, word, finite })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Job;
+    use crate::sums::CHUNK;
+
+    const LENGTH: usize = CHUNK + 3;
+    const TASK: Task = Task { job: Job(4), piece: 1, plan: 0 };
+
+    fn receiver() -> EagerReceiver {
+        EagerReceiver::new(LENGTH, Ledgers::new(2), Vectors::default(), Blocks::new(LENGTH))
+    }
+
+    fn word(aux: Vec<f64>) -> DoneWord {
+        DoneWord { aux, spent: None }
+    }
+
+    fn take_in(
+        eager: &mut EagerReceiver,
+        worker: u32,
+        frame: &Frame,
+    ) -> Result<Vec<Answer>, String> {
+        let mut block = eager.blocks.take(frame.header.count(), NumberFormat::F32);
+        block.fill(frame.body.floats().unwrap());
+        eager.chunk(worker, &frame.header, block)
+    }
+
+    #[test]
+    fn a_result_counts_when_all_of_it_and_its_word_have_come() {
+        let vector = Arc::new((0..LENGTH).map(|at| at as f32).collect::<Vec<f32>>());
+        let frames: Vec<Frame> = frames(&vector, TASK, 7).collect();
+        let mut eager = receiver();
+        eager.ordered(1, 7, [TASK].into_iter());
+        assert!(take_in(&mut eager, 1, &frames[1]).unwrap().is_empty());
+        assert!(take_in(&mut eager, 1, &frames[1]).unwrap().is_empty(), "the same chunk again");
+        assert!(eager.done(1, 7, TASK, word(vec![2.0]), true).is_empty());
+        let notices = take_in(&mut eager, 1, &frames[0]).unwrap();
+        assert!(matches!(notices[..], [Answer::Done { task: TASK, finite: true, .. }]));
+        assert!(eager.ledgers.of(Worker(1)).result(TASK).is_some_and(|held| **held == *vector));
+        assert!(
+            eager.done(1, 7, TASK, word(vec![2.0]), true).is_empty() && eager.ordered.is_empty(),
+            "once"
+        );
+    }
+
+    /// A worker drops an order while the chunks of the one before are on their way.
+    #[test]
+    fn words_do_not_overtake_results() {
+        let vector = Arc::new(vec![1.0; LENGTH]);
+        let next = Task { job: Job(5), ..TASK };
+        let mut eager = receiver();
+        eager.ordered(1, 7, [TASK, next].into_iter());
+        eager.ordered(1, 8, [next].into_iter());
+        assert!(eager.done(1, 7, TASK, word(vec![]), true).is_empty());
+        assert!(eager.dropped(1, 7, None).is_empty(), "the rest of its order");
+        assert!(eager.done(1, 8, next, word(vec![]), false).is_empty());
+        let other = eager.dropped(0, 1, None);
+        assert!(matches!(other[..], [Answer::Dropped { .. }]), "another worker waits for nothing");
+        let notices: Vec<Answer> = frames(&vector, TASK, 7)
+            .flat_map(|frame| take_in(&mut eager, 1, &frame).unwrap())
+            .collect();
+        let [
+            Answer::Done { task: TASK, finite: true, .. },
+            Answer::Dropped { .. },
+            Answer::Done { task, finite: false, .. },
+        ] = &notices[..]
+        else {
+            panic!("{notices:?}");
+        };
+        assert!(*task == next && eager.ordered.is_empty());
+    }
+
+    /// A worker that hears that a job is over forgets what it has of it, also what it has just
+    /// computed.
+    #[test]
+    fn results_of_what_is_over_are_not_waited_for() {
+        let vector = Arc::new(vec![1.0; LENGTH]);
+        let (part, next) = (Task { piece: 2, ..TASK }, Task { job: Job(5), ..TASK });
+        let mut eager = receiver();
+        eager.ordered(1, 7, [TASK, part].into_iter());
+        eager.ordered(1, 8, [next].into_iter());
+        let mut first = frames(&vector, TASK, 7);
+        assert!(take_in(&mut eager, 1, &first.next().unwrap()).unwrap().is_empty());
+        assert!(eager.done(1, 7, TASK, word(vec![]), true).is_empty());
+        let [(1, notices)] = &eager.release(Job(5))[..] else { panic!() };
+        assert!(matches!(notices[..], [Answer::Done { task: TASK, .. }]));
+        assert!(take_in(&mut eager, 1, &first.next().unwrap()).unwrap().is_empty(), "too late");
+        assert_eq!(eager.done(1, 7, part, word(vec![]), true).len(), 1, "nothing of it ever comes");
+        assert!(eager.done(1, 8, next, word(vec![]), true).is_empty(), "this one is wanted");
+        assert!(eager.ledgers.of(Worker(1)).is_empty() && eager.ordered.len() == 1);
+    }
+
+    #[test]
+    fn what_nobody_ordered_is_not_kept() {
+        let vector = Arc::new(vec![1.0; LENGTH]);
+        let mut eager = receiver();
+        eager.ordered(0, 1, [TASK].into_iter());
+        for frame in frames(&vector, TASK, 2).chain(frames(&vector, Task { piece: 9, ..TASK }, 1)) {
+            assert!(take_in(&mut eager, 0, &frame).unwrap().is_empty());
+        }
+        assert!(
+            frames(&vector, TASK, 1)
+                .all(|frame| take_in(&mut eager, 1, &frame).unwrap().is_empty()),
+            "another worker's"
+        );
+        assert!(eager.ordered.values().all(|ordered| ordered.partial.is_none()));
+        let notices = eager.dropped(0, 1, None);
+        assert!(matches!(notices[..], [Answer::Dropped { .. }]) && eager.ordered.is_empty());
+    }
+
+    #[test]
+    fn what_is_judged_is_what_came() {
+        let mut vector = vec![1.0; LENGTH];
+        vector[LENGTH - 1] = f32::NAN;
+        let mut eager = receiver();
+        eager.ordered(0, 1, [TASK].into_iter());
+        assert!(eager.done(0, 1, TASK, word(Vec::new()), true).is_empty());
+        let notices: Vec<_> = frames(&Arc::new(vector), TASK, 1)
+            .flat_map(|frame| take_in(&mut eager, 0, &frame).unwrap())
+            .collect();
+        assert!(
+            matches!(notices[..], [Answer::Done { finite: false, .. }]),
+            "it said it was finite, and it is not"
+        );
+        assert!(eager.ledgers.of(Worker(0)).is_empty());
+        eager.ordered(0, 2, [TASK].into_iter());
+        let beyond = Header {
+            attempt: 2,
+            ..Header::chunk(Kind::Result, NumberFormat::F32, 2 * CHUNK, 3).of_task(TASK)
+        };
+        let block = eager.blocks.take(3, NumberFormat::F32);
+        assert!(eager.chunk(0, &beyond, block).is_err());
+    }
+}

@@ -1,0 +1,96 @@
+//! What other nodes send of exchanges before this node is told of them: kept, in bounds, until it
+//! is.
+
+use super::Key;
+use super::block::Block;
+use crate::ids::Step;
+use crate::sums::{Across, CHUNK, Header, chunks};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+/// What may wait of one node, beside two vectors: some chunks, however short a vector is.
+const LEAST_CHUNKS: usize = 64;
+
+/// Something that came too early.
+#[derive(Debug)]
+pub(super) enum Came {
+    Word(Across),
+    Chunk(Header, Block),
+}
+
+/// What came of exchanges that are not known here, in the order in which it came.
+///
+/// Who sends it may be wrong, so it is bounded in bytes per node: what a node can make another one
+/// keep does not depend on how many exchanges it names.
+#[derive(Debug)]
+pub(super) struct Early {
+    waiting: BTreeMap<Key, Vec<(u32, Came)>>,
+    /// Bytes that wait, by who sent them.
+    bytes: BTreeMap<u32, usize>,
+    /// Bytes that may wait of one node.
+    most: usize,
+    /// Bytes of the memory in which a chunk lies, however short it is.
+    of_chunk: usize,
+}
+
+impl Early {
+    /// Nothing has come yet of sums of vectors of `length` numbers.
+    pub(super) fn new(length: usize) -> Self {
+        let of_chunk = length.clamp(1, CHUNK) * size_of::<f32>();
+        let most = (2 * chunks(length) + LEAST_CHUNKS) * of_chunk;
+        // Of short vectors chunks are short, and words are not.
+        let most = most.max(LEAST_CHUNKS * CHUNK);
+        Self { waiting: BTreeMap::new(), bytes: BTreeMap::new(), most, of_chunk }
+    }
+
+    fn bytes_of(&self, came: &Came) -> usize {
+        let beside = size_of::<(u32, Came)>();
+        match came {
+            Came::Word(_) => beside,
+            Came::Chunk(..) => beside + self.of_chunk,
+        }
+    }
+
+    /// Keeps what came for an exchange.
+    ///
+    /// # Errors
+    /// That too much waits of that node already.
+    pub(super) fn put(&mut self, key: Key, from: u32, came: Came) -> Result<(), String> {
+        let more = self.bytes_of(&came);
+        let bytes = self.bytes.entry(from).or_default();
+        if *bytes + more > self.most {
+            return Err(format!("{from} sends too much of exchanges that are not under way"));
+        }
+        *bytes += more;
+        self.waiting.entry(key).or_default().push((from, came));
+        Ok(())
+    }
+
+    /// Takes out what came for some attempts at a step.
+    pub(super) fn take(&mut self, step: Step, attempts: RangeInclusive<u32>) -> Vec<(u32, Came)> {
+        let (first, last) = attempts.into_inner();
+        let keys: Vec<Key> =
+            self.waiting.range((step, first)..=(step, last)).map(|(key, _)| *key).collect();
+        keys.into_iter().flat_map(|key| self.remove(key)).collect()
+    }
+
+    /// Forgets what came for other exchanges than these.
+    pub(super) fn retain(&mut self, keeps: impl Fn(&Key) -> bool) {
+        let over: Vec<Key> = self.waiting.keys().filter(|key| !keeps(key)).copied().collect();
+        for key in over {
+            self.remove(key);
+        }
+    }
+
+    fn remove(&mut self, key: Key) -> Vec<(u32, Came)> {
+        let came = self.waiting.remove(&key).unwrap_or_default();
+        for (from, came) in &came {
+            let less = self.bytes_of(came);
+            if let Some(bytes) = self.bytes.get_mut(from) {
+                *bytes -= less;
+            }
+        }
+        self.bytes.retain(|_, bytes| *bytes > 0);
+        came
+    }
+}

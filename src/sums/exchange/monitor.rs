@@ -1,0 +1,520 @@
+//! An exchange as its coordinator sees it, and whose fault it is when it does not go on.
+//!
+//! When an exchange stands still, the one to blame is a node that others wait for and that waits
+//! for nobody: its connection is ended.
+
+use super::blame::blame;
+use super::told::Told;
+use super::{AGAIN, QUIET, WORD};
+use crate::ids::{Step, Task, Worker, named};
+use crate::sums::{COORDINATOR, Owner, SumNotice, SumReport, Summand};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+use std::time::Instant;
+
+/// A node to which nothing comes, by its own word.
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    /// When it said so last; a node that waits says so again and again.
+    said: Instant,
+    /// Whose chunks it lacks.
+    on: Vec<u32>,
+}
+
+/// Why a sum comes to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Void {
+    /// Somebody who sums is lost, or does not answer: others can go on with what they have.
+    Interrupted,
+    /// Something in it may be wrong, or not everybody gets it: it is made from its beginning.
+    Refused,
+}
+
+/// Who has which part in an exchange.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    /// Who has something that is summed.
+    pub(super) term_holders: BTreeSet<u32>,
+    /// Who sums which chunks, over connections.
+    pub(super) owners: Vec<Owner>,
+    /// What workers were told of that.
+    pub(super) told: Option<Told>,
+    /// Who can be asked for each term, where workers sum over connections.
+    pub(super) askable: Vec<Vec<u32>>,
+    /// Somebody who has something that is summed is lost: it cannot be made again of the same.
+    pub(super) is_orphaned: bool,
+    /// Whose result of which task may be summed while it is computed, as long as none is changed.
+    pub(super) announced: BTreeSet<(Worker, Task)>,
+}
+
+impl Parts {
+    /// Who sums can ask any holder of these terms.
+    pub(super) fn can_ask(&mut self, terms: &[Summand]) {
+        let holders = |term: &Summand| term.holders.iter().map(|piece| piece.worker.0).collect();
+        self.askable = terms.iter().map(holders).collect();
+    }
+}
+
+/// What the decision of a sum takes, and what was decided.
+#[derive(Debug, Default)]
+pub(super) struct Decision {
+    /// Of whom two must hold the sum, or the one that there is.
+    pub(super) counted: BTreeSet<u32>,
+    /// The digest of what was decided.
+    digest: Option<u64>,
+}
+
+/// An exchange.
+#[derive(Debug)]
+pub(super) struct ExchangeMonitor {
+    /// What was heard of it while it is only expected that the step will be made of it.
+    pub(super) expected: Option<Vec<(u32, SumReport)>>,
+    /// When it was begun, or when the last of what it is made of was there.
+    pub(super) begun: Instant,
+    pub(super) receivers: Vec<u32>,
+    /// Who has something that is summed, or sums.
+    pub(super) sources: BTreeSet<u32>,
+    pub(super) parts: Parts,
+    /// It comes to nothing, and is made again by another attempt.
+    pub(super) void: Option<Void>,
+    /// Who gets the sum without asking for it.
+    pub(super) given: BTreeSet<u32>,
+    /// Who has the whole sum, with which digest, if it takes one.
+    pub(super) holders: BTreeMap<u32, Option<u64>>,
+    pub(super) decision: Decision,
+    waiting: BTreeMap<u32, Waiting>,
+    /// Holders not reported yet, since the sum has not come by here.
+    pub(super) unreported: Vec<(Worker, SumNotice)>,
+    /// Its step is decided.
+    pub(super) done: bool,
+    /// The group that makes it, if it is not made by connections.
+    pub(super) group: Option<u64>,
+    /// The coordinator sums it by itself, and sees what it is made of.
+    pub(super) own: bool,
+    /// Somebody says that it is not finite.
+    pub(super) overflowed: bool,
+}
+
+impl ExchangeMonitor {
+    pub(super) fn new(
+        expected: Option<Vec<(u32, SumReport)>>,
+        receivers: Vec<u32>,
+        sources: BTreeSet<u32>,
+        begun: Instant,
+    ) -> Self {
+        Self {
+            expected,
+            begun,
+            receivers,
+            sources,
+            parts: Parts::default(),
+            void: None,
+            given: BTreeSet::new(),
+            holders: BTreeMap::new(),
+            decision: Decision::default(),
+            waiting: BTreeMap::new(),
+            unreported: Vec::new(),
+            done: false,
+            group: None,
+            own: false,
+            overflowed: false,
+        }
+    }
+
+    /// As many holders as a decision needs: two, so that the sum outlives the loss of either; a
+    /// worker alone is enough for itself.
+    pub(super) fn needed(&self) -> usize {
+        self.decision.counted.len().clamp(1, 2)
+    }
+
+    /// A worker of which it can be said what has become of it: everything that is reported is of
+    /// some worker.
+    pub(super) fn some_worker(&self) -> u32 {
+        self.receivers.iter().copied().find(|node| *node != COORDINATOR).unwrap_or_default()
+    }
+
+    /// It comes to nothing; whether that is news.
+    pub(super) fn end(&mut self, why: Void) -> bool {
+        let is_news = self.void.is_none();
+        // Nobody goes on with what may be wrong.
+        if is_news || why == Void::Refused {
+            self.void = Some(why);
+        }
+        is_news
+    }
+
+    /// Whether its step may yet turn out to be made of it.
+    pub(super) fn is_expected(&self) -> bool {
+        self.expected.is_some() && self.void.is_none()
+    }
+
+    /// Whether the sum can be made and decided without a worker: others that answer have each of
+    /// its terms, and enough of those that are counted are left to hold it.
+    pub(super) fn can_do_without(&self, worker: u32, answers: impl Fn(u32) -> bool) -> bool {
+        if self.parts.is_orphaned {
+            return false;
+        }
+        let other = |holder: &u32| *holder != worker && answers(*holder);
+        let others = |holders: &Vec<u32>| holders.iter().any(other);
+        let asked = !self.parts.askable.is_empty() && self.parts.askable.iter().all(others);
+        let counted = self.decision.counted.iter().filter(|counted| **counted != worker);
+        (asked || !self.parts.term_holders.contains(&worker)) && counted.count() >= self.needed()
+    }
+
+    /// Whether enough of those that are to be counted get the sum: one that came after the others
+    /// were told is not sent it before it is decided.
+    pub(super) fn reaches(&self, counted: &BTreeSet<u32>) -> bool {
+        let told = counted.iter().filter(|node| self.receivers.contains(node)).take(2);
+        told.count() >= counted.len().min(2)
+    }
+
+    /// A node says that nothing has come to it for a while; whether that is news.
+    pub(super) fn waits(&mut self, node: u32, on: Vec<u32>, now: Instant) -> bool {
+        let since = self
+            .still_waiting(now)
+            .find(|(other, _)| *other == node)
+            .map(|(_, waiting)| waiting.since);
+        self.waiting.insert(node, Waiting { since: since.unwrap_or(now), said: now, on });
+        since.is_none()
+    }
+
+    /// Who can hand the sum to a node that lacks it: if there is a choice, none of those for whom
+    /// it waits in vain.
+    pub(super) fn giver(&self, to: u32, is_there: impl Fn(u32) -> bool) -> Option<u32> {
+        // A connection may be broken in one direction only, and nobody has noticed.
+        let on = self.waiting.get(&to).map_or(&[][..], |waiting| &waiting.on);
+        self.holders
+            .keys()
+            .copied()
+            .filter(|holder| *holder != to && is_there(*holder))
+            .min_by_key(|holder| on.contains(holder))
+    }
+
+    /// A node has the whole sum; false if not the bytes that were decided.
+    pub(super) fn holds(&mut self, node: u32, digest: Option<u64>) -> bool {
+        self.waiting.remove(&node);
+        let right =
+            self.decision.digest.is_none() || digest.is_none() || digest == self.decision.digest;
+        if right {
+            self.holders.insert(node, digest);
+        }
+        right
+    }
+
+    /// Whether nodes hold different bytes.
+    pub(super) fn differ(&self) -> bool {
+        let mut digests = self.holders.values().flatten();
+        let first = digests.next();
+        digests.any(|digest| Some(digest) != first)
+    }
+
+    /// These bytes are applied; gives back who holds others, and is no holder any more.
+    pub(super) fn decided(&mut self, digest: u64) -> Vec<u32> {
+        if self.decision.digest.replace(digest) == Some(digest) {
+            return Vec::new();
+        }
+        let wrong = |held: Option<u64>| held.is_some_and(|held| held != digest);
+        let nodes =
+            self.holders.iter().filter(|(_, held)| wrong(**held)).map(|(node, _)| *node).collect();
+        self.holders.retain(|_, held| !wrong(*held));
+        nodes
+    }
+
+    /// A node is lost; whether the sum cannot be made without it, and none of the workers that are
+    /// left has it.
+    pub(super) fn forget(&mut self, node: u32) -> bool {
+        self.holders.remove(&node);
+        self.given.remove(&node);
+        self.waiting.remove(&node);
+        self.waiting.values_mut().for_each(|waiting| waiting.on.retain(|other| *other != node));
+        self.receivers.retain(|receiver| *receiver != node);
+        self.decision.counted.remove(&node);
+        self.unreported.retain(|(holder, _)| holder.0 != node);
+        // What it has said of an expected sum it would be taken to hold still.
+        self.expected.iter_mut().for_each(|reports| reports.retain(|report| report.0 != node));
+        self.parts.is_orphaned |= self.parts.term_holders.contains(&node);
+        self.holders.is_empty() && self.sources.contains(&node)
+    }
+
+    /// Whether a node has said lately that nothing comes to it.
+    pub(super) fn still_waits(&self, node: u32, now: Instant) -> bool {
+        self.still_waiting(now).any(|(waiting, _)| waiting == node)
+    }
+
+    fn still_waiting(&self, now: Instant) -> impl Iterator<Item = (u32, &Waiting)> {
+        self.waiting
+            .iter()
+            .map(|(node, waiting)| (*node, waiting))
+            .filter(move |(_, waiting)| now.duration_since(waiting.said) < WORD)
+    }
+
+    /// Whether some node waits in vain for `patience`, or the whole takes longer than `longest`.
+    pub(super) fn is_stuck(&self, now: Instant, patience: Duration, longest: Duration) -> bool {
+        let in_vain =
+            |(_, waiting): (u32, &Waiting)| now.duration_since(waiting.since) + QUIET > patience;
+        self.is_under_way()
+            && (now.duration_since(self.begun) > longest || self.still_waiting(now).any(in_vain))
+    }
+
+    /// The worker to blame for that; where some wait for each other, the one for which most wait.
+    pub(super) fn culprit(&self, now: Instant) -> Option<u32> {
+        let waiting = self.who_waits(now);
+        let blamed = blamed(&waiting).into_iter().find(|node| self.owes(*node));
+        blamed.or_else(|| Some(self.most_waited_for(&waiting)?.0))
+    }
+
+    /// A worker for which others wait, who have said so more than once and lately, and that says
+    /// nothing: rather one that does not hold the sum. Where some wait for each other, the one for
+    /// which several wait, and more than for any other.
+    pub(super) fn idle(&self, now: Instant) -> Option<u32> {
+        if !self.is_under_way() {
+            return None;
+        }
+        let insists = |(node, waiting): (&u32, &Waiting)| {
+            let is_recent = now.duration_since(waiting.said) < AGAIN;
+            (is_recent && waiting.said > waiting.since).then(|| (*node, waiting.on.clone()))
+        };
+        let insisting = self.waiting.iter().filter_map(insists).collect();
+        // Who has only stopped waiting goes on, and may owe something for that moment.
+        let silent = blamed(&insisting).into_iter().filter(|node| !self.still_waits(*node, now));
+        let owing = silent.filter(|node| self.owes(*node));
+        owing.min_by_key(|node| self.holders.contains_key(node)).or_else(|| {
+            let (node, waiters, others) = self.most_waited_for(&insisting)?;
+            (waiters > others.max(1)).then_some(node)
+        })
+    }
+
+    /// The worker for which most wait, for how many, and for how many the next one.
+    fn most_waited_for(&self, waiting: &BTreeMap<u32, Vec<u32>>) -> Option<(u32, usize, usize)> {
+        let mut waiters: BTreeMap<u32, usize> = BTreeMap::new();
+        for node in waiting.values().flatten().filter(|node| self.owes(**node)) {
+            *waiters.entry(*node).or_default() += 1;
+        }
+        let most = waiters.iter().max_by_key(|(node, count)| (**count, Reverse(**node)));
+        let (node, count) = most.map(|(node, count)| (*node, *count))?;
+        waiters.remove(&node);
+        Some((node, count, waiters.into_values().max().unwrap_or(0)))
+    }
+
+    /// Whether a node is a worker that was told of it: who came later owes nothing.
+    fn owes(&self, node: u32) -> bool {
+        node != COORDINATOR && self.receivers.contains(&node)
+    }
+
+    /// Whether fewer hold it than its decision needs.
+    pub(super) fn lacks_holders(&self) -> bool {
+        self.holders.len() < self.needed()
+    }
+
+    /// Whether it lacks holders, or has some that are not reported before it is here too.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.lacks_holders() || !self.unreported.is_empty()
+    }
+
+    /// Whether it may still be made, and is not only expected.
+    fn is_under_way(&self) -> bool {
+        self.expected.is_none() && !self.done && self.void.is_none()
+    }
+
+    /// Who waits for whom, by their own words.
+    fn who_waits(&self, now: Instant) -> BTreeMap<u32, Vec<u32>> {
+        let waits = |(node, waiting): (u32, &Waiting)| (node, waiting.on.clone());
+        self.still_waiting(now).map(waits).collect()
+    }
+
+    /// What is known of it while nodes wait in vain for `patience`.
+    pub(super) fn stalled(
+        &self,
+        step: Step,
+        now: Instant,
+        patience: Duration,
+    ) -> Option<StalledSum> {
+        if !self.is_stuck(now, patience, Duration::MAX) {
+            return None;
+        }
+        let workers = |nodes: Vec<u32>| {
+            nodes.into_iter().filter(|node| *node != COORDINATOR).map(Worker).collect()
+        };
+        Some(StalledSum {
+            step,
+            seconds: now.duration_since(self.begun).as_secs_f64(),
+            waiting: workers(self.still_waiting(now).map(|(node, _)| node).collect()),
+            waited_for: workers(blamed(&self.who_waits(now))),
+        })
+    }
+}
+
+/// Those of whom others lack something and who lack nothing themselves, by what everybody lacks of
+/// whom; those of whom most do first.
+fn blamed(waiting: &BTreeMap<u32, Vec<u32>>) -> Vec<u32> {
+    let nodes: BTreeSet<u32> =
+        waiting.iter().flat_map(|(node, on)| on.iter().chain([node])).copied().collect();
+    let nodes: Vec<u32> = nodes.into_iter().collect();
+    let index = |node: &u32| nodes.binary_search(node).ok();
+    // Who says nothing has no connection any more: that is noticed elsewhere.
+    let on = |node| waiting.get(node).into_iter().flatten().filter_map(index).collect();
+    let waits_for: Vec<Option<Vec<usize>>> = nodes.iter().map(|node| Some(on(node))).collect();
+    blame(&waits_for).nodes.into_iter().map(|index| nodes[index]).collect()
+}
+
+/// A sum that stands still.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct StalledSum {
+    /// Of which step.
+    pub step: Step,
+    /// How long it takes so far.
+    pub seconds: f64,
+    /// Who waits for something of it, by their own word.
+    pub waiting: Vec<Worker>,
+    /// For whom all of these wait in the end; none if they wait for each other.
+    pub waited_for: Vec<Worker>,
+}
+
+impl fmt::Display for StalledSum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { step, seconds, waiting, waited_for } = self;
+        write!(f, "the sum of step {} stands still, begun {seconds:.1} s ago: ", step.0)?;
+        let names = |workers: &[Worker]| named(workers, |_| None);
+        match &waited_for[..] {
+            [] => write!(f, "{} wait for each other", names(waiting)),
+            waited_for => write!(f, "{} held up by {}", names(waiting), names(waited_for)),
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "any moment will do: only differences count")]
+mod tests {
+    use super::super::TICK;
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn who_gets_chunks_does_not_wait_in_vain() {
+        let begun = Instant::now();
+        let at = |seconds: f64| begun + Duration::from_secs_f64(seconds);
+        let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2], BTreeSet::new(), begun);
+        let longest = 60 * SECOND;
+        // Nothing comes to worker 0 from worker 2 for a while, then something does.
+        (10..=20).for_each(|tenths| {
+            assert_eq!(monitor.waits(0, vec![2], at(f64::from(tenths) / 10.0)), tenths == 10);
+        });
+        assert!(!monitor.is_stuck(at(2.0), 3 * SECOND, longest));
+        assert!(!monitor.is_stuck(at(4.5), 3 * SECOND, longest), "it does not say so any more");
+        monitor.waits(0, vec![2], at(6.0));
+        assert!(!monitor.is_stuck(at(6.5), 3 * SECOND, longest), "it had got something in between");
+        (61..90)
+            .for_each(|tenths| assert!(!monitor.waits(0, vec![2], at(f64::from(tenths) / 10.0))));
+        assert!(monitor.is_stuck(at(8.9), 3 * SECOND, longest));
+        assert!(
+            monitor.is_stuck(at(61.0), 3 * SECOND, longest),
+            "and there is an end to everything"
+        );
+        monitor.done = true;
+        assert!(!monitor.is_stuck(at(8.9), 3 * SECOND, longest));
+    }
+
+    #[test]
+    fn nobody_is_blamed_for_a_sum_that_is_to_be_made_anew() {
+        let begun = Instant::now();
+        let stuck = |holder: Option<u32>, lost: u32| {
+            let mut monitor =
+                ExchangeMonitor::new(None, vec![0, 1, 2, 3], BTreeSet::from([0, 1, 2]), begun);
+            holder.into_iter().for_each(|holder| assert!(monitor.holds(holder, None)));
+            (0..=20).for_each(|tenths| {
+                monitor.waits(1, vec![0, 2], begun + SECOND * tenths / 10);
+            });
+            monitor.void = monitor.forget(lost).then_some(Void::Interrupted);
+            monitor.is_stuck(begun + 2 * SECOND, SECOND, 60 * SECOND)
+        };
+        assert!(!stuck(None, 0) && !stuck(Some(0), 0), "its result, or the only sum, went with it");
+        assert!(stuck(Some(2), 0) && stuck(None, 3), "the sum is held, or nothing of it is lost");
+    }
+
+    /// Who says nothing is idle, and who waits itself only if several wait for it.
+    #[test]
+    fn who_is_waited_for_most_is_done_without() {
+        let begun = Instant::now();
+        let idle = |waiting: &[(u32, &[u32])]| {
+            let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2, 3], BTreeSet::new(), begun);
+            for tick in 0..2 {
+                for (node, on) in waiting {
+                    monitor.waits(*node, on.to_vec(), begun + TICK * tick);
+                }
+            }
+            monitor.idle(begun + TICK)
+        };
+        assert_eq!(idle(&[(0, &[2])]), Some(2));
+        assert_eq!(idle(&[(0, &[2]), (1, &[0])]), Some(2), "worker 0 waits too");
+        assert_eq!(idle(&[(0, &[2]), (2, &[0])]), None, "either may be to blame");
+        let cut_off: [(u32, &[u32]); 4] = [(0, &[2]), (1, &[2]), (3, &[2]), (2, &[0, 1, 3])];
+        assert_eq!(idle(&cut_off), Some(2), "all wait for one, and it for all");
+        assert_eq!(idle(&[(0, &[1, 2]), (1, &[2, 3]), (2, &[0]), (3, &[0])]), None);
+        assert_eq!(idle(&[(0, &[7])]), None, "it is no receiver");
+    }
+
+    #[test]
+    fn a_sum_comes_from_somebody_who_gets_through() {
+        let now = Instant::now();
+        let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2], BTreeSet::new(), now);
+        assert_eq!(monitor.giver(2, |_| true), None);
+        assert!([0, 1].into_iter().all(|node| monitor.holds(node, None)));
+        assert_eq!(monitor.giver(2, |_| true), Some(0));
+        assert_eq!(monitor.giver(0, |_| true), Some(1));
+        monitor.waits(2, vec![0], now);
+        assert_eq!(monitor.giver(2, |_| true), Some(1));
+        assert_eq!(monitor.giver(2, |node| node == 0), Some(0));
+    }
+
+    #[test]
+    fn who_holds_other_bytes_gives_them_to_nobody() {
+        let mut monitor =
+            ExchangeMonitor::new(None, vec![0, 1, 2, 3], BTreeSet::new(), Instant::now());
+        assert!(monitor.holds(0, Some(8)) && monitor.holds(1, Some(9)) && monitor.holds(2, None));
+        assert_eq!(monitor.decided(9), [0]);
+        assert!(monitor.decided(9).is_empty(), "that is known");
+        assert_eq!(monitor.giver(0, |node| node != 2), Some(1));
+        assert!(!monitor.holds(3, Some(8)) && monitor.holds(0, Some(9)), "it has got them again");
+        assert_eq!(monitor.giver(1, |node| node == 3), None);
+    }
+
+    #[test]
+    fn it_is_told_for_whom_a_sum_waits() {
+        let now = Instant::now();
+        let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2], BTreeSet::new(), now);
+        let stalled = |monitor: &ExchangeMonitor| {
+            monitor
+                .stalled(Step(9), now + SECOND / 5, SECOND / 5)
+                .map(|stalled| stalled.to_string())
+        };
+        monitor.waits(0, vec![1], now);
+        monitor.waits(1, vec![2], now);
+        assert_eq!(
+            stalled(&monitor).unwrap(),
+            "the sum of step 9 stands still, begun 0.2 s ago: workers 0, 1 held up by worker 2"
+        );
+        monitor.waits(2, vec![0], now);
+        assert!(stalled(&monitor).unwrap().ends_with("workers 0, 1, 2 wait for each other"));
+        monitor.done = true;
+        assert_eq!(stalled(&monitor), None);
+    }
+
+    #[test]
+    fn who_waits_is_a_victim() {
+        let now = Instant::now();
+        let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2], BTreeSet::new(), now);
+        monitor.waits(0, vec![1, 2], now);
+        monitor.waits(1, vec![2, COORDINATOR], now);
+        assert_eq!(monitor.culprit(now), Some(2));
+        monitor.waits(2, vec![0], now);
+        monitor.waits(COORDINATOR, vec![0], now);
+        assert!(monitor.culprit(now).is_some(), "when everybody waits, somebody is it");
+        monitor.forget(2);
+        monitor.holds(0, None);
+        assert_eq!(monitor.culprit(now), Some(0), "as the coordinator says");
+    }
+}

@@ -1,0 +1,230 @@
+//! Vectors of sums while their chunks come: connections read straight into them.
+
+use crate::ids::Step;
+use crate::run::NumberFormat;
+use crate::sums::{Header, Kind, chunk_range, chunks, lock};
+use bytemuck::cast_slice_mut;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, Weak};
+
+/// Whose a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChunkState {
+    /// Nothing of it has come.
+    Missing,
+    /// A connection reads it.
+    Reading(u64),
+    /// It is there, or made here.
+    Done,
+}
+
+#[derive(Debug)]
+struct Contents {
+    vector: Vec<f32>,
+    states: Vec<ChunkState>,
+    slots: u64,
+}
+
+/// The vector of one sum under way.
+#[derive(Debug)]
+pub(crate) struct ReassemblyBuffer {
+    length: usize,
+    contents: Mutex<Contents>,
+}
+
+impl ReassemblyBuffer {
+    pub(crate) fn new(vector: Vec<f32>) -> Self {
+        let (length, states) = (vector.len(), vec![ChunkState::Missing; chunks(vector.len())]);
+        Self { length, contents: Mutex::new(Contents { vector, states, slots: 0 }) }
+    }
+
+    /// Numbers in the vector.
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// The numbers of a chunk.
+    pub(crate) fn range(&self, chunk: usize) -> Range<usize> {
+        chunk_range(chunk, self.length)
+    }
+
+    /// These chunks do not come from elsewhere.
+    pub(crate) fn close(&self, own: Range<usize>) {
+        lock(&self.contents).states[own].fill(ChunkState::Done);
+    }
+
+    /// A chunk comes from elsewhere, and is not there. What a connection still reads of it goes
+    /// nowhere.
+    pub(crate) fn reopen(&self, chunk: usize) {
+        lock(&self.contents).states[chunk] = ChunkState::Missing;
+    }
+
+    /// Overwrites a chunk. What a connection still reads of it goes nowhere.
+    pub(crate) fn write(&self, chunk: usize, write: impl FnOnce(&mut [f32])) {
+        let contents = &mut *lock(&self.contents);
+        contents.states[chunk] = ChunkState::Done;
+        write(&mut contents.vector[self.range(chunk)]);
+    }
+
+    /// Reads a chunk that is there.
+    pub(crate) fn read<T>(&self, chunk: usize, read: impl FnOnce(&[f32]) -> T) -> T {
+        read(&lock(&self.contents).vector[self.range(chunk)])
+    }
+
+    /// The vector, once it is whole.
+    pub(crate) fn take(&self) -> Vec<f32> {
+        std::mem::take(&mut lock(&self.contents).vector)
+    }
+}
+
+/// A chunk that a connection reads into its place; dropping it before it is
+/// [complete](WriteSlot::complete) frees the place.
+#[derive(Debug)]
+pub(crate) struct WriteSlot {
+    buffer: Arc<ReassemblyBuffer>,
+    chunk: usize,
+    number: u64,
+}
+
+impl WriteSlot {
+    /// Lets something be written to the place, or read; none if it was filled from elsewhere
+    /// meanwhile, or given up.
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+        let contents = &mut *lock(&self.buffer.contents);
+        let current = contents.states[self.chunk] == ChunkState::Reading(self.number);
+        let place = contents.vector.get_mut(self.buffer.range(self.chunk)).filter(|_| current)?;
+        Some(act(cast_slice_mut(place)))
+    }
+
+    /// Notes that the chunk is there, if it is one of this vector; false if it is not, or came from
+    /// elsewhere meanwhile.
+    pub(crate) fn complete(&self, buffer: &Arc<ReassemblyBuffer>) -> bool {
+        let state = &mut lock(&self.buffer.contents).states[self.chunk];
+        let completes =
+            Arc::ptr_eq(&self.buffer, buffer) && *state == ChunkState::Reading(self.number);
+        if completes {
+            *state = ChunkState::Done;
+        }
+        completes
+    }
+}
+
+impl Drop for WriteSlot {
+    fn drop(&mut self) {
+        let state = &mut lock(&self.buffer.contents).states[self.chunk];
+        if *state == ChunkState::Reading(self.number) {
+            *state = ChunkState::Missing;
+        }
+    }
+}
+
+type Registered = BTreeMap<(Step, u32), Weak<ReassemblyBuffer>>;
+
+/// The vectors of all sums under way at a node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReassemblyBuffers(Arc<Mutex<Registered>>);
+
+impl ReassemblyBuffers {
+    /// Lets connections read into a vector as long as somebody keeps it.
+    pub(crate) fn register(&self, step: Step, attempt: u32, buffer: &Arc<ReassemblyBuffer>) {
+        let mut registered = lock(&self.0);
+        // Sums that are whole have let go of theirs: nobody has to take them out.
+        registered.retain(|_, buffer| buffer.strong_count() > 0);
+        registered.insert((step, attempt), Arc::downgrade(buffer));
+    }
+
+    /// The place of a chunk of a sum, if it is free and nothing is to be converted.
+    pub(crate) fn slot(&self, header: &Header) -> Option<WriteSlot> {
+        if (header.kind, header.format) != (Kind::Sum, NumberFormat::F32) || header.digest == 0 {
+            return None;
+        }
+        let buffer = lock(&self.0).get(&(Step(header.number), header.attempt))?.upgrade()?;
+        let chunk = header.chunk_of(buffer.len()).ok()?;
+        let contents = &mut *lock(&buffer.contents);
+        // Another connection reads it, or it is there: this one is read aside and dropped.
+        if contents.states[chunk] != ChunkState::Missing {
+            return None;
+        }
+        // Numbered, so that a slot whose place was freed and taken again is not taken for the new
+        // one.
+        contents.slots += 1;
+        let number = contents.slots;
+        contents.states[chunk] = ChunkState::Reading(number);
+        Some(WriteSlot { buffer: Arc::clone(&buffer), chunk, number })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sums::CHUNK;
+
+    const LENGTH: usize = CHUNK + 2;
+
+    fn registered() -> (ReassemblyBuffers, Arc<ReassemblyBuffer>) {
+        let (buffers, buffer) =
+            (ReassemblyBuffers::default(), Arc::new(ReassemblyBuffer::new(vec![0.0; LENGTH])));
+        buffers.register(Step(3), 1, &buffer);
+        (buffers, buffer)
+    }
+
+    fn header(chunk: usize) -> Header {
+        let range = chunk_range(chunk, LENGTH);
+        Header {
+            digest: 1,
+            ..Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len()).of_step(
+                Step(3),
+                1,
+                0,
+            )
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_read_into_its_place_once() {
+        let (buffers, buffer) = registered();
+        let slot = buffers.slot(&header(1)).unwrap();
+        assert!(buffers.slot(&header(1)).is_none(), "somebody reads it");
+        assert_eq!(
+            slot.with(|bytes| bytes.copy_from_slice(cast_slice_mut(&mut [2.0f32, 3.0]))),
+            Some(())
+        );
+        assert!(slot.complete(&buffer));
+        drop(slot);
+        assert!(buffers.slot(&header(1)).is_none(), "it is there");
+        assert_eq!(buffer.take()[CHUNK - 1..], [0.0, 2.0, 3.0]);
+    }
+
+    #[test]
+    fn who_is_given_up_writes_nothing_any_more() {
+        let (buffers, buffer) = registered();
+        drop(buffers.slot(&header(1)).unwrap());
+        let slot = buffers.slot(&header(1)).expect("the first has given it up");
+        buffer.write(1, |numbers| numbers.fill(5.0));
+        assert_eq!((slot.with(|bytes| bytes.fill(0)), slot.complete(&buffer)), (None, false));
+        drop(slot);
+        assert!(buffers.slot(&header(1)).is_none());
+        let first = buffers.slot(&header(0)).unwrap();
+        assert_eq!(buffer.take().last(), Some(&5.0));
+        assert_eq!(first.with(|bytes| bytes.fill(0)), None, "the vector is elsewhere");
+    }
+
+    #[test]
+    fn only_what_is_missing_can_be_claimed() {
+        let (buffers, buffer) = registered();
+        let wrong = [
+            Header { digest: 0, ..header(1) },
+            Header { kind: Kind::Term, ..header(1) },
+            Header { attempt: 0, ..header(1) },
+            Header { length: 4, ..header(1) },
+            Header { offset: 2 * CHUNK as u64, ..header(1) },
+        ];
+        assert!(wrong.iter().all(|header| buffers.slot(header).is_none()));
+        buffer.close(0..1);
+        assert!(buffers.slot(&header(0)).is_none(), "it is made here");
+        assert!(buffers.slot(&header(1)).is_some());
+        drop(buffer);
+        assert!(buffers.slot(&header(1)).is_none(), "nobody wants the sum any more");
+    }
+}

@@ -1,0 +1,35 @@
+//! Warnings of what other nodes send that is wrong: one of each kind, however often it comes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Kinds of wrong words that are told of one node.
+const KINDS: usize = 16;
+
+/// What was warned of, by who sent it.
+#[derive(Debug, Default)]
+pub(crate) struct Warnings(BTreeMap<u32, BTreeSet<String>>);
+
+impl Warnings {
+    /// Whether a reason is to be told: the first of its kind, of not too many. Reasons that differ
+    /// in numbers alone are of one kind.
+    pub(crate) fn is_new(&mut self, node: u32, reason: &str) -> bool {
+        let kinds = self.0.entry(node).or_default();
+        let kind: String = reason.chars().filter(|letter| !letter.is_ascii_digit()).collect();
+        kinds.len() < KINDS && kinds.insert(kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_told_once() {
+        let mut warnings = Warnings::default();
+        assert!(warnings.is_new(1, "term 7 is not to come from 1"));
+        assert!(!warnings.is_new(1, "term 12 is not to come from 1"));
+        assert!(warnings.is_new(2, "term 7 is not to come from 2"));
+        let letters = ('a'..='z').filter(|letter| warnings.is_new(1, &letter.to_string()));
+        assert_eq!(letters.count(), KINDS - 1, "however many kinds somebody invents");
+    }
+}

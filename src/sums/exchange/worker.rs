@@ -1,0 +1,395 @@
+//! A worker's end of all sums: what it holds for them, what it sends, sums and gathers.
+
+use super::eager;
+use super::events::{WorkerEffect, WorkerEvent};
+use super::frame::Frame;
+use super::node::{NodeContext, NodeExchanges};
+use super::part::Outgoing;
+use super::store::{Sum, chunks_of};
+use super::warnings::Warnings;
+use super::{DATA_WAITING_MAX, Key, QUIET, name_of};
+use crate::gpu::{Folded, nonfinite_mask};
+use crate::ids::{Step, Task, Worker};
+use crate::sums::collective::{CollectiveCommand, CollectiveEvent, CollectiveSum, ResultStore};
+use crate::sums::{COORDINATOR, Kind, NotFinite, SumCommand, SumPlan, SumReport, What};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+type Effects = Vec<WorkerEffect>;
+
+/// Whether a collective sums vectors beside the connections.
+enum Support {
+    /// The trainer has not said.
+    Unknown {
+        asked: Vec<CollectiveCommand>,
+    },
+    /// Nothing, and why.
+    Missing {
+        reason: String,
+    },
+    Present,
+}
+
+/// A worker's end of the sums of a run. How to drive it is told in [`super`].
+pub(crate) struct WorkerSums {
+    me: Worker,
+    length: usize,
+    node: NodeExchanges,
+    results: Box<dyn ResultStore>,
+    collective: Support,
+    /// Sums under way in a group.
+    in_group: Vec<Key>,
+    warnings: Warnings,
+    /// How often the collective has not yet left what another coordinator had asked for: it is not
+    /// listened to until then.
+    leaving: usize,
+}
+
+impl WorkerSums {
+    /// Of a worker whose results are there until its trainer says something else.
+    pub(crate) fn new(context: NodeContext, results: Box<dyn ResultStore>) -> Self {
+        Self {
+            me: Worker(context.me),
+            length: context.length,
+            node: NodeExchanges::new(context),
+            results,
+            collective: Support::Unknown { asked: Vec::new() },
+            in_group: Vec::new(),
+            warnings: Warnings::default(),
+            leaving: 0,
+        }
+    }
+
+    /// Whether a sum with these bytes is here.
+    pub(crate) fn has(&self, step: Step, attempt: u32, digest: u64) -> bool {
+        self.node.has(step, attempt, digest)
+    }
+
+    /// The vector of a sum that is here; an empty one where the collective has it.
+    pub(crate) fn vector(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
+        self.node.sum(step, attempt).map(|sum| sum.vector.unwrap_or_default())
+    }
+
+    /// Whether a step is summed, while it is computed, of the result of a task.
+    pub(crate) fn expects(&self, task: Task) -> bool {
+        self.node.expects(task)
+    }
+
+    /// Whether a sum is under way here.
+    pub(crate) fn is_open(&self, step: Step, attempt: u32) -> bool {
+        self.node.is_open(step, attempt) || self.in_group.contains(&(step, attempt))
+    }
+
+    /// Takes in what happened and appends what is to be done for it.
+    pub(crate) fn handle(&mut self, now: Instant, event: WorkerEvent, out: &mut Effects) {
+        match event {
+            WorkerEvent::SendEagerly { task, order } => {
+                // Of whichever step, a result is told by its task.
+                if let Some(vector) = self.results.read(Step(0), What::Result(task)) {
+                    eager::frames(&vector, task, order)
+                        .for_each(|frame| send(COORDINATOR, frame, out));
+                    drop(vector);
+                    self.results.discard(task);
+                }
+            }
+            WorkerEvent::Told(command) => self.told(now, command, out),
+            WorkerEvent::Announced { task, chunks, numbers } => {
+                self.sending(out, |node, sent| node.announce(task, chunks, numbers, now, sent));
+            }
+            WorkerEvent::Computed { task } => {
+                // Of whichever step, a result is told by its task.
+                let result = || self.results.read(Step(0), What::Result(task));
+                if let Some(result) = self.node.expects(task).then(result).flatten() {
+                    self.sending(out, |node, sent| node.complete(task, result, now, sent));
+                }
+            }
+            WorkerEvent::Peer { from, message } => {
+                let taken = self.sending(out, |node, sent| node.hear(from, message, now, sent));
+                self.warn_of(from, taken);
+            }
+            WorkerEvent::Disconnected { worker } => {
+                self.sending(out, |node, sent| node.disconnected(worker, now, sent));
+            }
+            WorkerEvent::Decided { step, attempt } => self.node.decided(step, attempt),
+            WorkerEvent::Applied { next } => self.node.applied(next),
+            WorkerEvent::Moved { next } => self.node.moved(next),
+            WorkerEvent::Chunk { from, header, block } => {
+                let taken =
+                    self.sending(out, |node, sent| node.chunk(&header, from, block, now, sent));
+                self.warn_of(from, taken);
+            }
+            WorkerEvent::Placed { from, header, slot } => {
+                let taken =
+                    self.sending(out, |node, sent| node.placed(&header, from, &slot, now, sent));
+                self.warn_of(from, taken);
+            }
+            WorkerEvent::ConnectedAgain { worker } => {
+                let owed = self.node.owed_to(worker);
+                self.sending(out, |node, sent| {
+                    node.disconnected(worker, now, sent);
+                    sent.extend(owed);
+                });
+            }
+            WorkerEvent::Equipped(equipment) => self.equipped(equipment, out),
+            WorkerEvent::Collective(reported) => self.reported(reported, out),
+            WorkerEvent::CoordinatorLost => {
+                self.results.clear();
+                self.in_group.clear();
+                self.node.reset();
+                match &mut self.collective {
+                    Support::Unknown { asked } => asked.clear(),
+                    Support::Missing { .. } => {}
+                    Support::Present => {
+                        // A collective may be in the middle of a sum for the lost coordinator, and
+                        // cannot be stopped.
+                        self.leaving += 1;
+                        out.push(WorkerEffect::Collective(CollectiveCommand::Leave {
+                            group: u64::MAX,
+                        }));
+                    }
+                }
+            }
+            WorkerEvent::Tick => {
+                self.sending(out, |node, sent| node.look(now, sent));
+                let mut owing = BTreeSet::new();
+                for (step, attempt, on) in self.node.stalled(now, QUIET) {
+                    owing.extend(&on);
+                    out.push(WorkerEffect::Tell(SumReport::Waiting { step, attempt, on }));
+                }
+                out.push(WorkerEffect::Owing(owing));
+            }
+        }
+    }
+
+    /// The coordinator wants something done.
+    fn told(&mut self, now: Instant, command: SumCommand, out: &mut Effects) {
+        match command {
+            SumCommand::Reduce { step, task, weight } => {
+                if let Err(error) = self.results.reduce(step, task, weight) {
+                    tracing::error!("{step}: {error}");
+                }
+            }
+            SumCommand::Discard { task } => self.results.discard(task),
+            SumCommand::Release { step, end } => {
+                self.results.release(step, end);
+                self.node.release(step, end);
+            }
+            SumCommand::Exchange(plan) => match plan.group {
+                Some(group) => self.exchange_in_group(group, plan, out),
+                None => self.exchange(now, plan, out),
+            },
+            SumCommand::Confirm { step, attempt } => self.node.confirm((step, attempt), now),
+            SumCommand::SendSum { step, attempt, to } => self.give((step, attempt), to, out),
+            SumCommand::TakeSum { step, attempt, owners } => {
+                let key = (step, attempt);
+                let wrong = self.sending(out, |node, sent| node.take_sum(key, &owners, now, sent));
+                wrong.iter().for_each(|reason| tracing::warn!("{step}: {reason}"));
+            }
+            SumCommand::TellDigests { step, attempt } => {
+                let digests = self.node.digests((step, attempt));
+                out.push(WorkerEffect::Tell(SumReport::ChunkDigests { step, attempt, digests }));
+            }
+            SumCommand::NameGroup { group } => {
+                self.tell_collective(CollectiveCommand::Name { group }, out);
+            }
+            SumCommand::JoinGroup { group, id, members } => {
+                let members: Vec<Worker> = members.into_iter().map(Worker).collect();
+                if let Some(rank) = members.iter().position(|member| *member == self.me) {
+                    let join = CollectiveCommand::Join { group, id, members, rank };
+                    self.tell_collective(join, out);
+                }
+            }
+            SumCommand::LeaveGroup { group } => {
+                self.tell_collective(CollectiveCommand::Leave { group }, out);
+            }
+        }
+    }
+
+    /// Sums one chunk, if there is one that can be summed.
+    pub(crate) fn work(&mut self, out: &mut Effects) -> bool {
+        let worked = self.sending(out, NodeExchanges::work);
+        for (key, of) in self.node.not_finite() {
+            out.push(WorkerEffect::Tell(told_of(key, 0, Some(&of))));
+        }
+        worked
+    }
+
+    fn warn_of(&mut self, from: u32, taken: Result<(), String>) {
+        if let Err(reason) = taken
+            && self.warnings.is_new(from, &reason)
+        {
+            tracing::warn!("from {}: {reason} (more of the kind is not told)", name_of(from));
+        }
+    }
+
+    /// Lets the node do something, and sends what it wants sent.
+    fn sending<T>(
+        &mut self,
+        out: &mut Effects,
+        act: impl FnOnce(&mut NodeExchanges, &mut Vec<Outgoing>) -> T,
+    ) -> T {
+        let mut sent = Vec::new();
+        let value = act(&mut self.node, &mut sent);
+        send_all(sent, out);
+        value
+    }
+
+    /// Tells of the sums that have become whole; whether there are any.
+    pub(crate) fn finish(&mut self, out: &mut Effects) -> bool {
+        let finished = self.node.finished();
+        for Sum { step, attempt, digest, finite, nonfinite, .. } in &finished {
+            let word = told_of((*step, *attempt), *digest, (!finite).then_some(nonfinite));
+            out.push(WorkerEffect::Tell(word));
+        }
+        !finished.is_empty()
+    }
+
+    fn exchange(&mut self, now: Instant, plan: SumPlan, out: &mut Effects) {
+        let (step, attempt) = (plan.step, plan.attempt);
+        let mut sent: Vec<Outgoing> = Vec::new();
+        let held = |what| self.results.read(step, what);
+        for reason in self.node.begin(plan, held, now, &mut sent) {
+            tracing::warn!("{step}, attempt {attempt}: {reason}");
+        }
+        send_all(sent, out);
+    }
+
+    /// Makes a sum with others of a group.
+    fn exchange_in_group(&mut self, group: u64, plan: SumPlan, out: &mut Effects) {
+        let SumPlan { step, attempt, terms, owners, receivers, .. } = plan;
+        self.node.supersede(step, attempt);
+        self.node.forget_sum(step, attempt);
+        self.in_group.push((step, attempt));
+        let length = self.length;
+        // Members have the sum by then; the others are sent it.
+        let shown = receivers
+            .into_iter()
+            .filter(|node| owners.iter().all(|owner| owner.node != *node))
+            .collect();
+        let parts =
+            owners.iter().map(|owner| (Worker(owner.node), owner.elements(length))).collect();
+        let collective = CollectiveSum { me: self.me, step, attempt, length, terms, parts, shown };
+        self.tell_collective(CollectiveCommand::Sum { group, collective }, out);
+    }
+
+    fn equipped(&mut self, equipment: Result<Box<dyn ResultStore>, String>, out: &mut Effects) {
+        let collective = match equipment {
+            Err(reason) => Support::Missing { reason },
+            Ok(results) => {
+                self.results = results;
+                Support::Present
+            }
+        };
+        let before = std::mem::replace(&mut self.collective, collective);
+        if let Support::Unknown { asked } = before {
+            asked.into_iter().for_each(|told| self.tell_collective(told, out));
+        }
+    }
+
+    /// Hands something on to the collective.
+    fn tell_collective(&mut self, told: CollectiveCommand, out: &mut Effects) {
+        match &mut self.collective {
+            Support::Unknown { asked } if matches!(told, CollectiveCommand::Leave { .. }) => {
+                asked.clear();
+            }
+            // The trainer may still be loading; what it will be asked waits for it.
+            Support::Unknown { asked } => asked.push(told),
+            Support::Missing { reason } => {
+                if let CollectiveCommand::Name { group } | CollectiveCommand::Join { group, .. } =
+                    told
+                {
+                    let reason = reason.clone();
+                    out.push(WorkerEffect::Tell(SumReport::GroupFailed { group, reason }));
+                }
+            }
+            Support::Present => {
+                if let CollectiveCommand::Leave { .. } = told {
+                    self.in_group.clear();
+                }
+                out.push(WorkerEffect::Collective(told));
+            }
+        }
+    }
+
+    fn reported(&mut self, reported: CollectiveEvent, out: &mut Effects) {
+        if let CollectiveEvent::Left { group } = reported {
+            // All groups: that is how a lost coordinator's were left.
+            self.leaving = self.leaving.saturating_sub(usize::from(group == u64::MAX));
+        }
+        if self.leaving > 0 {
+            return;
+        }
+        match reported {
+            CollectiveEvent::Left { .. } => {}
+            CollectiveEvent::Named { group, id } => {
+                out.push(WorkerEffect::Tell(SumReport::GroupNamed { group, id }));
+            }
+            CollectiveEvent::Joined { group } => {
+                out.push(WorkerEffect::Tell(SumReport::GroupReady { group }));
+            }
+            CollectiveEvent::Failed { group, reason } => {
+                self.in_group.clear();
+                out.push(WorkerEffect::Tell(SumReport::GroupFailed { group, reason }));
+            }
+            CollectiveEvent::Summed { step, attempt, folded: Folded { digest, finite } } => {
+                self.in_group.retain(|key| *key != (step, attempt));
+                if finite {
+                    self.node.forget_sum(step, attempt);
+                    self.node.keep(Sum::made((step, attempt), None, digest));
+                }
+                // Of a collective it cannot be told whose numbers were not.
+                let unknown = NotFinite::default();
+                let nonfinite = (!finite).then_some(&unknown);
+                out.push(WorkerEffect::Tell(told_of((step, attempt), digest, nonfinite)));
+            }
+            CollectiveEvent::Part { step, attempt, start, numbers, to } => {
+                let finite = nonfinite_mask(&numbers) == 0.0;
+                let part = Sum { finite, ..Sum::made((step, attempt), None, 0) };
+                for frame in chunks_of(&part, &numbers, start, self.length) {
+                    // It is in memory anyway, and nobody would ask for what is dropped.
+                    let send = |&to: &u32| {
+                        let frame = frame.clone();
+                        WorkerEffect::Send { to, frame, most: usize::MAX }
+                    };
+                    out.extend(to.iter().map(send));
+                }
+            }
+        }
+    }
+
+    /// Sends a sum to somebody who lacks it.
+    fn give(&mut self, (step, attempt): Key, to: u32, out: &mut Effects) {
+        if let Some(frames) = self.node.give(step, attempt) {
+            frames.into_iter().for_each(|frame| send(to, frame, out));
+        } else if self.node.sum(step, attempt).is_some() {
+            self.tell_collective(CollectiveCommand::Give { step, attempt, to }, out);
+        } else {
+            tracing::warn!("{step} is asked for and not here");
+        }
+    }
+}
+
+/// What the coordinator is told of a sum that is whole.
+fn told_of((step, attempt): Key, digest: u64, nonfinite: Option<&NotFinite>) -> SumReport {
+    match nonfinite {
+        None => SumReport::Held { step, attempt, digest: Some(digest) },
+        Some(of) => SumReport::NotFinite { step, attempt, of: of.clone() },
+    }
+}
+
+fn send_all(sent: Vec<Outgoing>, out: &mut Effects) {
+    for outgoing in sent {
+        match outgoing {
+            Outgoing::Chunk { to, frame } => send(to, frame, out),
+            Outgoing::Tell { to, message } => out.push(WorkerEffect::TellPeers { to, message }),
+        }
+    }
+}
+
+/// Nobody asks again for a term or a result, so that none is dropped; sums are asked for again.
+fn send(to: u32, frame: Frame, out: &mut Effects) {
+    let once = matches!(frame.header.kind, Kind::Term | Kind::Result);
+    let most = if once { usize::MAX } else { DATA_WAITING_MAX };
+    out.push(WorkerEffect::Send { to, frame, most });
+}

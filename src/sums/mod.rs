@@ -1,0 +1,26 @@
+//! The sums of steps: what they are made of, who holds them, and how nodes make them together. No
+//! transport, no clock.
+//!
+//! [`StepSums`] stands between a driver and its engine: it knows which attempt at a step's sum
+//! counts, and who holds it. `exchange` has the machines by which workers and coordinator make
+//! sums over connections; a transport drives them, and carries what they tell each other
+//! ([`SumCommand`], [`SumReport`], [`Across`]) and the chunks of vectors, each with a [`Header`].
+//! What a worker keeps for them is in its [`ledger`]; a [`collective`] sums where vectors lie.
+
+mod chunks;
+pub mod collective;
+#[cfg_attr(
+    not(feature = "tcp"),
+    expect(dead_code, unused_imports, reason = "only connections drive its machines so far")
+)]
+pub(crate) mod exchange;
+pub mod ledger;
+mod messages;
+mod steps;
+mod terms;
+
+pub use chunks::{CHUNK, COORDINATOR, Header, Kind, chunk_range, chunks};
+pub use messages::{Across, NotFinite, Owner, Predecessor, SumCommand, SumPlan, SumReport};
+pub use steps::{Attempt, StepSums};
+pub(crate) use terms::lock;
+pub use terms::{Decoded, Piece, SumNotice, Summand, TaskSpent, What};

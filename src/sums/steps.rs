@@ -1,0 +1,576 @@
+//! The sum of each step that is decoded and not decided: which attempt at it counts, who holds it,
+//! and when it is asked for again.
+//!
+//! A step is committed once its sum would outlive the loss of any one worker: two of the workers
+//! that can come to hold it do, with the same bytes, or the one that there is. What a sum is made
+//! of is the [engine](crate::schedulers::Engine)'s affair, how it is made the transport's; this
+//! stands between them. It alone counts attempts: a sum of the same step that was asked for before
+//! is void, and what is still said of it is passed over.
+
+use super::{Piece, Summand, What};
+use crate::codes::sequential::Fold;
+use crate::ids::{Step, Worker, WorkerSet};
+use crate::schedulers::{Action, Engine, EngineError, Input, OpenRound, SumFailure};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A step, and the number of an attempt at its sum.
+pub type Attempt = (Step, u32);
+
+/// What a step that is computed will be made of, if nothing comes between.
+#[derive(Clone, Debug)]
+struct Expected {
+    terms: Vec<Summand>,
+    /// It cannot be made as it was begun: it is to be begun again, by those who are left.
+    failed: bool,
+}
+
+impl Expected {
+    /// Whether a step is made of one of the holders of each of its terms: any of them has the same
+    /// numbers.
+    fn is_of(&self, sums: &[Worker], folds: &[Fold]) -> bool {
+        let alike = |(term, fold): (&Summand, &Fold)| {
+            let piece = Piece { worker: fold.worker, what: What::Result(fold.task) };
+            term.weight == fold.weight && term.holders.contains(&piece)
+        };
+        sums.is_empty()
+            && self.terms.len() == folds.len()
+            && self.terms.iter().zip(folds).all(alike)
+    }
+}
+
+/// A sum that is not held yet by enough.
+#[derive(Clone, Debug)]
+struct Asked {
+    /// Workers of whom two must hold it, or the one that there is. Who comes later is not waited
+    /// for: it would hold up a step of which it has no part.
+    counted: WorkerSet,
+    /// Workers of whose results it is made.
+    sources: BTreeSet<Worker>,
+    /// One of them is lost: if it comes to nothing, it cannot be made again of the same results.
+    orphaned: bool,
+    /// Workers that hold it, and the digest that each has.
+    holders: Vec<(Worker, u64)>,
+}
+
+impl Asked {
+    /// The bytes that two workers hold, or one where no two are left of those that are counted.
+    fn agreed(&self) -> Option<u64> {
+        // Two, since one worker that holds the sum may be lost before another has it; with one
+        // worker left there is no second to ask.
+        let enough = self.counted.len().clamp(1, 2);
+        let alike = |digest: u64| self.holders.iter().filter(|holder| holder.1 == digest).count();
+        self.holders.iter().map(|holder| holder.1).find(|digest| alike(*digest) >= enough)
+    }
+
+    /// Somebody who holds other bytes than the first holder, if nobody can come any more who would
+    /// settle which are right.
+    fn disputed(&self) -> Option<Worker> {
+        // While somebody is still to report, it may agree with one of those that differ.
+        let all =
+            self.counted.iter().all(|worker| self.holders.iter().any(|holder| holder.0 == worker));
+        let (first, others) =
+            self.holders.split_first().filter(|_| all && self.agreed().is_none())?;
+        others.iter().find(|holder| holder.1 != first.1).map(|holder| holder.0)
+    }
+
+    /// A worker is lost, or what it has is not finite.
+    fn forget(&mut self, worker: Worker) {
+        self.counted.remove(worker);
+        self.holders.retain(|holder| holder.0 != worker);
+    }
+
+    /// Whether it is nowhere any more, or cannot be made, without a worker.
+    fn is_lost_without(&self, worker: Worker) -> bool {
+        // Held elsewhere it is safe; held by nobody it still can be made, as long as no part of it
+        // was this worker's.
+        let others = self.holders.iter().any(|holder| holder.0 != worker);
+        !others && (!self.holders.is_empty() || self.sources.contains(&worker))
+    }
+}
+
+/// What has become of the last attempt at a sum.
+#[derive(Clone, Debug)]
+enum Stage {
+    /// Its step is computed.
+    Expected(Expected),
+    /// It is asked for.
+    Asked(Asked),
+    /// It is held by enough, or void.
+    Over,
+}
+
+/// The sums of a step.
+#[derive(Clone, Debug)]
+struct StepSum {
+    /// How many were begun before the last one.
+    attempt: u32,
+    stage: Stage,
+}
+
+impl StepSum {
+    /// A worker is lost, and with it what it would have had of the step.
+    fn forget_holder(&mut self, worker: Worker) {
+        let Stage::Expected(expected) = &mut self.stage else { return };
+        for term in &mut expected.terms {
+            term.holders.retain(|piece| piece.worker != worker);
+        }
+        if expected.terms.iter().any(|term| term.holders.is_empty()) {
+            self.stage = Stage::Over;
+        }
+    }
+}
+
+/// The sums of the steps that are not decided. A driver of an [`Engine`] has it beside that:
+///
+/// 1. It tells the engine everything by [`StepSums::handle`], which keeps up with what the engine
+///    decides, and tells it what has become of sums. The actions of all of it come in one list.
+/// 2. For [`Action::Sum`] it has the sum made, as the attempt that [`StepSums::attempt`] tells. If
+///    it knew before what the step would be made of, and had workers begin, that attempt is the one
+///    of [`StepSums::expect`]; where that one failed, [`StepSums::expects_again`] says so.
+/// 3. What is said of that attempt it tells by [`StepSums::held`], [`StepSums::failed`],
+///    [`StepSums::result_not_finite`] or [`StepSums::not_finite`], and has it looked at by
+///    [`StepSums::settle`], or with the next event.
+/// 4. If nothing happens until [`StepSums::deadline`], it sends [`Input::Tick`].
+///
+/// ```
+/// use codedgrad::codes::SchemeSpec;
+/// use codedgrad::ids::{Job, Step, Task, Worker};
+/// use codedgrad::run::{RunConfig, Shape};
+/// use codedgrad::schedulers::{Action, Engine, Input};
+/// use codedgrad::sums::StepSums;
+/// let scheme = "uncoded".parse::<SchemeSpec>()?.scheme(2, 2, 0..1)?;
+/// let run = RunConfig::new(Shape::new(2, 2), 1000, 1);
+/// let mut sums = StepSums::new(run.limits.max_wait_seconds);
+/// let (mut engine, mut actions) = (Engine::new(scheme, run, 0)?, Vec::new());
+/// sums.handle(&mut engine, 0.0, Input::Begin, &mut actions)?;
+/// for worker in [0, 1] {
+///     let task = Task { job: Job(0), piece: worker, plan: 0 };
+///     let done = Input::Done { worker: Worker(worker), task, finite: true, digest: None };
+///     sums.handle(&mut engine, 1.0, done, &mut actions)?;
+/// }
+/// assert!(matches!(actions.last(), Some(Action::Sum { step: Step(0), .. })));
+/// let attempt = (Step(0), sums.attempt(Step(0)));
+/// for worker in [0, 1] {
+///     actions.clear();
+///     sums.held(Worker(worker), attempt, 7);
+///     sums.settle(&mut engine, 1.5, &mut actions)?;
+///     assert_eq!(actions.is_empty(), worker == 0, "one holder is not enough where there are two");
+/// }
+/// assert!(matches!(actions[0], Action::Commit { step: Step(0), digest: 7, .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct StepSums {
+    max_wait_seconds: f64,
+    steps: BTreeMap<Step, StepSum>,
+    /// Since when it is waited for holders.
+    since: f64,
+    /// The step of which nobody held the sum in time once, and since when it was waited then.
+    overdue: Option<(Step, f64)>,
+    /// What the engine is still to be told.
+    reports: VecDeque<Input>,
+}
+
+impl StepSums {
+    /// Of a run in which it is waited so long for holders
+    /// ([`Limits::max_wait_seconds`](crate::run::Limits::max_wait_seconds)).
+    #[must_use]
+    pub fn new(max_wait_seconds: f64) -> Self {
+        Self {
+            max_wait_seconds,
+            steps: BTreeMap::new(),
+            since: 0.0,
+            overdue: None,
+            reports: VecDeque::new(),
+        }
+    }
+
+    /// Tells the engine what has happened, and what that makes of sums; appends what is to be done
+    /// ([`Engine::handle`]).
+    ///
+    /// # Errors
+    /// [`EngineError`] when the run cannot go on; neither may be used afterwards.
+    pub fn handle(
+        &mut self,
+        engine: &mut Engine,
+        now: f64,
+        input: Input,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
+        let input = match input {
+            Input::Lost { worker, kept } if !engine.roster().is_lost(worker) => {
+                Input::Lost { worker, kept: self.lost(worker, kept) }
+            }
+            input => input,
+        };
+        self.tell(engine, now, input, out)?;
+        self.settle(engine, now, out)?;
+        if input == Input::Tick && engine.is_summing() && now >= self.holders_by() {
+            self.overdue(engine, now)?;
+            self.settle(engine, now, out)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the engine what has become of sums.
+    ///
+    /// # Errors
+    /// As [`StepSums::handle`].
+    pub fn settle(
+        &mut self,
+        engine: &mut Engine,
+        now: f64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
+        while let Some(report) = self.next_report()? {
+            self.tell(engine, now, report, out)?;
+        }
+        Ok(())
+    }
+
+    fn tell(
+        &mut self,
+        engine: &mut Engine,
+        now: f64,
+        input: Input,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
+        let was_summing = engine.is_summing();
+        let before = out.len();
+        engine.handle(now, input, out)?;
+        for action in &out[before..] {
+            self.follow(now, action);
+        }
+        // While it is waited for somebody to come back, nobody is expected to hold anything.
+        if !was_summing {
+            self.since = now;
+        }
+        if self.asked().next().is_some() {
+            // Who takes over a state is told nothing of sums that are not decided.
+            let unable = engine.roster().able_to_hold().complement();
+            for (_, asked) in self.asked_mut() {
+                unable.iter().for_each(|worker| _ = asked.counted.remove(worker));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the engine decides of sums.
+    fn follow(&mut self, now: f64, action: &Action) {
+        match action {
+            Action::Sum { step, sums, folds, counted, .. } => {
+                let sources = folds.iter().map(|fold| fold.worker).chain(sums.iter().copied());
+                let asked = Asked {
+                    counted: counted.clone(),
+                    sources: sources.collect(),
+                    orphaned: false,
+                    holders: Vec::new(),
+                };
+                let is_expected = |sum: &StepSum| match &sum.stage {
+                    Stage::Expected(expected) => !expected.failed && expected.is_of(sums, folds),
+                    _ => false,
+                };
+                match self.steps.get_mut(step).filter(|sum| is_expected(sum)) {
+                    Some(sum) => sum.stage = Stage::Asked(asked),
+                    None => _ = self.begin(*step, Stage::Asked(asked)),
+                }
+                self.since = now;
+            }
+            Action::Erase { worker, .. } => {
+                self.asked_mut().for_each(|(_, asked)| asked.forget(*worker));
+            }
+            Action::Restart { step } => {
+                // Its results are forgotten, so nothing that is made of them counts.
+                self.steps.get_mut(step).into_iter().for_each(|sum| sum.stage = Stage::Over);
+            }
+            Action::Commit { step, .. } | Action::Skip { step, .. } => {
+                self.steps.remove(step);
+            }
+            _ => {}
+        }
+    }
+
+    /// Another attempt at a step begins; gives its number.
+    fn begin(&mut self, step: Step, stage: Stage) -> u32 {
+        let attempt = self.steps.get(&step).map_or(0, |sum| sum.attempt + 1);
+        self.steps.insert(step, StepSum { attempt, stage });
+        attempt
+    }
+
+    /// A step is computed, and will be made of these terms, each of any of its holders with weight
+    /// 1; gives the attempt as which workers may begin to sum it.
+    pub fn expect(&mut self, step: Step, terms: &[Summand]) -> u32 {
+        let expected = Expected { terms: terms.to_vec(), failed: false };
+        self.begin(step, Stage::Expected(expected))
+    }
+
+    /// A step that is computed, and what it will be made of, if it cannot be summed as it was
+    /// [expected](StepSums::expect) last: it is to be expected once more.
+    #[must_use]
+    pub fn expects_again(&self) -> Option<(Step, Vec<Summand>)> {
+        self.steps.iter().find_map(|(step, sum)| match &sum.stage {
+            Stage::Expected(expected) if expected.failed => Some((*step, expected.terms.clone())),
+            _ => None,
+        })
+    }
+
+    fn asked(&self) -> impl Iterator<Item = (Step, &Asked)> {
+        self.steps.iter().filter_map(|(step, sum)| match &sum.stage {
+            Stage::Asked(asked) => Some((*step, asked)),
+            _ => None,
+        })
+    }
+
+    fn asked_mut(&mut self) -> impl Iterator<Item = (Step, &mut Asked)> {
+        self.steps.iter_mut().filter_map(|(step, sum)| match &mut sum.stage {
+            Stage::Asked(asked) => Some((*step, asked)),
+            _ => None,
+        })
+    }
+
+    /// The sum of which something is said, if that attempt counts and is not held by enough.
+    fn current(&mut self, (step, attempt): Attempt) -> Option<&mut Asked> {
+        match self.steps.get_mut(&step).filter(|sum| sum.attempt == attempt)?.stage {
+            Stage::Asked(ref mut asked) => Some(asked),
+            _ => None,
+        }
+    }
+
+    /// What was asked for these steps counts no more: the engine asks again, or gives them up.
+    fn void(&mut self, steps: impl std::ops::RangeBounds<Step>) {
+        let asked = |sum: &&mut StepSum| matches!(sum.stage, Stage::Asked(_));
+        let of_steps = self.steps.range_mut(steps).map(|(_, sum)| sum);
+        of_steps.filter(asked).for_each(|sum| sum.stage = Stage::Over);
+    }
+
+    /// Which attempt at a step's sum counts.
+    #[must_use]
+    pub fn attempt(&self, step: Step) -> u32 {
+        self.steps.get(&step).map_or(0, |sum| sum.attempt)
+    }
+
+    /// A worker holds the whole of a sum, with this digest. Where sums live with the workers, it
+    /// can from then on be had of it, no matter who else is lost.
+    pub fn held(&mut self, worker: Worker, attempt: Attempt, digest: u64) {
+        if let Some(asked) = self.current(attempt) {
+            asked.holders.retain(|holder| holder.0 != worker);
+            asked.holders.push((worker, digest));
+        }
+    }
+
+    /// A sum cannot be made as it was begun: who helped to sum is lost, or something in it may be
+    /// wrong.
+    pub fn failed(&mut self, attempt: Attempt) {
+        let of_step = self.steps.get_mut(&attempt.0).filter(|sum| sum.attempt == attempt.1);
+        if let Some(StepSum { stage: Stage::Expected(expected), .. }) = of_step {
+            expected.failed = true;
+        }
+        let Some(asked) = self.current(attempt) else { return };
+        // Where a result is lost too, it cannot be made again of the same.
+        if asked.orphaned {
+            self.void(attempt.0..);
+            self.report_failure(attempt.0, SumFailure::ResultLost);
+        } else {
+            self.void(attempt.0..=attempt.0);
+            self.report_failure(attempt.0, SumFailure::Interrupted);
+        }
+    }
+
+    /// A result of a worker that goes into a sum, or its own sum of its results, is not finite,
+    /// though it said so: the node that sums has seen it. Nothing is made of that if the worker is
+    /// lost by now: so are its results.
+    pub fn result_not_finite(&mut self, engine: &Engine, worker: Worker, attempt: Attempt) {
+        if !engine.roster().is_lost(worker) && self.current(attempt).is_some() {
+            self.void(attempt.0..);
+            self.report_failure(attempt.0, SumFailure::ResultNotFinite(worker));
+        }
+    }
+
+    /// The results of a sum are finite, as the node that sums has seen; the sum is not.
+    pub fn not_finite(&mut self, attempt: Attempt) {
+        if self.current(attempt).is_some() {
+            self.void(attempt.0..=attempt.0);
+            self.report_failure(attempt.0, SumFailure::NotFinite);
+        }
+    }
+
+    fn report_failure(&mut self, step: Step, why: SumFailure) {
+        self.reports.push_back(Input::SumFailed { step, why });
+    }
+
+    /// A worker is lost; whether all sums that were asked for can still be had.
+    fn lost(&mut self, worker: Worker, kept: bool) -> bool {
+        for sum in self.steps.values_mut() {
+            sum.forget_holder(worker);
+        }
+        let gone = self.asked().find(|(_, asked)| !kept && asked.is_lost_without(worker));
+        let gone = gone.map(|(step, _)| step);
+        for (_, asked) in self.asked_mut() {
+            asked.forget(worker);
+            asked.orphaned |= asked.sources.contains(&worker);
+        }
+        if let Some(first) = gone {
+            self.void(first..);
+        }
+        gone.is_none()
+    }
+
+    /// What the engine is to be told next, if anything: what was said of sums, then that one is
+    /// held by enough.
+    fn next_report(&mut self) -> Result<Option<Input>, EngineError> {
+        if let Some(report) = self.reports.pop_front() {
+            return Ok(Some(report));
+        }
+        let agreed = self.asked().find_map(|(step, asked)| Some((step, asked.agreed()?)));
+        if let Some((step, digest)) = agreed {
+            self.void(step..=step);
+            return Ok(Some(Input::Summed { step, digest }));
+        }
+        match self.asked().find_map(|(step, asked)| Some((step, asked.disputed()?))) {
+            Some((step, worker)) => Err(EngineError::DifferentBytes { step, worker }),
+            None => Ok(None),
+        }
+    }
+
+    fn holders_by(&self) -> f64 {
+        self.since + self.max_wait_seconds
+    }
+
+    /// When [`Input::Tick`] is due: as the [engine](Engine::deadline) has it, or since nobody holds
+    /// a sum in time.
+    #[must_use]
+    pub fn deadline(&self, engine: &Engine) -> Option<f64> {
+        if engine.is_summing() { Some(self.holders_by()) } else { engine.deadline() }
+    }
+
+    /// Nobody has taken hold of a sum in time: it is made once more, of the same results if they
+    /// are all there; after that the run ends.
+    fn overdue(&mut self, engine: &Engine, now: f64) -> Result<(), EngineError> {
+        let Some((step, _)) = self.asked().next() else { return Ok(()) };
+        if let Some((_, since)) = self.overdue.filter(|(overdue, _)| *overdue == step) {
+            let silent = self.waits_for(engine).map(|open| open.missing).unwrap_or_default();
+            return Err(EngineError::Unheld { step, waited_seconds: now - since, silent });
+        }
+        self.overdue = Some((step, self.since));
+        self.since = now;
+        let orphaned = self.asked().find(|(_, asked)| asked.orphaned).map(|(step, _)| step);
+        let again: Vec<Step> = match orphaned {
+            Some(first) => vec![first],
+            None => self.asked().map(|(step, _)| step).collect(),
+        };
+        let why = match orphaned {
+            Some(_) => SumFailure::ResultLost,
+            None => SumFailure::Interrupted,
+        };
+        self.void(again[0]..);
+        again.into_iter().for_each(|step| self.report_failure(step, why));
+        Ok(())
+    }
+
+    /// The round that waits for answers or for its sum, if one does ([`Engine::waits_for`]).
+    #[must_use]
+    pub fn waits_for(&self, engine: &Engine) -> Option<OpenRound> {
+        let mut open = engine.waits_for()?;
+        if open.summing {
+            let (_, asked) = self.asked().next()?;
+            asked.holders.iter().for_each(|holder| _ = open.missing.remove(holder.0));
+        }
+        Some(open)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codes::SchemeSpec;
+    use crate::ids::{Job, Task};
+    use crate::run::{RunConfig, Shape};
+
+    const STEP: Step = Step(0);
+
+    fn task(worker: u32) -> Task {
+        Task { job: Job(0), piece: worker, plan: 0 }
+    }
+
+    /// Two workers' results of a step, of which each is a term.
+    fn terms() -> Vec<Summand> {
+        let piece = |worker| Piece { worker: Worker(worker), what: What::Result(task(worker)) };
+        let term = |worker| Summand { weight: 1.0, holders: vec![piece(worker)] };
+        [0, 1].map(term).to_vec()
+    }
+
+    /// The engine of two workers and its sums, with the step expected to be made of these, once it
+    /// asks for the step's sum.
+    fn asked_after(expects: impl Fn(&mut StepSums)) -> (Engine, StepSums) {
+        asked_of(2, expects)
+    }
+
+    fn asked_of(workers: u32, expects: impl Fn(&mut StepSums)) -> (Engine, StepSums) {
+        let count = workers as usize;
+        let scheme = "uncoded".parse::<SchemeSpec>().unwrap().scheme(count, workers, 0..1).unwrap();
+        let run = RunConfig::new(Shape::new(count, workers), 1000, 1);
+        let mut sums = StepSums::new(run.limits.max_wait_seconds);
+        let (mut engine, mut actions) = (Engine::new(scheme, run, 0).unwrap(), Vec::new());
+        sums.handle(&mut engine, 0.0, Input::Begin, &mut actions).unwrap();
+        expects(&mut sums);
+        for worker in 0..workers {
+            let (task, worker) = (task(worker), Worker(worker));
+            let done = Input::Done { worker, task, finite: true, digest: None };
+            sums.handle(&mut engine, 1.0, done, &mut actions).unwrap();
+        }
+        assert!(matches!(actions.last(), Some(Action::Sum { step: STEP, .. })));
+        (engine, sums)
+    }
+
+    #[test]
+    fn a_step_that_is_made_of_what_was_expected_is_the_same_attempt() {
+        assert_eq!(asked_after(|_| {}).1.attempt(STEP), 0);
+        let as_expected = |sums: &mut StepSums| assert_eq!(sums.expect(STEP, &terms()), 0);
+        assert_eq!(asked_after(as_expected).1.attempt(STEP), 0);
+        let other = |sums: &mut StepSums| assert_eq!(sums.expect(STEP, &terms()[..1]), 0);
+        assert_eq!(asked_after(other).1.attempt(STEP), 1);
+    }
+
+    #[test]
+    fn what_fails_while_it_is_expected_is_expected_again() {
+        let fails = |sums: &mut StepSums| {
+            sums.expect(STEP, &terms());
+            sums.failed((STEP, 0));
+            assert_eq!(sums.expects_again(), Some((STEP, terms())));
+        };
+        assert_eq!(asked_after(fails).1.attempt(STEP), 1, "as it failed, it is no sum of the step");
+        let again = |sums: &mut StepSums| {
+            fails(sums);
+            assert_eq!(sums.expect(STEP, &terms()), 1);
+            sums.failed((STEP, 0));
+            assert_eq!(sums.expects_again(), None, "the attempt before does not count");
+        };
+        assert_eq!(asked_after(again).1.attempt(STEP), 1);
+    }
+
+    /// What fails once it is asked for is asked for again, as another attempt.
+    #[test]
+    fn what_fails_when_it_is_asked_for_is_another_attempt() {
+        let (mut engine, mut sums) = asked_after(|sums| _ = sums.expect(STEP, &terms()));
+        let mut actions = Vec::new();
+        sums.failed((STEP, 0));
+        sums.settle(&mut engine, 1.5, &mut actions).unwrap();
+        assert!(matches!(actions.last(), Some(Action::Sum { step: STEP, .. })), "{actions:?}");
+        assert_eq!((sums.attempt(STEP), sums.expects_again()), (1, None));
+    }
+
+    /// One of three holds the sum when another is lost with its result, and then it fails: nobody
+    /// can make it of the same, and it is not waited for.
+    #[test]
+    fn what_fails_without_one_of_its_results_begins_again() {
+        let (mut engine, mut sums) = asked_of(3, |_| {});
+        let mut actions = Vec::new();
+        sums.held(Worker(1), (STEP, 0), 7);
+        let lost = Input::Lost { worker: Worker(0), kept: false };
+        sums.handle(&mut engine, 1.5, lost, &mut actions).unwrap();
+        assert!(engine.is_summing() && actions.is_empty(), "worker 2 may get it: {actions:?}");
+        sums.failed((STEP, 0));
+        let error = sums.settle(&mut engine, 1.6, &mut actions).unwrap_err();
+        assert!(matches!(error, EngineError::TooManyLost { step: STEP, .. }), "at once: {error}");
+    }
+}
