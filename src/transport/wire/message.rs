@@ -292,8 +292,9 @@ pub enum FromWorker {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         units: Option<u32>,
     },
-    /// Numbers of a result are others now than were said to be [final](crate::sums::Across::Ready), and the task
-    /// will not be done; others may have summed them as they were.
+    /// Numbers of a result are others now than were said to be
+    /// [final](crate::sums::Across::Ready), and the task will not be done; others may have summed
+    /// them as they were.
     Changed {
         /// Number of the order it was in.
         order: u64,
