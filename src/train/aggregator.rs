@@ -34,9 +34,8 @@ use work::{Desk, Work};
 ///
 /// ```
 /// # use codedgrad::train::{Aggregator, Event};
-/// # use codedgrad::transport::{
-/// #     local, Notice, Order, Piece, Stage, SumRequest, Summand, Transport, What,
-/// # };
+/// # use codedgrad::sums::{Piece, Summand, What};
+/// # use codedgrad::transport::{Notice, Order, Stage, SumRequest, Transport, local};
 /// # use codedgrad::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
 /// # let (mut coordinator, mut links) = local::connect(1);
 /// # let parts = vec![Part { units: Units { start: 2, end: 4 }, coefficient: 1.0 }];
@@ -135,8 +134,9 @@ impl<V: Vector> Aggregator<V> {
     /// `unit_samples` consecutive samples (the micro-batch, the same under every scheme).
     #[must_use]
     pub fn new(mut link: Box<dyn Link<V>>, length: usize, unit_samples: usize) -> Self {
-        link.agree(RunFacts { unit_samples: Some(unit_samples), ..RunFacts::default() });
-        let (next, closer) = (link.first().unwrap_or(Step(0)), link.closer());
+        let facts = RunFacts { unit_samples: Some(unit_samples), ..RunFacts::default() };
+        link.send(Notice::Facts(facts));
+        let (next, closer) = (link.place().first.unwrap_or(Step(0)), link.closer());
         Self {
             link,
             length,
@@ -434,7 +434,7 @@ impl<V: Vector> Aggregator<V> {
                 return Ok(Some(OwnedEvent::Compute(task)));
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(now()));
-            match self.link.receive_within(left) {
+            match self.link.receive(left) {
                 Received::Nothing => return Ok(None),
                 Received::Gone if self.closer.is_closed() => return Err(AggregatorError::Closed),
                 Received::Gone => return Err(AggregatorError::Disconnected),
@@ -457,7 +457,7 @@ impl<V: Vector> Aggregator<V> {
             Order::Compute { tasks, cancel, in_parts } => {
                 self.tasks = tasks.into();
                 self.cancel = cancel;
-                self.chunk = self.link.chunk().filter(|_| in_parts);
+                self.chunk = self.link.place().chunk.filter(|_| in_parts);
                 None
             }
             Order::Store { step, attempt, decoded } => {

@@ -359,14 +359,13 @@ impl<T: Transport> Coordinator<T> {
                 self.give_up(worker, observer)
             }
             Notice::Idle { .. } => Input::Idle { worker },
-            Notice::Sum(SumNotice::Held { .. })
-            | Notice::Sum(SumNotice::ResultNotFinite { .. })
-            | Notice::Sum(SumNotice::NotFinite { .. })
-            | Notice::Sum(SumNotice::Failed { .. }) => {
-                self.gradients.said(&self.engine, worker, &notice);
+            // These are for the worker's own end of a transport.
+            Notice::Facts(_) | Notice::Announced { .. } => Input::Tick,
+            Notice::Sum(SumNotice::Changed { task }) => self.changed(worker, task, observer),
+            Notice::Sum(notice) => {
+                self.gradients.said(&self.engine, worker, notice);
                 Input::Tick
             }
-            Notice::Sum(SumNotice::Changed { task }) => self.changed(worker, task, observer),
             // Of the state that it is about to give up.
             Notice::Applied { .. } | Notice::AppliedBefore { .. }
                 if self.replicas.is_taking(worker) =>

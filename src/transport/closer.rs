@@ -11,12 +11,12 @@ use std::time::Duration;
 /// coordinator takes the worker for lost. The run goes on without it.
 ///
 /// ```
-/// use codedgrad::transport::{Link, local};
+/// use codedgrad::transport::{Link, Received, local};
 /// let (_coordinator, mut links) = local::connect(1);
 /// let closer = links[0].closer();
-/// let waiting = std::thread::spawn(move || links[0].receive());
+/// let waiting = std::thread::spawn(move || links[0].receive(None));
 /// closer.close();
-/// assert!(waiting.join().unwrap().is_none());
+/// assert!(matches!(waiting.join().unwrap(), Received::Gone));
 /// ```
 #[derive(Clone)]
 pub struct Closer(Arc<Inner>);

@@ -55,7 +55,7 @@ pub enum Order {
         tasks: Vec<(Task, Vec<Part>)>,
         /// Tells when nobody wants them any more.
         cancel: Cancel,
-        /// Whether parts of the results are of use before the whole is: [`Link::announce`].
+        /// Whether parts of the results are of use before the whole is: [`Notice::Announced`].
         in_parts: bool,
     },
     /// Drop what is being computed.
@@ -140,6 +140,20 @@ pub(crate) const LET_GO: &str = "this worker has left it, as it said";
 /// What a worker tells its coordinator.
 #[derive(Debug)]
 pub enum Notice {
+    /// What the trainer says of itself, to be compared with the run; a difference ends the link
+    /// with [`Order::Dismiss`]. Nothing to compare where both ends are of one program.
+    Facts(RunFacts),
+    /// Some chunks of the result of a task are final and finite while the rest is computed. All
+    /// that is announced of a task is one range. Of use where the link's [place](Link::place) has
+    /// chunks.
+    Announced {
+        /// Which task.
+        task: Task,
+        /// The first of these numbers within the result; a chunk begins there.
+        start: usize,
+        /// All numbers of these chunks.
+        numbers: Vec<f32>,
+    },
     /// A task is done; its result, the coefficient-weighted sum of its parts' gradients, was kept
     /// before if it is finite.
     Done {
@@ -326,6 +340,17 @@ pub trait Transport {
     fn forget(&mut self, what: Unneeded);
 }
 
+/// What a link knows of the run that its worker has joined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkPlace {
+    /// First step that is not applied in the replica with which the worker has joined, where that
+    /// was said.
+    pub first: Option<Step>,
+    /// Numbers in a chunk of a result, in which parts of it are [announced](Notice::Announced);
+    /// none where that is of no use.
+    pub chunk: Option<usize>,
+}
+
 /// What comes of a wait for an order.
 #[derive(Clone, Debug)]
 pub enum Received {
@@ -343,36 +368,16 @@ pub type Say = Box<dyn FnOnce(Notice) + Send>;
 /// A worker's side, for results of one kind of memory.
 pub trait Link<V = Vec<f32>>: Send {
     /// The next order, for which it is waited at most so long (none = for ever).
-    fn receive_within(&mut self, patience: Option<Duration>) -> Received;
-    /// The next order; none when the coordinator is lost, and where a link that never waits has
-    /// none yet.
-    fn receive(&mut self) -> Option<Order> {
-        match self.receive_within(None) {
-            Received::Order(order) => Some(order),
-            Received::Nothing | Received::Gone => None,
-        }
-    }
+    fn receive(&mut self, patience: Option<Duration>) -> Received;
     /// Ends the link from outside, also while it waits.
     fn closer(&self) -> Closer;
     /// A way to send one notice later as if it were sent now: what an earlier connection was asked
     /// for means nothing to a later one.
     fn later(&self) -> Say;
-    /// What the trainer says of itself, to be compared with the run; a difference ends the link
-    /// with [`Order::Dismiss`]. Nothing to compare where both ends are of one program.
-    fn agree(&mut self, _facts: RunFacts) {}
-    /// First step that is not applied in the replica with which the worker has joined, where that
-    /// was said.
-    fn first(&self) -> Option<Step> {
-        None
+    /// What is known of the run and of the worker's place in it.
+    fn place(&self) -> LinkPlace {
+        LinkPlace::default()
     }
-    /// Numbers in a chunk of a result, in which parts of it are [announced](Link::announce); none
-    /// where that is of no use.
-    fn chunk(&self) -> Option<usize> {
-        None
-    }
-    /// Some chunks of the result of a task, from number `start` on, are final and finite while the
-    /// rest is computed. All that was announced of a task is one range.
-    fn announce(&mut self, _task: Task, _start: usize, _numbers: Vec<f32>) {}
     /// Keeps the result of a task until it is asked for.
     fn keep(&mut self, task: Task, result: V);
     /// Sends a notice; if the coordinator is lost, it is dropped.

@@ -1,7 +1,7 @@
 //! Workers whose vectors lie elsewhere than in the host's memory, over a link that carries vectors
 //! of the host.
 
-use super::{Closer, Link, Notice, Order, Received, RunFacts, Say};
+use super::{Closer, Link, LinkPlace, Notice, Order, Received, Say};
 use crate::gpu::{Gradient, GradientError, GradientMut, Vector, WireBuffer};
 use crate::ids::{Step, Task};
 use crate::sums::collective::DeviceResults;
@@ -12,13 +12,13 @@ use std::time::Duration;
 /// once, when a task is done; what is decoded goes back once.
 ///
 /// ```
-/// use codedgrad::transport::{Link, Order, Staged, Transport, local};
+/// use codedgrad::transport::{Link, Order, Received, Staged, Transport, local};
 /// use codedgrad::ids::Worker;
 /// let (mut coordinator, mut links) = local::connect(1);
 /// let mut link: Staged<Vec<f32>> = Staged::new(Box::new(links.remove(0)), ());
 /// assert_eq!(link.buffer(3).len(), 3);
 /// coordinator.send(Worker(0), Order::Stop { why: "all is done".into() });
-/// assert!(matches!(link.receive(), Some(Order::Stop { .. })));
+/// assert!(matches!(link.receive(None), Received::Order(Order::Stop { .. })));
 /// ```
 pub struct Staged<V: Vector + Gradient + GradientMut> {
     link: Box<dyn Link>,
@@ -76,12 +76,12 @@ impl<V: Vector + Gradient + GradientMut> Staged<V> {
 }
 
 impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
-    fn receive_within(&mut self, patience: Option<Duration>) -> Received {
+    fn receive(&mut self, patience: Option<Duration>) -> Received {
         // Nobody may have an order for who has not answered.
         if self.failed {
             return Received::Gone;
         }
-        let received = self.link.receive_within(patience);
+        let received = self.link.receive(patience);
         let Received::Order(order) = &received else { return received };
         if let Order::Apply { step, attempt, decoded, .. } = order {
             self.bring(*step, *attempt, &decoded.gradient);
@@ -108,12 +108,9 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
         self.link.later()
     }
 
-    fn agree(&mut self, facts: RunFacts) {
-        self.link.agree(facts);
-    }
-
-    fn first(&self) -> Option<Step> {
-        self.link.first()
+    fn place(&self) -> LinkPlace {
+        // Parts of a result lie where it does until it is whole.
+        LinkPlace { chunk: None, ..self.link.place() }
     }
 
     fn keep(&mut self, task: Task, result: V) {
@@ -180,7 +177,7 @@ mod tests {
                     saver: Worker(0),
                 },
             );
-            assert!(matches!(link.receive(), Some(Order::Apply { .. })));
+            assert!(matches!(link.receive(None), Received::Order(Order::Apply { .. })));
             assert!(
                 link.decoded(Step(step), 0).is_none() && link.decoded(Step(step + 1), 1).is_none()
             );
@@ -188,7 +185,7 @@ mod tests {
             assert!(link.spare.is_empty(), "the last one's memory is in use again");
         }
         coordinator.send(Worker(0), Order::Stop { why: "all is done".into() });
-        link.receive();
+        link.receive(None);
     }
 
     #[test]
@@ -198,7 +195,7 @@ mod tests {
         let task = Task { job: Job(0), piece: 0, plan: 0 };
         link.keep(task, NonHostVector(vec![f32::NAN]));
         link.send(Notice::Done { task, aux: Vec::new(), finite: true, spent: None });
-        assert!(link.receive().is_none());
+        assert!(matches!(link.receive(None), Received::Gone));
         drop(link);
         assert!(
             matches!(coordinator.receive(None), Some((_, Notice::Lost { .. }))),

@@ -1376,8 +1376,9 @@ fn who_comes_back_twice_takes_over_one_state() {
     assert!(matches!(coordinator.pump(&mut recorder), Ok(Progress::Wait(_))));
     coordinator.stop();
     let mut orders = |worker: usize| {
-        let all = std::iter::from_fn(|| {
-            links[worker].receive().filter(|order| !matches!(order, Order::Stop { .. }))
+        let all = std::iter::from_fn(|| match links[worker].receive(None) {
+            Received::Order(Order::Stop { .. }) | Received::Gone | Received::Nothing => None,
+            Received::Order(order) => Some(order),
         });
         all.collect::<Vec<Order>>()
     };
@@ -1399,7 +1400,7 @@ fn who_comes_back_twice_takes_over_one_state() {
 /// What a worker does that only holds sums: the states that it is sent.
 fn take(worker: &mut dyn Link) -> Vec<Step> {
     let mut taken = Vec::new();
-    while let Received::Order(order) = worker.receive_within(Some(Duration::ZERO)) {
+    while let Received::Order(order) = worker.receive(Some(Duration::ZERO)) {
         match order {
             Order::LoadState { state } => taken.push(state.next),
             Order::Store { step, attempt, decoded } => {

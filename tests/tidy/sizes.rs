@@ -4,18 +4,20 @@ use super::{CRATES, ROOMS, files, root, rust_files, shipped, without_tests};
 use std::fs;
 
 /// How many there are, which is how many there may be: who comes below lowers the number here.
-const CEILINGS: [(&str, usize); 4] = [
+const CEILINGS: [(&str, usize); 5] = [
     // Of `Transport`, `Link`, and of what the transport's parts tell each other.
-    ("methods and variants of messages", 185),
+    ("methods and variants of messages", 157),
+    // Its parts decide, and it carries out.
+    ("methods of the engine", 53),
     ("functions over 80 lines", 13),
     // Tables and formulas in documentation, texts of `--help`: rustfmt cannot break them.
-    ("lines over 100 columns", 59),
+    ("lines over 100 columns", 58),
     ("statements that give more than two values to as many names", 0),
 ];
 
 /// Comments that say why, lines of them per 1,000 lines of code, which may only become more: where
 /// code reads as if it could be simpler, the next engineer asks.
-const REASONS: [(&str, usize); 12] = [
+const REASONS: [(&str, usize); 13] = [
     ("src/codes", 4),
     ("src/delays", 3),
     ("src/doctor", 5),
@@ -23,8 +25,9 @@ const REASONS: [(&str, usize); 12] = [
     ("src/mesh", 4),
     ("src/schedulers", 41),
     ("src/sim", 3),
+    ("src/sums", 26),
     ("src/train", 7),
-    ("src/transport", 26),
+    ("src/transport", 28),
     ("trainer/src", 3),
     ("cli/src", 8),
     ("python/src", 5),
@@ -104,6 +107,7 @@ fn a_transport_is_small_and_has_few_messages() {
     let transport = read("src/transport/mod.rs");
     let methods = |name| methods(body(&transport, "trait ", name));
     assert!((1..=8).contains(&methods("Transport")), "{} methods", methods("Transport"));
+    assert!((1..=9).contains(&methods("Link")), "{} methods", methods("Link"));
     let mut all = Vec::new();
     for name in ["Transport", "Link"] {
         all.extend((0..methods(name)).map(|_| format!("a method of {name}")));
@@ -119,7 +123,7 @@ fn a_transport_is_small_and_has_few_messages() {
         "Event",
         "Effect",
     ];
-    for (path, text) in rust_files("src/transport") {
+    for (path, text) in ["src/transport", "src/sums"].into_iter().flat_map(rust_files) {
         for (name, body) in bodies(&shipped(&text), "enum ") {
             if messages.iter().any(|end| name.ends_with(end)) {
                 let variant = format!("a variant of {name} in {}", path.display());
@@ -129,6 +133,26 @@ fn a_transport_is_small_and_has_few_messages() {
     }
     assert!(all.len() > 60, "only {} were found", all.len());
     holds("methods and variants of messages", &all);
+}
+
+#[test]
+fn the_engine_has_few_methods() {
+    let mut all = Vec::new();
+    for (path, text) in rust_files("src/schedulers") {
+        for (_, body) in bodies(&shipped(&text), "impl ").iter().filter(|(its, _)| *its == "Engine")
+        {
+            let is_method = |line: &&str| {
+                line.strip_prefix("    ").is_some_and(|line| {
+                    line.starts_with("fn ") || line.starts_with("pub") && line.contains(" fn ")
+                })
+            };
+            all.extend(
+                body.lines().filter(is_method).map(|line| format!("{line} {}", path.display())),
+            );
+        }
+    }
+    assert!(all.len() > 20, "only {} were found", all.len());
+    holds("methods of the engine", &all);
 }
 
 #[test]

@@ -151,7 +151,8 @@ impl<V: Vector> Work<V> {
                 self.early.over = true;
                 break;
             };
-            desk.link.announce(task, range.start, sums.to_vec());
+            let (start, numbers) = (range.start, sums.to_vec());
+            desk.link.send(Notice::Announced { task, start, numbers });
             self.early.hashes.push((range, hash));
         }
         Ok(())

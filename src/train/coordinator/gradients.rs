@@ -4,7 +4,7 @@ use crate::codes::Report;
 use crate::ids::{Step, Units, Worker, WorkerSet};
 use crate::schedulers::Engine;
 use crate::sums::{Attempt, Decoded, StepSums, SumNotice};
-use crate::transport::{Notice, Order, Weighted};
+use crate::transport::{Order, Weighted};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -49,19 +49,18 @@ impl Gradients {
     }
 
     /// Something is said of a sum, which is looked at with the next event.
-    pub(super) fn said(&mut self, engine: &Engine, worker: Worker, notice: &Notice) {
-        match *notice {
-            Notice::Sum(SumNotice::Held { step, attempt, digest }) => {
+    pub(super) fn said(&mut self, engine: &Engine, worker: Worker, notice: SumNotice) {
+        match notice {
+            SumNotice::Held { step, attempt, digest } => {
                 self.sums.held(worker, (step, attempt), digest);
             }
-            Notice::Sum(SumNotice::ResultNotFinite { step, attempt }) => {
+            SumNotice::ResultNotFinite { step, attempt } => {
                 self.sums.result_not_finite(engine, worker, (step, attempt));
             }
-            Notice::Sum(SumNotice::NotFinite { step, attempt }) => {
-                self.sums.not_finite((step, attempt));
-            }
-            Notice::Sum(SumNotice::Failed { step, attempt }) => self.sums.failed((step, attempt)),
-            _ => {}
+            SumNotice::NotFinite { step, attempt } => self.sums.not_finite((step, attempt)),
+            SumNotice::Failed { step, attempt } => self.sums.failed((step, attempt)),
+            // Of a result, not of a sum: the coordinator itself sees to it.
+            SumNotice::Changed { .. } => {}
         }
     }
 

@@ -33,19 +33,18 @@ pub use link::TcpLink;
 
 use super::Welcome;
 use super::pipe::Incoming;
-use crate::ids::{Task, Worker};
+use crate::ids::Worker;
 use crate::sums::collective::{Collective, CollectiveEvent, ResultStore};
 use crate::sums::exchange::TICK;
 use crate::sums::exchange::{
     Blocks, Frame, Warnings, WorkerEffect, WorkerEvent, WorkerSums, name_of,
 };
-use crate::sums::{Across, COORDINATOR, Kind, SumCommand, SumNotice, TaskSpent};
+use crate::sums::{Across, CHUNK, COORDINATOR, Kind, SumCommand, SumNotice, TaskSpent};
 use crate::transport::tcp::states::{Arriving, frames as state_frames};
 use crate::transport::wire::{self, FromWorker, ToWorker};
-use crate::transport::{Dismissal, Notice, Order, Parting, RunFacts};
+use crate::transport::{Dismissal, Notice, Order, Parting};
 use dialer::{Dialer, Dialled};
 use peers::Peers;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -82,14 +81,6 @@ enum Command {
         order: u64,
         notice: Notice,
     },
-    /// Some chunks of the result of a task of that order are final.
-    Announced {
-        order: u64,
-        task: Task,
-        chunks: Range<usize>,
-        numbers: Arc<Vec<f32>>,
-    },
-    Facts(RunFacts),
     Equip(Equipment),
     /// It ends its part in the run, with a last word if it has one.
     Leave(Option<Parting>),
@@ -133,18 +124,6 @@ impl WorkerNode {
                 biased;
                 command = commands.recv() => match command {
                     Some(Command::Notice { connection, order, notice }) => self.notice(connection, order, notice),
-                    Some(Command::Announced { order, task, chunks, numbers }) => {
-                        // Over another connection the task is void, and nobody expects its parts.
-                        if self.uplink.is_current(order >> ORDER_BITS) {
-                            self.sums(WorkerEvent::Announced { task, chunks, numbers });
-                        }
-                    }
-                    Some(Command::Facts(facts)) => {
-                        // The coordinator compares; a difference to what this worker said before is
-                        // one to the run's.
-                        let _ = self.dialer.facts.agree(&facts);
-                        self.uplink.tell(&FromWorker::Facts { facts: Box::new(facts) });
-                    }
                     Some(Command::Equip(equipment)) => self.equip(equipment),
                     Some(Command::Leave(word)) => {
                         let word = word.map(FromWorker::Parting);
@@ -199,6 +178,19 @@ impl WorkerNode {
         let (connection, order) = (order >> ORDER_BITS, order & ORDER_MASK);
         let current = self.uplink.is_current(connection);
         match notice {
+            Notice::Facts(facts) => {
+                // The coordinator compares; a difference to what this worker said before is one to
+                // the run's.
+                let _ = self.dialer.facts.agree(&facts);
+                self.uplink.tell(&FromWorker::Facts { facts: Box::new(facts) });
+            }
+            // Over another connection the task is void, and nobody expects its parts.
+            Notice::Announced { .. } if !current => {}
+            Notice::Announced { task, start, numbers } => {
+                // Parts begin at chunks; only the last one of a vector may end within one.
+                let chunks = start / CHUNK..(start + numbers.len()).div_ceil(CHUNK);
+                self.sums(WorkerEvent::Announced { task, chunks, numbers: Arc::new(numbers) });
+            }
             Notice::Done { task, finite: true, .. } if !current => {
                 self.sums(WorkerEvent::Told(SumCommand::Discard { task }));
             }

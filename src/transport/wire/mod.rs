@@ -158,7 +158,7 @@ impl Header {
     ///
     /// ```
     /// use codedgrad::run::NumberFormat;
-    /// use codedgrad::transport::wire::{CHUNK, Header, Kind};
+    /// use codedgrad::sums::{CHUNK, Header, Kind};
     /// let header = Header::chunk(Kind::Sum, NumberFormat::Bf16, CHUNK, 10);
     /// assert_eq!(Header::decode(&header.encode(), 100), Ok(header));
     /// assert!(Header::decode(&[0; 72], 100).is_err());
@@ -230,7 +230,8 @@ pub type Framed<'a> = (Header, &'a [u8], &'a [u8]);
 /// The first frame of a stream of bytes; none if it is not all there yet.
 ///
 /// ```
-/// use codedgrad::transport::wire::{Header, frame};
+/// use codedgrad::sums::Header;
+/// use codedgrad::transport::wire::frame;
 /// let bytes = [&Header::control(2).encode()[..], b"{}", b"CGRD"].concat();
 /// assert_eq!(frame(&bytes, 100), Ok(Some((Header::control(2), &b"{}"[..], &b"CGRD"[..]))));
 /// assert_eq!(frame(b"CGRD", 100), Ok(None));

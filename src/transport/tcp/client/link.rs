@@ -22,7 +22,7 @@ use crate::sums::exchange::{
 use crate::sums::ledger::Ledger;
 use crate::sums::{CHUNK, lock};
 use crate::transport::tcp::states::Arriving;
-use crate::transport::{Closer, Link, Notice, Order, Received, RunFacts, Say, Staged};
+use crate::transport::{Closer, Link, LinkPlace, Notice, Order, Received, Say, Staged};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
@@ -292,7 +292,7 @@ impl TcpLink {
 }
 
 impl Link for TcpLink {
-    fn receive_within(&mut self, patience: Option<Duration>) -> Received {
+    fn receive(&mut self, patience: Option<Duration>) -> Received {
         // The node waits for one word or the other before it answers what a group is asked.
         if !self.equipped {
             self.without_collective("its trainer keeps its vectors in the host's memory");
@@ -345,23 +345,8 @@ impl Link for TcpLink {
         });
     }
 
-    fn first(&self) -> Option<Step> {
-        Some(self.first)
-    }
-
-    fn chunk(&self) -> Option<usize> {
-        Some(CHUNK)
-    }
-
-    fn announce(&mut self, task: Task, start: usize, numbers: Vec<f32>) {
-        // Parts begin at chunks; only the last one of a vector may end within one.
-        let chunks = start / CHUNK..(start + numbers.len()).div_ceil(CHUNK);
-        let (order, numbers) = (self.order, Arc::new(numbers));
-        let _ = self.commands.send(Command::Announced { order, task, chunks, numbers });
-    }
-
-    fn agree(&mut self, facts: RunFacts) {
-        let _ = self.commands.send(Command::Facts(facts));
+    fn place(&self) -> LinkPlace {
+        LinkPlace { first: Some(self.first), chunk: Some(CHUNK) }
     }
 
     fn buffer(&mut self, length: usize) -> Vec<f32> {
