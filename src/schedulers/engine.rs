@@ -7,10 +7,13 @@
 //! and applied, in order, once [`StepSums`](crate::sums::StepSums) says that enough workers hold
 //! the sum. The next round opens when all sums that were asked for are held.
 //!
-//! What it keeps lies with whoever owns it: `steps` how far the run is, `round` the current round,
-//! `recovery` the wait for who may come back, `leaving` whether who has left is missed, `trust`
-//! whose results count, `plan` the current scheme (`active`) and what is needed for another.
-//! The [`Engine`] alone sees all of them, and decides.
+//! Its parts own what they decide upon: `steps` how far the run is, `round` who has answered,
+//! [`roster`](super::roster) who is there with which state, [`open_steps`](super::open_steps) what
+//! is decoded and what was given out for it, `plan` the current scheme (`active`), who makes the
+//! run and who can be spared, `recovery` who takes over whose state and how long it is waited for
+//! who may come back, `leaving` whether who has left is missed, `trust` whose results count. The
+//! [`Engine`] alone sees all of them: it asks, and carries out what they decide, in `returns`,
+//! `losses`, `again`, `summing`, `departing` and `outlook` by what has happened.
 
 mod active;
 mod again;
