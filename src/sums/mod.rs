@@ -20,6 +20,7 @@ mod steps;
 mod terms;
 
 pub use chunks::{CHUNK, COORDINATOR, Header, Kind, chunk_range, chunks};
+pub use exchange::{Carrier, Exchange, SendResults, StalledSum};
 pub use messages::{Across, NotFinite, Owner, Predecessor, SumCommand, SumPlan, SumReport};
 pub use steps::{Attempt, StepSums};
 pub(crate) use terms::lock;
