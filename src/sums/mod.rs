@@ -18,6 +18,8 @@ pub mod ledger;
 mod messages;
 mod steps;
 mod terms;
+#[cfg(test)]
+mod tests;
 
 pub use chunks::{CHUNK, COORDINATOR, Header, Kind, chunk_range, chunks};
 pub use exchange::{Carrier, Exchange, SendResults, StalledSum};

@@ -1,0 +1,97 @@
+//! Attempts at sums: which one counts, and what follows when one fails.
+
+#![cfg(test)]
+
+use super::*;
+use crate::codes::SchemeSpec;
+use crate::ids::{Job, Step, Task, Worker};
+use crate::run::{RunConfig, Shape};
+use crate::schedulers::{Action, Engine, EngineError, Input};
+
+const STEP: Step = Step(0);
+
+fn task(worker: u32) -> Task {
+    Task { job: Job(0), piece: worker, plan: 0 }
+}
+
+/// Two workers' results of a step, of which each is a term.
+fn terms() -> Vec<Summand> {
+    let piece = |worker| Piece { worker: Worker(worker), what: What::Result(task(worker)) };
+    let term = |worker| Summand { weight: 1.0, holders: vec![piece(worker)] };
+    [0, 1].map(term).to_vec()
+}
+
+/// The engine of two workers and its sums, with the step expected to be made of these, once it
+/// asks for the step's sum.
+fn asked_after(expects: impl Fn(&mut StepSums)) -> (Engine, StepSums) {
+    asked_of(2, expects)
+}
+
+fn asked_of(workers: u32, expects: impl Fn(&mut StepSums)) -> (Engine, StepSums) {
+    let count = workers as usize;
+    let scheme = "uncoded".parse::<SchemeSpec>().unwrap().scheme(count, workers, 0..1).unwrap();
+    let run = RunConfig::new(Shape::new(count, workers), 1000, 1);
+    let mut sums = StepSums::new(run.limits.max_wait_seconds);
+    let (mut engine, mut actions) = (Engine::new(scheme, run, 0).unwrap(), Vec::new());
+    sums.handle(&mut engine, 0.0, Input::Begin, &mut actions).unwrap();
+    expects(&mut sums);
+    for worker in 0..workers {
+        let (task, worker) = (task(worker), Worker(worker));
+        let done = Input::Done { worker, task, finite: true, digest: None };
+        sums.handle(&mut engine, 1.0, done, &mut actions).unwrap();
+    }
+    assert!(matches!(actions.last(), Some(Action::Sum { step: STEP, .. })));
+    (engine, sums)
+}
+
+#[test]
+fn a_step_that_is_made_of_what_was_expected_is_the_same_attempt() {
+    assert_eq!(asked_after(|_| {}).1.attempt(STEP), 0);
+    let as_expected = |sums: &mut StepSums| assert_eq!(sums.expect(STEP, &terms()), 0);
+    assert_eq!(asked_after(as_expected).1.attempt(STEP), 0);
+    let other = |sums: &mut StepSums| assert_eq!(sums.expect(STEP, &terms()[..1]), 0);
+    assert_eq!(asked_after(other).1.attempt(STEP), 1);
+}
+
+#[test]
+fn what_fails_while_it_is_expected_is_expected_again() {
+    let fails = |sums: &mut StepSums| {
+        sums.expect(STEP, &terms());
+        sums.failed((STEP, 0));
+        assert_eq!(sums.expects_again(), Some((STEP, terms())));
+    };
+    assert_eq!(asked_after(fails).1.attempt(STEP), 1, "as it failed, it is no sum of the step");
+    let again = |sums: &mut StepSums| {
+        fails(sums);
+        assert_eq!(sums.expect(STEP, &terms()), 1);
+        sums.failed((STEP, 0));
+        assert_eq!(sums.expects_again(), None, "the attempt before does not count");
+    };
+    assert_eq!(asked_after(again).1.attempt(STEP), 1);
+}
+
+/// What fails once it is asked for is asked for again, as another attempt.
+#[test]
+fn what_fails_when_it_is_asked_for_is_another_attempt() {
+    let (mut engine, mut sums) = asked_after(|sums| _ = sums.expect(STEP, &terms()));
+    let mut actions = Vec::new();
+    sums.failed((STEP, 0));
+    sums.settle(&mut engine, 1.5, &mut actions).unwrap();
+    assert!(matches!(actions.last(), Some(Action::Sum { step: STEP, .. })), "{actions:?}");
+    assert_eq!((sums.attempt(STEP), sums.expects_again()), (1, None));
+}
+
+/// One of three holds the sum when another is lost with its result, and then it fails: nobody
+/// can make it of the same, and it is not waited for.
+#[test]
+fn what_fails_without_one_of_its_results_begins_again() {
+    let (mut engine, mut sums) = asked_of(3, |_| {});
+    let mut actions = Vec::new();
+    sums.held(Worker(1), (STEP, 0), 7);
+    let lost = Input::Lost { worker: Worker(0), kept: false };
+    sums.handle(&mut engine, 1.5, lost, &mut actions).unwrap();
+    assert!(engine.is_summing() && actions.is_empty(), "worker 2 may get it: {actions:?}");
+    sums.failed((STEP, 0));
+    let error = sums.settle(&mut engine, 1.6, &mut actions).unwrap_err();
+    assert!(matches!(error, EngineError::TooManyLost { step: STEP, .. }), "at once: {error}");
+}
