@@ -4,59 +4,50 @@
 mod disputing;
 mod expecting;
 mod finiteness;
-mod grouping;
 mod reports;
-mod stalling;
 
 use super::choices::Exchange;
+use super::copies::{Copies, failed};
 use super::disputes::Disputes;
 use super::doubts::Doubts;
 use super::eager::{Answer, EagerReceiver};
-use super::events::{CoordinatorEffect, CoordinatorEvent, Expectation, SumSettings};
+use super::events::{
+    CoordinatorEffect, CoordinatorEvent, Expectation, SumSettings, give_up, report, tell,
+};
 use super::groups::{GroupStep, Groups};
-use super::monitor::{ExchangeMonitor, Void};
-use super::monitors::Monitors;
-use super::node::{NodeContext, NodeExchanges};
-use super::owners::{OwnerShares, prefer};
+use super::hosts::Hosts;
+use super::monitor::{ExchangeMonitor, StalledSum};
+use super::node::NodeContext;
 use super::part::Outgoing;
 use super::plan::share_out;
 use super::store::{SharedSums, Sum};
-use super::suspects::Suspects;
 use super::told::Told;
 use super::{Block, DATA_WAITING_MAX, Key, QUIET};
 use crate::ids::{Step, Worker};
-use crate::sums::{
-    COORDINATOR, Decoded, Header, Kind, Owner, SumCommand, SumNotice, SumPlan, SumReport, Summand,
-    chunks,
-};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Instant;
+use crate::sums::{COORDINATOR, Header, Kind, SumCommand, SumNotice, SumPlan, Summand, chunks};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 type Effects = Vec<CoordinatorEffect>;
 
-/// Which of all terms a worker is told of, and these.
-type SomeTerms = (Vec<u32>, Vec<Summand>);
-
 /// The coordinator's end of the sums of a run. How to drive it is told in [`super`].
+///
+/// It has a machine for each question: who is there and can sum ([`Hosts`]), who has which sum, and
+/// who holds one up ([`Copies`]), whose word is wrong ([`Doubts`], [`Disputes`]), who can sum by a
+/// collective ([`Groups`]). It asks them in turn, and carries out what they answer.
 #[derive(Debug)]
 pub(crate) struct CoordinatorSums {
     settings: SumSettings,
     context: NodeContext,
-    node: NodeExchanges,
+    copies: Copies,
     /// Results on their way here, where workers send them at once.
     eager: Option<EagerReceiver>,
-    present: BTreeSet<u32>,
+    hosts: Hosts,
     /// The greatest number of a connection that any worker had.
     epoch: u32,
-    monitors: Monitors,
-    shares: OwnerShares,
     doubts: Doubts,
     disputes: Disputes,
-    suspects: Suspects,
-    term_suspects: Suspects,
     groups: Groups,
-    begun: bool,
 }
 
 impl CoordinatorSums {
@@ -68,82 +59,71 @@ impl CoordinatorSums {
     ) -> Self {
         Self {
             settings,
-            node: NodeExchanges::new(context.clone()),
+            copies: Copies::new(context.clone()),
             context,
             eager,
-            present: BTreeSet::new(),
+            hosts: Hosts::new(settings.exchange),
             epoch: 0,
-            monitors: Monitors::new(),
-            shares: OwnerShares::new(settings.exchange),
             doubts: Doubts::default(),
             disputes: Disputes::default(),
-            suspects: Suspects::default(),
-            term_suspects: Suspects::default(),
             groups: Groups::default(),
-            begun: false,
         }
     }
 
     /// The sums that are here.
     pub(crate) fn sums(&self) -> SharedSums {
-        self.node.sums()
-    }
-
-    /// Numbers in a vector.
-    #[cfg(test)]
-    pub(super) fn length(&self) -> usize {
-        self.context.length
+        self.copies.node.sums()
     }
 
     /// Entries that are kept: exchanges, decided steps and sums.
     pub(crate) fn len(&self) -> usize {
-        self.monitors.len() + self.node.len()
+        self.copies.monitors.len() + self.copies.node.len()
     }
 
-    /// The steps decided last, with their attempts.
-    pub(crate) fn last_decided(&self) -> Vec<Key> {
-        self.monitors.last_decided()
+    /// Whether every worker has the sums that were decided last: then they are not needed any more.
+    pub(crate) fn all_hold(&self) -> bool {
+        let decided = self.copies.monitors.last_decided();
+        decided.into_iter().all(|key| self.copies.all_hold(key, self.hosts.present()))
     }
 
-    /// Whether every worker has a sum that is decided: then it is not needed any more.
-    pub(crate) fn all_hold(&self, key: Key) -> bool {
-        self.monitors.get(key).is_none_or(|monitor| {
-            let has = |node: &u32| monitor.holders.contains_key(node);
-            monitor.receivers.iter().all(|node| has(node) || !self.present.contains(node))
-        })
+    /// The oldest sum for which nodes wait in vain for so long.
+    pub(crate) fn stalled(&self, now: Instant, patience: Duration) -> Option<StalledSum> {
+        self.copies.monitors.stalled(now, patience)
     }
 
-    /// A step is applied by all who were sent it.
-    fn release(&mut self, step: Step) {
-        // Workers that fell behind may still ask for the sums of the last steps.
-        let oldest = Step(step.0.saturating_sub(self.settings.log_steps + 1));
-        self.monitors.release(step, oldest);
-        self.doubts.release(step);
+    /// Has a worker sent the sum of a step by which it was decided; false if nobody has it.
+    pub(crate) fn give(&mut self, now: Instant, step: Step, to: u32, out: &mut Effects) -> bool {
+        let attempt = self.copies.monitors.attempt(step);
+        let present = self.hosts.present();
+        attempt.is_some_and(|attempt| self.copies.give(now, (step, attempt), to, present, out))
     }
 
     /// Takes in what happened and appends what is to be done for it.
     pub(crate) fn handle(&mut self, now: Instant, event: CoordinatorEvent, out: &mut Effects) {
         match event {
             CoordinatorEvent::Begun { start, behind } => {
-                self.begun = true;
-                self.shares.lack(behind.into_iter());
+                self.hosts.begin(behind);
                 // A resumed run begins in the middle: what is said of earlier steps is nothing to
                 // it.
-                self.node.moved(start);
+                self.copies.node.moved(start);
             }
             CoordinatorEvent::Connected { worker, epoch, reachable } => {
-                self.present.insert(worker);
                 self.epoch = self.epoch.max(epoch);
-                self.shares.comes(worker, reachable, self.begun);
+                self.hosts.comes(worker, reachable);
             }
             CoordinatorEvent::Lost { worker } => self.lost(now, worker, out),
             CoordinatorEvent::MembersChanged => {
                 // A group is made of all who are there, so any change of those needs another one.
-                let given_up = self.groups.regroup(&self.present);
-                self.leave_group(now, given_up, out);
+                if let Some(group) = self.groups.regroup(self.hosts.present()) {
+                    self.copies.leave_group(now, group, self.hosts.present(), out);
+                }
             }
             CoordinatorEvent::HasState { worker, next } => {
-                self.offer_sums(now, worker, next, out);
+                let log_steps = self.settings.log_steps;
+                if let Some(next) = next {
+                    let present = self.hosts.present();
+                    self.copies.offer(now, (worker, next), log_steps, present, out);
+                }
             }
             CoordinatorEvent::Ordered { worker, order, tasks } => {
                 if let Some(eager) = &mut self.eager {
@@ -153,7 +133,7 @@ impl CoordinatorSums {
             CoordinatorEvent::Changed { worker, task } => self.changed(worker, task, out),
             CoordinatorEvent::Done { worker, task, .. } if self.doubts.is_changed(worker, task) => {
                 let reason = "it says that it has done what it had changed after announcing it";
-                out.push(CoordinatorEffect::GiveUp { worker, reason: reason.into() });
+                give_up(worker, reason.into(), out);
             }
             CoordinatorEvent::Done { worker, order, task, word, finite } => {
                 let answers = match &mut self.eager {
@@ -175,25 +155,37 @@ impl CoordinatorSums {
             CoordinatorEvent::Sum { step, attempt, terms, spares_one, mut counted } => {
                 // It bears on deadlines: who holds others up is given up sooner where it can be
                 // spared.
-                self.monitors.may_lose(spares_one);
+                self.copies.monitors.may_lose(spares_one);
                 // Of one that is lost the engine may not have heard.
-                counted.retain(|worker| self.present.contains(worker));
+                counted.retain(|worker| self.hosts.present().contains(worker));
                 let key = (step, attempt);
-                if self.monitors.get(key).is_some() {
+                if self.copies.monitors.get(key).is_some() {
                     self.confirm(now, key, (&terms, counted), out);
                 } else {
                     self.sum(now, key, (terms, counted), out);
                 }
             }
             CoordinatorEvent::Store { worker, step, attempt, decoded } => {
-                self.store(now, worker, (step, attempt), &decoded, out);
+                let present = self.hosts.present();
+                self.copies.store(now, worker, (step, attempt), &decoded, present, out);
             }
             CoordinatorEvent::Decided { worker, step, attempt, decoded } => {
-                self.decided(now, worker, (step, attempt), &decoded, out);
+                let (key, present) = ((step, attempt), self.hosts.present());
+                self.copies.decided(key, decoded.digest);
+                // Where workers do not hear of chunks the sum is made here, and all of them lack
+                // it. Else who holds other bytes gets it, and who was at work or away while the
+                // others took it.
+                match self.eager {
+                    Some(_) => self.copies.store(now, worker, key, &decoded, present, out),
+                    None => self.copies.give_once(now, key, worker, present, out),
+                }
             }
             CoordinatorEvent::Released { step, end } => {
-                self.tell_all(SumCommand::Release { step, end }, out);
-                self.release(step);
+                self.hosts.tell_all(SumCommand::Release { step, end }, out);
+                // Workers that fell behind may still ask for the sums of the last steps.
+                let oldest = Step(step.0.saturating_sub(self.settings.log_steps + 1));
+                self.copies.monitors.release(step, oldest);
+                self.doubts.release(step);
                 let ready = self.eager.as_mut().map(|eager| eager.release(end));
                 for (worker, answers) in ready.into_iter().flatten() {
                     answered(worker, answers, out);
@@ -205,10 +197,8 @@ impl CoordinatorSums {
             }
             CoordinatorEvent::Placed { from, header, slot } => {
                 // It holds no terms, so there is nothing to answer a chunk with.
-                let placed = self.node.placed(&header, from, &slot, now, &mut Vec::new());
-                if let Err(reason) = placed {
-                    out.push(CoordinatorEffect::GiveUp { worker: from, reason });
-                }
+                let placed = self.copies.node.placed(&header, from, &slot, now, &mut Vec::new());
+                placed.unwrap_or_else(|reason| give_up(from, reason, out));
             }
             CoordinatorEvent::Tick => self.tick(now, out),
         }
@@ -217,7 +207,7 @@ impl CoordinatorSums {
     /// Sums one chunk, if there is one that can be summed.
     pub(crate) fn work(&mut self, out: &mut Effects) -> bool {
         let mut sent: Vec<Outgoing> = Vec::new();
-        let worked = self.node.work(&mut sent);
+        let worked = self.copies.node.work(&mut sent);
         // It holds no terms: there is nothing to tell of them.
         let send = |outgoing| match outgoing {
             Outgoing::Chunk { to, frame } => {
@@ -231,7 +221,7 @@ impl CoordinatorSums {
 
     /// Looks after the sums that have become whole here.
     pub(crate) fn finish(&mut self, now: Instant, out: &mut Effects) {
-        for sum in self.node.finished() {
+        for sum in self.copies.node.finished() {
             // Whether that is what the step is made of may not be known yet.
             if sum.confirmed {
                 self.is_whole_here(now, &sum, out);
@@ -244,7 +234,7 @@ impl CoordinatorSums {
         if !sum.finite {
             return self.found_not_finite(sum, out);
         }
-        let monitor = self.monitors.get_mut(key);
+        let monitor = self.copies.monitors.get_mut(key);
         let reports = monitor.map(|monitor| {
             // Those that it waited for are not needed any more.
             monitor.void = None;
@@ -253,24 +243,20 @@ impl CoordinatorSums {
         let mut differ = false;
         for (worker, notice) in reports.into_iter().flatten() {
             match notice {
-                SumNotice::Held { digest, .. } if digest != sum.digest && self.sees(key) => {
-                    let reason = other_bytes(sum.step);
-                    out.push(CoordinatorEffect::GiveUp { worker: worker.0, reason });
+                SumNotice::Held { digest, .. } if digest != sum.digest => {
+                    match self.copies.monitors.is_own(key) {
+                        true => give_up(worker.0, other_bytes(sum.step), out),
+                        false => differ = true,
+                    }
                 }
-                SumNotice::Held { digest, .. } if digest != sum.digest => differ = true,
-                notice => report(worker.0, [notice], out),
+                notice => report(worker.0, notice, out),
             }
         }
         if differ {
             return self.dispute(now, key, out);
         }
         self.found_finite(key, out);
-        self.hand_out(now, key, out);
-    }
-
-    /// Whether the coordinator itself makes a sum, and sees what it is made of.
-    fn sees(&self, key: Key) -> bool {
-        self.monitors.get(key).is_some_and(|monitor| monitor.own)
+        self.copies.hand_out(now, key, self.hosts.present(), out);
     }
 
     fn chunk(&mut self, now: Instant, from: u32, header: &Header, block: Block, out: &mut Effects) {
@@ -279,25 +265,19 @@ impl CoordinatorSums {
                 Some(eager) => eager.chunk(from, header, block),
                 None => Err("it sends a result, which is not asked for here".to_owned()),
             }
-        } else if !self.monitors.has_from((Step(header.number), header.attempt)) {
+        } else if !self.copies.monitors.has_from((Step(header.number), header.attempt)) {
             // Of a step that was never told or is long over: a worker may not have heard of that.
             tracing::debug!("{}: a chunk of an exchange that is not under way", Worker(from));
             self.context.blocks.give(block);
             Ok(Vec::new())
         } else {
-            self.node.chunk(header, from, block, now, &mut Vec::new()).map(|()| Vec::new())
+            let node = &mut self.copies.node;
+            node.chunk(header, from, block, now, &mut Vec::new()).map(|()| Vec::new())
         };
         match taken {
             Ok(answers) => answered(from, answers, out),
-            Err(reason) => out.push(CoordinatorEffect::GiveUp { worker: from, reason }),
+            Err(reason) => give_up(from, reason, out),
         }
-    }
-
-    /// Who is there of those that hold some term.
-    fn present_holders(&self, terms: &[Summand]) -> Vec<u32> {
-        let holders: BTreeSet<u32> =
-            terms.iter().flat_map(|term| &term.holders).map(|piece| piece.worker.0).collect();
-        holders.intersection(&self.present).copied().collect()
     }
 
     /// Has a sum made: tells everybody what to exchange.
@@ -309,27 +289,22 @@ impl CoordinatorSums {
         out: &mut Effects,
     ) {
         let (step, attempt) = key;
-        if self.monitors.last(step).is_some_and(ExchangeMonitor::is_expected) {
+        if self.copies.monitors.last(step).is_some_and(ExchangeMonitor::is_expected) {
             out.push(CoordinatorEffect::Expected(Expectation::Replaced));
         }
-        let holders = self.present_holders(&terms);
+        let holders = self.hosts.holders(&terms);
         // Somebody says that the sum is not finite, and the coordinator has not seen it: it makes
         // the sum itself, and then knows who is wrong.
         let doubted = self.doubts.of(step);
-        let nobody_can = !self.shares.some_can_own(&holders);
+        let nobody_can = !self.hosts.some_can_own(&holders);
         let alone = nobody_can || doubted;
         let coordinator = alone.then_some(COORDINATOR).or(self.settings.beside);
-        let receivers: Vec<u32> = self.present.iter().copied().chain(coordinator).collect();
-        // Workers lost meanwhile cannot be sources; the engine hears of it and folds again.
-        let is_here = |worker: Worker| self.present.contains(&worker.0);
-        let is_able = |worker: Worker| self.shares.answers(worker.0);
-        for term in &mut terms {
-            prefer(term, is_here);
-            prefer(term, is_able);
-        }
+        let receivers: Vec<u32> = self.hosts.list().into_iter().chain(coordinator).collect();
+        // Workers lost meanwhile cannot be sources; the engine hears of it and sums again.
+        self.hosts.prefer_able(&mut terms);
         // In a group everybody waits for everybody: it must not begin without one of its vectors.
-        let all_here =
-            terms.iter().flat_map(|term| term.holders.first()).all(|piece| is_here(piece.worker));
+        let mut first = terms.iter().flat_map(|term| term.holders.first());
+        let all_here = first.all(|piece| self.hosts.present().contains(&piece.worker.0));
         // Before owners are chosen, since it may show that a host does not answer.
         self.look_at_hosts(step, &holders);
         let length = self.context.length;
@@ -340,16 +315,22 @@ impl CoordinatorSums {
             (Some((_, owners)), _) => (owners, None, None),
             (None, Some(((stripe, owners), before))) => (owners, Some(stripe), Some(before)),
             (None, None) if alone => (share_out(&[COORDINATOR], length), None, None),
-            (None, None) => (self.shares.owners(&self.present, &terms, length), None, None),
+            (None, None) => (self.hosts.owners(&terms, length), None, None),
         };
         let places = Vec::new();
         let plan =
             SumPlan { step, attempt, places, terms, owners, stripe, predecessor, receivers, group };
-        match group {
-            Some(_) => self.tell_group(now, &plan, out),
-            None => self.tell_plan(&plan, out),
+        if group.is_none() {
+            self.hosts.tell_plan(&plan, out);
+        } else {
+            // Others than those whose vectors are summed get the sum, unasked.
+            let members: Vec<u32> = plan.owners.iter().map(|owner| owner.node).collect();
+            let is_other = |node: &u32| !members.contains(node);
+            let others: Vec<u32> = plan.receivers.iter().copied().filter(is_other).collect();
+            tell(members, SumCommand::Exchange(plan.clone()), out);
+            self.copies.tell_senders(now, key, &others, plan.owners.clone(), out);
         }
-        let mut monitor = self.monitor_of(&plan, None, &holders, now);
+        let mut monitor = ExchangeMonitor::of_plan(&plan, None, &holders, length, now);
         monitor.decision.counted = counted;
         monitor.own = group.is_none() && alone;
         monitor.parts.term_holders.extend(&holders);
@@ -360,257 +341,57 @@ impl CoordinatorSums {
         }
         // Chunks may have been made of what was announced.
         if plan.predecessor.is_some()
-            && let Some(before) = self.monitors.last(step)
+            && let Some(before) = self.copies.monitors.last(step)
         {
             monitor.parts.announced.clone_from(&before.parts.announced);
         }
-        self.monitors.begin(key, monitor);
+        self.copies.monitors.begin(key, monitor);
         // What carries on a sum that was expected is not: it is waited for.
         if plan.stripe.is_some() {
-            self.tell_all(SumCommand::Confirm { step, attempt }, out);
+            self.hosts.tell_all(SumCommand::Confirm { step, attempt }, out);
         }
+        let node = &mut self.copies.node;
         if coordinator.is_some() && group.is_none() {
             let mut none = Vec::new();
-            for reason in self.node.begin(plan, |_| None, now, &mut none) {
+            for reason in node.begin(plan, |_| None, now, &mut none) {
                 tracing::warn!("{step}, attempt {attempt}: {reason}");
             }
-            self.node.confirm(key, now);
+            node.confirm(key, now);
         } else {
-            self.node.supersede(step, attempt);
+            node.supersede(step, attempt);
         }
-    }
-
-    /// What is known of a sum of which everybody is told.
-    fn monitor_of(
-        &self,
-        plan: &SumPlan,
-        expected: Option<Vec<(u32, SumReport)>>,
-        holders: &[u32],
-        now: Instant,
-    ) -> ExchangeMonitor {
-        let summing = plan.owners.iter().map(|owner| owner.node);
-        let sources = holders.iter().copied().chain(summing).collect();
-        let mut monitor = ExchangeMonitor::new(expected, plan.receivers.clone(), sources, now);
-        monitor.given.extend(&plan.receivers);
-        monitor.group = plan.group;
-        if plan.group.is_none() {
-            monitor.parts.owners = plan.all_owners(chunks(self.context.length));
-        }
-        monitor
-    }
-
-    /// Those who are there and answer, as far as is known.
-    fn able(&self) -> BTreeSet<u32> {
-        self.present.iter().copied().filter(|worker| self.shares.answers(*worker)).collect()
-    }
-
-    fn tell_all(&self, command: SumCommand, out: &mut Effects) {
-        tell(self.present.iter().copied().collect(), command, out);
     }
 
     /// Notes who is late in a step that begins to be summed, and who lacks the last one's sum
     /// still.
     fn look_at_hosts(&mut self, step: Step, holders: &[u32]) {
-        let is_held = |monitor: &ExchangeMonitor| monitor.done || monitor.holders.len() > 1;
-        let before = self.monitors.iter().filter(|(key, _)| key.0 < step);
-        let last = before.filter(|(_, monitor)| is_held(monitor)).last();
-        if let Some((_, monitor)) = last {
-            let has = |node: &u32| monitor.holders.contains_key(node);
-            self.shares.lack(monitor.receivers.iter().copied().filter(|node| !has(node)));
-        }
+        self.hosts.lack(self.copies.monitors.lacking_before(step));
         // Another attempt says nothing new of who is late.
         let was_asked = |monitor: &ExchangeMonitor| monitor.expected.is_none();
-        if !self.monitors.last(step).is_some_and(was_asked) {
-            self.shares.step_begins(&self.present, &holders.iter().copied().collect());
+        if !self.copies.monitors.last(step).is_some_and(was_asked) {
+            self.hosts.step_begins(holders);
         }
-    }
-
-    /// Tells those whose vectors are summed in a group; the others get the sum, unasked.
-    fn tell_group(&mut self, now: Instant, plan: &SumPlan, out: &mut Effects) {
-        let members: Vec<u32> = plan.owners.iter().map(|owner| owner.node).collect();
-        let others: Vec<u32> =
-            plan.receivers.iter().copied().filter(|node| !members.contains(node)).collect();
-        tell(members, SumCommand::Exchange(plan.clone()), out);
-        self.tell_senders(now, (plan.step, plan.attempt), &others, plan.owners.clone(), out);
-    }
-
-    /// Tells everybody their part in an exchange: those who sum, all of it; others, the terms they
-    /// hold.
-    fn tell_plan(&self, plan: &SumPlan, out: &mut Effects) {
-        let owners: BTreeSet<u32> = plan.owners.iter().map(|owner| owner.node).collect();
-        // With many workers most hold few of the terms: the whole plan would be the larger part of
-        // what they are sent.
-        let mut parts: BTreeMap<u32, SomeTerms> = BTreeMap::new();
-        for (place, term) in (0..).zip(&plan.terms) {
-            for piece in term.holders.iter().filter(|piece| !owners.contains(&piece.worker.0)) {
-                let part = parts.entry(piece.worker.0).or_default();
-                // A worker may hold a term twice.
-                if part.0.last() != Some(&place) {
-                    part.0.push(place);
-                    part.1.push(term.clone());
-                }
-            }
-        }
-        let (summing, others): (Vec<u32>, Vec<u32>) =
-            self.present.iter().partition(|worker| owners.contains(worker));
-        // Only where somebody sums: a whole plan is not small.
-        if !summing.is_empty() {
-            tell(summing, SumCommand::Exchange(plan.clone()), out);
-        }
-        for worker in others {
-            let (places, terms) = parts.remove(&worker).unwrap_or_default();
-            let part = SumPlan {
-                places,
-                terms,
-                owners: plan.owners.clone(),
-                predecessor: plan.predecessor.clone(),
-                receivers: Vec::new(),
-                ..*plan
-            };
-            tell(vec![worker], SumCommand::Exchange(part), out);
-        }
-    }
-
-    /// Has a worker hold a sum that was made on this side, unless it was sent it.
-    fn store(&mut self, now: Instant, worker: u32, key: Key, decoded: &Decoded, out: &mut Effects) {
-        let present = &self.present;
-        let monitor = self.monitors.get_or_begin(key, || {
-            let receivers = present.iter().copied().collect();
-            let mut monitor = ExchangeMonitor::new(None, receivers, BTreeSet::new(), now);
-            monitor.own = true;
-            monitor
-        });
-        if !monitor.given.insert(worker) {
-            return;
-        }
-        // Others may ask for it later, when their turn comes.
-        self.node.keep(Sum::made(key, Some(Arc::clone(&decoded.gradient)), decoded.digest));
-        self.give(now, key, worker, out);
-    }
-
-    /// A worker is to apply a step. One that holds other bytes of it gets them again; one that was
-    /// at work or away while the others took its sum is sent it.
-    fn decided(
-        &mut self,
-        now: Instant,
-        worker: u32,
-        key: Key,
-        decoded: &Decoded,
-        out: &mut Effects,
-    ) {
-        let wrong = self.monitors.decided(key, decoded.digest);
-        wrong.into_iter().for_each(|node| warn_of_other_bytes(node, key.0));
-        self.node.applied(key.0.next());
-        // Workers do not hear of chunks then: the sum is made here, and all of them lack it.
-        if self.eager.is_some() {
-            return self.store(now, worker, key, decoded, out);
-        }
-        let monitor = self.monitors.get_mut(key);
-        if monitor.is_none_or(|monitor| monitor.given.insert(worker)) {
-            self.give(now, key, worker, out);
-        }
-    }
-
-    /// Gives a sum that is whole to those who came while it was made.
-    fn hand_out(&mut self, now: Instant, key: Key, out: &mut Effects) {
-        let monitor = self.monitors.get_mut(key).filter(|monitor| !monitor.done);
-        let Some(given) = monitor.map(|monitor| &mut monitor.given) else { return };
-        let late: Vec<u32> =
-            self.present.iter().copied().filter(|worker| given.insert(*worker)).collect();
-        for worker in late {
-            self.give(now, key, worker, out);
-        }
-    }
-
-    /// Gives a worker that has come, in a state that is one of the last, the sums that are whole
-    /// and wait for holders.
-    fn offer_sums(&mut self, now: Instant, worker: u32, next: Option<Step>, out: &mut Effects) {
-        let Some(next) = next else { return };
-        // What is older it gets with a state, which is shorter than so many sums.
-        let recent = |step: Step| step.0.saturating_sub(next.0) <= self.settings.log_steps;
-        let open = self.monitors.undecided().map(|(key, _)| key).filter(|key| recent(key.0));
-        let whole = |key: &Key| self.node.sum(key.0, key.1).is_some_and(|sum| sum.finite);
-        let sums: Vec<Key> = open.filter(whole).collect();
-        for key in sums {
-            if let Some(monitor) = self.monitors.get_mut(key) {
-                monitor.given.insert(worker);
-            }
-            self.give(now, key, worker, out);
-        }
-    }
-
-    /// Has a sum sent to a node by somebody who has it; false if there is nobody.
-    pub(crate) fn give(&mut self, now: Instant, key: Key, to: u32, out: &mut Effects) -> bool {
-        let (step, attempt) = key;
-        if let Some(frames) = self.node.give(step, attempt) {
-            let send = |frame| CoordinatorEffect::Send { to, frame, most: usize::MAX };
-            out.extend(frames.into_iter().map(send));
-            return true;
-        }
-        let monitor = self.monitors.get(key);
-        let giver =
-            monitor.and_then(|monitor| monitor.giver(to, |holder| self.present.contains(&holder)));
-        let Some(holder) = giver else { return false };
-        let all = Owner { node: holder, start: 0, end: chunks(self.context.length) };
-        self.tell_senders(now, key, &[to], vec![all], out);
-        tell(vec![holder], SumCommand::SendSum { step, attempt, to }, out);
-        true
-    }
-
-    /// These nodes get the chunks of a sum of others than those of their plan.
-    fn tell_senders(
-        &mut self,
-        now: Instant,
-        key: Key,
-        to: &[u32],
-        owners: Vec<Owner>,
-        out: &mut Effects,
-    ) {
-        if to.contains(&COORDINATOR) {
-            for reason in self.node.take_sum(key, &owners, now, &mut Vec::new()) {
-                tracing::warn!("{}, attempt {}: {reason}", key.0, key.1);
-            }
-        }
-        let workers = to.iter().copied().filter(|node| *node != COORDINATOR).collect();
-        let (step, attempt) = key;
-        tell(workers, SumCommand::TakeSum { step, attempt, owners }, out);
-    }
-
-    /// Which attempt at a step was decided.
-    pub(crate) fn attempt(&self, step: Step) -> Option<u32> {
-        self.monitors.attempt(step)
     }
 
     /// A worker is lost. What it would still have sent of a sum that others have comes from them.
     fn lost(&mut self, now: Instant, worker: u32, out: &mut Effects) {
-        self.present.remove(&worker);
         self.eager.iter_mut().for_each(|eager| eager.forget(worker));
         self.doubts.forget(worker);
-        self.shares.forget(worker);
-        let node = &self.node;
-        for key in self.monitors.forget(worker, |key| node.is_whole(key)) {
-            report(worker, [failed(key)], out);
+        self.hosts.forget(worker);
+        let Copies { node, monitors, .. } = &mut self.copies;
+        for key in monitors.forget(worker, |key| node.is_whole(key)) {
+            report(worker, failed(key), out);
         }
         // After the sums of connections: what they lack does not depend on the group.
         let group = self.groups.lost(worker);
-        self.dissolve(group, out);
-        let open: Vec<Key> = self.monitors.undecided().map(|(key, _)| key).collect();
-        open.into_iter().for_each(|key| self.spread(now, key, out));
-        let ended = self.disputes.forget(worker);
-        ended.into_iter().for_each(|(key, verdict)| self.judge(key, verdict, out));
-    }
-
-    /// A worker that lacks a sum which others have gets it from them.
-    fn spread(&mut self, now: Instant, key: Key, out: &mut Effects) {
-        let Some(monitor) = self.monitors.get(key) else { return };
-        let lacks = |worker: &&u32| !monitor.holders.contains_key(worker);
-        let mut lacking: Vec<u32> = self.present.iter().filter(lacks).copied().collect();
-        if monitor.receivers.contains(&COORDINATOR) && !self.node.is_whole(key) {
-            lacking.push(COORDINATOR);
-        }
-        for node in lacking {
-            self.give(now, key, node, out);
-        }
+        let present = self.hosts.present();
+        let spread = group.map(|group| self.copies.leave_group(now, group, present, out));
+        let spread = spread.unwrap_or_default();
+        let open = self.copies.monitors.undecided().map(|(key, _)| key);
+        let open: Vec<Key> = open.filter(|key| !spread.contains(key)).collect();
+        open.into_iter().for_each(|key| self.copies.spread(now, key, present, out));
+        let verdicts = self.disputes.forget(worker);
+        self.judge(verdicts, out);
     }
 
     /// The coordinator is to make a sum by itself that others have made, or begun.
@@ -621,26 +402,45 @@ impl CoordinatorSums {
 
     /// A sum is to be begun again.
     fn fail(&mut self, key: Key, out: &mut Effects) {
-        let Some(monitor) = self.monitors.get_mut(key) else { return };
-        let worker = monitor.some_worker();
-        if monitor.end(Void::Refused) {
-            report(worker, [failed(key)], out);
+        if let Some(worker) = self.copies.monitors.refuse(key) {
+            report(worker, failed(key), out);
+        }
+    }
+
+    /// Something went wrong in the group.
+    fn group_failed(&mut self, reason: &str, now: Instant, out: &mut Effects) {
+        if let Some(group) = self.groups.fail(reason, now) {
+            self.copies.leave_group(now, group, self.hosts.present(), out);
         }
     }
 
     fn tick(&mut self, now: Instant, out: &mut Effects) {
-        for (step, attempt, on) in self.node.stalled(now, QUIET) {
-            self.waits(now, COORDINATOR, (step, attempt), on, out);
+        for (step, attempt, on) in self.copies.node.stalled(now, QUIET) {
+            let waiting = (COORDINATOR, on);
+            self.copies.waits(now, (step, attempt), waiting, self.hosts.present(), out);
         }
-        self.end_disputes(now, out);
+        let verdicts = self.disputes.overdue(now);
+        self.judge(verdicts, out);
         let bytes = self.context.length * self.context.format.bytes();
-        let deadlines = self.monitors.deadlines(self.settings.stall, self.settings.spare, bytes);
-        self.look_after_sums_of_groups(now, deadlines, out);
-        self.do_without_idle(now, out);
-        let given_up = self.give_up_who_holds_up(now, deadlines, out);
-        // A group is made of those who stay.
-        if self.settings.exchange == Exchange::NCCL && self.begun && !given_up {
-            match self.groups.look(now, &self.present, self.epoch) {
+        let SumSettings { stall, spare, exchange, .. } = self.settings;
+        let deadlines = self.copies.monitors.deadlines(stall, spare, bytes);
+        if let Some(reason) = self.copies.monitors.group_is_late(now, deadlines) {
+            self.group_failed(&reason, now, out);
+        }
+        // One whose host does not answer costs the step no more than that, and is not given up for
+        // it: others go on, and it is to own nothing until it holds a sum.
+        let idle = self.copies.monitors.do_without_idle(now, &self.hosts.able());
+        if let Some((key, worker)) = idle {
+            tracing::debug!("{}: others go on without {}", key.0, Worker(worker));
+            self.hosts.lack([worker]);
+            report(worker, failed(key), out);
+        }
+        if let Some((worker, reason)) = self.copies.monitors.holds_up(now, deadlines) {
+            // A group is made of those who stay.
+            return give_up(worker, reason, out);
+        }
+        if exchange == Exchange::NCCL && self.hosts.have_begun() {
+            match self.groups.look(now, self.hosts.present(), self.epoch) {
                 GroupStep::Nothing => {}
                 GroupStep::Name { by, number } => {
                     tell(vec![by], SumCommand::NameGroup { group: number }, out);
@@ -651,29 +451,9 @@ impl CoordinatorSums {
     }
 }
 
-fn tell(to: Vec<u32>, command: SumCommand, out: &mut Effects) {
-    if !to.is_empty() {
-        out.push(CoordinatorEffect::Tell { to, command: Box::new(command) });
-    }
-}
-
-fn report(worker: u32, notices: impl IntoIterator<Item = SumNotice>, out: &mut Effects) {
-    let report = |notice| CoordinatorEffect::Report { worker: Worker(worker), notice };
-    out.extend(notices.into_iter().map(report));
-}
-
 fn answered(worker: u32, answers: Vec<Answer>, out: &mut Effects) {
     let answered = |answer| CoordinatorEffect::Answered { worker: Worker(worker), answer };
     out.extend(answers.into_iter().map(answered));
-}
-
-/// A sum is to be begun again.
-fn failed((step, attempt): Key) -> SumNotice {
-    SumNotice::Failed { step, attempt }
-}
-
-fn warn_of_other_bytes(worker: u32, step: Step) {
-    tracing::warn!("{} holds other bytes of {step} than were decided", Worker(worker));
 }
 
 fn other_bytes(step: Step) -> String {

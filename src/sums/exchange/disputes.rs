@@ -7,7 +7,9 @@
 //! somebody says what is not so: one without whose word all would be alike.
 
 use super::Key;
+use crate::ids::Step;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// How long it is waited for words.
@@ -29,8 +31,16 @@ struct Dispute {
 /// has, if only one worker does at all.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
-    pub(super) chunk: usize,
+    step: Step,
+    chunk: usize,
     pub(super) workers: BTreeSet<u32>,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { step, chunk, .. } = self;
+        write!(f, "different bytes of the sum of {step} were sent, of chunk {chunk}")
+    }
 }
 
 /// The sums that are in dispute, each from [`Disputes::begin`] until all have
@@ -69,25 +79,25 @@ impl Disputes {
             dispute.words.insert(node, digests);
         }
         let ended = dispute.silent.is_empty();
-        if ended { self.0.remove(&key)?.verdict() } else { None }
+        if ended { self.0.remove(&key)?.verdict(key.0) } else { None }
     }
 
     /// A worker is lost, and says nothing any more; gives what follows for sums of which all others
     /// have said what they have.
-    pub(super) fn forget(&mut self, worker: u32) -> Vec<(Key, Verdict)> {
+    pub(super) fn forget(&mut self, worker: u32) -> Vec<Verdict> {
         self.0.values_mut().for_each(|dispute| _ = dispute.silent.remove(&worker));
         self.end(|dispute| dispute.silent.is_empty())
     }
 
     /// The same for sums of which some have said nothing for too long.
-    pub(super) fn overdue(&mut self, now: Instant) -> Vec<(Key, Verdict)> {
+    pub(super) fn overdue(&mut self, now: Instant) -> Vec<Verdict> {
         self.end(|dispute| now.saturating_duration_since(dispute.since) > PATIENCE)
     }
 
-    fn end(&mut self, is_over: impl Fn(&Dispute) -> bool) -> Vec<(Key, Verdict)> {
+    fn end(&mut self, is_over: impl Fn(&Dispute) -> bool) -> Vec<Verdict> {
         let over = self.0.iter().filter(|(_, dispute)| is_over(dispute)).map(|(key, _)| *key);
         let over: Vec<Key> = over.collect();
-        let verdict = |key| Some((key, self.0.remove(&key)?.verdict()?));
+        let verdict = |key: Key| self.0.remove(&key)?.verdict(key.0);
         over.into_iter().filter_map(verdict).collect()
     }
 }
@@ -95,15 +105,16 @@ impl Disputes {
 impl Dispute {
     /// Who may have lied of all chunks of which words differ; none where nobody can have, so that
     /// several have.
-    fn verdict(&self) -> Option<Verdict> {
+    fn verdict(&self, step: Step) -> Option<Verdict> {
         let mut verdict: Option<Verdict> = None;
         for chunk in 0..self.owners.len() {
             let Some(workers) = self.liars(chunk) else { continue };
             verdict = Some(match verdict {
-                Some(Verdict { chunk, workers: before }) => {
-                    Verdict { chunk, workers: before.intersection(&workers).copied().collect() }
+                Some(Verdict { chunk, workers: before, .. }) => {
+                    let workers = before.intersection(&workers).copied().collect();
+                    Verdict { step, chunk, workers }
                 }
-                None => Verdict { chunk, workers },
+                None => Verdict { step, chunk, workers },
             });
         }
         verdict.filter(|verdict| !verdict.workers.is_empty())
@@ -134,7 +145,6 @@ impl Dispute {
 #[expect(clippy::disallowed_methods, reason = "any moment will do: only differences count")]
 mod tests {
     use super::*;
-    use crate::ids::Step;
 
     const KEY: Key = (Step(4), 0);
 
@@ -199,7 +209,7 @@ mod tests {
         };
         words(&mut disputes);
         assert_eq!(disputes.overdue(now), []);
-        let found = [(KEY, Verdict { chunk: 3, workers: BTreeSet::from([3]) })];
+        let found = [Verdict { step: KEY.0, chunk: 3, workers: BTreeSet::from([3]) }];
         assert_eq!(disputes.overdue(now + 2 * PATIENCE), found);
         words(&mut disputes);
         assert_eq!(disputes.forget(3), found);

@@ -6,8 +6,10 @@
 //! sent a sum that was not, or somebody says so who has got none.
 
 use super::Key;
+use super::events::{CoordinatorEffect, give_up, report};
+use super::suspects::Suspects;
 use crate::ids::{Step, Task, Worker};
-use crate::sums::NotFinite;
+use crate::sums::{NotFinite, SumNotice};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The steps that are summed by the coordinator, and why.
@@ -17,6 +19,8 @@ pub(super) struct Doubts {
     accusers: BTreeMap<Step, BTreeMap<(u32, u32), NotFinite>>,
     /// Results that are not what was announced of them: they will not be done.
     changed: BTreeMap<(Worker, Task), Step>,
+    /// Who sends terms that are not finite, or says so of others.
+    suspects: Suspects,
 }
 
 /// Who is wrong where a sum is finite.
@@ -61,6 +65,29 @@ impl Doubts {
             && accusers.keys().any(|accuser| accuser.0 == attempt)
         {
             accusers.entry((attempt, worker)).or_default().extend(of);
+        }
+    }
+
+    /// A worker says that a term came of another as numbers that are not finite. Who sends such
+    /// counts for nothing in the step, as if the coordinator had seen it, once it can be told from
+    /// who says so; who says so of others is lost.
+    pub(super) fn suspect_term(
+        &mut self,
+        (step, attempt): Key,
+        (worker, holder): (u32, u32),
+        out: &mut Vec<CoordinatorEffect>,
+    ) {
+        let found = self.suspects.one_of(&BTreeSet::from([worker, holder]));
+        tracing::warn!(
+            "{}: a term of {step} came of {} and is not finite",
+            Worker(worker),
+            Worker(holder)
+        );
+        if found == Some(holder) {
+            report(holder, SumNotice::ResultNotFinite { step, attempt }, out);
+        } else if let Some(worker) = found {
+            let reason = format!("it says that terms of {step} are not finite, of several workers");
+            give_up(worker, reason, out);
         }
     }
 

@@ -103,6 +103,23 @@ pub(crate) enum CoordinatorEffect {
     GroupSize(usize),
 }
 
+/// These workers are told something, if there are some.
+pub(super) fn tell(to: Vec<u32>, command: SumCommand, out: &mut Vec<CoordinatorEffect>) {
+    if !to.is_empty() {
+        out.push(CoordinatorEffect::Tell { to, command: Box::new(command) });
+    }
+}
+
+/// Something was found out about a sum, of a worker.
+pub(super) fn report(worker: u32, notice: SumNotice, out: &mut Vec<CoordinatorEffect>) {
+    out.push(CoordinatorEffect::Report { worker: Worker(worker), notice });
+}
+
+/// A worker is to be given up.
+pub(super) fn give_up(worker: u32, reason: String, out: &mut Vec<CoordinatorEffect>) {
+    out.push(CoordinatorEffect::GiveUp { worker, reason });
+}
+
 /// What a worker's end is told.
 pub(crate) enum WorkerEvent {
     /// Its trainer has done a task, whose finite result goes to the coordinator at once.

@@ -18,16 +18,17 @@
 //! attempt; a newer attempt makes older ones void, and what still comes for them is dropped.
 //!
 //! Inside, `events` has what the machines are told and want done; every other file owns its state:
-//! `plan` who sums which chunks, `owners` how much each, `part` one node's part in one exchange,
-//! `senders` of whom the chunks of its sum come, `told` what workers were told of one and how
-//! others go on with it, `announced` what of it is final, `gathering` how an owner comes by it,
-//! `adder` how it adds that up, `early` what comes before its plan, `node` all exchanges of a node,
-//! `store` results and the sums that are made, `reassembly` vectors that connections read into,
-//! `eager` results that are sent before their weights are known, `monitor` what the coordinator
-//! knows of one exchange and `monitors` of all, `blame` who holds one up, `doubts` who says that a
-//! sum is not finite, `disputes` sums of which nodes hold different bytes, `suspects` who must have
-//! lied then, `warnings` what is told of wrong words, `groups` workers that sum by a collective,
-//! `states` replicas' states on their way.
+//! `plan` who sums which chunks, `owners` how much each, `hosts` who is there and can, `part` one
+//! node's part in one exchange, `senders` of whom the chunks of its sum come, `told` what workers
+//! were told of one and how others go on with it, `announced` what of it is final, `gathering` how
+//! an owner comes by it, `adder` how it adds that up, `early` what comes before its plan, `node` all
+//! exchanges of a node, `store` results and the sums that are made, `copies` who has which sum and
+//! sends it to whom, `reassembly` vectors that connections read into, `eager` results that are sent
+//! before their weights are known, `monitor` what the coordinator knows of one exchange and
+//! `monitors` of all, `blame` who holds one up, `doubts` who says that a sum is not finite,
+//! `disputes` sums of which nodes hold different bytes, `suspects` who must have lied then,
+//! `warnings` what is told of wrong words, `groups` workers that sum by a collective, `states`
+//! replicas' states on their way.
 
 mod adder;
 mod announced;
@@ -35,6 +36,7 @@ mod blame;
 mod block;
 mod choices;
 mod coordinator;
+mod copies;
 mod disputes;
 mod doubts;
 mod eager;
@@ -43,6 +45,7 @@ mod events;
 mod frame;
 mod gathering;
 mod groups;
+mod hosts;
 mod monitor;
 mod monitors;
 mod node;

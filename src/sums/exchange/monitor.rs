@@ -7,7 +7,7 @@ use super::blame::blame;
 use super::told::Told;
 use super::{AGAIN, QUIET, WORD};
 use crate::ids::{Step, Task, Worker, named};
-use crate::sums::{COORDINATOR, Owner, SumNotice, SumReport, Summand};
+use crate::sums::{COORDINATOR, Owner, SumNotice, SumPlan, SumReport, Summand, chunks};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -124,10 +124,35 @@ impl ExchangeMonitor {
         }
     }
 
+    /// Of a plan of which everybody is told, where these hold its terms; `expected` as the field.
+    pub(super) fn of_plan(
+        plan: &SumPlan,
+        expected: Option<Vec<(u32, SumReport)>>,
+        holders: &[u32],
+        length: usize,
+        begun: Instant,
+    ) -> Self {
+        let summing = plan.owners.iter().map(|owner| owner.node);
+        let sources = holders.iter().copied().chain(summing).collect();
+        let mut monitor = Self::new(expected, plan.receivers.clone(), sources, begun);
+        monitor.given.extend(&plan.receivers);
+        monitor.group = plan.group;
+        if plan.group.is_none() {
+            monitor.parts.owners = plan.all_owners(chunks(length));
+        }
+        monitor
+    }
+
     /// As many holders as a decision needs: two, so that the sum outlives the loss of either; a
     /// worker alone is enough for itself.
     pub(super) fn needed(&self) -> usize {
         self.decision.counted.len().clamp(1, 2)
+    }
+
+    /// Who is to get the sum, and has not got it.
+    pub(super) fn lacking(&self) -> impl Iterator<Item = u32> {
+        let has = |node: &u32| self.holders.contains_key(node);
+        self.receivers.iter().copied().filter(move |node| !has(node))
     }
 
     /// A worker of which it can be said what has become of it: everything that is reported is of
@@ -157,11 +182,15 @@ impl ExchangeMonitor {
         if self.parts.is_orphaned {
             return false;
         }
-        let other = |holder: &u32| *holder != worker && answers(*holder);
-        let others = |holders: &Vec<u32>| holders.iter().any(other);
-        let asked = !self.parts.askable.is_empty() && self.parts.askable.iter().all(others);
+        let asked = self.can_ask(|holder| *holder != worker && answers(*holder));
         let counted = self.decision.counted.iter().filter(|counted| **counted != worker);
         (asked || !self.parts.term_holders.contains(&worker)) && counted.count() >= self.needed()
+    }
+
+    /// Whether each of its terms can be had of somebody of these, where workers ask for them.
+    pub(super) fn can_ask(&self, somebody: impl Fn(&u32) -> bool) -> bool {
+        let askable = &self.parts.askable;
+        !askable.is_empty() && askable.iter().all(|holders| holders.iter().any(&somebody))
     }
 
     /// Whether enough of those that are to be counted get the sum: one that came after the others

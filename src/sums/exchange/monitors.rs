@@ -1,10 +1,10 @@
 //! The exchanges that nodes were told to make, and the attempts that were decided.
 
 use super::Key;
-use super::monitor::{ExchangeMonitor, Void};
+use super::monitor::{ExchangeMonitor, StalledSum, Void};
 use crate::ids::{Step, Task, Worker};
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 /// Bytes per second of a gradient below which an exchange does not go on.
 const SLOWEST: f64 = 1e7;
@@ -22,7 +22,7 @@ pub(super) struct Deadlines {
 
 /// The exchanges of the last steps, by step and attempt, and how long one may take.
 #[derive(Debug)]
-pub(super) struct Monitors {
+pub(crate) struct Monitors {
     monitors: BTreeMap<Key, ExchangeMonitor>,
     /// Which attempts at the last steps were decided.
     decided: BTreeMap<Step, u32>,
@@ -77,19 +77,8 @@ impl Monitors {
     }
 
     /// All of them, by step and attempt.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &ExchangeMonitor)> {
+    fn iter(&self) -> impl Iterator<Item = (Key, &ExchangeMonitor)> {
         self.monitors.iter().map(|(key, monitor)| (*key, monitor))
-    }
-
-    /// Those that a group makes.
-    pub(super) fn of_group(
-        &mut self,
-        group: u64,
-    ) -> impl Iterator<Item = (Key, &mut ExchangeMonitor)> {
-        self.monitors
-            .iter_mut()
-            .filter(move |(_, monitor)| monitor.group == Some(group))
-            .map(|(key, monitor)| (*key, monitor))
     }
 
     /// Those whose steps are not decided.
@@ -100,6 +89,24 @@ impl Monitors {
     /// The last exchange of a step.
     pub(super) fn last(&self, step: Step) -> Option<&ExchangeMonitor> {
         self.monitors.range((step, 0)..=(step, u32::MAX)).next_back().map(|(_, monitor)| monitor)
+    }
+
+    /// The last exchange of a step, if others can go on with it.
+    pub(super) fn interrupted(&self, step: Step) -> Option<&ExchangeMonitor> {
+        self.last(step).filter(|monitor| monitor.void == Some(Void::Interrupted) && !monitor.done)
+    }
+
+    /// Whether the coordinator makes a sum by itself, and sees what it is made of.
+    pub(super) fn is_own(&self, key: Key) -> bool {
+        self.get(key).is_some_and(|monitor| monitor.own)
+    }
+
+    /// Who lacks the last sum before a step that others have.
+    pub(super) fn lacking_before(&self, step: Step) -> Vec<u32> {
+        let is_held = |monitor: &ExchangeMonitor| monitor.done || monitor.holders.len() > 1;
+        let before = self.iter().filter(|(key, _)| key.0 < step);
+        let last = before.filter(|(_, monitor)| is_held(monitor)).last();
+        last.map(|(_, monitor)| monitor.lacking().collect()).unwrap_or_default()
     }
 
     /// Another exchange is begun; earlier attempts at its step are forgotten.
@@ -115,12 +122,12 @@ impl Monitors {
     }
 
     /// Which attempt at a step was decided.
-    pub(super) fn attempt(&self, step: Step) -> Option<u32> {
+    pub(crate) fn attempt(&self, step: Step) -> Option<u32> {
         self.decided.get(&step).copied()
     }
 
     /// The attempts at the last steps that were decided.
-    pub(super) fn last_decided(&self) -> Vec<Key> {
+    pub(crate) fn last_decided(&self) -> Vec<Key> {
         self.decided.iter().map(|(step, attempt)| (*step, *attempt)).collect()
     }
 
@@ -143,6 +150,94 @@ impl Monitors {
             }
         }
         failed
+    }
+
+    /// A sum is to be made from its beginning; gives a worker of which that can be said, if it is
+    /// news.
+    pub(super) fn refuse(&mut self, key: Key) -> Option<u32> {
+        let monitor = self.get_mut(key)?;
+        monitor.end(Void::Refused).then(|| monitor.some_worker())
+    }
+
+    /// A group is given up. Gives its sums under way that nobody has, with a worker of which that
+    /// can be said, and those that somebody has.
+    pub(super) fn leave_group(&mut self, group: u64) -> (Vec<(Key, u32)>, Vec<Key>) {
+        let (mut failed, mut begun) = (Vec::new(), Vec::new());
+        let of_group = self.monitors.iter_mut().filter(|(_, it)| it.group == Some(group));
+        for (key, monitor) in of_group {
+            monitor.group = None;
+            if monitor.done {
+                continue;
+            }
+            if !monitor.holders.is_empty() {
+                begun.push(*key);
+            } else if monitor.end(Void::Refused) {
+                failed.push((*key, monitor.some_worker()));
+            }
+        }
+        (failed, begun)
+    }
+
+    /// The oldest sum for which nodes wait in vain for so long.
+    pub(crate) fn stalled(&self, now: Instant, patience: Duration) -> Option<StalledSum> {
+        self.undecided().find_map(|(key, monitor)| monitor.stalled(key.0, now, patience))
+    }
+
+    /// Ends a sum that a worker holds up without which those who are able can make it; gives both.
+    pub(super) fn do_without_idle(
+        &mut self,
+        now: Instant,
+        able: &BTreeSet<u32>,
+    ) -> Option<(Key, u32)> {
+        let found = self.undecided().find_map(|(key, monitor)| {
+            let waits = monitor.lacks_holders() && monitor.group.is_none();
+            let idle = waits.then(|| monitor.idle(now))??;
+            monitor.can_do_without(idle, |other| able.contains(&other)).then_some((key, idle))
+        });
+        if let Some((key, _)) = found
+            && let Some(monitor) = self.get_mut(key)
+        {
+            monitor.end(Void::Interrupted);
+        }
+        found
+    }
+
+    /// The worker that holds up an exchange, and why it is given up: for whose chunks others wait
+    /// while nothing else comes to them, or who is left when it has taken much longer than
+    /// exchanges take.
+    pub(super) fn holds_up(
+        &self,
+        now: Instant,
+        Deadlines { stall, longest }: Deadlines,
+    ) -> Option<(u32, String)> {
+        let stuck = self
+            .monitors
+            .values()
+            .filter(|monitor| monitor.is_waited_for() && monitor.is_stuck(now, stall, longest));
+        stuck.filter_map(|monitor| Some((monitor.culprit(now)?, monitor.begun))).next().map(
+            |(worker, begun)| {
+                let waited = now.duration_since(begun).as_secs_f64();
+                (worker, format!("its vectors did not come for {waited:.1} s"))
+            },
+        )
+    }
+
+    /// Why a group is given up whose sum is not made in time: who holds it up is found by
+    /// connections.
+    pub(super) fn group_is_late(
+        &self,
+        now: Instant,
+        Deadlines { stall, longest }: Deadlines,
+    ) -> Option<String> {
+        let ((step, _), monitor) = self.undecided().find(|(_, monitor)| {
+            let waits =
+                monitor.group.is_some() && monitor.void.is_none() && monitor.lacks_holders();
+            // Where one worker makes the sum alone, the next to hold it has it by its connection.
+            let most = if monitor.sources.len() < monitor.needed() { longest } else { stall };
+            waits && !monitor.overflowed && now.duration_since(monitor.begun) > most
+        })?;
+        let waited = now.duration_since(monitor.begun).as_secs_f64();
+        Some(format!("the sum of {step} was not made in {waited:.1} s"))
     }
 
     /// Whether a worker may be lost without harm, from now on.

@@ -40,6 +40,7 @@ enum Machine {
 /// A machine with what its driver has beside it.
 struct Node {
     me: u32,
+    length: usize,
     machine: Machine,
     blocks: Blocks,
     buffers: ReassemblyBuffers,
@@ -62,6 +63,7 @@ impl Node {
     fn new(context: &NodeContext, machine: Machine) -> Self {
         Self {
             me: context.me,
+            length: context.length,
             machine,
             blocks: context.blocks.clone(),
             buffers: context.buffers.clone(),
@@ -474,8 +476,7 @@ impl World {
     }
 
     fn length(&self) -> usize {
-        let Machine::Coordinator(sums) = &self.coordinator.machine else { unreachable!() };
-        sums.length()
+        self.coordinator.length
     }
 
     fn send(&mut self, from: u32, sent: Sent) {

@@ -185,13 +185,10 @@ impl CoordinatorNode {
         // A machine that was stopped for a while must not get all the ticks that it missed at once:
         // nobody would have had the time to answer between them.
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let (mut ends_by, mut unheld) = (None, Vec::new());
+        let mut ends_by = None;
         loop {
-            if let Some(by) = ends_by {
-                unheld.retain(|key| !self.sums.all_hold(*key));
-                if unheld.is_empty() || Instant::now() > by {
-                    break;
-                }
+            if ends_by.is_some_and(|by| self.sums.all_hold() || Instant::now() > by) {
+                break;
             }
             tokio::select! {
                 // What the engine decided comes first: it ends work that connections would only add
@@ -201,10 +198,7 @@ impl CoordinatorNode {
                     Some(commands) => {
                         commands.into_iter().for_each(|command| self.command(command));
                     }
-                    None => {
-                        ends_by = Some(Instant::now() + LAST_SUMS);
-                        unheld = self.sums.last_decided();
-                    }
+                    None => ends_by = Some(Instant::now() + LAST_SUMS),
                 },
                 Some(((worker, epoch), incoming)) = events.recv() => {
                     self.incoming(worker, epoch, incoming);
@@ -467,10 +461,8 @@ impl CoordinatorNode {
         // there: a state has to come.
         let was_sent = member.unapplied.contains(&step);
         let mut effects = Vec::new();
-        let attempt = self.sums.attempt(step).filter(|_| was_sent);
         let now = Instant::now().into_std();
-        let given = attempt
-            .is_some_and(|attempt| self.sums.give(now, (step, attempt), worker.0, &mut effects));
+        let given = was_sent && self.sums.give(now, step, worker.0, &mut effects);
         self.carry_out(effects);
         if !given {
             self.members

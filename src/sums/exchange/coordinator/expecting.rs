@@ -5,7 +5,7 @@ use super::{CoordinatorSums, Effects, report};
 use crate::ids::{Step, Task, Worker};
 use crate::sums::exchange::Key;
 use crate::sums::exchange::events::{CoordinatorEffect, Expectation};
-use crate::sums::exchange::monitor::{ExchangeMonitor, Void};
+use crate::sums::exchange::monitor::ExchangeMonitor;
 use crate::sums::exchange::told::Told;
 use crate::sums::{
     Owner, Piece, Predecessor, SumCommand, SumNotice, SumPlan, Summand, What, chunks,
@@ -28,11 +28,10 @@ impl CoordinatorSums {
     ) {
         // Owners ask holders over connections of their own: one that nobody can call must not hold
         // terms.
-        let present: Vec<u32> = self.present.iter().copied().collect();
-        let all_can =
-            self.shares.all_are_reachable(&self.present) && self.shares.some_can_own(&present);
+        let present = self.hosts.list();
+        let all_can = self.hosts.all_are_reachable() && self.hosts.some_can_own(&present);
         for term in &mut terms {
-            term.holders.retain(|piece| self.present.contains(&piece.worker.0));
+            term.holders.retain(|piece| self.hosts.present().contains(&piece.worker.0));
         }
         let all_come = !terms.is_empty() && terms.iter().all(|term| !term.holders.is_empty());
         if !all_can || !all_come || self.doubts.of(step) {
@@ -41,7 +40,7 @@ impl CoordinatorSums {
         let length = self.context.length;
         let ((stripe, owners), predecessor) = match self.go_on(step, &terms) {
             Some((shares, predecessor)) => (shares, Some(predecessor)),
-            None => (self.shares.of_stripes(&self.present, &terms, length), None),
+            None => (self.hosts.of_stripes(&terms, length), None),
         };
         let beside = self.settings.beside;
         let receivers: Vec<u32> = present.into_iter().chain(beside).collect();
@@ -49,7 +48,7 @@ impl CoordinatorSums {
         let group = None;
         let plan =
             SumPlan { step, attempt, places, terms, owners, stripe, predecessor, receivers, group };
-        let mut monitor = self.monitor_of(&plan, Some(Vec::new()), &[], now);
+        let mut monitor = ExchangeMonitor::of_plan(&plan, Some(Vec::new()), &[], length, now);
         monitor.parts.told = Some(Told::of(&plan, chunks(length)));
         let result = |piece: &Piece| match piece.what {
             What::Result(task) => Some((piece.worker, task)),
@@ -57,28 +56,26 @@ impl CoordinatorSums {
         };
         monitor.parts.announced =
             plan.terms.iter().flat_map(|term| &term.holders).filter_map(result).collect();
-        self.monitors.begin((step, attempt), monitor);
-        self.tell_plan(&plan, out);
+        self.copies.monitors.begin((step, attempt), monitor);
+        self.hosts.tell_plan(&plan, out);
         out.push(CoordinatorEffect::Expected(Expectation::Told));
         if beside.is_some() {
-            let wrong = self.node.begin(plan, |_| None, now, &mut Vec::new());
+            let wrong = self.copies.node.begin(plan, |_| None, now, &mut Vec::new());
             debug_assert!(wrong.is_empty(), "nothing comes before its plan");
         } else {
-            self.node.supersede(step, attempt);
+            self.copies.node.supersede(step, attempt);
         }
     }
 
     /// Who sums what, and of which exchange each keeps what it has, if workers can go on with the
     /// last sum of a step, which was interrupted.
     pub(super) fn go_on(&self, step: Step, terms: &[Summand]) -> Option<(Shares, Predecessor)> {
-        let monitor = self.monitors.last(step);
-        let is_interrupted =
-            |monitor: &&ExchangeMonitor| monitor.void == Some(Void::Interrupted) && !monitor.done;
-        let monitor = monitor.filter(is_interrupted)?;
+        let monitor = self.copies.monitors.interrupted(step)?;
         let told = monitor.parts.told.as_ref()?;
         // Who came meanwhile, or again, knows nothing of what the others go on with.
-        let all_know = self.present.iter().all(|node| monitor.receivers.contains(node));
-        let shares = told.go_on(terms, &self.able()).filter(|_| all_know)?;
+        let mut present = self.hosts.present().iter();
+        let all_know = present.all(|node| monitor.receivers.contains(node));
+        let shares = told.go_on(terms, &self.hosts.able()).filter(|_| all_know)?;
         Some((shares, told.plan().clone()))
     }
 
@@ -86,7 +83,8 @@ impl CoordinatorSums {
     /// them is made again, of what others have, unless it is decided.
     pub(super) fn changed(&mut self, worker: Worker, task: Task, out: &mut Effects) {
         // Once: that it says so again is nothing new.
-        let Some((key, monitor)) = self.monitors.withdraw((worker, task)) else { return };
+        let withdrawn = self.copies.monitors.withdraw((worker, task));
+        let Some((key, monitor)) = withdrawn else { return };
         if !monitor.done {
             let is_asked_for = monitor.expected.is_none();
             self.doubts.changed(key.0, (worker, task));
@@ -94,7 +92,7 @@ impl CoordinatorSums {
                 self.fail(key, out);
             }
         }
-        report(worker.0, [SumNotice::Changed { task }], out);
+        report(worker.0, SumNotice::Changed { task }, out);
     }
 
     /// A step is made of what was expected of it: its sum is under way, or there. If it cannot be
@@ -107,8 +105,8 @@ impl CoordinatorSums {
         out: &mut Effects,
     ) {
         let step = key.0;
-        let holders = self.present_holders(terms);
-        let Some(monitor) = self.monitors.get_mut(key) else { return };
+        let holders = self.hosts.holders(terms);
+        let Some(monitor) = self.copies.monitors.get_mut(key) else { return };
         if !monitor.is_expected() {
             return;
         }
@@ -118,7 +116,7 @@ impl CoordinatorSums {
             return self.fail(key, out);
         }
         self.look_at_hosts(step, &holders);
-        let Some(monitor) = self.monitors.get_mut(key) else { return };
+        let Some(monitor) = self.copies.monitors.get_mut(key) else { return };
         let reports = monitor.expected.take();
         monitor.decision.counted = counted;
         // Deadlines count from here: while a step is computed, waiting is no fault.
@@ -126,14 +124,14 @@ impl CoordinatorSums {
         monitor.sources.extend(&holders);
         monitor.parts.term_holders.extend(&holders);
         monitor.parts.can_ask(terms);
-        self.node.confirm(key, now);
-        self.tell_all(SumCommand::Confirm { step, attempt: key.1 }, out);
+        self.copies.node.confirm(key, now);
+        self.hosts.tell_all(SumCommand::Confirm { step, attempt: key.1 }, out);
         out.push(CoordinatorEffect::Expected(Expectation::Confirmed));
         // Some may have been faster than the engine.
         for (worker, report) in reports.into_iter().flatten() {
             self.said(now, worker, report, out);
         }
-        if let Some(sum) = self.node.sum(key.0, key.1) {
+        if let Some(sum) = self.copies.node.sum(key.0, key.1) {
             self.is_whole_here(now, &sum, out);
         }
     }

@@ -1,8 +1,9 @@
 //! What workers report of sums: who holds one, whose numbers are not finite, who waits for whom.
 
-use super::{CoordinatorSums, Effects, other_bytes, report, tell, warn_of_other_bytes};
+use super::{CoordinatorSums, Effects, give_up, other_bytes, report, tell};
 use crate::ids::Worker;
 use crate::sums::exchange::Key;
+use crate::sums::exchange::copies::warn_of_other_bytes;
 use crate::sums::exchange::events::CoordinatorEffect;
 use crate::sums::{COORDINATOR, SumCommand, SumNotice, SumReport};
 use std::time::Instant;
@@ -14,7 +15,7 @@ impl CoordinatorSums {
         // of it: before, they decide nothing.
         if let SumReport::Held { step, attempt, .. } | SumReport::NotFinite { step, attempt, .. } =
             report
-            && let Some(monitor) = self.monitors.get_mut((step, attempt))
+            && let Some(monitor) = self.copies.monitors.get_mut((step, attempt))
             && let Some(reports) = &mut monitor.expected
         {
             return reports.push((worker, report));
@@ -27,10 +28,12 @@ impl CoordinatorSums {
                 self.says_not_finite(worker, (step, attempt), of, out);
             }
             SumReport::Waiting { step, attempt, on } => {
-                self.waits(now, worker, (step, attempt), on, out);
+                let key = (step, attempt);
+                self.copies.waits(now, key, (worker, on), self.hosts.present(), out);
             }
             SumReport::ChunkDigests { step, attempt, digests } => {
-                self.told_digests(worker, (step, attempt), digests, out);
+                let verdict = self.disputes.said((step, attempt), worker, digests);
+                self.judge(verdict, out);
             }
             SumReport::GroupNamed { group, id } => {
                 if let Some(members) = self.groups.named(worker, group) {
@@ -52,24 +55,6 @@ impl CoordinatorSums {
         }
     }
 
-    /// Nothing of a sum has come to a node for a while, and these owe it something.
-    pub(super) fn waits(
-        &mut self,
-        now: Instant,
-        node: u32,
-        key: Key,
-        on: Vec<u32>,
-        out: &mut Effects,
-    ) {
-        let monitor = self.monitors.get_mut(key);
-        // Said again at every tick; the sum is sent once, if anybody has it. What the coordinator
-        // itself has made it has sent to all of them.
-        let is_to_get = monitor.is_some_and(|monitor| monitor.waits(node, on, now) && !monitor.own);
-        if is_to_get {
-            self.give(now, key, node, out);
-        }
-    }
-
     /// A worker holds a sum.
     fn held(
         &mut self,
@@ -80,24 +65,25 @@ impl CoordinatorSums {
         out: &mut Effects,
     ) {
         let step = key.0;
-        let own = self.node.sum(key.0, key.1);
+        let sees = self.copies.monitors.is_own(key);
+        let own = self.copies.node.sum(key.0, key.1);
         if own.as_ref().is_some_and(|sum| !sum.finite) {
-            if self.sees(key) {
+            if sees {
                 let reason =
                     format!("it says that it holds the sum of {step}, which is not finite");
-                out.push(CoordinatorEffect::GiveUp { worker, reason });
+                give_up(worker, reason, out);
             }
             return;
         }
         let own = own.map(|sum| sum.digest);
         if own.zip(digest).is_some_and(|(own, digest)| own != digest) {
             // What others have summed may be wrong here.
-            return match self.sees(key) {
-                true => out.push(CoordinatorEffect::GiveUp { worker, reason: other_bytes(step) }),
+            return match sees {
+                true => give_up(worker, other_bytes(step), out),
                 false => self.dispute(now, key, out),
             };
         }
-        let Some(monitor) = self.monitors.get_mut(key) else { return };
+        let Some(monitor) = self.copies.monitors.get_mut(key) else { return };
         // Nobody may be told that it is held before it can be checked and handed on from here.
         let waits = own.is_none() && monitor.receivers.contains(&COORDINATOR);
         if !monitor.holds(worker, digest) {
@@ -108,7 +94,7 @@ impl CoordinatorSums {
             return self.dispute(now, key, out);
         }
         // Its host answers: it may own chunks of the next sum.
-        self.shares.holds(worker);
+        self.hosts.holds(worker);
         // With two holders the sum outlives the loss of either: that is when it can be decided.
         if monitor.holders.len() == 2 && !monitor.done {
             let took = now.duration_since(monitor.begun);
@@ -117,19 +103,19 @@ impl CoordinatorSums {
             if by_collective {
                 self.groups.went_well();
             } else {
-                self.monitors.took(took);
+                self.copies.monitors.took(took);
             }
         }
         // Who takes no digest has checked that of every chunk.
         let Some(digest) = digest.or(own) else { return };
         let notice = SumNotice::Held { step, attempt: key.1, digest };
-        let Some(monitor) = self.monitors.get_mut(key).filter(|_| waits) else {
-            return report(worker, [notice], out);
+        let Some(monitor) = self.copies.monitors.get_mut(key).filter(|_| waits) else {
+            return report(worker, notice, out);
         };
         monitor.unreported.push((Worker(worker), notice));
         // It may wait for somebody who does not get through, and said so before anybody had it.
         if monitor.unreported.len() == 1 && monitor.still_waits(COORDINATOR, now) {
-            self.give(now, key, COORDINATOR, out);
+            self.copies.give(now, key, COORDINATOR, self.hosts.present(), out);
         }
     }
 }
