@@ -1,5 +1,6 @@
 //! How vectors are cut on their way between nodes, and what is said of each chunk.
 
+use super::SumId;
 use crate::ids::{Job, Step, Task};
 use crate::run::NumberFormat;
 
@@ -82,10 +83,16 @@ impl Header {
         Self { kind, format, offset: offset as u64, ..Self::control(count * format.bytes()) }
     }
 
-    /// The same header for a term or the sum of a step.
+    /// The same header for a sum, or one of its terms.
     #[must_use]
-    pub fn of_step(self, step: Step, attempt: u32, term: u32) -> Self {
+    pub fn of_sum(self, SumId { step, attempt }: SumId, term: u32) -> Self {
         Self { number: step.0, attempt, piece: term, ..self }
+    }
+
+    /// The sum that it is of, or of a term of which.
+    #[must_use]
+    pub fn sum(&self) -> SumId {
+        SumId { step: Step(self.number), attempt: self.attempt }
     }
 
     /// The same header for a result.

@@ -7,6 +7,7 @@ use super::ledger::Ledger;
 use super::{Summand, What, lock};
 use crate::gpu::{CombineError, Folded, Gradient, Vector, WireBuffer};
 use crate::ids::{Job, Step, Task, Worker};
+use crate::sums::SumId;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,10 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub struct CollectiveSum {
     /// The worker that is told.
     pub me: Worker,
-    /// Of which step.
-    pub step: Step,
-    /// Which attempt.
-    pub attempt: u32,
+    /// Which sum.
+    pub sum: SumId,
     /// Numbers in a vector.
     pub length: usize,
     /// What is summed, in this order, by the tree of [`crate::gpu::Combine`].
@@ -59,10 +58,8 @@ pub enum CollectiveCommand {
     },
     /// Send a sum that is kept to a node that lacks it, as [`CollectiveEvent::Part`].
     Give {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        sum: SumId,
         /// To whom.
         to: u32,
     },
@@ -90,10 +87,8 @@ pub enum CollectiveEvent {
     },
     /// A part of a sum, for those outside the group.
     Part {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        sum: SumId,
         /// The first element.
         start: usize,
         /// The numbers from there on.
@@ -103,10 +98,8 @@ pub enum CollectiveEvent {
     },
     /// A sum is whole, and kept.
     Summed {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        sum: SumId,
         /// Its [`crate::gpu::digest_of_bits`], and whether it is finite.
         folded: Folded,
     },
@@ -157,7 +150,7 @@ pub trait ResultStore: Send {
 struct Kept<V> {
     ledger: Ledger<V>,
     /// Sums that were made, the last ones.
-    sums: VecDeque<(Step, u32, Arc<V>)>,
+    sums: VecDeque<(SumId, Arc<V>)>,
     /// How many of them are kept, and the first step that the trainer has not been given: whatever
     /// it has not is kept.
     most: usize,
@@ -214,19 +207,19 @@ impl<V: Vector + Gradient> DeviceResults<V> {
         self.kept().ledger.get(step, what).cloned()
     }
 
-    /// Keeps a sum in place of one of the same attempt; gives back the memory of those that are no
+    /// Keeps a sum in place of one of the same name; gives back the memory of those that are no
     /// longer kept.
-    pub fn keep_sum(&self, step: Step, attempt: u32, sum: V) -> Vec<V> {
+    pub fn keep_sum(&self, id: SumId, sum: V) -> Vec<V> {
         let kept = &mut *self.kept();
-        let same = kept.sums.iter().position(|(of, made, _)| (*of, *made) == (step, attempt));
+        let same = kept.sums.iter().position(|(of, _)| *of == id);
         let mut spent: Vec<_> = same.and_then(|at| kept.sums.remove(at)).into_iter().collect();
-        kept.sums.push_back((step, attempt, Arc::new(sum)));
+        kept.sums.push_back((id, Arc::new(sum)));
         while kept.sums.len() > kept.most
-            && let Some(at) = kept.sums.iter().position(|(of, ..)| *of < kept.next)
+            && let Some(at) = kept.sums.iter().position(|(of, _)| of.step < kept.next)
         {
             spent.extend(kept.sums.remove(at));
         }
-        spent.into_iter().filter_map(|(.., sum)| Arc::into_inner(sum)).collect()
+        spent.into_iter().filter_map(|(_, sum)| Arc::into_inner(sum)).collect()
     }
 
     /// The trainer has been given all steps before this one.
@@ -236,12 +229,12 @@ impl<V: Vector + Gradient> DeviceResults<V> {
 
     /// A sum that was made, where it lies.
     #[must_use]
-    pub fn sum(&self, step: Step, attempt: u32) -> Option<Arc<V>> {
+    pub fn sum(&self, id: SumId) -> Option<Arc<V>> {
         self.kept()
             .sums
             .iter()
-            .find(|(of, made, _)| (*of, *made) == (step, attempt))
-            .map(|(.., sum)| Arc::clone(sum))
+            .find(|(of, _)| *of == id)
+            .map(|(_, sum)| Arc::clone(sum))
     }
 
     /// The memory of a result that is no longer held.
@@ -367,8 +360,9 @@ mod tests {
         let results: DeviceResults<NonHostVector> = DeviceResults::new(2);
         results.passed(Step(3));
         let keep = |step, attempt, x| {
+            let id = SumId { step: Step(step), attempt };
             results
-                .keep_sum(Step(step), attempt, NonHostVector(vec![x]))
+                .keep_sum(id, NonHostVector(vec![x]))
                 .into_iter()
                 .map(|spent| spent.0[0])
                 .collect::<Vec<_>>()
@@ -376,9 +370,10 @@ mod tests {
         assert_eq!((keep(1, 0, 1.0), keep(2, 0, 2.0)), (vec![], vec![]));
         assert_eq!(keep(2, 0, 3.0), [2.0], "the same attempt, made again");
         assert_eq!(keep(2, 1, 4.0), [1.0]);
-        let held = results.sum(Step(2), 0).unwrap();
+        let sum = |step| results.sum(SumId { step: Step(step), attempt: 0 });
+        let held = sum(2).unwrap();
         assert!(keep(3, 0, 5.0).is_empty(), "somebody reads it");
-        assert_eq!((held.0[0], results.sum(Step(2), 0).map(|sum| sum.0[0])), (3.0, None));
+        assert_eq!((held.0[0], sum(2).map(|sum| sum.0[0])), (3.0, None));
         assert_eq!(
             (keep(4, 0, 6.0), keep(5, 0, 7.0)),
             (vec![4.0], vec![]),
@@ -388,6 +383,6 @@ mod tests {
         assert_eq!(keep(6, 0, 8.0), [5.0, 6.0]);
         results.passed(Step(0));
         results.clear();
-        assert_eq!(results.sum(Step(6), 0).map(|sum| sum.0[0]), Some(8.0));
+        assert_eq!(sum(6).map(|sum| sum.0[0]), Some(8.0));
     }
 }

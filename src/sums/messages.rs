@@ -1,6 +1,6 @@
 //! What coordinator and workers tell each other of sums.
 
-use super::{CHUNK, Summand};
+use super::{CHUNK, SumId, Summand};
 use crate::ids::{Job, Step, Task};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -21,10 +21,9 @@ pub struct Predecessor {
 /// Who sums what of a step, and who gets the sum: what everybody who takes part is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SumPlan {
-    /// Which step.
-    pub step: Step,
-    /// Which attempt.
-    pub attempt: u32,
+    /// Which sum.
+    #[serde(flatten)]
+    pub sum: SumId,
     /// Which terms of the sum are told of, to a worker that sums nothing; absent: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<u32>,
@@ -118,10 +117,9 @@ pub enum SumCommand {
     Exchange(SumPlan),
     /// A step is made of what was expected: what its sum lacks is waited for from now on.
     Confirm {
-        /// Which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        #[serde(flatten)]
+        sum: SumId,
     },
     /// Name a group, by which its members find each other elsewhere than here; answered with
     /// [`SumReport::GroupNamed`].
@@ -145,28 +143,25 @@ pub enum SumCommand {
     },
     /// Send the sum of a step to another node that lacks it.
     SendSum {
-        /// Which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        #[serde(flatten)]
+        sum: SumId,
         /// To whom.
         to: u32,
     },
     /// The chunks of a sum come of these nodes, though they may not have summed them.
     TakeSum {
-        /// Which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        #[serde(flatten)]
+        sum: SumId,
         /// Who sends which chunks.
         owners: Vec<Owner>,
     },
     /// Say what came of a sum, chunk by chunk; answered with [`SumReport::ChunkDigests`].
     TellDigests {
-        /// Which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        #[serde(flatten)]
+        sum: SumId,
     },
 }
 
@@ -176,38 +171,34 @@ pub enum SumCommand {
 pub enum SumReport {
     /// A sum is held.
     Held {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        #[serde(flatten)]
+        sum: SumId,
         /// Digest of the sum; none if the worker takes none, and has only those of the chunks.
         digest: Option<u64>,
     },
     /// Numbers that came of a sum, or of its terms, are not finite.
     NotFinite {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        #[serde(flatten)]
+        sum: SumId,
         /// Whose.
         #[serde(flatten)]
         of: NotFinite,
     },
     /// What a worker has of the chunks of a sum.
     ChunkDigests {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        #[serde(flatten)]
+        sum: SumId,
         /// The digest of every chunk, as f32; none of one that is not there.
         digests: Vec<Option<u64>>,
     },
     /// An exchange does not go on.
     Waiting {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        #[serde(flatten)]
+        sum: SumId,
         /// Whose chunks are missing.
         on: Vec<u32>,
     },
@@ -248,10 +239,9 @@ pub enum Across {
     /// These chunks of a term that is expected are final and finite, and can be asked for. A later
     /// word on a term includes what earlier ones said.
     Ready {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        #[serde(flatten)]
+        sum: SumId,
         /// Which term.
         term: u32,
         /// First chunk.
@@ -261,10 +251,9 @@ pub enum Across {
     },
     /// Send a chunk of a term to the one who sums it.
     Ask {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        #[serde(flatten)]
+        sum: SumId,
         /// Which term.
         term: u32,
         /// Which chunk.

@@ -1,8 +1,8 @@
 //! The sums of steps: what they are made of, who holds them, and how nodes make them together. No
 //! transport, no clock.
 //!
-//! [`StepSums`] stands between a driver and its engine: it knows which attempt at a step's sum
-//! counts, and who holds it. `exchange` has the machines by which workers and coordinator make
+//! [`StepSums`] stands between a driver and its engine: it knows which sum of a step counts
+//! and who holds it. `exchange` has the machines by which workers and coordinator make
 //! sums over connections; a transport drives them, and carries what they tell each other
 //! ([`SumCommand`], [`SumReport`], [`Across`]) and the chunks of vectors, each with a [`Header`].
 //! What a worker keeps for them is in its [`ledger`]; a [`collective`] sums where vectors lie.
@@ -24,6 +24,6 @@ mod tests;
 pub use chunks::{CHUNK, COORDINATOR, Header, Kind, chunk_range, chunks};
 pub use exchange::{Carrier, Exchange, SendResults, StalledSum};
 pub use messages::{Across, NotFinite, Owner, Predecessor, SumCommand, SumPlan, SumReport};
-pub use steps::{Attempt, StepSums};
+pub use steps::StepSums;
 pub(crate) use terms::lock;
-pub use terms::{Decoded, Piece, SumNotice, Summand, TaskSpent, What};
+pub use terms::{Decoded, Piece, SumId, SumNotice, Summand, TaskSpent, What};

@@ -7,14 +7,11 @@
 //! stands between them. It alone counts attempts: a sum of the same step that was asked for before
 //! is void, and what is still said of it is passed over.
 
-use super::{Piece, Summand, What};
+use super::{Piece, SumId, Summand, What};
 use crate::codes::sequential::Fold;
 use crate::ids::{Step, Worker, WorkerSet};
 use crate::schedulers::{Action, Engine, EngineError, Input, OpenRound, SumFailure};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// A step, and the number of an attempt at its sum.
-pub type Attempt = (Step, u32);
 
 /// What a step that is computed will be made of, if nothing comes between.
 #[derive(Clone, Debug)]
@@ -99,11 +96,10 @@ enum Stage {
     Over,
 }
 
-/// The sums of a step.
+/// The last sum of a step.
 #[derive(Clone, Debug)]
 struct StepSum {
-    /// How many were begun before the last one.
-    attempt: u32,
+    id: SumId,
     stage: Stage,
 }
 
@@ -124,10 +120,10 @@ impl StepSum {
 ///
 /// 1. It tells the engine everything by [`StepSums::handle`], which keeps up with what the engine
 ///    decides, and tells it what has become of sums. The actions of all of it come in one list.
-/// 2. For [`Action::Sum`] it has the sum made, as the attempt that [`StepSums::attempt`] tells. If
-///    it knew before what the step would be made of, and had workers begin, that attempt is the one
-///    of [`StepSums::expect`]; where that one failed, [`StepSums::expects_again`] says so.
-/// 3. What is said of that attempt it tells by [`StepSums::held`], [`StepSums::failed`],
+/// 2. For [`Action::Sum`] it has the sum made, by the name that [`StepSums::of`] tells. If it knew
+///    before what the step would be made of, and had workers begin, that name is the one of
+///    [`StepSums::expect`]; where that sum failed, [`StepSums::expects_again`] says so.
+/// 3. What is said of that sum it tells by [`StepSums::held`], [`StepSums::failed`],
 ///    [`StepSums::result_not_finite`] or [`StepSums::not_finite`], and has it looked at by
 ///    [`StepSums::settle`], or with the next event.
 /// 4. If nothing happens until [`StepSums::deadline`], it sends [`Input::Tick`].
@@ -149,10 +145,10 @@ impl StepSum {
 ///     sums.handle(&mut engine, 1.0, done, &mut actions)?;
 /// }
 /// assert!(matches!(actions.last(), Some(Action::Sum { step: Step(0), .. })));
-/// let attempt = (Step(0), sums.attempt(Step(0)));
+/// let sum = sums.of(Step(0));
 /// for worker in [0, 1] {
 ///     actions.clear();
-///     sums.held(Worker(worker), attempt, 7);
+///     sums.held(Worker(worker), sum, 7);
 ///     sums.settle(&mut engine, 1.5, &mut actions)?;
 ///     assert_eq!(actions.is_empty(), worker == 0, "one holder is not enough where there are two");
 /// }
@@ -290,16 +286,17 @@ impl StepSums {
         }
     }
 
-    /// Another attempt at a step begins; gives its number.
-    fn begin(&mut self, step: Step, stage: Stage) -> u32 {
-        let attempt = self.steps.get(&step).map_or(0, |sum| sum.attempt + 1);
-        self.steps.insert(step, StepSum { attempt, stage });
-        attempt
+    /// Another sum of a step begins.
+    fn begin(&mut self, step: Step, stage: Stage) -> SumId {
+        let again = |last: &StepSum| SumId { attempt: last.id.attempt + 1, ..last.id };
+        let id = self.steps.get(&step).map_or(SumId::first(step), again);
+        self.steps.insert(step, StepSum { id, stage });
+        id
     }
 
     /// A step is computed, and will be made of these terms, each of any of its holders with weight
-    /// 1; gives the attempt as which workers may begin to sum it.
-    pub fn expect(&mut self, step: Step, terms: &[Summand]) -> u32 {
+    /// 1; gives the name by which workers may begin to sum it.
+    pub fn expect(&mut self, step: Step, terms: &[Summand]) -> SumId {
         let expected = Expected { terms: terms.to_vec(), failed: false };
         self.begin(step, Stage::Expected(expected))
     }
@@ -328,9 +325,9 @@ impl StepSums {
         })
     }
 
-    /// The sum of which something is said, if that attempt counts and is not held by enough.
-    fn current(&mut self, (step, attempt): Attempt) -> Option<&mut Asked> {
-        match self.steps.get_mut(&step).filter(|sum| sum.attempt == attempt)?.stage {
+    /// The sum of which something is said, if it counts and is not held by enough.
+    fn current(&mut self, id: SumId) -> Option<&mut Asked> {
+        match self.steps.get_mut(&id.step).filter(|sum| sum.id == id)?.stage {
             Stage::Asked(ref mut asked) => Some(asked),
             _ => None,
         }
@@ -343,16 +340,16 @@ impl StepSums {
         of_steps.filter(asked).for_each(|sum| sum.stage = Stage::Over);
     }
 
-    /// Which attempt at a step's sum counts.
+    /// The sum of a step that counts.
     #[must_use]
-    pub fn attempt(&self, step: Step) -> u32 {
-        self.steps.get(&step).map_or(0, |sum| sum.attempt)
+    pub fn of(&self, step: Step) -> SumId {
+        self.steps.get(&step).map_or(SumId::first(step), |sum| sum.id)
     }
 
     /// A worker holds the whole of a sum, with this digest. Where sums live with the workers, it
     /// can from then on be had of it, no matter who else is lost.
-    pub fn held(&mut self, worker: Worker, attempt: Attempt, digest: u64) {
-        if let Some(asked) = self.current(attempt) {
+    pub fn held(&mut self, worker: Worker, sum: SumId, digest: u64) {
+        if let Some(asked) = self.current(sum) {
             asked.holders.retain(|holder| holder.0 != worker);
             asked.holders.push((worker, digest));
         }
@@ -360,37 +357,38 @@ impl StepSums {
 
     /// A sum cannot be made as it was begun: who helped to sum is lost, or something in it may be
     /// wrong.
-    pub fn failed(&mut self, attempt: Attempt) {
-        let of_step = self.steps.get_mut(&attempt.0).filter(|sum| sum.attempt == attempt.1);
+    pub fn failed(&mut self, sum: SumId) {
+        let step = sum.step;
+        let of_step = self.steps.get_mut(&step).filter(|last| last.id == sum);
         if let Some(StepSum { stage: Stage::Expected(expected), .. }) = of_step {
             expected.failed = true;
         }
-        let Some(asked) = self.current(attempt) else { return };
+        let Some(asked) = self.current(sum) else { return };
         // Where a result is lost too, it cannot be made again of the same.
         if asked.orphaned {
-            self.void(attempt.0..);
-            self.report_failure(attempt.0, SumFailure::ResultLost);
+            self.void(step..);
+            self.report_failure(step, SumFailure::ResultLost);
         } else {
-            self.void(attempt.0..=attempt.0);
-            self.report_failure(attempt.0, SumFailure::Interrupted);
+            self.void(step..=step);
+            self.report_failure(step, SumFailure::Interrupted);
         }
     }
 
     /// A result of a worker that goes into a sum, or its own sum of its results, is not finite,
     /// though it said so: the node that sums has seen it. Nothing is made of that if the worker is
     /// lost by now: so are its results.
-    pub fn result_not_finite(&mut self, engine: &Engine, worker: Worker, attempt: Attempt) {
-        if !engine.roster().is_lost(worker) && self.current(attempt).is_some() {
-            self.void(attempt.0..);
-            self.report_failure(attempt.0, SumFailure::ResultNotFinite(worker));
+    pub fn result_not_finite(&mut self, engine: &Engine, worker: Worker, sum: SumId) {
+        if !engine.roster().is_lost(worker) && self.current(sum).is_some() {
+            self.void(sum.step..);
+            self.report_failure(sum.step, SumFailure::ResultNotFinite(worker));
         }
     }
 
     /// The results of a sum are finite, as the node that sums has seen; the sum is not.
-    pub fn not_finite(&mut self, attempt: Attempt) {
-        if self.current(attempt).is_some() {
-            self.void(attempt.0..=attempt.0);
-            self.report_failure(attempt.0, SumFailure::NotFinite);
+    pub fn not_finite(&mut self, sum: SumId) {
+        if self.current(sum).is_some() {
+            self.void(sum.step..=sum.step);
+            self.report_failure(sum.step, SumFailure::NotFinite);
         }
     }
 

@@ -2,11 +2,36 @@
 
 use crate::ids::{Step, Task, Worker};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a mutex guards here stays whole when a thread panics.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A sum. A newer attempt at the sum of a step makes older ones void: whatever is still said of
+/// those is passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SumId {
+    /// Of which step.
+    pub step: Step,
+    /// How many attempts at it were begun before this one.
+    pub attempt: u32,
+}
+
+impl SumId {
+    /// The first sum of a step.
+    #[must_use]
+    pub const fn first(step: Step) -> Self {
+        Self { step, attempt: 0 }
+    }
+}
+
+impl fmt::Display for SumId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, attempt {}", self.step, self.attempt)
+    }
 }
 
 /// A decoded gradient and the scalars decoded with the same weights.
@@ -86,35 +111,27 @@ pub enum SumNotice {
     },
     /// A decoded vector is held.
     Held {
-        /// Of which step.
-        step: Step,
-        /// Which attempt at it.
-        attempt: u32,
+        /// Which sum.
+        sum: SumId,
         /// Its digest.
         digest: u64,
     },
     /// The result that the worker has in the sum of a step, or its own sum, is not finite, whatever
     /// it says: the node that summed has seen it.
     ResultNotFinite {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        sum: SumId,
     },
     /// The sum of a step is not finite, and all its terms are: the node that summed has seen it,
     /// whichever worker this is said of.
     NotFinite {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        sum: SumId,
     },
     /// The sum of a step cannot be made as it was begun: who helped is lost.
     Failed {
-        /// Of which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        sum: SumId,
     },
 }
 

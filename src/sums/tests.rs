@@ -46,11 +46,11 @@ fn asked_of(workers: u32, expects: impl Fn(&mut StepSums)) -> (Engine, StepSums)
 
 #[test]
 fn a_step_that_is_made_of_what_was_expected_is_the_same_attempt() {
-    assert_eq!(asked_after(|_| {}).1.attempt(STEP), 0);
+    assert_eq!(asked_after(|_| {}).1.of(STEP).attempt, 0);
     let as_expected = |sums: &mut StepSums| assert_eq!(sums.expect(STEP, &terms()), 0);
-    assert_eq!(asked_after(as_expected).1.attempt(STEP), 0);
+    assert_eq!(asked_after(as_expected).1.of(STEP).attempt, 0);
     let other = |sums: &mut StepSums| assert_eq!(sums.expect(STEP, &terms()[..1]), 0);
-    assert_eq!(asked_after(other).1.attempt(STEP), 1);
+    assert_eq!(asked_after(other).1.of(STEP).attempt, 1);
 }
 
 #[test]
@@ -60,14 +60,14 @@ fn what_fails_while_it_is_expected_is_expected_again() {
         sums.failed((STEP, 0));
         assert_eq!(sums.expects_again(), Some((STEP, terms())));
     };
-    assert_eq!(asked_after(fails).1.attempt(STEP), 1, "as it failed, it is no sum of the step");
+    assert_eq!(asked_after(fails).1.of(STEP).attempt, 1, "as it failed, it is no sum of the step");
     let again = |sums: &mut StepSums| {
         fails(sums);
         assert_eq!(sums.expect(STEP, &terms()), 1);
         sums.failed((STEP, 0));
         assert_eq!(sums.expects_again(), None, "the attempt before does not count");
     };
-    assert_eq!(asked_after(again).1.attempt(STEP), 1);
+    assert_eq!(asked_after(again).1.of(STEP).attempt, 1);
 }
 
 /// What fails once it is asked for is asked for again, as another attempt.
@@ -78,7 +78,7 @@ fn what_fails_when_it_is_asked_for_is_another_attempt() {
     sums.failed((STEP, 0));
     sums.settle(&mut engine, 1.5, &mut actions).unwrap();
     assert!(matches!(actions.last(), Some(Action::Sum { step: STEP, .. })), "{actions:?}");
-    assert_eq!((sums.attempt(STEP), sums.expects_again()), (1, None));
+    assert_eq!((sums.of(STEP).attempt, sums.expects_again()), (1, None));
 }
 
 /// One of three holds the sum when another is lost with its result, and then it fails: nobody

@@ -34,7 +34,7 @@ use work::{Desk, Work};
 ///
 /// ```
 /// # use codedgrad::train::{Aggregator, Event};
-/// # use codedgrad::sums::{Piece, Summand, What};
+/// # use codedgrad::sums::{Piece, SumId, Summand, What};
 /// # use codedgrad::transport::{Notice, Order, Stage, SumRequest, Transport, local};
 /// # use codedgrad::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
 /// # let (mut coordinator, mut links) = local::connect(1);
@@ -46,12 +46,11 @@ use work::{Desk, Work};
 /// #     let Some((worker, Notice::Done { task, .. })) = coordinator.receive(None) else { panic!() };
 /// #     coordinator.send(worker, Order::Stop { why: "all is done".into() });
 /// #     let summand = Summand { weight: 1.0, holders: vec![Piece { worker, what: What::Result(task) }] };
-/// #     let (step, terms) = (Step(0), &[summand]);
+/// #     let (sum, terms, length) = (SumId::first(Step(0)), &[summand], 1);
 /// #     let (counted, stage) = (&WorkerSet::full(1), Stage::Decided);
-/// #     let (attempt, length) = (0, 1);
 /// #     let spares_one = false;
-/// #     let sum = SumRequest { step, attempt, terms, length, spares_one, counted, stage };
-/// #     coordinator.fold(sum).unwrap().unwrap().gradient
+/// #     let request = SumRequest { sum, terms, length, spares_one, counted, stage };
+/// #     coordinator.fold(request).unwrap().unwrap().gradient
 /// # });
 /// // the loop of a trainer whose "gradient" is the sum of its samples' numbers
 /// let mut total = 0.0;
@@ -460,24 +459,20 @@ impl<V: Vector> Aggregator<V> {
                 self.chunk = self.link.place().chunk.filter(|_| in_parts);
                 None
             }
-            Order::Store { step, attempt, decoded } => {
-                self.link.send(Notice::Sum(SumNotice::Held {
-                    step,
-                    attempt,
-                    digest: decoded.digest,
-                }));
+            Order::Store { sum, decoded } => {
+                self.link.send(Notice::Sum(SumNotice::Held { sum, digest: decoded.digest }));
                 None
             }
-            Order::Apply { step, .. } if step < self.next => None,
-            Order::Apply { step, attempt, decoded, saver } => {
+            Order::Apply { sum, .. } if sum.step < self.next => None,
+            Order::Apply { sum, decoded, saver } => {
                 self.saver = Some(saver);
                 let host = V::of_host(Arc::clone(&decoded.gradient));
-                let Some(gradient) = host.or_else(|| self.link.decoded(step, attempt)) else {
+                let Some(gradient) = host.or_else(|| self.link.decoded(sum)) else {
                     self.link.send(Notice::StepUnavailable);
                     return Ok(None);
                 };
-                self.at_hand = Some(AtHand::Step { step, decoded, gradient });
-                Some(OwnedEvent::Apply(step))
+                self.at_hand = Some(AtHand::Step { step: sum.step, decoded, gradient });
+                Some(OwnedEvent::Apply(sum.step))
             }
             Order::Skip { step, saver, units } => {
                 self.saver = Some(saver);
@@ -669,6 +664,7 @@ mod tests {
     use super::*;
     use crate::gpu::GradientError;
     use crate::ids::{Job, Units};
+    use crate::sums::SumId;
     use crate::transport::{Transport, local};
 
     /// A gradient goes out and a decoded one comes in through the two traits, from any memory they
@@ -690,8 +686,7 @@ mod tests {
         coordinator.send(
             Worker(0),
             Order::Apply {
-                step: Step(0),
-                attempt: 0,
+                sum: SumId::first(Step(0)),
                 decoded: Arc::new(decoded),
                 saver: Worker(0),
             },

@@ -523,7 +523,7 @@ impl<T: Transport> Coordinator<T> {
     ) -> Result<(), RunError> {
         let result = |Fold { worker, task, weight }| Weighted { worker, task, weight };
         let mut results: Vec<Weighted> = folds.into_iter().map(result).collect();
-        let attempt = self.gradients.sums.attempt(step);
+        let sum = self.gradients.sums.of(step);
         let summed = if self.engine.facts().mixture {
             let received = |piece| self.transport.received(piece);
             let (summed, report) = self.judging.decode(&mut results, received)?;
@@ -547,15 +547,15 @@ impl<T: Transport> Coordinator<T> {
             let (length, spares_one) = (self.config().length, self.engine.spares_one());
             let terms = &summands;
             let stage = Stage::Decided;
-            let sum = SumRequest { step, attempt, terms, length, spares_one, counted, stage };
-            self.transport.fold(sum)?
+            let request = SumRequest { sum, terms, length, spares_one, counted, stage };
+            self.transport.fold(request)?
         };
         if let Some(summed) = summed.as_ref().filter(|summed| !summed.folded.finite) {
             tracing::debug!(
-                "{step}, attempt {attempt}: digest {:016x} of a sum that is not finite",
+                "{sum}: digest {:016x} of a sum that is not finite",
                 summed.folded.digest
             );
-            self.blame((step, attempt), &results);
+            self.blame(sum, &results);
             return Ok(());
         }
         let (aux, parts) = self.results.decoded(step, sums, results);
@@ -567,7 +567,7 @@ impl<T: Transport> Coordinator<T> {
                 digest: folded.digest,
             })
         });
-        self.gradients.made(step, Folding { attempt, decoded, aux, parts, decode, sent });
+        self.gradients.made(step, Folding { sum, decoded, aux, parts, decode, sent });
         for worker in Worker::all(self.config().shape.workers) {
             self.hold(worker);
         }
@@ -589,11 +589,11 @@ impl<T: Transport> Coordinator<T> {
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Option<Outcome>, RunError> {
         let Some(mut folding) = self.gradients.take(step) else { return Ok(None) };
-        let (attempt, aux) = (folding.attempt, folding.aux.clone());
+        let (sum, aux) = (folding.sum, folding.aux.clone());
         let made = folding.decoded.take();
         let vector = match &made {
             Some(decoded) => T::Vector::of_host(Arc::clone(&decoded.gradient)),
-            None => self.transport.sum(step, attempt),
+            None => self.transport.sum(sum),
         };
         let elsewhere = || {
             let gradient = vector.as_ref().and_then(T::Vector::host).cloned().unwrap_or_default();
@@ -604,7 +604,7 @@ impl<T: Transport> Coordinator<T> {
         assert_eq!(decoded.digest, digest, "what is committed is what was folded");
         let mut record = self.record(step, Some((&folding, digest)), Vec::new());
         record.doubts.unverified.extend(unverified);
-        self.remember(step, Decision::Step { attempt, decoded });
+        self.remember(step, Decision::Step { sum, decoded });
         let shown = vector.map(|gradient| Decoded { gradient, aux, digest });
         let outcome = self.show(&record, shown.as_ref(), observer)?;
         self.inbox.add(observer.parameters().map(|digest| Input::Own { step, digest }));

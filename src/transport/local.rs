@@ -10,7 +10,7 @@ use super::{
 use crate::gpu::{CombineError, Vector};
 use crate::ids::{Step, Task, Worker};
 use crate::sums::ledger::Ledgers;
-use crate::sums::{Piece, SumNotice, What, lock};
+use crate::sums::{Piece, SumId, SumNotice, What, lock};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -41,23 +41,21 @@ impl<V: Vector> Pool<V> {
     }
 }
 
-/// Decoded vectors that stay where they were summed, each with its attempt, until everybody has
-/// applied them.
+/// Decoded vectors that stay where they were summed, until everybody has applied them.
 #[derive(Clone, Debug)]
 struct Staying<V>(Arc<Mutex<Kept<V>>>);
 
-type Kept<V> = BTreeMap<Step, (u32, Arc<V>)>;
+type Kept<V> = BTreeMap<Step, (SumId, Arc<V>)>;
 
 impl<V> Staying<V> {
     fn lock(&self) -> MutexGuard<'_, Kept<V>> {
         lock(&self.0)
     }
 
-    fn get(&self, step: Step, attempt: u32) -> Option<Arc<V>> {
-        self.lock()
-            .get(&step)
-            .filter(|(made, _)| *made == attempt)
-            .map(|(_, vector)| Arc::clone(vector))
+    fn get(&self, sum: SumId) -> Option<Arc<V>> {
+        let kept = self.lock();
+        let (of, vector) = kept.get(&sum.step)?;
+        (*of == sum).then(|| Arc::clone(vector))
     }
 }
 
@@ -299,14 +297,13 @@ impl<V: Vector> LocalTransport<V> {
     }
 
     /// Keeps a decoded vector where it is, for all workers.
-    fn stay(&mut self, step: Step, attempt: u32, vector: V, digest: u64) {
-        let before = self.staying.lock().insert(step, (attempt, Arc::new(vector)));
+    fn stay(&mut self, sum: SumId, vector: V, digest: u64) {
+        let before = self.staying.lock().insert(sum.step, (sum, Arc::new(vector)));
         before.into_iter().for_each(|(_, vector)| self.pool.give_shared(vector));
         let alive =
             Worker::all(self.next.len()).filter(|worker| self.next[worker.index()].is_some());
-        self.held.extend(
-            alive.map(|worker| (worker, Notice::Sum(SumNotice::Held { step, attempt, digest }))),
-        );
+        let held = |worker| (worker, Notice::Sum(SumNotice::Held { sum, digest }));
+        self.held.extend(alive.map(held));
     }
 
     /// A worker has applied all steps below `next`, or is lost; frees what nobody will apply any
@@ -393,18 +390,18 @@ impl<V: Vector> Transport for LocalTransport<V> {
         Ok(())
     }
 
-    fn fold(&mut self, sum: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
-        let SumRequest { step, attempt, terms, length, stage, .. } = sum;
+    fn fold(&mut self, request: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
+        let SumRequest { sum, terms, length, stage, .. } = request;
         if stage == Stage::Expected {
             return Ok(None);
         }
         let mut gradient = self.pool.take(&self.place, length);
-        let folded = self.ledgers.fold(step, terms, &mut gradient)?;
+        let folded = self.ledgers.fold(sum.step, terms, &mut gradient)?;
         let gradient = match gradient.into_host() {
             Ok(gradient) => gradient,
             // It stays where it was summed, and workers read it there.
             Err(vector) if folded.finite => {
-                self.stay(step, attempt, vector, folded.digest);
+                self.stay(sum, vector, folded.digest);
                 return Ok(None);
             }
             Err(vector) => {
@@ -415,8 +412,8 @@ impl<V: Vector> Transport for LocalTransport<V> {
         Ok(Some(Summed { gradient, folded }))
     }
 
-    fn sum(&self, step: Step, attempt: u32) -> Option<Arc<V>> {
-        self.staying.get(step, attempt)
+    fn sum(&self, sum: SumId) -> Option<Arc<V>> {
+        self.staying.get(sum)
     }
 
     fn forget(&mut self, what: Unneeded) {
@@ -485,8 +482,8 @@ impl<V: Vector> Link<V> for LocalLink<V> {
         self.pool.give(buffer);
     }
 
-    fn decoded(&mut self, step: Step, attempt: u32) -> Option<Arc<V>> {
-        self.staying.get(step, attempt)
+    fn decoded(&mut self, sum: SumId) -> Option<Arc<V>> {
+        self.staying.get(sum)
     }
 }
 
@@ -507,13 +504,12 @@ mod tests {
     use crate::sums::Summand;
 
     fn request<'a>(
-        step: Step,
-        attempt: u32,
+        sum: SumId,
         terms: &'a [Summand],
         counted: &'a WorkerSet,
     ) -> SumRequest<'a> {
         let stage = Stage::Decided;
-        SumRequest { step, attempt, terms, length: 2, spares_one: false, counted, stage }
+        SumRequest { sum, terms, length: 2, spares_one: false, counted, stage }
     }
 
     #[test]
@@ -527,24 +523,25 @@ mod tests {
         };
         assert!(coordinator.received(summand.holders[0]).is_none());
         let all = WorkerSet::full(3);
-        for attempt in [0, 1] {
+        let sums = [0, 1].map(|attempt| SumId { step: Step(0), attempt });
+        for sum in sums {
             assert!(
                 coordinator
-                    .fold(request(Step(0), attempt, std::slice::from_ref(&summand), &all))
+                    .fold(request(sum, std::slice::from_ref(&summand), &all))
                     .unwrap()
                     .is_none()
             );
             let held: Vec<_> = (0..3).filter_map(|_| coordinator.receive(None)).collect();
             let of = |notice: &Notice| match notice {
-                Notice::Sum(SumNotice::Held { attempt, .. }) => Some(*attempt),
+                Notice::Sum(SumNotice::Held { sum, .. }) => Some(*sum),
                 _ => None,
             };
-            let is_of_it = |held: &&(Worker, Notice)| of(&held.1) == Some(attempt);
+            let is_of_it = |held: &&(Worker, Notice)| of(&held.1) == Some(sum);
             let by: Vec<_> = held.iter().filter(is_of_it).collect();
             assert_eq!(by.iter().map(|(worker, _)| worker.0).collect::<Vec<_>>(), [0, 1, 2]);
         }
-        assert!(links[0].decoded(Step(0), 0).is_none(), "an older attempt is void");
-        assert_eq!(links[2].decoded(Step(0), 1).unwrap().0, [3.0, 6.0]);
+        assert!(links[0].decoded(sums[0]).is_none(), "an older attempt is void");
+        assert_eq!(links[2].decoded(sums[1]).unwrap().0, [3.0, 6.0]);
         links[0].send(Notice::Applied { step: Step(0), digest: None });
         coordinator.receive(None);
         coordinator.forget(Unneeded::Worker(Worker(2)));

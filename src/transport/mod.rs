@@ -23,7 +23,7 @@ pub use state::{NotBytes, State};
 
 use crate::gpu::{CombineError, Folded, Vector};
 use crate::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
-use crate::sums::{Decoded, Piece, SumNotice, Summand, TaskSpent};
+use crate::sums::{Decoded, Piece, SumId, SumNotice, Summand, TaskSpent};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -62,19 +62,15 @@ pub enum Order {
     Abandon,
     /// Keep a decoded vector and say so.
     Store {
-        /// Of which step.
-        step: Step,
-        /// Which attempt at it.
-        attempt: u32,
+        /// Which sum.
+        sum: SumId,
         /// The vector.
         decoded: Arc<Decoded>,
     },
     /// Apply a committed step.
     Apply {
-        /// Which.
-        step: Step,
-        /// Which attempt at it.
-        attempt: u32,
+        /// By which sum.
+        sum: SumId,
         /// The vector.
         decoded: Arc<Decoded>,
         /// Who saves what is trained, now that this step is decided.
@@ -265,10 +261,8 @@ pub enum Stage {
 /// A sum that is to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct SumRequest<'a> {
-    /// Of which step.
-    pub step: Step,
-    /// Which attempt.
-    pub attempt: u32,
+    /// Which sum.
+    pub sum: SumId,
     /// What is summed, in this order.
     pub terms: &'a [Summand],
     /// Numbers in the sum.
@@ -335,7 +329,7 @@ pub trait Transport {
     fn fold(&mut self, sum: SumRequest<'_>) -> Result<Option<Summed>, CombineError>;
     /// The sum of a step that [`Transport::fold`] did not give back, if it is here or has come by
     /// here.
-    fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Self::Vector>>;
+    fn sum(&self, sum: SumId) -> Option<Arc<Self::Vector>>;
     /// Has its holders forget what nobody needs any more.
     fn forget(&mut self, what: Unneeded);
 }
@@ -387,7 +381,7 @@ pub trait Link<V = Vec<f32>>: Send {
     /// Takes back the memory of such a vector.
     fn recycle(&mut self, buffer: V);
     /// A decoded vector that stays where it was summed, and so is not in its order.
-    fn decoded(&mut self, _step: Step, _attempt: u32) -> Option<Arc<V>> {
+    fn decoded(&mut self, _sum: SumId) -> Option<Arc<V>> {
         None
     }
 }

@@ -3,7 +3,8 @@
 
 use super::{Closer, Link, LinkPlace, Notice, Order, Received, Say};
 use crate::gpu::{Gradient, GradientError, GradientMut, Vector, WireBuffer};
-use crate::ids::{Step, Task};
+use crate::ids::Task;
+use crate::sums::SumId;
 use crate::sums::collective::DeviceResults;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,7 @@ pub struct Staged<V: Vector + Gradient + GradientMut> {
     place: V::Place,
     spare: Vec<V>,
     /// The step that was decided last.
-    decided: Option<(Step, u32, Arc<V>)>,
+    decided: Option<(SumId, Arc<V>)>,
     /// Where results stay if a collective sums them.
     results: Option<DeviceResults<V>>,
     /// The place has failed: the worker must not go on.
@@ -52,19 +53,19 @@ impl<V: Vector + Gradient + GradientMut> Staged<V> {
 
     /// Brings a decoded vector to the place, in the memory of the last one if nobody reads that any
     /// more. One that is not in its order was summed there.
-    fn bring(&mut self, step: Step, attempt: u32, gradient: &[f32]) {
-        let last = self.decided.take().and_then(|(.., vector)| Arc::into_inner(vector));
+    fn bring(&mut self, sum: SumId, gradient: &[f32]) {
+        let last = self.decided.take().and_then(|(_, vector)| Arc::into_inner(vector));
         if let Some(results) = self.results.as_ref().filter(|_| gradient.is_empty()) {
-            self.decided = results.sum(step, attempt).map(|sum| (step, attempt, sum));
+            self.decided = results.sum(sum).map(|vector| (sum, vector));
             if self.decided.is_none() {
-                self.fail(&GradientError::Device { reason: format!("the sum of {step} is lost") });
+                self.fail(&GradientError::Device { reason: format!("the sum of {} is lost", sum.step) });
             }
             return;
         }
         self.spare.extend(last.filter(|_| self.results.is_none()));
         let mut vector = self.buffer(gradient.len());
         match vector.write(0, gradient) {
-            Ok(()) => self.decided = Some((step, attempt, Arc::new(vector))),
+            Ok(()) => self.decided = Some((sum, Arc::new(vector))),
             Err(error) => self.fail(&error),
         }
     }
@@ -83,11 +84,13 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
         }
         let received = self.link.receive(patience);
         let Received::Order(order) = &received else { return received };
-        if let Order::Apply { step, attempt, decoded, .. } = order {
-            self.bring(*step, *attempt, &decoded.gradient);
+        if let Order::Apply { sum, decoded, .. } = order {
+            self.bring(*sum, &decoded.gradient);
         }
         let next = match order {
-            Order::Apply { step, .. } | Order::Skip { step, .. } => Some(step.next()),
+            Order::Apply { sum: SumId { step, .. }, .. } | Order::Skip { step, .. } => {
+                Some(step.next())
+            }
             Order::LoadState { state } => Some(state.next),
             _ => None,
         };
@@ -146,11 +149,9 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
         self.spare.push(buffer);
     }
 
-    fn decoded(&mut self, step: Step, attempt: u32) -> Option<Arc<V>> {
-        self.decided
-            .as_ref()
-            .filter(|(of, made, _)| (*of, *made) == (step, attempt))
-            .map(|(.., vector)| Arc::clone(vector))
+    fn decoded(&mut self, sum: SumId) -> Option<Arc<V>> {
+        let decided = self.decided.as_ref().filter(|(of, _)| *of == sum);
+        decided.map(|(_, vector)| Arc::clone(vector))
     }
 }
 
@@ -159,7 +160,7 @@ mod tests {
     use super::super::{Decoded, Transport, local};
     use super::*;
     use crate::gpu::non_host::NonHostVector;
-    use crate::ids::{Job, Worker};
+    use crate::ids::{Job, Step, Worker};
 
     #[test]
     fn decoded_vectors_are_there_for_their_attempt_and_their_memory_goes_round() {
@@ -171,17 +172,15 @@ mod tests {
             coordinator.send(
                 Worker(0),
                 Order::Apply {
-                    step: Step(step),
-                    attempt: 1,
+                    sum: SumId { step: Step(step), attempt: 1 },
                     decoded: Arc::new(decoded),
                     saver: Worker(0),
                 },
             );
             assert!(matches!(link.receive(None), Received::Order(Order::Apply { .. })));
-            assert!(
-                link.decoded(Step(step), 0).is_none() && link.decoded(Step(step + 1), 1).is_none()
-            );
-            assert_eq!(link.decoded(Step(step), 1).unwrap().0, [step as f32; 2]);
+            let mut decoded = |step, attempt| link.decoded(SumId { step: Step(step), attempt });
+            assert!(decoded(step, 0).is_none() && decoded(step + 1, 1).is_none());
+            assert_eq!(decoded(step, 1).unwrap().0, [step as f32; 2]);
             assert!(link.spare.is_empty(), "the last one's memory is in use again");
         }
         coordinator.send(Worker(0), Order::Stop { why: "all is done".into() });

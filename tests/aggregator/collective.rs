@@ -5,7 +5,8 @@
 use super::Numbers;
 use super::non_host::NonHostVector;
 use codedgrad::gpu::{Folded, Vector, digest_of_bits};
-use codedgrad::ids::{Step, Worker};
+use codedgrad::ids::Worker;
+use codedgrad::sums::SumId;
 use codedgrad::sums::collective::{
     Collective, CollectiveCommand, CollectiveEvent, CollectiveSum, DeviceResults, ReportSink,
 };
@@ -122,15 +123,14 @@ impl End {
     }
 
     /// Gives a part of a sum to nodes outside the group.
-    fn show(&self, step: Step, attempt: u32, part: Range<usize>, to: &[u32]) {
+    fn show(&self, id: SumId, part: Range<usize>, to: &[u32]) {
         if let Some(sum) =
-            self.results.sum(step, attempt).filter(|_| !to.is_empty() && !part.is_empty())
+            self.results.sum(id).filter(|_| !to.is_empty() && !part.is_empty())
         {
             let numbers = Arc::new(sum.numbers()[part.clone()].to_vec());
             self.say(
                 CollectiveEvent::Part {
-                    step,
-                    attempt,
+                    sum: id,
                     start: part.start,
                     numbers,
                     to: to.to_vec(),
@@ -178,10 +178,10 @@ impl World {
                     );
                     true
                 }
-                Some(CollectiveCommand::Give { step, attempt, to }) => {
+                Some(CollectiveCommand::Give { sum, to }) => {
                     let length =
-                        end.results.sum(*step, *attempt).map_or(0, |sum| sum.numbers().len());
-                    end.show(*step, *attempt, 0..length, &[*to]);
+                        end.results.sum(*sum).map_or(0, |sum| sum.numbers().len());
+                    end.show(*sum, 0..length, &[*to]);
                     true
                 }
                 Some(CollectiveCommand::Sum { group, .. }) => {
@@ -237,8 +237,7 @@ impl World {
             .collect();
         for (_, _, (id, collective)) in &all {
             let same = |other: &(String, CollectiveSum)| {
-                (&other.0, other.1.step, other.1.attempt)
-                    == (id, collective.step, collective.attempt)
+                (&other.0, other.1.sum) == (id, collective.sum)
             };
             let found = collective.parts.iter().map(|(member, _)| {
                 all.iter().find(|(_, worker, other)| worker == member && same(other))
@@ -271,7 +270,7 @@ impl World {
         let digest = digest_of_bits(sum.numbers());
         assert_eq!(digest, digest_of_bits(other.numbers()));
         let folded = Folded { digest, finite };
-        let (step, attempt) = (collective.step, collective.attempt);
+        let sum_id = collective.sum;
         for number in members.values() {
             let (fails, pause) = (self.random.random_bool(self.faults / 1000.0), self.pause());
             let end = self.ends.get_mut(number).unwrap();
@@ -284,12 +283,12 @@ impl World {
                 continue;
             }
             if finite {
-                end.results.keep_sum(step, attempt, sum.clone());
+                end.results.keep_sum(sum_id, sum.clone());
             }
-            end.say(CollectiveEvent::Summed { step, attempt, folded }, pause);
+            end.say(CollectiveEvent::Summed { sum: sum_id, folded }, pause);
             for (_, part) in collective.parts.iter().filter(|(worker, _)| *worker == collective.me)
             {
-                end.show(step, attempt, part.clone(), &collective.shown);
+                end.show(sum_id, part.clone(), &collective.shown);
             }
         }
     }

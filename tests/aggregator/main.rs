@@ -1403,8 +1403,8 @@ fn take(worker: &mut dyn Link) -> Vec<Step> {
     while let Received::Order(order) = worker.receive(Some(Duration::ZERO)) {
         match order {
             Order::LoadState { state } => taken.push(state.next),
-            Order::Store { step, attempt, decoded } => {
-                worker.send(Notice::Sum(SumNotice::Held { step, attempt, digest: decoded.digest }));
+            Order::Store { sum, decoded } => {
+                worker.send(Notice::Sum(SumNotice::Held { sum, digest: decoded.digest }));
             }
             _ => {}
         }

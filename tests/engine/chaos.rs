@@ -6,6 +6,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Fold, Horizon, Scheme};
 use codedgrad::ids::{Job, Part, Step, Task, Worker, WorkerSet};
 use codedgrad::schedulers::{Action, EngineError, Input, Planned, Reduce, Refusal, Unfit};
+use codedgrad::sums::SumId;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -40,16 +41,16 @@ struct Place {
     drift: BTreeMap<u64, u64>,
     orders: VecDeque<Order>,
     results: HashMap<Task, u32>,
-    vectors: HashSet<(Step, u32)>,
+    vectors: HashSet<SumId>,
 }
 
-/// What is said of an attempt at the sum of a step.
+/// What is said of a sum.
 #[derive(Clone, Copy, Debug)]
 enum Said {
-    Held { worker: Worker, step: Step, attempt: u32 },
-    ResultNotFinite { worker: Worker, step: Step, attempt: u32 },
-    NotFinite { step: Step, attempt: u32 },
-    Failed { step: Step, attempt: u32 },
+    Held { worker: Worker, sum: SumId },
+    ResultNotFinite { worker: Worker, sum: SumId },
+    NotFinite { sum: SumId },
+    Failed { sum: SumId },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +66,7 @@ enum Event {
 
 /// A vector on its way to its holders.
 struct Waiting {
-    attempt: u32,
+    sum: SumId,
     made_by: WorkerSet,
     /// Not all who made it are left: it can be had of its holders only.
     broken: bool,
@@ -143,18 +144,19 @@ struct Chaos<'a> {
     sums: HashMap<(Step, Worker), Vec<(Task, f64)>>,
     waiting: BTreeMap<Step, Waiting>,
     /// Units of every fold, and those that are committed.
-    folded: HashMap<(Step, u32), Vec<(Job, u32)>>,
+    folded: HashMap<SumId, Vec<(Job, u32)>>,
     spent: HashSet<(Job, u32)>,
-    attempts: BTreeMap<Step, u32>,
-    committed: BTreeMap<Step, u32>,
+    /// The last sum of each step, and the one that is committed.
+    asked: BTreeMap<Step, SumId>,
+    committed: BTreeMap<Step, SumId>,
     refused: HashSet<Step>,
     /// Results that are not finite, though their workers say so.
     nonfinite: HashSet<(Worker, Task)>,
-    /// Attempts that are not finite.
-    not_finite: HashSet<(Step, u32)>,
-    /// Results that were computed with wrong parameters, and attempts that are made of such.
+    /// Sums that are not finite.
+    not_finite: HashSet<SumId>,
+    /// Results that were computed with wrong parameters, and sums that are made of such.
     astray: HashSet<(Worker, Task)>,
-    made_astray: HashSet<(Step, u32)>,
+    made_astray: HashSet<SumId>,
     /// How often parameters went wrong.
     drifted: u64,
     /// Steps whose finite results have a sum that is not.
@@ -167,8 +169,8 @@ struct Chaos<'a> {
     renewed: HashSet<Worker>,
     /// Whether it is known for whom an item is kept: who is back is not left out for anything else.
     keeps: bool,
-    /// Attempts at steps of which nobody said that it holds them, one of each step.
-    muted: HashMap<Step, u32>,
+    /// Sums of which nobody said that it holds them, one of each step.
+    muted: HashMap<Step, SumId>,
     decided: u64,
     /// Events so far.
     happened: usize,
@@ -201,12 +203,12 @@ impl Chaos<'_> {
         Worker::all(self.places.len()).filter(|worker| self.places[worker.index()].dead).collect()
     }
 
-    fn somebody_has(&self, step: Step, attempt: u32) -> bool {
+    fn somebody_has(&self, sum: SumId) -> bool {
         self.mishaps.kept
             || self
                 .places
                 .iter()
-                .any(|place| !place.dead && place.vectors.contains(&(step, attempt)))
+                .any(|place| !place.dead && place.vectors.contains(&sum))
     }
 
     fn discard(&mut self, worker: Worker, task: Task) {
@@ -224,7 +226,8 @@ impl Chaos<'_> {
         self.waiting.remove(&step);
     }
 
-    fn check_fold(&mut self, step: Step, attempt: u32, sums: &[Worker], folds: &[Fold]) {
+    fn check_fold(&mut self, sum: SumId, sums: &[Worker], folds: &[Fold]) {
+        let step = sum.step;
         let summed = sums.iter().flat_map(|worker| {
             self.sums[&(step, *worker)].iter().map(|(task, weight)| (*worker, *task, *weight))
         });
@@ -262,7 +265,7 @@ impl Chaos<'_> {
             counted.values().all(|count| (count - each).abs() < 1e-6 * each),
             "{step}: every unit once"
         );
-        self.folded.insert((step, attempt), counted.into_keys().collect());
+        self.folded.insert(sum, counted.into_keys().collect());
     }
 
     /// Only those are waited for who can come to hold a sum.
@@ -277,13 +280,11 @@ impl Chaos<'_> {
         );
     }
 
-    fn fold(&mut self, step: Step, attempt: u32, sums: &[Worker], folds: &[Fold]) {
-        self.check_fold(step, attempt, sums, folds);
-        let before = self.attempts.insert(step, attempt);
-        assert!(
-            before.is_none_or(|before| before < attempt),
-            "{step}: every attempt has its number"
-        );
+    fn fold(&mut self, sum: SumId, sums: &[Worker], folds: &[Fold]) {
+        self.check_fold(sum, sums, folds);
+        let step = sum.step;
+        let before = self.asked.insert(step, sum);
+        assert!(before.is_none_or(|before| before < sum), "{sum}: every sum has its number");
         let made_by = WorkerSet::of(
             self.places.len(),
             sums.iter().copied().chain(folds.iter().map(|fold| fold.worker)),
@@ -297,37 +298,37 @@ impl Chaos<'_> {
         });
         let of_it = of_sums.chain(folds.iter().map(|fold| (fold.worker, fold.task)));
         if of_it.into_iter().any(|result| self.astray.contains(&result)) {
-            self.made_astray.insert((step, attempt));
+            self.made_astray.insert(sum);
         }
         let culprits = self.culprits(step, sums, folds);
         let nonfinite = !culprits.is_empty();
-        self.waiting.insert(step, Waiting { attempt, made_by, broken: false, nonfinite });
+        self.waiting.insert(step, Waiting { sum, made_by, broken: false, nonfinite });
         if nonfinite {
-            self.not_finite.insert((step, attempt));
+            self.not_finite.insert(sum);
             let events = culprits
                 .into_iter()
-                .map(|worker| Event::Said(Said::ResultNotFinite { worker, step, attempt }));
+                .map(|worker| Event::Said(Said::ResultNotFinite { worker, sum }));
             return self.pool.extend(events);
         }
         let lies = self.mishaps.liars > 0;
         if lies && self.choose(60) == 0 {
             self.overflowed.insert(step);
-            self.not_finite.insert((step, attempt));
+            self.not_finite.insert(sum);
             self.waiting.get_mut(&step).expect("it waits").nonfinite = true;
-            return self.pool.push(Event::Said(Said::NotFinite { step, attempt }));
+            return self.pool.push(Event::Said(Said::NotFinite { sum }));
         }
         if lies && self.choose(4) == 0 {
             // Somebody says that it is not finite: it is made once more.
-            self.pool.push(Event::Said(Said::Failed { step, attempt }));
+            self.pool.push(Event::Said(Said::Failed { sum }));
         }
         if self.mishaps.mute && self.choose(12) == 0 && !self.muted.contains_key(&step) {
-            self.muted.insert(step, attempt);
+            self.muted.insert(step, sum);
             return;
         }
         let mut told = self.living();
         told.retain(|worker| !self.takes_over(*worker));
         for worker in told {
-            self.pool.push(Event::Said(Said::Held { worker, step, attempt }));
+            self.pool.push(Event::Said(Said::Held { worker, sum }));
         }
     }
 
@@ -356,9 +357,9 @@ impl Chaos<'_> {
 
     /// A worker's results of a step are forgotten, and it does nothing until the step is decided.
     fn erase(&mut self, worker: Worker, step: Step) {
-        let attempt = self.attempts[&step];
+        let sum = self.asked[&step];
         assert!(
-            self.not_finite.contains(&(step, attempt)),
+            self.not_finite.contains(&sum),
             "{step}: only what is not finite is erased"
         );
         let jobs = step.jobs(self.config.micro_steps);
@@ -371,20 +372,20 @@ impl Chaos<'_> {
     }
 
     fn commit(&mut self, step: Step, digest: u64) {
-        let attempt = self.attempts[&step];
-        assert_eq!(digest, digest_of(step, attempt), "the last one that was asked for");
-        assert!(self.somebody_has(step, attempt), "{step}: a live worker has what is committed");
-        assert!(!self.not_finite.contains(&(step, attempt)), "{step}: what is committed is finite");
+        let sum = self.asked[&step];
+        assert_eq!(digest, digest_of(sum), "the last one that was asked for");
+        assert!(self.somebody_has(sum), "{step}: a live worker has what is committed");
+        assert!(!self.not_finite.contains(&sum), "{step}: what is committed is finite");
         if self.mishaps.own {
             assert!(
-                !self.made_astray.contains(&(step, attempt)),
+                !self.made_astray.contains(&sum),
                 "{step}: no part of it was computed with wrong parameters"
             );
             self.told.push(Event::Input(Input::Own { step, digest: step.0 }));
         }
-        let units = &self.folded[&(step, attempt)];
+        let units = &self.folded[&sum];
         assert!(units.iter().all(|unit| self.spent.insert(*unit)), "{step}: no unit counts twice");
-        self.committed.insert(step, attempt);
+        self.committed.insert(step, sum);
     }
 
     fn decide(&mut self, step: Step, action: &Action) {
@@ -491,8 +492,8 @@ impl Chaos<'_> {
             }
             Action::Sum { step, sums, folds, counted, .. } => {
                 self.check_counted(step, &counted);
-                let attempt = self.driver.sums.attempt(step);
-                self.fold(step, attempt, &sums, &folds);
+                let sum = self.driver.sums.of(step);
+                self.fold(sum, &sums, &folds);
             }
             Action::Commit { step, .. } | Action::Skip { step, .. } => self.decide(step, &action),
             Action::Restart { step } => {
@@ -731,8 +732,8 @@ impl Chaos<'_> {
             Event::Input(Input::Late { worker, task, .. }) => {
                 *self.place(worker).results.entry(task).or_default() += 1;
             }
-            Event::Said(Said::Held { worker, step, attempt }) => {
-                self.place(worker).vectors.insert((step, attempt));
+            Event::Said(Said::Held { worker, sum }) => {
+                self.place(worker).vectors.insert(sum);
             }
             _ => {}
         }
@@ -744,14 +745,14 @@ impl Chaos<'_> {
         let Driver { engine, sums, now } = &mut self.driver;
         match event {
             Event::Input(input) => return sums.handle(engine, *now, input, actions),
-            Event::Said(Said::Held { worker, step, attempt }) => {
-                sums.held(worker, (step, attempt), digest_of(step, attempt));
+            Event::Said(Said::Held { worker, sum }) => {
+                sums.held(worker, sum, digest_of(sum));
             }
-            Event::Said(Said::ResultNotFinite { worker, step, attempt }) => {
-                sums.result_not_finite(engine, worker, (step, attempt));
+            Event::Said(Said::ResultNotFinite { worker, sum }) => {
+                sums.result_not_finite(engine, worker, sum);
             }
-            Event::Said(Said::NotFinite { step, attempt }) => sums.not_finite((step, attempt)),
-            Event::Said(Said::Failed { step, attempt }) => sums.failed((step, attempt)),
+            Event::Said(Said::NotFinite { sum }) => sums.not_finite(sum),
+            Event::Said(Said::Failed { sum }) => sums.failed(sum),
             Event::State { .. } => unreachable!("what is taken over is told as an input"),
         }
         sums.settle(engine, *now, actions)
@@ -763,17 +764,17 @@ impl Chaos<'_> {
             Order::Leave => Input::Idle { worker },
             Order::Apply(step) => {
                 assert_eq!(self.place(worker).state, Some(step.0), "in order");
-                let attempt = self.committed.get(&step).copied();
-                if attempt.is_some_and(|attempt| !self.somebody_has(step, attempt)) {
+                let sum = self.committed.get(&step).copied();
+                if sum.is_some_and(|sum| !self.somebody_has(sum)) {
                     let place = self.place(worker);
                     place.stuck = true;
                     place.orders.retain(|order| !matches!(order, Order::Apply(_)));
                     return Input::StepUnavailable { worker };
                 }
                 let place = self.place(worker);
-                place.vectors.extend(attempt.map(|attempt| (step, attempt)));
+                place.vectors.extend(sum);
                 place.state = Some(step.0 + 1);
-                if attempt.is_none() {
+                if sum.is_none() {
                     return Input::Applied { worker, step, digest: None };
                 }
                 if self.mishaps.drifts && self.choose(20) == 0 {
@@ -887,24 +888,24 @@ impl Chaos<'_> {
         for step in steps {
             let waiting = self.waiting.get_mut(&step).expect("it waits");
             waiting.broken |= waiting.made_by.contains(worker);
-            let (attempt, mut broken) = (waiting.attempt, waiting.broken);
+            let (sum, mut broken) = (waiting.sum, waiting.broken);
             if !broken
                 && !self.mishaps.kept
-                && !self.somebody_has(step, attempt)
+                && !self.somebody_has(sum)
                 && self.choose(2) == 0
             {
                 // It had a part in the summing, though nothing of it is summed.
                 broken = true;
                 self.waiting.get_mut(&step).expect("it waits").broken = true;
-                self.told.push(Event::Said(Said::Failed { step, attempt }));
+                self.told.push(Event::Said(Said::Failed { sum }));
             } else if self.choose(4) == 0 {
                 // So it seems to be, but what it still sent has come.
-                self.told.push(Event::Said(Said::Failed { step, attempt }));
+                self.told.push(Event::Said(Said::Failed { sum }));
             }
-            if broken && !self.somebody_has(step, attempt) {
+            if broken && !self.somebody_has(sum) {
                 // Who had it already says so all the same.
                 for event in std::mem::take(&mut self.pool) {
-                    let of_it = matches!(event, Event::Said(Said::Held { step: s, attempt: a, .. }) if (s, a) == (step, attempt));
+                    let of_it = matches!(event, Event::Said(Said::Held { sum: of, .. }) if of == sum);
                     if !of_it || self.choose(2) == 0 {
                         self.pool.push(event);
                     }
@@ -940,13 +941,13 @@ impl Chaos<'_> {
     /// A worker that has come, or taken over a state, gets the sums that wait for holders.
     fn is_given_sums(&mut self, worker: Worker) {
         for (&step, waiting) in &self.waiting {
-            let mute = self.muted.get(&step) == Some(&waiting.attempt);
+            let mute = self.muted.get(&step) == Some(&waiting.sum);
             if !waiting.nonfinite
                 && !mute
-                && (!waiting.broken || self.somebody_has(step, waiting.attempt))
+                && (!waiting.broken || self.somebody_has(waiting.sum))
             {
-                let attempt = waiting.attempt;
-                self.pool.push(Event::Said(Said::Held { worker, step, attempt }));
+                let sum = waiting.sum;
+                self.pool.push(Event::Said(Said::Held { worker, sum }));
             }
         }
     }
@@ -1076,8 +1077,8 @@ impl Chaos<'_> {
     }
 }
 
-fn digest_of(step: Step, attempt: u32) -> u64 {
-    step.0 * 1000 + u64::from(attempt)
+fn digest_of(sum: SumId) -> u64 {
+    sum.step.0 * 1000 + u64::from(sum.attempt)
 }
 
 /// The same scheme for fewer workers, or none at all.
@@ -1150,7 +1151,7 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         waiting: BTreeMap::new(),
         folded: HashMap::new(),
         spent: HashSet::new(),
-        attempts: BTreeMap::new(),
+        asked: BTreeMap::new(),
         committed: BTreeMap::new(),
         refused: HashSet::new(),
         nonfinite: HashSet::new(),

@@ -11,7 +11,7 @@ use codedgrad::codes::sequential::Scheme;
 use codedgrad::ids::{Job, Step, Task, Units, Worker, WorkerSet};
 use codedgrad::run::{ConfigError, Jobs, Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Action, Engine, EngineError, Input, Reduce, Refusal};
-use codedgrad::sums::StepSums;
+use codedgrad::sums::{StepSums, SumId};
 
 /// What an engine is told here beside its scheme and its steps.
 #[derive(Clone, Copy)]
@@ -117,7 +117,7 @@ impl Driver {
         attempt: u32,
         digest: u64,
     ) -> Result<Vec<Action>, EngineError> {
-        self.sums.held(Worker(worker), (Step(job), attempt), digest);
+        self.sums.held(Worker(worker), SumId { step: Step(job), attempt }, digest);
         self.settle()
     }
 
@@ -730,7 +730,7 @@ fn a_spoilt_result_is_left_out_and_its_worker_alone() {
     driver.give(Input::Idle { worker: Worker(3) }).unwrap();
     let nonfinite = |driver: &mut Driver, worker, attempt| {
         let Driver { engine, sums, .. } = driver;
-        sums.result_not_finite(engine, Worker(worker), (Step(0), attempt));
+        sums.result_not_finite(engine, Worker(worker), SumId { step: Step(0), attempt });
         driver.settle().unwrap()
     };
     assert!(nonfinite(&mut driver, 0, 7).is_empty(), "of another attempt");

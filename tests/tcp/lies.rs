@@ -192,8 +192,8 @@ fn nan(mut link: impl Link) {
             Order::LoadState { state } => {
                 (parameters, next) = (state.vectors[0].clone(), state.next);
             }
-            Order::Store { step, attempt, decoded } => {
-                link.send(Notice::Sum(SumNotice::Held { step, attempt, digest: decoded.digest }));
+            Order::Store { sum, decoded } => {
+                link.send(Notice::Sum(SumNotice::Held { sum, digest: decoded.digest }));
             }
             Order::Abandon | Order::LetIn => {}
             Order::Stop { .. } | Order::Dismiss(_) => return,

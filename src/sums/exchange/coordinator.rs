@@ -7,7 +7,7 @@ mod finiteness;
 mod reports;
 
 use super::choices::Exchange;
-use super::copies::{Copies, failed};
+use super::copies::Copies;
 use super::disputes::Disputes;
 use super::doubts::Doubts;
 use super::eager::{Answer, EagerReceiver};
@@ -22,9 +22,9 @@ use super::part::Outgoing;
 use super::plan::share_out;
 use super::store::{SharedSums, Sum};
 use super::told::Told;
-use super::{Block, DATA_WAITING_MAX, Key, QUIET};
+use super::{Block, DATA_WAITING_MAX, QUIET};
 use crate::ids::{Step, Worker};
-use crate::sums::{COORDINATOR, Header, Kind, SumCommand, SumNotice, SumPlan, Summand, chunks};
+use crate::sums::{COORDINATOR, Header, Kind, SumCommand, SumId, SumNotice, SumPlan, Summand, chunks};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -83,7 +83,7 @@ impl CoordinatorSums {
     /// Whether every worker has the sums that were decided last: then they are not needed any more.
     pub(crate) fn all_hold(&self) -> bool {
         let decided = self.copies.monitors.last_decided();
-        decided.into_iter().all(|key| self.copies.all_hold(key, self.hosts.present()))
+        decided.into_iter().all(|sum| self.copies.all_hold(sum, self.hosts.present()))
     }
 
     /// The oldest sum for which nodes wait in vain for so long.
@@ -93,9 +93,9 @@ impl CoordinatorSums {
 
     /// Has a worker sent the sum of a step by which it was decided; false if nobody has it.
     pub(crate) fn give(&mut self, now: Instant, step: Step, to: u32, out: &mut Effects) -> bool {
-        let attempt = self.copies.monitors.attempt(step);
         let present = self.hosts.present();
-        attempt.is_some_and(|attempt| self.copies.give(now, (step, attempt), to, present, out))
+        let sum = self.copies.monitors.decided_by(step);
+        sum.is_some_and(|sum| self.copies.give(now, sum, to, present, out))
     }
 
     /// Takes in what happened and appends what is to be done for it.
@@ -149,35 +149,32 @@ impl CoordinatorSums {
                 };
                 answered(worker, answers, out);
             }
-            CoordinatorEvent::Expect { step, attempt, terms } => {
-                self.expect(now, (step, attempt), terms, out);
-            }
-            CoordinatorEvent::Sum { step, attempt, terms, spares_one, mut counted } => {
+            CoordinatorEvent::Expect { sum, terms } => self.expect(now, sum, terms, out),
+            CoordinatorEvent::Sum { sum, terms, spares_one, mut counted } => {
                 // It bears on deadlines: who holds others up is given up sooner where it can be
                 // spared.
                 self.copies.monitors.may_lose(spares_one);
                 // Of one that is lost the engine may not have heard.
                 counted.retain(|worker| self.hosts.present().contains(worker));
-                let key = (step, attempt);
-                if self.copies.monitors.get(key).is_some() {
-                    self.confirm(now, key, (&terms, counted), out);
+                if self.copies.monitors.get(sum).is_some() {
+                    self.confirm(now, sum, (&terms, counted), out);
                 } else {
-                    self.sum(now, key, (terms, counted), out);
+                    self.sum(now, sum, (terms, counted), out);
                 }
             }
-            CoordinatorEvent::Store { worker, step, attempt, decoded } => {
+            CoordinatorEvent::Store { worker, sum, decoded } => {
                 let present = self.hosts.present();
-                self.copies.store(now, worker, (step, attempt), &decoded, present, out);
+                self.copies.store(now, worker, sum, &decoded, present, out);
             }
-            CoordinatorEvent::Decided { worker, step, attempt, decoded } => {
-                let (key, present) = ((step, attempt), self.hosts.present());
-                self.copies.decided(key, decoded.digest);
+            CoordinatorEvent::Decided { worker, sum, decoded } => {
+                let present = self.hosts.present();
+                self.copies.decided(sum, decoded.digest);
                 // Where workers do not hear of chunks the sum is made here, and all of them lack
                 // it. Else who holds other bytes gets it, and who was at work or away while the
                 // others took it.
                 match self.eager {
-                    Some(_) => self.copies.store(now, worker, key, &decoded, present, out),
-                    None => self.copies.give_once(now, key, worker, present, out),
+                    Some(_) => self.copies.store(now, worker, sum, &decoded, present, out),
+                    None => self.copies.give_once(now, sum, worker, present, out),
                 }
             }
             CoordinatorEvent::Released { step, end } => {
@@ -230,11 +227,11 @@ impl CoordinatorSums {
     }
 
     fn is_whole_here(&mut self, now: Instant, sum: &Sum, out: &mut Effects) {
-        let key = (sum.step, sum.attempt);
+        let id = sum.id;
         if !sum.finite {
             return self.found_not_finite(sum, out);
         }
-        let monitor = self.copies.monitors.get_mut(key);
+        let monitor = self.copies.monitors.get_mut(id);
         let reports = monitor.map(|monitor| {
             // Those that it waited for are not needed any more.
             monitor.void = None;
@@ -244,8 +241,8 @@ impl CoordinatorSums {
         for (worker, notice) in reports.into_iter().flatten() {
             match notice {
                 SumNotice::Held { digest, .. } if digest != sum.digest => {
-                    match self.copies.monitors.is_own(key) {
-                        true => give_up(worker.0, other_bytes(sum.step), out),
+                    match self.copies.monitors.is_own(id) {
+                        true => give_up(worker.0, other_bytes(id.step), out),
                         false => differ = true,
                     }
                 }
@@ -253,10 +250,10 @@ impl CoordinatorSums {
             }
         }
         if differ {
-            return self.dispute(now, key, out);
+            return self.dispute(now, id, out);
         }
-        self.found_finite(key, out);
-        self.copies.hand_out(now, key, self.hosts.present(), out);
+        self.found_finite(id, out);
+        self.copies.hand_out(now, id, self.hosts.present(), out);
     }
 
     fn chunk(&mut self, now: Instant, from: u32, header: &Header, block: Block, out: &mut Effects) {
@@ -265,7 +262,7 @@ impl CoordinatorSums {
                 Some(eager) => eager.chunk(from, header, block),
                 None => Err("it sends a result, which is not asked for here".to_owned()),
             }
-        } else if !self.copies.monitors.has_from((Step(header.number), header.attempt)) {
+        } else if !self.copies.monitors.has_from(header.sum()) {
             // Of a step that was never told or is long over: a worker may not have heard of that.
             tracing::debug!("{}: a chunk of an exchange that is not under way", Worker(from));
             self.context.blocks.give(block);
@@ -284,11 +281,11 @@ impl CoordinatorSums {
     fn sum(
         &mut self,
         now: Instant,
-        key: Key,
+        sum: SumId,
         (mut terms, counted): (Vec<Summand>, BTreeSet<u32>),
         out: &mut Effects,
     ) {
-        let (step, attempt) = key;
+        let step = sum.step;
         if self.copies.monitors.last(step).is_some_and(ExchangeMonitor::is_expected) {
             out.push(CoordinatorEffect::Expected(Expectation::Replaced));
         }
@@ -319,7 +316,7 @@ impl CoordinatorSums {
         };
         let places = Vec::new();
         let plan =
-            SumPlan { step, attempt, places, terms, owners, stripe, predecessor, receivers, group };
+            SumPlan { sum, places, terms, owners, stripe, predecessor, receivers, group };
         if group.is_none() {
             self.hosts.tell_plan(&plan, out);
         } else {
@@ -328,7 +325,7 @@ impl CoordinatorSums {
             let is_other = |node: &u32| !members.contains(node);
             let others: Vec<u32> = plan.receivers.iter().copied().filter(is_other).collect();
             tell(members, SumCommand::Exchange(plan.clone()), out);
-            self.copies.tell_senders(now, key, &others, plan.owners.clone(), out);
+            self.copies.tell_senders(now, sum, &others, plan.owners.clone(), out);
         }
         let mut monitor = ExchangeMonitor::of_plan(&plan, None, &holders, length, now);
         monitor.decision.counted = counted;
@@ -345,20 +342,20 @@ impl CoordinatorSums {
         {
             monitor.parts.announced.clone_from(&before.parts.announced);
         }
-        self.copies.monitors.begin(key, monitor);
+        self.copies.monitors.begin(sum, monitor);
         // What carries on a sum that was expected is not: it is waited for.
         if plan.stripe.is_some() {
-            self.hosts.tell_all(SumCommand::Confirm { step, attempt }, out);
+            self.hosts.tell_all(SumCommand::Confirm { sum }, out);
         }
         let node = &mut self.copies.node;
         if coordinator.is_some() && group.is_none() {
             let mut none = Vec::new();
             for reason in node.begin(plan, |_| None, now, &mut none) {
-                tracing::warn!("{step}, attempt {attempt}: {reason}");
+                tracing::warn!("{sum}: {reason}");
             }
-            node.confirm(key, now);
+            node.confirm(sum, now);
         } else {
-            node.supersede(step, attempt);
+            node.supersede(sum);
         }
     }
 
@@ -379,31 +376,31 @@ impl CoordinatorSums {
         self.doubts.forget(worker);
         self.hosts.forget(worker);
         let Copies { node, monitors, .. } = &mut self.copies;
-        for key in monitors.forget(worker, |key| node.is_whole(key)) {
-            report(worker, failed(key), out);
+        for sum in monitors.forget(worker, |sum| node.is_whole(sum)) {
+            report(worker, SumNotice::Failed { sum }, out);
         }
         // After the sums of connections: what they lack does not depend on the group.
         let group = self.groups.lost(worker);
         let present = self.hosts.present();
         let spread = group.map(|group| self.copies.leave_group(now, group, present, out));
         let spread = spread.unwrap_or_default();
-        let open = self.copies.monitors.undecided().map(|(key, _)| key);
-        let open: Vec<Key> = open.filter(|key| !spread.contains(key)).collect();
-        open.into_iter().for_each(|key| self.copies.spread(now, key, present, out));
+        let open = self.copies.monitors.undecided().map(|(sum, _)| sum);
+        let open: Vec<SumId> = open.filter(|sum| !spread.contains(sum)).collect();
+        open.into_iter().for_each(|sum| self.copies.spread(now, sum, present, out));
         let verdicts = self.disputes.forget(worker);
         self.judge(verdicts, out);
     }
 
     /// The coordinator is to make a sum by itself that others have made, or begun.
-    fn doubt(&mut self, key: Key, out: &mut Effects) {
-        self.doubts.raise(key.0);
-        self.fail(key, out);
+    fn doubt(&mut self, sum: SumId, out: &mut Effects) {
+        self.doubts.raise(sum.step);
+        self.fail(sum, out);
     }
 
     /// A sum is to be begun again.
-    fn fail(&mut self, key: Key, out: &mut Effects) {
-        if let Some(worker) = self.copies.monitors.refuse(key) {
-            report(worker, failed(key), out);
+    fn fail(&mut self, sum: SumId, out: &mut Effects) {
+        if let Some(worker) = self.copies.monitors.refuse(sum) {
+            report(worker, SumNotice::Failed { sum }, out);
         }
     }
 
@@ -415,9 +412,8 @@ impl CoordinatorSums {
     }
 
     fn tick(&mut self, now: Instant, out: &mut Effects) {
-        for (step, attempt, on) in self.copies.node.stalled(now, QUIET) {
-            let waiting = (COORDINATOR, on);
-            self.copies.waits(now, (step, attempt), waiting, self.hosts.present(), out);
+        for (sum, on) in self.copies.node.stalled(now, QUIET) {
+            self.copies.waits(now, sum, (COORDINATOR, on), self.hosts.present(), out);
         }
         let verdicts = self.disputes.overdue(now);
         self.judge(verdicts, out);
@@ -430,10 +426,10 @@ impl CoordinatorSums {
         // One whose host does not answer costs the step no more than that, and is not given up for
         // it: others go on, and it is to own nothing until it holds a sum.
         let idle = self.copies.monitors.do_without_idle(now, &self.hosts.able());
-        if let Some((key, worker)) = idle {
-            tracing::debug!("{}: others go on without {}", key.0, Worker(worker));
+        if let Some((sum, worker)) = idle {
+            tracing::debug!("{}: others go on without {}", sum.step, Worker(worker));
             self.hosts.lack([worker]);
-            report(worker, failed(key), out);
+            report(worker, SumNotice::Failed { sum }, out);
         }
         if let Some((worker, reason)) = self.copies.monitors.holds_up(now, deadlines) {
             // A group is made of those who stay.

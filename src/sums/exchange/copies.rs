@@ -1,6 +1,5 @@
 //! Which node has which sum, and who sends it to those who lack it.
 
-use super::Key;
 use super::events::{CoordinatorEffect, report, tell};
 use super::groups::Group;
 use super::monitor::ExchangeMonitor;
@@ -8,7 +7,7 @@ use super::monitors::Monitors;
 use super::node::{NodeContext, NodeExchanges};
 use super::store::Sum;
 use crate::ids::{Step, Worker};
-use crate::sums::{COORDINATOR, Decoded, Owner, SumCommand, SumNotice, chunks};
+use crate::sums::{COORDINATOR, Decoded, Owner, SumCommand, SumId, SumNotice, chunks};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,8 +37,8 @@ impl Copies {
     }
 
     /// Whether all of these who are to get a sum have it.
-    pub(super) fn all_hold(&self, key: Key, present: &BTreeSet<u32>) -> bool {
-        let monitor = self.monitors.get(key);
+    pub(super) fn all_hold(&self, id: SumId, present: &BTreeSet<u32>) -> bool {
+        let monitor = self.monitors.get(id);
         monitor.is_none_or(|monitor| monitor.lacking().all(|node| !present.contains(&node)))
     }
 
@@ -48,12 +47,12 @@ impl Copies {
         &mut self,
         now: Instant,
         worker: u32,
-        key: Key,
+        id: SumId,
         decoded: &Decoded,
         present: &BTreeSet<u32>,
         out: &mut Effects,
     ) {
-        let monitor = self.monitors.get_or_begin(key, || {
+        let monitor = self.monitors.get_or_begin(id, || {
             let receivers = present.iter().copied().collect();
             let mut monitor = ExchangeMonitor::new(None, receivers, BTreeSet::new(), now);
             monitor.own = true;
@@ -63,30 +62,30 @@ impl Copies {
             return;
         }
         // Others may ask for it later, when their turn comes.
-        self.node.keep(Sum::made(key, Some(Arc::clone(&decoded.gradient)), decoded.digest));
-        self.give(now, key, worker, present, out);
+        self.node.keep(Sum::made(id, Some(Arc::clone(&decoded.gradient)), decoded.digest));
+        self.give(now, id, worker, present, out);
     }
 
     /// Workers are to apply a step, of bytes of this digest.
-    pub(super) fn decided(&mut self, key: Key, digest: u64) {
-        for node in self.monitors.decided(key, digest) {
-            warn_of_other_bytes(node, key.0);
+    pub(super) fn decided(&mut self, id: SumId, digest: u64) {
+        for node in self.monitors.decided(id, digest) {
+            warn_of_other_bytes(node, id.step);
         }
-        self.node.applied(key.0.next());
+        self.node.applied(id.step.next());
     }
 
     /// Gives a worker a sum that it was not given yet.
     pub(super) fn give_once(
         &mut self,
         now: Instant,
-        key: Key,
+        id: SumId,
         worker: u32,
         present: &BTreeSet<u32>,
         out: &mut Effects,
     ) {
-        let monitor = self.monitors.get_mut(key);
+        let monitor = self.monitors.get_mut(id);
         if monitor.is_none_or(|monitor| monitor.given.insert(worker)) {
-            self.give(now, key, worker, present, out);
+            self.give(now, id, worker, present, out);
         }
     }
 
@@ -94,12 +93,12 @@ impl Copies {
     pub(super) fn hand_out(
         &mut self,
         now: Instant,
-        key: Key,
+        id: SumId,
         present: &BTreeSet<u32>,
         out: &mut Effects,
     ) {
-        if self.monitors.get(key).is_some_and(|monitor| !monitor.done) {
-            present.iter().for_each(|worker| self.give_once(now, key, *worker, present, out));
+        if self.monitors.get(id).is_some_and(|monitor| !monitor.done) {
+            present.iter().for_each(|worker| self.give_once(now, id, *worker, present, out));
         }
     }
 
@@ -115,14 +114,14 @@ impl Copies {
     ) {
         // What is older it gets with a state, which is shorter than so many sums.
         let recent = |step: Step| step.0.saturating_sub(next.0) <= log_steps;
-        let open = self.monitors.undecided().map(|(key, _)| key).filter(|key| recent(key.0));
-        let whole = |key: &Key| self.node.sum(key.0, key.1).is_some_and(|sum| sum.finite);
-        let sums: Vec<Key> = open.filter(whole).collect();
-        for key in sums {
-            if let Some(monitor) = self.monitors.get_mut(key) {
+        let open = self.monitors.undecided().map(|(id, _)| id).filter(|id| recent(id.step));
+        let whole = |id: &SumId| self.node.sum(*id).is_some_and(|sum| sum.finite);
+        let sums: Vec<SumId> = open.filter(whole).collect();
+        for id in sums {
+            if let Some(monitor) = self.monitors.get_mut(id) {
                 monitor.given.insert(worker);
             }
-            self.give(now, key, worker, present, out);
+            self.give(now, id, worker, present, out);
         }
     }
 
@@ -130,25 +129,24 @@ impl Copies {
     pub(super) fn give(
         &mut self,
         now: Instant,
-        key: Key,
+        id: SumId,
         to: u32,
         present: &BTreeSet<u32>,
         out: &mut Effects,
     ) -> bool {
-        let (step, attempt) = key;
-        if let Some(frames) = self.node.give(step, attempt) {
+        if let Some(frames) = self.node.give(id) {
             let send = |frame| CoordinatorEffect::Send { to, frame, most: usize::MAX };
             out.extend(frames.into_iter().map(send));
             return true;
         }
         let giver = self
             .monitors
-            .get(key)
+            .get(id)
             .and_then(|monitor| monitor.giver(to, |holder| present.contains(&holder)));
         let Some(holder) = giver else { return false };
         let all = Owner { node: holder, start: 0, end: self.count };
-        self.tell_senders(now, key, &[to], vec![all], out);
-        tell(vec![holder], SumCommand::SendSum { step, attempt, to }, out);
+        self.tell_senders(now, id, &[to], vec![all], out);
+        tell(vec![holder], SumCommand::SendSum { sum: id, to }, out);
         true
     }
 
@@ -156,37 +154,36 @@ impl Copies {
     pub(super) fn tell_senders(
         &mut self,
         now: Instant,
-        key: Key,
+        id: SumId,
         to: &[u32],
         owners: Vec<Owner>,
         out: &mut Effects,
     ) {
         if to.contains(&COORDINATOR) {
-            for reason in self.node.take_sum(key, &owners, now, &mut Vec::new()) {
-                tracing::warn!("{}, attempt {}: {reason}", key.0, key.1);
+            for reason in self.node.take_sum(id, &owners, now, &mut Vec::new()) {
+                tracing::warn!("{id}: {reason}");
             }
         }
         let workers = to.iter().copied().filter(|node| *node != COORDINATOR).collect();
-        let (step, attempt) = key;
-        tell(workers, SumCommand::TakeSum { step, attempt, owners }, out);
+        tell(workers, SumCommand::TakeSum { sum: id, owners }, out);
     }
 
     /// A worker that lacks a sum which others have gets it from them.
     pub(super) fn spread(
         &mut self,
         now: Instant,
-        key: Key,
+        id: SumId,
         present: &BTreeSet<u32>,
         out: &mut Effects,
     ) {
-        let Some(monitor) = self.monitors.get(key) else { return };
+        let Some(monitor) = self.monitors.get(id) else { return };
         let lacks = |worker: &&u32| !monitor.holders.contains_key(worker);
         let mut lacking: Vec<u32> = present.iter().filter(lacks).copied().collect();
-        if monitor.receivers.contains(&COORDINATOR) && !self.node.is_whole(key) {
+        if monitor.receivers.contains(&COORDINATOR) && !self.node.is_whole(id) {
             lacking.push(COORDINATOR);
         }
         for node in lacking {
-            self.give(now, key, node, present, out);
+            self.give(now, id, node, present, out);
         }
     }
 
@@ -198,14 +195,14 @@ impl Copies {
         Group { number, members, .. }: Group,
         present: &BTreeSet<u32>,
         out: &mut Effects,
-    ) -> Vec<Key> {
+    ) -> Vec<SumId> {
         tell(members, SumCommand::LeaveGroup { group: number }, out);
         out.push(CoordinatorEffect::GroupSize(0));
         let (refused, begun) = self.monitors.leave_group(number);
-        for (key, worker) in refused {
-            report(worker, failed(key), out);
+        for (sum, worker) in refused {
+            report(worker, SumNotice::Failed { sum }, out);
         }
-        begun.iter().for_each(|key| self.spread(now, *key, present, out));
+        begun.iter().for_each(|id| self.spread(now, *id, present, out));
         begun
     }
 
@@ -213,24 +210,19 @@ impl Copies {
     pub(super) fn waits(
         &mut self,
         now: Instant,
-        key: Key,
+        id: SumId,
         (node, on): (u32, Vec<u32>),
         present: &BTreeSet<u32>,
         out: &mut Effects,
     ) {
-        let monitor = self.monitors.get_mut(key);
+        let monitor = self.monitors.get_mut(id);
         // Said again at every tick; the sum is sent once, if anybody has it. What the coordinator
         // itself has made it has sent to all of them.
         let is_to_get = monitor.is_some_and(|monitor| monitor.waits(node, on, now) && !monitor.own);
         if is_to_get {
-            self.give(now, key, node, present, out);
+            self.give(now, id, node, present, out);
         }
     }
-}
-
-/// A sum is to be begun again.
-pub(super) fn failed((step, attempt): Key) -> SumNotice {
-    SumNotice::Failed { step, attempt }
 }
 
 pub(super) fn warn_of_other_bytes(worker: u32, step: Step) {

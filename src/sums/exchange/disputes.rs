@@ -6,8 +6,8 @@
 //! arrive. So where two say different things of a chunk, its owner has sent different bytes, or
 //! somebody says what is not so: one without whose word all would be alike.
 
-use super::Key;
 use crate::ids::Step;
+use crate::sums::SumId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -47,39 +47,39 @@ impl fmt::Display for Verdict {
 /// [said](Disputes::said) what they have of it, are [lost](Disputes::forget), or are not waited for
 /// any more ([`Disputes::overdue`]).
 #[derive(Debug, Default)]
-pub(super) struct Disputes(BTreeMap<Key, Dispute>);
+pub(super) struct Disputes(BTreeMap<SumId, Dispute>);
 
 impl Disputes {
     /// Workers hold different bytes of a sum; these are asked for what they have. False if they
     /// are already.
     pub(super) fn begin(
         &mut self,
-        key: Key,
+        id: SumId,
         owners: Vec<Option<u32>>,
         asked: BTreeSet<u32>,
         now: Instant,
     ) -> bool {
-        let is_new = !self.0.contains_key(&key);
+        let is_new = !self.0.contains_key(&id);
         let words = BTreeMap::new();
         let dispute = || Dispute { owners, silent: asked, words, since: now };
-        self.0.entry(key).or_insert_with(dispute);
+        self.0.entry(id).or_insert_with(dispute);
         is_new
     }
 
     /// A node says what it has of the chunks of a sum. Once all have, this gives what follows.
     pub(super) fn said(
         &mut self,
-        key: Key,
+        id: SumId,
         node: u32,
         digests: Vec<Option<u64>>,
     ) -> Option<Verdict> {
-        let dispute = self.0.get_mut(&key)?;
+        let dispute = self.0.get_mut(&id)?;
         // What is no word on the chunks of this sum is none.
         if dispute.silent.remove(&node) && digests.len() == dispute.owners.len() {
             dispute.words.insert(node, digests);
         }
         let ended = dispute.silent.is_empty();
-        if ended { self.0.remove(&key)?.verdict(key.0) } else { None }
+        if ended { self.0.remove(&id)?.verdict(id.step) } else { None }
     }
 
     /// A worker is lost, and says nothing any more; gives what follows for sums of which all others
@@ -95,9 +95,9 @@ impl Disputes {
     }
 
     fn end(&mut self, is_over: impl Fn(&Dispute) -> bool) -> Vec<Verdict> {
-        let over = self.0.iter().filter(|(_, dispute)| is_over(dispute)).map(|(key, _)| *key);
-        let over: Vec<Key> = over.collect();
-        let verdict = |key: Key| self.0.remove(&key)?.verdict(key.0);
+        let over = self.0.iter().filter(|(_, dispute)| is_over(dispute)).map(|(id, _)| *id);
+        let over: Vec<SumId> = over.collect();
+        let verdict = |id: SumId| self.0.remove(&id)?.verdict(id.step);
         over.into_iter().filter_map(verdict).collect()
     }
 }
@@ -146,18 +146,18 @@ impl Dispute {
 mod tests {
     use super::*;
 
-    const KEY: Key = (Step(4), 0);
+    const SUM: SumId = SumId { step: Step(4), attempt: 0 };
 
     /// Four workers own a chunk each; gives who is left after these words.
     fn left(words: &[(u32, [Option<u64>; 4])]) -> Option<Vec<u32>> {
         let mut disputes = Disputes::default();
         let owners = (0..4).map(Some).collect();
         let asked = words.iter().map(|word| word.0).collect();
-        assert!(disputes.begin(KEY, owners, asked, Instant::now()));
+        assert!(disputes.begin(SUM, owners, asked, Instant::now()));
         let mut verdict = None;
         for (worker, digests) in words {
             assert_eq!(verdict, None, "nothing is said before all words are there");
-            verdict = disputes.said(KEY, *worker, digests.to_vec());
+            verdict = disputes.said(SUM, *worker, digests.to_vec());
         }
         assert!(disputes.0.is_empty());
         verdict.map(|verdict| verdict.workers.into_iter().collect())
@@ -200,19 +200,19 @@ mod tests {
         let now = Instant::now();
         let owners: Vec<_> = (0..4).map(Some).collect();
         let words = |disputes: &mut Disputes| {
-            assert!(disputes.begin(KEY, owners.clone(), BTreeSet::from([0, 1, 2, 3]), now));
-            assert!(!disputes.begin(KEY, owners.clone(), BTreeSet::from([0]), now));
+            assert!(disputes.begin(SUM, owners.clone(), BTreeSet::from([0, 1, 2, 3]), now));
+            assert!(!disputes.begin(SUM, owners.clone(), BTreeSet::from([0]), now));
             for (worker, digest) in [(0, 7), (1, 8), (2, 9)] {
-                assert_eq!(disputes.said(KEY, worker, with(3, digest).to_vec()), None);
-                assert_eq!(disputes.said(KEY, worker, RIGHT.to_vec()), None, "it has said it");
+                assert_eq!(disputes.said(SUM, worker, with(3, digest).to_vec()), None);
+                assert_eq!(disputes.said(SUM, worker, RIGHT.to_vec()), None, "it has said it");
             }
         };
         words(&mut disputes);
         assert_eq!(disputes.overdue(now), []);
-        let found = [Verdict { step: KEY.0, chunk: 3, workers: BTreeSet::from([3]) }];
+        let found = [Verdict { step: SUM.step, chunk: 3, workers: BTreeSet::from([3]) }];
         assert_eq!(disputes.overdue(now + 2 * PATIENCE), found);
         words(&mut disputes);
         assert_eq!(disputes.forget(3), found);
-        assert_eq!(disputes.said(KEY, 3, vec![]), None, "it is over");
+        assert_eq!(disputes.said(SUM, 3, vec![]), None, "it is over");
     }
 }

@@ -5,18 +5,17 @@
 //! one who sums, and sees whose terms are not finite, if any. If all of it is finite, somebody has
 //! sent a sum that was not, or somebody says so who has got none.
 
-use super::Key;
 use super::events::{CoordinatorEffect, give_up, report};
 use super::suspects::Suspects;
 use crate::ids::{Step, Task, Worker};
-use crate::sums::{NotFinite, SumNotice};
+use crate::sums::{NotFinite, SumId, SumNotice};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The steps that are summed by the coordinator, and why.
 #[derive(Debug, Default)]
 pub(super) struct Doubts {
-    /// Who said of which attempt that whose numbers are not finite.
-    accusers: BTreeMap<Step, BTreeMap<(u32, u32), NotFinite>>,
+    /// Who said of which sum that whose numbers are not finite.
+    accusers: BTreeMap<Step, BTreeMap<(SumId, u32), NotFinite>>,
     /// Results that are not what was announced of them: they will not be done.
     changed: BTreeMap<(Worker, Task), Step>,
     /// Who sends terms that are not finite, or says so of others.
@@ -54,17 +53,17 @@ impl Doubts {
         self.changed.contains_key(&(Worker(worker), task))
     }
 
-    /// A worker says of an attempt that is under way that its sum is not finite.
-    pub(super) fn accuse(&mut self, (step, attempt): Key, worker: u32, of: NotFinite) {
-        self.accusers.entry(step).or_default().entry((attempt, worker)).or_default().extend(of);
+    /// A worker says of a sum that is under way that it is not finite.
+    pub(super) fn accuse(&mut self, sum: SumId, worker: u32, of: NotFinite) {
+        self.accusers.entry(sum.step).or_default().entry((sum, worker)).or_default().extend(of);
     }
 
-    /// The same of an attempt that is over: it counts if others said so too.
-    pub(super) fn accuse_too(&mut self, (step, attempt): Key, worker: u32, of: NotFinite) {
-        if let Some(accusers) = self.accusers.get_mut(&step)
-            && accusers.keys().any(|accuser| accuser.0 == attempt)
+    /// The same of a sum that is over: it counts if others said so too.
+    pub(super) fn accuse_too(&mut self, sum: SumId, worker: u32, of: NotFinite) {
+        if let Some(accusers) = self.accusers.get_mut(&sum.step)
+            && accusers.keys().any(|accuser| accuser.0 == sum)
         {
-            accusers.entry((attempt, worker)).or_default().extend(of);
+            accusers.entry((sum, worker)).or_default().extend(of);
         }
     }
 
@@ -73,20 +72,22 @@ impl Doubts {
     /// who says so; who says so of others is lost.
     pub(super) fn suspect_term(
         &mut self,
-        (step, attempt): Key,
+        sum: SumId,
         (worker, holder): (u32, u32),
         out: &mut Vec<CoordinatorEffect>,
     ) {
         let found = self.suspects.one_of(&BTreeSet::from([worker, holder]));
         tracing::warn!(
-            "{}: a term of {step} came of {} and is not finite",
+            "{}: a term of {} came of {} and is not finite",
             Worker(worker),
+            sum.step,
             Worker(holder)
         );
         if found == Some(holder) {
-            report(holder, SumNotice::ResultNotFinite { step, attempt }, out);
+            report(holder, SumNotice::ResultNotFinite { sum }, out);
         } else if let Some(worker) = found {
-            let reason = format!("it says that terms of {step} are not finite, of several workers");
+            let reason =
+                format!("it says that terms of {} are not finite, of several workers", sum.step);
             give_up(worker, reason, out);
         }
     }
@@ -103,11 +104,11 @@ impl Doubts {
     }
 
     /// The sum is finite: gives those who must have lied.
-    pub(super) fn are_wrong(&mut self, (step, attempt): Key) -> Wrong {
-        let accusers = self.accusers.get_mut(&step).map(std::mem::take).unwrap_or_default();
+    pub(super) fn are_wrong(&mut self, sum: SumId) -> Wrong {
+        let accusers = self.accusers.get_mut(&sum.step).map(std::mem::take).unwrap_or_default();
         let mut wrong = Wrong::default();
-        for ((of_attempt, worker), of) in accusers {
-            if of_attempt == attempt {
+        for ((accused, worker), of) in accusers {
+            if accused == sum {
                 wrong.deny.insert(worker);
                 continue;
             }
@@ -150,15 +151,19 @@ impl Doubts {
 mod tests {
     use super::*;
 
+    fn id(attempt: u32) -> SumId {
+        SumId { step: Step(5), attempt }
+    }
+
     /// Who is wrong after these have said of which owners that their sums are not finite.
     fn wrong(said: &[(u32, &[u32])]) -> Option<Vec<u32>> {
         let mut doubts = Doubts::default();
         for (worker, owners) in said {
             let sums_of = owners.iter().copied().collect();
             let of = NotFinite { sums_of, ..NotFinite::default() };
-            doubts.accuse((Step(5), 0), *worker, of);
+            doubts.accuse(id(0), *worker, of);
         }
-        let wrong = doubts.are_wrong((Step(5), 1));
+        let wrong = doubts.are_wrong(id(1));
         assert!(wrong.deny.is_empty());
         wrong.one_of.map(|workers| workers.into_iter().collect())
     }
@@ -176,9 +181,9 @@ mod tests {
     #[test]
     fn who_denies_what_was_seen_is_wrong() {
         let mut doubts = Doubts::default();
-        doubts.accuse((Step(5), 1), 2, NotFinite::default());
+        doubts.accuse(id(1), 2, NotFinite::default());
         let deny = BTreeSet::from([2]);
-        assert_eq!(doubts.are_wrong((Step(5), 1)), Wrong { deny, one_of: None });
-        assert_eq!(doubts.are_wrong((Step(5), 1)), Wrong::default(), "once");
+        assert_eq!(doubts.are_wrong(id(1)), Wrong { deny, one_of: None });
+        assert_eq!(doubts.are_wrong(id(1)), Wrong::default(), "once");
     }
 }

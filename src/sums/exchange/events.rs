@@ -7,7 +7,7 @@ use super::frame::Frame;
 use super::reassembly::WriteSlot;
 use crate::ids::{Job, Step, Task, Worker};
 use crate::sums::collective::{CollectiveCommand, CollectiveEvent, ResultStore};
-use crate::sums::{Across, Decoded, Header, SumCommand, SumNotice, SumReport, Summand, TaskSpent};
+use crate::sums::{Across, Decoded, Header, SumCommand, SumId, SumNotice, SumReport, Summand, TaskSpent};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,14 +51,14 @@ pub(crate) enum CoordinatorEvent {
     /// A worker will not answer the rest of an order.
     Dropped { worker: u32, order: u64, spent: Option<TaskSpent> },
     /// A step that is computed will be made of these terms.
-    Expect { step: Step, attempt: u32, terms: Vec<Summand> },
+    Expect { sum: SumId, terms: Vec<Summand> },
     /// A sum is to be made; `spares_one` if any one worker may be lost without harm from now on. It
     /// can be decided when two of those that are counted hold it, or the one that there is.
-    Sum { step: Step, attempt: u32, terms: Vec<Summand>, spares_one: bool, counted: BTreeSet<u32> },
+    Sum { sum: SumId, terms: Vec<Summand>, spares_one: bool, counted: BTreeSet<u32> },
     /// A worker is to hold a sum that was made on this side.
-    Store { worker: u32, step: Step, attempt: u32, decoded: Arc<Decoded> },
+    Store { worker: u32, sum: SumId, decoded: Arc<Decoded> },
     /// A worker is sent a step that is decided.
-    Decided { worker: u32, step: Step, attempt: u32, decoded: Arc<Decoded> },
+    Decided { worker: u32, sum: SumId, decoded: Arc<Decoded> },
     /// A step is decided and recorded: nothing of it, and of jobs below `end`, is needed any more.
     Released { step: Step, end: Job },
     /// A worker says what has come of a sum.
@@ -132,8 +132,8 @@ pub(crate) enum WorkerEvent {
     Computed { task: Task },
     /// Another worker says what it has of an expected term, or asks for it.
     Peer { from: u32, message: Across },
-    /// A step is decided; `attempt` tells which of its sums is applied, if any.
-    Decided { step: Step, attempt: Option<u32> },
+    /// A step is decided, by this sum if it is not refused.
+    Decided { step: Step, sum: Option<SumId> },
     /// The trainer has been given everything below a step.
     Applied { next: Step },
     /// The worker goes on at a step, in a state that it has taken over.

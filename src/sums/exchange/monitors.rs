@@ -1,9 +1,10 @@
 //! The exchanges that nodes were told to make, and the attempts that were decided.
 
-use super::Key;
 use super::monitor::{ExchangeMonitor, StalledSum, Void};
 use crate::ids::{Step, Task, Worker};
+use crate::sums::SumId;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 /// Bytes per second of a gradient below which an exchange does not go on.
@@ -23,9 +24,9 @@ pub(super) struct Deadlines {
 /// The exchanges of the last steps, by step and attempt, and how long one may take.
 #[derive(Debug)]
 pub(crate) struct Monitors {
-    monitors: BTreeMap<Key, ExchangeMonitor>,
-    /// Which attempts at the last steps were decided.
-    decided: BTreeMap<Step, u32>,
+    monitors: BTreeMap<SumId, ExchangeMonitor>,
+    /// The sums by which the last steps were decided.
+    decided: BTreeMap<Step, SumId>,
     /// How long the last ones took.
     usual: Duration,
     /// Whether a worker may be lost without harm.
@@ -47,48 +48,48 @@ impl Monitors {
         self.monitors.len() + self.decided.len()
     }
 
-    pub(super) fn get(&self, key: Key) -> Option<&ExchangeMonitor> {
-        self.monitors.get(&key)
+    pub(super) fn get(&self, id: SumId) -> Option<&ExchangeMonitor> {
+        self.monitors.get(&id)
     }
 
-    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut ExchangeMonitor> {
-        self.monitors.get_mut(&key)
+    pub(super) fn get_mut(&mut self, id: SumId) -> Option<&mut ExchangeMonitor> {
+        self.monitors.get_mut(&id)
     }
 
     /// Whether an exchange is under way, or a newer one of its step, which may carry it on.
-    pub(super) fn has_from(&self, key: Key) -> bool {
-        self.monitors.range(key..=(key.0, u32::MAX)).next().is_some()
+    pub(super) fn has_from(&self, id: SumId) -> bool {
+        self.monitors.range(id..=SumId { attempt: u32::MAX, ..id }).next().is_some()
     }
 
     pub(super) fn get_or_begin(
         &mut self,
-        key: Key,
+        id: SumId,
         begin: impl FnOnce() -> ExchangeMonitor,
     ) -> &mut ExchangeMonitor {
-        self.monitors.entry(key).or_insert_with(begin)
+        self.monitors.entry(id).or_insert_with(begin)
     }
 
     /// A result is not what was announced of it; gives the exchange that may be made of that.
-    pub(super) fn withdraw(&mut self, result: (Worker, Task)) -> Option<(Key, &ExchangeMonitor)> {
+    pub(super) fn withdraw(&mut self, result: (Worker, Task)) -> Option<(SumId, &ExchangeMonitor)> {
         let mut newest = self.monitors.iter_mut().rev();
-        let (key, monitor) = newest.find(|(_, it)| it.parts.announced.contains(&result))?;
+        let (id, monitor) = newest.find(|(_, it)| it.parts.announced.contains(&result))?;
         monitor.parts.announced.remove(&result);
-        Some((*key, monitor))
+        Some((*id, monitor))
     }
 
     /// All of them, by step and attempt.
-    fn iter(&self) -> impl Iterator<Item = (Key, &ExchangeMonitor)> {
-        self.monitors.iter().map(|(key, monitor)| (*key, monitor))
+    fn iter(&self) -> impl Iterator<Item = (SumId, &ExchangeMonitor)> {
+        self.monitors.iter().map(|(id, monitor)| (*id, monitor))
     }
 
     /// Those whose steps are not decided.
-    pub(super) fn undecided(&self) -> impl Iterator<Item = (Key, &ExchangeMonitor)> {
+    pub(super) fn undecided(&self) -> impl Iterator<Item = (SumId, &ExchangeMonitor)> {
         self.iter().filter(|(_, monitor)| !monitor.done)
     }
 
     /// The last exchange of a step.
     pub(super) fn last(&self, step: Step) -> Option<&ExchangeMonitor> {
-        self.monitors.range((step, 0)..=(step, u32::MAX)).next_back().map(|(_, monitor)| monitor)
+        self.monitors.range(of_step(step)).next_back().map(|(_, monitor)| monitor)
     }
 
     /// The last exchange of a step, if others can go on with it.
@@ -97,56 +98,56 @@ impl Monitors {
     }
 
     /// Whether the coordinator makes a sum by itself, and sees what it is made of.
-    pub(super) fn is_own(&self, key: Key) -> bool {
-        self.get(key).is_some_and(|monitor| monitor.own)
+    pub(super) fn is_own(&self, id: SumId) -> bool {
+        self.get(id).is_some_and(|monitor| monitor.own)
     }
 
     /// Who lacks the last sum before a step that others have.
     pub(super) fn lacking_before(&self, step: Step) -> Vec<u32> {
         let is_held = |monitor: &ExchangeMonitor| monitor.done || monitor.holders.len() > 1;
-        let before = self.iter().filter(|(key, _)| key.0 < step);
+        let before = self.iter().filter(|(id, _)| id.step < step);
         let last = before.filter(|(_, monitor)| is_held(monitor)).last();
         last.map(|(_, monitor)| monitor.lacking().collect()).unwrap_or_default()
     }
 
     /// Another exchange is begun; earlier attempts at its step are forgotten.
-    pub(super) fn begin(&mut self, key: Key, monitor: ExchangeMonitor) {
-        self.monitors.retain(|other, _| other.0 != key.0 || other.1 > key.1);
-        self.monitors.insert(key, monitor);
+    pub(super) fn begin(&mut self, id: SumId, monitor: ExchangeMonitor) {
+        self.monitors.retain(|other, _| other.step != id.step || *other > id);
+        self.monitors.insert(id, monitor);
     }
 
     /// These bytes of a step are to be applied; gives back who holds others.
-    pub(super) fn decided(&mut self, key: Key, digest: u64) -> Vec<u32> {
-        self.decided.insert(key.0, key.1);
-        self.get_mut(key).map(|monitor| monitor.decided(digest)).unwrap_or_default()
+    pub(super) fn decided(&mut self, id: SumId, digest: u64) -> Vec<u32> {
+        self.decided.insert(id.step, id);
+        self.get_mut(id).map(|monitor| monitor.decided(digest)).unwrap_or_default()
     }
 
-    /// Which attempt at a step was decided.
-    pub(crate) fn attempt(&self, step: Step) -> Option<u32> {
+    /// The sum by which a step was decided.
+    pub(crate) fn decided_by(&self, step: Step) -> Option<SumId> {
         self.decided.get(&step).copied()
     }
 
-    /// The attempts at the last steps that were decided.
-    pub(crate) fn last_decided(&self) -> Vec<Key> {
-        self.decided.iter().map(|(step, attempt)| (*step, *attempt)).collect()
+    /// The sums by which the last steps were decided.
+    pub(crate) fn last_decided(&self) -> Vec<SumId> {
+        self.decided.values().copied().collect()
     }
 
     /// A step is decided, and what was before `oldest` is not asked for any more.
     pub(super) fn release(&mut self, step: Step, oldest: Step) {
-        let of_step = self.monitors.iter_mut().filter(|(key, _)| key.0 == step);
+        let of_step = self.monitors.iter_mut().filter(|(id, _)| id.step == step);
         of_step.for_each(|(_, monitor)| monitor.done = true);
-        self.monitors.retain(|key, _| key.0 >= oldest);
+        self.monitors.retain(|id, _| id.step >= oldest);
         self.decided.retain(|step, _| *step >= oldest);
     }
 
     /// A worker is lost: names the exchanges that cannot go on without it and have come to nothing,
     /// once each.
-    pub(super) fn forget(&mut self, worker: u32, is_whole: impl Fn(Key) -> bool) -> Vec<Key> {
+    pub(super) fn forget(&mut self, worker: u32, is_whole: impl Fn(SumId) -> bool) -> Vec<SumId> {
         let mut failed = Vec::new();
-        for (&key, monitor) in &mut self.monitors {
-            let lost = monitor.forget(worker) && !is_whole(key);
+        for (&id, monitor) in &mut self.monitors {
+            let lost = monitor.forget(worker) && !is_whole(id);
             if lost && !monitor.done && monitor.end(Void::Interrupted) {
-                failed.push(key);
+                failed.push(id);
             }
         }
         failed
@@ -154,25 +155,25 @@ impl Monitors {
 
     /// A sum is to be made from its beginning; gives a worker of which that can be said, if it is
     /// news.
-    pub(super) fn refuse(&mut self, key: Key) -> Option<u32> {
-        let monitor = self.get_mut(key)?;
+    pub(super) fn refuse(&mut self, id: SumId) -> Option<u32> {
+        let monitor = self.get_mut(id)?;
         monitor.end(Void::Refused).then(|| monitor.some_worker())
     }
 
     /// A group is given up. Gives its sums under way that nobody has, with a worker of which that
     /// can be said, and those that somebody has.
-    pub(super) fn leave_group(&mut self, group: u64) -> (Vec<(Key, u32)>, Vec<Key>) {
+    pub(super) fn leave_group(&mut self, group: u64) -> (Vec<(SumId, u32)>, Vec<SumId>) {
         let (mut failed, mut begun) = (Vec::new(), Vec::new());
         let of_group = self.monitors.iter_mut().filter(|(_, it)| it.group == Some(group));
-        for (key, monitor) in of_group {
+        for (id, monitor) in of_group {
             monitor.group = None;
             if monitor.done {
                 continue;
             }
             if !monitor.holders.is_empty() {
-                begun.push(*key);
+                begun.push(*id);
             } else if monitor.end(Void::Refused) {
-                failed.push((*key, monitor.some_worker()));
+                failed.push((*id, monitor.some_worker()));
             }
         }
         (failed, begun)
@@ -180,7 +181,7 @@ impl Monitors {
 
     /// The oldest sum for which nodes wait in vain for so long.
     pub(crate) fn stalled(&self, now: Instant, patience: Duration) -> Option<StalledSum> {
-        self.undecided().find_map(|(key, monitor)| monitor.stalled(key.0, now, patience))
+        self.undecided().find_map(|(id, monitor)| monitor.stalled(id.step, now, patience))
     }
 
     /// Ends a sum that a worker holds up without which those who are able can make it; gives both.
@@ -188,14 +189,14 @@ impl Monitors {
         &mut self,
         now: Instant,
         able: &BTreeSet<u32>,
-    ) -> Option<(Key, u32)> {
-        let found = self.undecided().find_map(|(key, monitor)| {
+    ) -> Option<(SumId, u32)> {
+        let found = self.undecided().find_map(|(id, monitor)| {
             let waits = monitor.lacks_holders() && monitor.group.is_none();
             let idle = waits.then(|| monitor.idle(now))??;
-            monitor.can_do_without(idle, |other| able.contains(&other)).then_some((key, idle))
+            monitor.can_do_without(idle, |other| able.contains(&other)).then_some((id, idle))
         });
-        if let Some((key, _)) = found
-            && let Some(monitor) = self.get_mut(key)
+        if let Some((id, _)) = found
+            && let Some(monitor) = self.get_mut(id)
         {
             monitor.end(Void::Interrupted);
         }
@@ -229,7 +230,7 @@ impl Monitors {
         now: Instant,
         Deadlines { stall, longest }: Deadlines,
     ) -> Option<String> {
-        let ((step, _), monitor) = self.undecided().find(|(_, monitor)| {
+        let (id, monitor) = self.undecided().find(|(_, monitor)| {
             let waits =
                 monitor.group.is_some() && monitor.void.is_none() && monitor.lacks_holders();
             // Where one worker makes the sum alone, the next to hold it has it by its connection.
@@ -237,7 +238,7 @@ impl Monitors {
             waits && !monitor.overflowed && now.duration_since(monitor.begun) > most
         })?;
         let waited = now.duration_since(monitor.begun).as_secs_f64();
-        Some(format!("the sum of {step} was not made in {waited:.1} s"))
+        Some(format!("the sum of {} was not made in {waited:.1} s", id.step))
     }
 
     /// Whether a worker may be lost without harm, from now on.
@@ -260,4 +261,9 @@ impl Monitors {
         let longest = stall.max(usual) + Duration::from_secs_f64(bytes as f64 / SLOWEST);
         Deadlines { stall, longest }
     }
+}
+
+/// All sums of a step.
+fn of_step(step: Step) -> RangeInclusive<SumId> {
+    SumId::first(step)..=SumId { step, attempt: u32::MAX }
 }

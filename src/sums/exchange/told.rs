@@ -16,7 +16,7 @@ impl Told {
     pub(super) fn of(plan: &SumPlan, count: usize) -> Self {
         // Owners of no stripe are those of one that is the whole vector.
         let (owners, stripe) = (plan.owners.clone(), plan.stripe.unwrap_or(count));
-        let before = Predecessor { attempt: plan.attempt, owners, stripe };
+        let before = Predecessor { attempt: plan.sum.attempt, owners, stripe };
         Self { terms: plan.terms.clone(), plan: before }
     }
 

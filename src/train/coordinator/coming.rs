@@ -78,7 +78,7 @@ impl<T: Transport> Coordinator<T> {
         self.watchdog.lost(worker);
         self.transport.forget(Unneeded::Worker(worker));
         self.results.lost(worker);
-        let made_there = |(step, attempt)| self.transport.sum(step, attempt).is_some();
+        let made_there = |sum| self.transport.sum(sum).is_some();
         let kept = self.gradients.are_kept(made_there);
         Input::Lost { worker, kept }
     }

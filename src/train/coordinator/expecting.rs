@@ -73,9 +73,9 @@ impl<T: Transport> Coordinator<T> {
     pub(super) fn expect(&mut self, step: Step, terms: &[Summand]) -> Result<(), RunError> {
         let (length, spares_one) = (self.config().length, self.engine.spares_one());
         let (counted, stage) = (&self.nobody(), Stage::Expected);
-        let attempt = self.gradients.sums.expect(step, terms);
-        let sum = SumRequest { step, attempt, terms, length, spares_one, counted, stage };
-        self.transport.fold(sum)?;
+        let sum = self.gradients.sums.expect(step, terms);
+        let request = SumRequest { sum, terms, length, spares_one, counted, stage };
+        self.transport.fold(request)?;
         Ok(())
     }
 }

@@ -3,20 +3,20 @@
 use crate::codes::Report;
 use crate::ids::{Step, Units, Worker, WorkerSet};
 use crate::schedulers::Engine;
-use crate::sums::{Attempt, Decoded, StepSums, SumNotice};
+use crate::sums::{Decoded, StepSums, SumId, SumNotice};
 use crate::transport::{Order, Weighted};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// What came of a step.
 pub(super) enum Decision {
-    Step { attempt: u32, decoded: Arc<Decoded> },
+    Step { sum: SumId, decoded: Arc<Decoded> },
     Refused(Arc<[Units]>),
 }
 
 /// A vector on its way to its holders.
 pub(super) struct Folding {
-    pub(super) attempt: u32,
+    pub(super) sum: SumId,
     /// The vector, if it was made here.
     pub(super) decoded: Option<Arc<Decoded>>,
     pub(super) aux: Vec<f64>,
@@ -51,14 +51,12 @@ impl Gradients {
     /// Something is said of a sum, which is looked at with the next event.
     pub(super) fn said(&mut self, engine: &Engine, worker: Worker, notice: SumNotice) {
         match notice {
-            SumNotice::Held { step, attempt, digest } => {
-                self.sums.held(worker, (step, attempt), digest);
+            SumNotice::Held { sum, digest } => self.sums.held(worker, sum, digest),
+            SumNotice::ResultNotFinite { sum } => {
+                self.sums.result_not_finite(engine, worker, sum);
             }
-            SumNotice::ResultNotFinite { step, attempt } => {
-                self.sums.result_not_finite(engine, worker, (step, attempt));
-            }
-            SumNotice::NotFinite { step, attempt } => self.sums.not_finite((step, attempt)),
-            SumNotice::Failed { step, attempt } => self.sums.failed((step, attempt)),
+            SumNotice::NotFinite { sum } => self.sums.not_finite(sum),
+            SumNotice::Failed { sum } => self.sums.failed(sum),
             // Of a result, not of a sum: the coordinator itself sees to it.
             SumNotice::Changed { .. } => {}
         }
@@ -75,11 +73,9 @@ impl Gradients {
     }
 
     /// Whether all vectors on their way are here, or where it is looked for them.
-    pub(super) fn are_kept(&self, elsewhere: impl Fn(Attempt) -> bool) -> bool {
-        let is_kept = |(step, folding): (&Step, &Folding)| {
-            folding.decoded.is_some() || elsewhere((*step, folding.attempt))
-        };
-        self.folding.iter().all(is_kept)
+    pub(super) fn are_kept(&self, elsewhere: impl Fn(SumId) -> bool) -> bool {
+        let is_kept = |folding: &Folding| folding.decoded.is_some() || elsewhere(folding.sum);
+        self.folding.values().all(is_kept)
     }
 
     /// A worker is there again, and has nothing of what it was sent.
@@ -91,12 +87,11 @@ impl Gradients {
 
     /// Sends the vectors that were made here to a worker, those that it was not sent.
     pub(super) fn send(&mut self, worker: Worker, mut send: impl FnMut(Order)) {
-        for (&step, folding) in &mut self.folding {
+        for folding in self.folding.values_mut() {
             if let Some(decoded) = &folding.decoded
                 && folding.sent.insert(worker)
             {
-                let (attempt, decoded) = (folding.attempt, Arc::clone(decoded));
-                send(Order::Store { step, attempt, decoded });
+                send(Order::Store { sum: folding.sum, decoded: Arc::clone(decoded) });
             }
         }
     }
@@ -127,8 +122,8 @@ impl Gradients {
     pub(super) fn order(&self, step: Step, saver: Worker) -> Order {
         let decision = self.log.iter().find(|entry| entry.0 == step);
         match &decision.expect("the log holds all that a worker may still need").1 {
-            Decision::Step { attempt, decoded } => {
-                Order::Apply { step, attempt: *attempt, decoded: Arc::clone(decoded), saver }
+            Decision::Step { sum, decoded } => {
+                Order::Apply { sum: *sum, decoded: Arc::clone(decoded), saver }
             }
             Decision::Refused(units) => Order::Skip { step, saver, units: Arc::clone(units) },
         }

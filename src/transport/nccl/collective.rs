@@ -3,8 +3,8 @@
 use super::{Group, NcclError, Receiving, Sending, Timeouts, UniqueId, unique_id};
 use crate::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, DeviceVector};
 use crate::gpu::{Folded, Gradient, GradientError, Vector, WireBuffer};
-use crate::ids::{Step, Worker};
-use crate::sums::What;
+use crate::ids::Worker;
+use crate::sums::{SumId, What};
 use crate::sums::collective::{
     Collective, CollectiveCommand, CollectiveEvent, CollectiveSum, DeviceResults, ReportSink,
 };
@@ -145,11 +145,10 @@ impl CollectiveThread {
                 CollectiveCommand::Sum { group, collective } => {
                     (group, self.sum(&collective, report))
                 }
-                CollectiveCommand::Give { step, attempt, to } => {
-                    let length =
-                        self.results.sum(step, attempt).map_or(0, |sum| Vector::length(&*sum));
-                    if let Err(trouble) = self.show(step, attempt, 0..length, &[to], report) {
-                        tracing::error!("the sum of {step} cannot be had: {trouble}");
+                CollectiveCommand::Give { sum, to } => {
+                    let length = self.results.sum(sum).map_or(0, |sum| Vector::length(&*sum));
+                    if let Err(trouble) = self.show(sum, 0..length, &[to], report) {
+                        tracing::error!("{sum}: the sum cannot be had: {trouble}");
                     }
                     continue;
                 }
@@ -209,7 +208,7 @@ impl CollectiveThread {
         collective: &CollectiveSum,
         report: &dyn Fn(CollectiveEvent),
     ) -> Result<(), Trouble> {
-        let (step, attempt) = (collective.step, collective.attempt);
+        let id = collective.sum;
         // Put back at the end: a group in which something failed is not used again.
         let Some(mut joined) = self.group.take() else { return Ok(()) };
         let mut sum = self.vector(collective.length);
@@ -223,34 +222,29 @@ impl CollectiveThread {
         // Looked for in the sum and not in each term: one pass, and the sum is what is applied.
         let finite = self.cuda.largest(&DeviceSource::F32(sum.view()?))?.is_finite();
         let folded = Folded { digest: sum.digest()?, finite };
-        let spent = if finite { self.results.keep_sum(step, attempt, sum) } else { vec![sum] };
+        let spent = if finite { self.results.keep_sum(id, sum) } else { vec![sum] };
         self.spare.extend(spent);
         self.group = Some(joined);
-        report(CollectiveEvent::Summed { step, attempt, folded });
+        report(CollectiveEvent::Summed { sum: id, folded });
         let own = collective.parts.iter().filter(|(worker, _)| *worker == collective.me);
         own.map(|(_, part)| part.clone())
-            .try_for_each(|part| self.show(step, attempt, part, &collective.shown, report))
+            .try_for_each(|part| self.show(id, part, &collective.shown, report))
     }
 
     /// Gives a part of a sum that is kept to nodes outside the group.
     fn show(
         &self,
-        step: Step,
-        attempt: u32,
+        id: SumId,
         part: Range<usize>,
         to: &[u32],
         report: &dyn Fn(CollectiveEvent),
     ) -> Result<(), Trouble> {
-        let Some(sum) =
-            self.results.sum(step, attempt).filter(|_| !to.is_empty() && !part.is_empty())
-        else {
-            return Ok(());
-        };
+        let sum = self.results.sum(id).filter(|_| !to.is_empty() && !part.is_empty());
+        let Some(sum) = sum else { return Ok(()) };
         let mut numbers = vec![0.0; part.len()];
         sum.read(part.start, 1.0, WireBuffer::F32(&mut numbers))?;
         report(CollectiveEvent::Part {
-            step,
-            attempt,
+            sum: id,
             start: part.start,
             numbers: Arc::new(numbers),
             to: to.to_vec(),

@@ -422,14 +422,14 @@ impl WorkerNode {
                 self.drop_orders();
             }
             ToWorker::Sum(command) => self.sums(WorkerEvent::Told(command)),
-            ToWorker::Apply { step, attempt, digest, aux, saver, .. } => {
+            ToWorker::Apply { sum, digest, aux, saver, .. } => {
                 self.uplink.used();
-                self.sums(WorkerEvent::Decided { step, attempt: Some(attempt) });
+                self.sums(WorkerEvent::Decided { step: sum.step, sum: Some(sum) });
                 let saver = Worker(saver);
-                self.trainer.apply(Decision { step, attempt, digest, aux, saver });
+                self.trainer.apply(Decision { sum, digest, aux, saver });
             }
             ToWorker::Skip { step, saver, units, .. } => {
-                self.sums(WorkerEvent::Decided { step, attempt: None });
+                self.sums(WorkerEvent::Decided { step, sum: None });
                 let saver = Worker(saver);
                 self.enqueue(Order::Skip { step, saver, units: units.into() });
             }
@@ -520,7 +520,7 @@ impl WorkerNode {
 
     fn tick(&mut self) {
         self.sums(WorkerEvent::Tick);
-        let is_open = |step, attempt| self.sums.is_open(step, attempt);
+        let is_open = |sum| self.sums.is_open(sum);
         if let Some(step) = self.trainer.misses(Instant::now(), is_open) {
             self.uplink.tell(&FromWorker::StepUnavailable { step });
         }

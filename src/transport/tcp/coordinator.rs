@@ -45,7 +45,7 @@ use crate::sums::exchange::{
     Expectation, Frame, NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors,
 };
 use crate::sums::ledger::Ledgers;
-use crate::sums::{COORDINATOR, Decoded, Kind, TaskSpent};
+use crate::sums::{COORDINATOR, Decoded, Kind, SumId, TaskSpent};
 use crate::transport::tcp::states::frames as state_frames;
 use crate::transport::wire::{self, FromWorker, TaskOrder, ToWorker};
 use crate::transport::{Dismissal, Notice, Order, RunFacts};
@@ -86,7 +86,7 @@ pub(super) struct CoordinatorNode {
     spare: Vec<CoordinatorEffect>,
     /// The order to apply that was sent last. It is the same for all whose connection has the same
     /// number.
-    apply: Option<((Step, u32, u32, Worker), Frame)>,
+    apply: Option<((SumId, u32, Worker), Frame)>,
     states: Handovers,
     pings: Pings,
     begun: bool,
@@ -319,11 +319,11 @@ impl CoordinatorNode {
                 ToWorker::Compute { epoch, order, tasks }
             }
             Order::Abandon => ToWorker::Abandon {},
-            Order::Apply { step, attempt, decoded, saver } => {
-                self.members.sent(worker.0, step);
+            Order::Apply { sum, decoded, saver } => {
+                self.members.sent(worker.0, sum.step);
                 let worker = worker.0;
-                let frame = self.apply_frame((step, attempt, epoch, saver), &decoded);
-                self.sums(CoordinatorEvent::Decided { worker, step, attempt, decoded });
+                let frame = self.apply_frame((sum, epoch, saver), &decoded);
+                self.sums(CoordinatorEvent::Decided { worker, sum, decoded });
                 self.members.tell_frame(worker, frame);
                 return;
             }
@@ -361,23 +361,23 @@ impl CoordinatorNode {
             // All are told at once, when the last sums are handed on.
             Order::Stop { .. } | Order::LetIn => return,
             Order::Dismiss(why) => return self.dismiss(worker.0, &why),
-            Order::Store { step, attempt, decoded } => {
+            Order::Store { sum, decoded } => {
                 let worker = worker.0;
-                return self.sums(CoordinatorEvent::Store { worker, step, attempt, decoded });
+                return self.sums(CoordinatorEvent::Store { worker, sum, decoded });
             }
         };
         self.members.tell(worker.0, &down);
     }
 
     /// The order to apply a step, over connections of this number.
-    fn apply_frame(&mut self, which: (Step, u32, u32, Worker), decoded: &Decoded) -> Frame {
+    fn apply_frame(&mut self, which: (SumId, u32, Worker), decoded: &Decoded) -> Frame {
         if let Some((_, frame)) = self.apply.as_ref().filter(|(of, _)| *of == which) {
             return frame.clone();
         }
-        let (step, attempt, epoch, Worker(saver)) = which;
+        let (sum, epoch, Worker(saver)) = which;
         let Decoded { digest, aux, .. } = decoded;
         let (digest, aux) = (*digest, aux.clone());
-        let frame = Frame::control(&ToWorker::Apply { epoch, step, attempt, digest, aux, saver });
+        let frame = Frame::control(&ToWorker::Apply { epoch, sum, digest, aux, saver });
         self.apply = Some((which, frame.clone()));
         frame
     }

@@ -12,7 +12,7 @@ use crate::ids::{Step, Worker};
 use crate::run::NumberFormat;
 use crate::sums::exchange::{CoordinatorEvent, SharedSums, Vectors};
 use crate::sums::ledger::Ledgers;
-use crate::sums::{COORDINATOR, Piece, SumCommand, What, lock};
+use crate::sums::{COORDINATOR, Piece, SumCommand, SumId, What, lock};
 use crate::transport::{
     Notice, Order, RunFacts, Stage, State, SumRequest, Summed, Transport, Unneeded, Weighted,
 };
@@ -280,29 +280,29 @@ impl Transport for TcpTransport {
         Ok(())
     }
 
-    fn fold(&mut self, sum: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
-        let SumRequest { step, attempt, terms, length, spares_one, counted, stage } = sum;
+    fn fold(&mut self, request: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
+        let SumRequest { sum, terms, length, spares_one, counted, stage } = request;
         if stage == Stage::Expected {
             if self.overlaps {
-                self.sum(CoordinatorEvent::Expect { step, attempt, terms: terms.to_vec() });
+                self.sum(CoordinatorEvent::Expect { sum, terms: terms.to_vec() });
             }
             return Ok(None);
         }
         if let Some((ledgers, vectors)) = &self.held {
             let mut gradient = vectors.take(length);
-            let folded = ledgers.fold(step, terms, &mut gradient)?;
+            let folded = ledgers.fold(sum.step, terms, &mut gradient)?;
             let folded =
                 if self.format == NumberFormat::Bf16 { rounded(&mut gradient) } else { folded };
             return Ok(Some(Summed { gradient, folded }));
         }
         let counted = counted.iter().map(|worker| worker.0).collect();
         let terms = terms.to_vec();
-        self.sum(CoordinatorEvent::Sum { step, attempt, terms, spares_one, counted });
+        self.sum(CoordinatorEvent::Sum { sum, terms, spares_one, counted });
         Ok(None)
     }
 
-    fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
-        lock(&self.sums).vector(step, attempt)
+    fn sum(&self, sum: SumId) -> Option<Arc<Vec<f32>>> {
+        lock(&self.sums).vector(sum)
     }
 
     fn forget(&mut self, what: Unneeded) {

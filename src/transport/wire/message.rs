@@ -3,7 +3,7 @@
 use super::framed_format;
 use crate::ids::{Part, Step, Task, Units, Worker};
 use crate::run::NumberFormat;
-use crate::sums::{SumCommand, SumReport};
+use crate::sums::{SumCommand, SumId, SumReport};
 use crate::transport::{Parting, RunFacts};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::time::Duration;
@@ -181,10 +181,9 @@ pub enum ToWorker {
     Apply {
         /// For which connection of the worker; on any other it is void.
         epoch: u32,
-        /// Which step.
-        step: Step,
-        /// Which attempt.
-        attempt: u32,
+        /// Which sum.
+        #[serde(flatten)]
+        sum: SumId,
         /// Digest of the sum.
         digest: u64,
         /// Decoded scalars; null: one that is not finite.
@@ -431,7 +430,7 @@ mod tests {
             let task = Task { job: Job(digest), piece: 3, plan: 0 };
             let reduce = ToWorker::Sum(SumCommand::Reduce { step: Step(digest), task, weight });
             prop_assert_eq!(decode::<ToWorker>(&encode(&reduce)), Ok(reduce));
-            let held = SumReport::Held { step: Step(1), attempt: 2, digest: Some(digest) };
+            let held = SumReport::Held { sum: SumId { step: Step(1), attempt: 2 }, digest: Some(digest) };
             let held = FromWorker::Sum(held);
             prop_assert_eq!(decode::<FromWorker>(&encode(&held)), Ok(held));
         }

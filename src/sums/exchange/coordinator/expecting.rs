@@ -3,12 +3,11 @@
 
 use super::{CoordinatorSums, Effects, report};
 use crate::ids::{Step, Task, Worker};
-use crate::sums::exchange::Key;
 use crate::sums::exchange::events::{CoordinatorEffect, Expectation};
 use crate::sums::exchange::monitor::ExchangeMonitor;
 use crate::sums::exchange::told::Told;
 use crate::sums::{
-    Owner, Piece, Predecessor, SumCommand, SumNotice, SumPlan, Summand, What, chunks,
+    Owner, Piece, Predecessor, SumCommand, SumId, SumNotice, SumPlan, Summand, What, chunks,
 };
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -22,7 +21,7 @@ impl CoordinatorSums {
     pub(super) fn expect(
         &mut self,
         now: Instant,
-        (step, attempt): Key,
+        sum: SumId,
         mut terms: Vec<Summand>,
         out: &mut Effects,
     ) {
@@ -34,11 +33,11 @@ impl CoordinatorSums {
             term.holders.retain(|piece| self.hosts.present().contains(&piece.worker.0));
         }
         let all_come = !terms.is_empty() && terms.iter().all(|term| !term.holders.is_empty());
-        if !all_can || !all_come || self.doubts.of(step) {
+        if !all_can || !all_come || self.doubts.of(sum.step) {
             return;
         }
         let length = self.context.length;
-        let ((stripe, owners), predecessor) = match self.go_on(step, &terms) {
+        let ((stripe, owners), predecessor) = match self.go_on(sum.step, &terms) {
             Some((shares, predecessor)) => (shares, Some(predecessor)),
             None => (self.hosts.of_stripes(&terms, length), None),
         };
@@ -47,7 +46,7 @@ impl CoordinatorSums {
         let (places, stripe) = (Vec::new(), Some(stripe));
         let group = None;
         let plan =
-            SumPlan { step, attempt, places, terms, owners, stripe, predecessor, receivers, group };
+            SumPlan { sum, places, terms, owners, stripe, predecessor, receivers, group };
         let mut monitor = ExchangeMonitor::of_plan(&plan, Some(Vec::new()), &[], length, now);
         monitor.parts.told = Some(Told::of(&plan, chunks(length)));
         let result = |piece: &Piece| match piece.what {
@@ -56,14 +55,14 @@ impl CoordinatorSums {
         };
         monitor.parts.announced =
             plan.terms.iter().flat_map(|term| &term.holders).filter_map(result).collect();
-        self.copies.monitors.begin((step, attempt), monitor);
+        self.copies.monitors.begin(sum, monitor);
         self.hosts.tell_plan(&plan, out);
         out.push(CoordinatorEffect::Expected(Expectation::Told));
         if beside.is_some() {
             let wrong = self.copies.node.begin(plan, |_| None, now, &mut Vec::new());
             debug_assert!(wrong.is_empty(), "nothing comes before its plan");
         } else {
-            self.copies.node.supersede(step, attempt);
+            self.copies.node.supersede(sum);
         }
     }
 
@@ -84,12 +83,12 @@ impl CoordinatorSums {
     pub(super) fn changed(&mut self, worker: Worker, task: Task, out: &mut Effects) {
         // Once: that it says so again is nothing new.
         let withdrawn = self.copies.monitors.withdraw((worker, task));
-        let Some((key, monitor)) = withdrawn else { return };
+        let Some((sum, monitor)) = withdrawn else { return };
         if !monitor.done {
             let is_asked_for = monitor.expected.is_none();
-            self.doubts.changed(key.0, (worker, task));
+            self.doubts.changed(sum.step, (worker, task));
             if is_asked_for {
-                self.fail(key, out);
+                self.fail(sum, out);
             }
         }
         report(worker.0, SumNotice::Changed { task }, out);
@@ -100,23 +99,23 @@ impl CoordinatorSums {
     pub(super) fn confirm(
         &mut self,
         now: Instant,
-        key: Key,
+        sum: SumId,
         (terms, counted): (&[Summand], BTreeSet<u32>),
         out: &mut Effects,
     ) {
-        let step = key.0;
+        let step = sum.step;
         let holders = self.hosts.holders(terms);
-        let Some(monitor) = self.copies.monitors.get_mut(key) else { return };
+        let Some(monitor) = self.copies.monitors.get_mut(sum) else { return };
         if !monitor.is_expected() {
             return;
         }
         // Such as after one of two workers has come since.
         if self.doubts.of(step) || !monitor.reaches(&counted) {
             out.push(CoordinatorEffect::Expected(Expectation::Replaced));
-            return self.fail(key, out);
+            return self.fail(sum, out);
         }
         self.look_at_hosts(step, &holders);
-        let Some(monitor) = self.copies.monitors.get_mut(key) else { return };
+        let Some(monitor) = self.copies.monitors.get_mut(sum) else { return };
         let reports = monitor.expected.take();
         monitor.decision.counted = counted;
         // Deadlines count from here: while a step is computed, waiting is no fault.
@@ -124,15 +123,15 @@ impl CoordinatorSums {
         monitor.sources.extend(&holders);
         monitor.parts.term_holders.extend(&holders);
         monitor.parts.can_ask(terms);
-        self.copies.node.confirm(key, now);
-        self.hosts.tell_all(SumCommand::Confirm { step, attempt: key.1 }, out);
+        self.copies.node.confirm(sum, now);
+        self.hosts.tell_all(SumCommand::Confirm { sum }, out);
         out.push(CoordinatorEffect::Expected(Expectation::Confirmed));
         // Some may have been faster than the engine.
         for (worker, report) in reports.into_iter().flatten() {
             self.said(now, worker, report, out);
         }
-        if let Some(sum) = self.copies.node.sum(key.0, key.1) {
-            self.is_whole_here(now, &sum, out);
+        if let Some(whole) = self.copies.node.sum(sum) {
+            self.is_whole_here(now, &whole, out);
         }
     }
 }

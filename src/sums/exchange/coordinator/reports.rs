@@ -2,10 +2,9 @@
 
 use super::{CoordinatorSums, Effects, give_up, other_bytes, report, tell};
 use crate::ids::Worker;
-use crate::sums::exchange::Key;
 use crate::sums::exchange::copies::warn_of_other_bytes;
 use crate::sums::exchange::events::CoordinatorEffect;
-use crate::sums::{COORDINATOR, SumCommand, SumNotice, SumReport};
+use crate::sums::{COORDINATOR, SumCommand, SumId, SumNotice, SumReport};
 use std::time::Instant;
 
 impl CoordinatorSums {
@@ -13,26 +12,20 @@ impl CoordinatorSums {
     pub(super) fn said(&mut self, now: Instant, worker: u32, report: SumReport, out: &mut Effects) {
         // Of a sum that is only expected such words wait until it is known whether the step is made
         // of it: before, they decide nothing.
-        if let SumReport::Held { step, attempt, .. } | SumReport::NotFinite { step, attempt, .. } =
-            report
-            && let Some(monitor) = self.copies.monitors.get_mut((step, attempt))
+        if let SumReport::Held { sum, .. } | SumReport::NotFinite { sum, .. } = report
+            && let Some(monitor) = self.copies.monitors.get_mut(sum)
             && let Some(reports) = &mut monitor.expected
         {
             return reports.push((worker, report));
         }
         match report {
-            SumReport::Held { step, attempt, digest } => {
-                self.held(now, worker, (step, attempt), digest, out);
+            SumReport::Held { sum, digest } => self.held(now, worker, sum, digest, out),
+            SumReport::NotFinite { sum, of } => self.says_not_finite(worker, sum, of, out),
+            SumReport::Waiting { sum, on } => {
+                self.copies.waits(now, sum, (worker, on), self.hosts.present(), out);
             }
-            SumReport::NotFinite { step, attempt, of } => {
-                self.says_not_finite(worker, (step, attempt), of, out);
-            }
-            SumReport::Waiting { step, attempt, on } => {
-                let key = (step, attempt);
-                self.copies.waits(now, key, (worker, on), self.hosts.present(), out);
-            }
-            SumReport::ChunkDigests { step, attempt, digests } => {
-                let verdict = self.disputes.said((step, attempt), worker, digests);
+            SumReport::ChunkDigests { sum, digests } => {
+                let verdict = self.disputes.said(sum, worker, digests);
                 self.judge(verdict, out);
             }
             SumReport::GroupNamed { group, id } => {
@@ -60,13 +53,13 @@ impl CoordinatorSums {
         &mut self,
         now: Instant,
         worker: u32,
-        key: Key,
+        id: SumId,
         digest: Option<u64>,
         out: &mut Effects,
     ) {
-        let step = key.0;
-        let sees = self.copies.monitors.is_own(key);
-        let own = self.copies.node.sum(key.0, key.1);
+        let step = id.step;
+        let sees = self.copies.monitors.is_own(id);
+        let own = self.copies.node.sum(id);
         if own.as_ref().is_some_and(|sum| !sum.finite) {
             if sees {
                 let reason =
@@ -80,18 +73,18 @@ impl CoordinatorSums {
             // What others have summed may be wrong here.
             return match sees {
                 true => give_up(worker, other_bytes(step), out),
-                false => self.dispute(now, key, out),
+                false => self.dispute(now, id, out),
             };
         }
-        let Some(monitor) = self.copies.monitors.get_mut(key) else { return };
+        let Some(monitor) = self.copies.monitors.get_mut(id) else { return };
         // Nobody may be told that it is held before it can be checked and handed on from here.
         let waits = own.is_none() && monitor.receivers.contains(&COORDINATOR);
         if !monitor.holds(worker, digest) {
             warn_of_other_bytes(worker, step);
-            return self.dispute(now, key, out);
+            return self.dispute(now, id, out);
         }
         if monitor.differ() {
-            return self.dispute(now, key, out);
+            return self.dispute(now, id, out);
         }
         // Its host answers: it may own chunks of the next sum.
         self.hosts.holds(worker);
@@ -108,14 +101,14 @@ impl CoordinatorSums {
         }
         // Who takes no digest has checked that of every chunk.
         let Some(digest) = digest.or(own) else { return };
-        let notice = SumNotice::Held { step, attempt: key.1, digest };
-        let Some(monitor) = self.copies.monitors.get_mut(key).filter(|_| waits) else {
+        let notice = SumNotice::Held { sum: id, digest };
+        let Some(monitor) = self.copies.monitors.get_mut(id).filter(|_| waits) else {
             return report(worker, notice, out);
         };
         monitor.unreported.push((Worker(worker), notice));
         // It may wait for somebody who does not get through, and said so before anybody had it.
         if monitor.unreported.len() == 1 && monitor.still_waits(COORDINATOR, now) {
-            self.copies.give(now, key, COORDINATOR, self.hosts.present(), out);
+            self.copies.give(now, id, COORDINATOR, self.hosts.present(), out);
         }
     }
 }

@@ -16,7 +16,7 @@ use super::super::mailbox::MailboxSender;
 use super::uplink::Uplink;
 use super::word::Word;
 use crate::ids::{Part, Step, Task, Worker};
-use crate::sums::Decoded;
+use crate::sums::{Decoded, SumId};
 use crate::sums::exchange::{QUIET, WorkerSums};
 use crate::transport::tcp::states::Arriving;
 use crate::transport::{Cancel, Dismissal, Order};
@@ -40,7 +40,7 @@ impl Queued {
     /// The step that the trainer is to apply, or to count.
     fn step(&self) -> Option<Step> {
         match self {
-            Self::Apply { decision, .. } => Some(decision.step),
+            Self::Apply { decision, .. } => Some(decision.sum.step),
             Self::Order(_, Order::Skip { step, .. }) => Some(*step),
             _ => None,
         }
@@ -49,8 +49,7 @@ impl Queued {
 
 /// A step that the trainer is to apply once its sum is there.
 pub(super) struct Decision {
-    pub(super) step: Step,
-    pub(super) attempt: u32,
+    pub(super) sum: SumId,
     pub(super) digest: u64,
     pub(super) aux: Vec<f64>,
     pub(super) saver: Worker,
@@ -225,8 +224,8 @@ impl Trainer {
             let ready = match front {
                 front if front.step().is_some_and(|step| step > self.next) => false,
                 Queued::Order(..) => true,
-                Queued::Apply { decision: Decision { step, attempt, digest, .. }, .. } => {
-                    sums.has(*step, *attempt, *digest)
+                Queued::Apply { decision: Decision { sum, digest, .. }, .. } => {
+                    sums.has(*sum, *digest)
                 }
                 Queued::Take(transfer) => states.is_whole(*transfer),
             };
@@ -236,10 +235,10 @@ impl Trainer {
             let (number, order) = match self.queue.pop_front() {
                 Some(Queued::Order(number, order)) => (number, order),
                 Some(Queued::Apply { decision, .. }) => {
-                    let Decision { step, attempt, digest, aux, saver } = decision;
-                    let Some(gradient) = sums.vector(step, attempt) else { return };
+                    let Decision { sum, digest, aux, saver } = decision;
+                    let Some(gradient) = sums.vector(sum) else { return };
                     let decoded = Arc::new(Decoded { gradient, aux, digest });
-                    (uplink.name_of(0), Order::Apply { step, attempt, decoded, saver })
+                    (uplink.name_of(0), Order::Apply { sum, decoded, saver })
                 }
                 Some(Queued::Take(transfer)) => {
                     let Some(state) = states.take(transfer) else { return };
@@ -251,7 +250,7 @@ impl Trainer {
                 }
                 None => return,
             };
-            if let Order::Apply { step, .. } | Order::Skip { step, .. } = &order {
+            if let Order::Apply { sum: SumId { step, .. }, .. } | Order::Skip { step, .. } = &order {
                 // What is given to the trainer counts as applied: it does its orders one after the
                 // other.
                 self.next = self.next.max(step.next());
@@ -268,7 +267,7 @@ impl Trainer {
     pub(super) fn misses(
         &mut self,
         now: Instant,
-        is_open: impl Fn(Step, u32) -> bool,
+        is_open: impl Fn(SumId) -> bool,
     ) -> Option<Step> {
         let left_out =
             self.queue.front().and_then(Queued::step).is_some_and(|step| step > self.next);
@@ -284,13 +283,13 @@ impl Trainer {
             return None;
         };
         // Something of it may be on its way; of a sum of which nothing is here, nothing will come.
-        let patience = if is_open(decision.step, decision.attempt) { OVERDUE } else { QUIET };
+        let patience = if is_open(decision.sum) { OVERDUE } else { QUIET };
         let waited = now.duration_since(*since);
         if waited <= patience || *asked && waited <= 5 * OVERDUE {
             return None;
         }
         (*asked, *since) = (true, now);
-        Some(decision.step)
+        Some(decision.sum.step)
     }
 }
 
