@@ -86,7 +86,7 @@ impl CoordinatorSums {
 
     /// The sums that are here.
     pub(crate) fn sums(&self) -> SharedSums {
-        self.node.sums()
+        self.node.sums.clone()
     }
 
     /// Numbers in a vector.
@@ -484,7 +484,7 @@ impl CoordinatorSums {
             return;
         }
         // Others may ask for it later, when their turn comes.
-        self.node.keep(Sum::made(key, Some(Arc::clone(&decoded.gradient)), decoded.digest));
+        self.node.sums.keep(Sum::made(key, Some(Arc::clone(&decoded.gradient)), decoded.digest));
         self.give(now, key, worker, out);
     }
 
@@ -529,7 +529,7 @@ impl CoordinatorSums {
         // What is older it gets with a state, which is shorter than so many sums.
         let recent = |step: Step| step.0.saturating_sub(next.0) <= self.settings.log_steps;
         let open = self.monitors.undecided().map(|(key, _)| key).filter(|key| recent(key.0));
-        let whole = |key: &Key| self.node.sum(key.0, key.1).is_some_and(|sum| sum.finite);
+        let whole = |key: &Key| self.node.sums.sum(key.0, key.1).is_some_and(|sum| sum.finite);
         let sums: Vec<Key> = open.filter(whole).collect();
         for key in sums {
             if let Some(monitor) = self.monitors.get_mut(key) {
@@ -542,7 +542,7 @@ impl CoordinatorSums {
     /// Has a sum sent to a node by somebody who has it; false if there is nobody.
     pub(crate) fn give(&mut self, now: Instant, key: Key, to: u32, out: &mut Effects) -> bool {
         let (step, attempt) = key;
-        if let Some(frames) = self.node.give(step, attempt) {
+        if let Some(frames) = self.node.sums.give(step, attempt) {
             let send = |frame| CoordinatorEffect::Send { to, frame, most: usize::MAX };
             out.extend(frames.into_iter().map(send));
             return true;
@@ -588,7 +588,7 @@ impl CoordinatorSums {
         self.doubts.forget(worker);
         self.shares.forget(worker);
         let node = &self.node;
-        for key in self.monitors.forget(worker, |key| node.is_whole(key)) {
+        for key in self.monitors.forget(worker, |key| node.sums.is_whole(key)) {
             report(worker, [failed(key)], out);
         }
         // After the sums of connections: what they lack does not depend on the group.
@@ -605,7 +605,7 @@ impl CoordinatorSums {
         let Some(monitor) = self.monitors.get(key) else { return };
         let lacks = |worker: &&u32| !monitor.holders.contains_key(worker);
         let mut lacking: Vec<u32> = self.present.iter().filter(lacks).copied().collect();
-        if monitor.receivers.contains(&COORDINATOR) && !self.node.is_whole(key) {
+        if monitor.receivers.contains(&COORDINATOR) && !self.node.sums.is_whole(key) {
             lacking.push(COORDINATOR);
         }
         for node in lacking {

@@ -8,6 +8,10 @@ use crate::sums::{Across, CHUNK, Header, chunks};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+/// Attempts at a step beyond the last one that this node was told of, of which something is kept:
+/// so many may be begun in vain before it hears of any.
+const ATTEMPTS_AHEAD: u32 = 16;
+
 /// What may wait of one node, beside two vectors: some chunks, however short a vector is.
 const LEAST_CHUNKS: usize = 64;
 
@@ -20,8 +24,8 @@ pub(super) enum Came {
 
 /// What came of exchanges that are not known here, in the order in which it came.
 ///
-/// Who sends it may be wrong, so it is bounded in bytes per node: what a node can make another one
-/// keep does not depend on how many exchanges it names.
+/// Who sends it may be wrong, so it is bounded in steps and attempts ahead, and in bytes per node:
+/// what a node can make another one keep does not depend on how many exchanges it names.
 #[derive(Debug)]
 pub(super) struct Early {
     waiting: BTreeMap<Key, Vec<(u32, Came)>>,
@@ -31,16 +35,19 @@ pub(super) struct Early {
     most: usize,
     /// Bytes of the memory in which a chunk lies, however short it is.
     of_chunk: usize,
+    /// So far ahead of the first step may one be of which something is kept.
+    ahead: u64,
 }
 
 impl Early {
-    /// Nothing has come yet of sums of vectors of `length` numbers.
-    pub(super) fn new(length: usize) -> Self {
+    /// Nothing has come yet of sums of vectors of `length` numbers, of which `kept` are kept.
+    pub(super) fn new(length: usize, kept: usize) -> Self {
         let of_chunk = length.clamp(1, CHUNK) * size_of::<f32>();
         let most = (2 * chunks(length) + LEAST_CHUNKS) * of_chunk;
         // Of short vectors chunks are short, and words are not.
         let most = most.max(LEAST_CHUNKS * CHUNK);
-        Self { waiting: BTreeMap::new(), bytes: BTreeMap::new(), most, of_chunk }
+        let ahead = 2 * kept as u64 + 64;
+        Self { waiting: BTreeMap::new(), bytes: BTreeMap::new(), most, of_chunk, ahead }
     }
 
     fn bytes_of(&self, came: &Came) -> usize {
@@ -51,18 +58,32 @@ impl Early {
         }
     }
 
-    /// Keeps what came for an exchange.
+    /// Keeps what came for an exchange, while steps from `first` on are under way and `last` is the
+    /// last attempt at that one.
     ///
     /// # Errors
-    /// That too much waits of that node already.
-    pub(super) fn put(&mut self, key: Key, from: u32, came: Came) -> Result<(), String> {
+    /// That too much waits of that node already, or that it is too far ahead.
+    pub(super) fn put(
+        &mut self,
+        (step, attempt): Key,
+        first: Step,
+        last: u32,
+        from: u32,
+        came: Came,
+    ) -> Result<(), String> {
+        if step.0 > first.0 + self.ahead {
+            return Err(format!("{step} while steps from {first} on are under way"));
+        }
+        if attempt > last.saturating_add(ATTEMPTS_AHEAD) {
+            return Err(format!("attempt {attempt} at {step}, of which {last} is the last"));
+        }
         let more = self.bytes_of(&came);
         let bytes = self.bytes.entry(from).or_default();
         if *bytes + more > self.most {
             return Err(format!("{from} sends too much of exchanges that are not under way"));
         }
         *bytes += more;
-        self.waiting.entry(key).or_default().push((from, came));
+        self.waiting.entry((step, attempt)).or_default().push((from, came));
         Ok(())
     }
 

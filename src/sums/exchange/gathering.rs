@@ -183,7 +183,7 @@ impl Gathering {
     }
 
     /// Goes on with fewer holders of the same terms, and with more chunks.
-    pub(super) fn carry_on(&mut self, terms: Vec<TermAt>, more: &[usize]) {
+    pub(super) fn carry_on(mut self, terms: Vec<TermAt>, more: &[usize]) -> Self {
         self.terms = terms;
         self.asking = (0..self.terms.len()).collect();
         let holds = |term: usize, holder: u32| self.terms[term].holders.contains(&holder);
@@ -200,6 +200,7 @@ impl Gathering {
             self.chunks.insert(chunk, Vec::new());
             self.wanted.iter_mut().for_each(|wanted| want(wanted, chunk));
         }
+        self
     }
 
     /// Terms that were this node's own, and are not any more, come from others: it may never have
@@ -721,7 +722,7 @@ mod tests {
         let came = block(&blocks, 1.0);
         assert!(gathering.came((0, 1), 2, came, now).unwrap().is_none());
         let terms = [summand(&[1]), summand(&[2])];
-        gathering.carry_on(TermAt::of(Step(4), &terms, ME), &[]);
+        let mut gathering = gathering.carry_on(TermAt::of(Step(4), &terms, ME), &[]);
         assert!(gathering.next().is_none(), "the chunk that was complete lacks its first term");
         gathering.announced(0, 1, 0..2).unwrap();
         let asks = gathering.asks(now);

@@ -19,7 +19,7 @@
 //!
 //! Inside, `events` has what the machines are told and want done; every other file owns its state:
 //! `plan` who sums which chunks, `owners` how much each, `part` one node's part in one exchange,
-//! `senders` of whom the chunks of its sum come, `told` what workers were told of one and how
+//! `assembly` its sum until that is whole, `told` what workers were told of one and how
 //! others go on with it, `announced` what of it is final, `gathering` how an owner comes by it,
 //! `adder` how it adds that up, `early` what comes before its plan, `node` all exchanges of a node,
 //! `store` results and the sums that are made, `reassembly` vectors that connections read into,
@@ -31,6 +31,7 @@
 
 mod adder;
 mod announced;
+mod assembly;
 mod blame;
 mod block;
 mod choices;
@@ -50,7 +51,6 @@ mod owners;
 mod part;
 mod plan;
 mod reassembly;
-mod senders;
 mod store;
 mod suspects;
 mod told;

@@ -2,41 +2,37 @@
 
 use super::Key;
 use super::announced::{Announcements, Own};
+use super::assembly::Assembly;
 use super::block::{Block, Blocks, Vectors};
 use super::early::{Came, Early};
-use super::frame::Frame;
 use super::part::{ExchangePart, Outgoing};
-use super::reassembly::{ReassemblyBuffer, ReassemblyBuffers, WriteSlot};
-use super::store::{SharedSums, Sum, SumStore, chunks_of};
-use crate::ids::{Job, Step, Task, Worker};
+use super::reassembly::{ReassemblyBuffers, WriteSlot};
+use super::store::{SharedSums, Sum};
+use crate::ids::{Step, Task, Worker};
 use crate::run::NumberFormat;
 use crate::sums::{
     Across, COORDINATOR, Header, Kind, NotFinite, Owner, Piece, SumPlan, What, chunk_range, chunks,
-    lock,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// An exchange under way.
 #[derive(Debug)]
 struct Open {
-    part: ExchangePart,
+    sum: Assembly,
+    /// None while nothing but the sum is received, since no plan has been told.
+    part: Option<ExchangePart>,
     /// The attempt that it began as: what is sent by a node that knows only that one counts too.
     since: u32,
-    planned: bool,
     /// Not of a sum that is only expected: what does not come of one that is known to be its
     /// step's is waited for.
     confirmed: bool,
     /// When a chunk came last.
     progressed: Instant,
 }
-
-/// Attempts at a step beyond the last one that this node was told of, of which something is kept:
-/// so many may be begun in vain before it hears of any.
-const ATTEMPTS_AHEAD: u32 = 16;
 
 /// What the exchanges of a node have in common with its connections.
 #[derive(Clone, Debug)]
@@ -79,41 +75,38 @@ pub(super) struct NodeExchanges {
     open: BTreeMap<Key, Open>,
     /// What came of exchanges that the coordinator has not told of.
     early: Early,
-    sums: SharedSums,
+    /// The sums that are whole.
+    pub(super) sums: SharedSums,
     /// Steps below this one take no new exchange.
     first: Step,
     /// What is final of the node's own results.
-    announced: Announcements,
+    pub(super) announced: Announcements,
     /// When something happened last.
     latest: Option<Instant>,
 }
 
 impl NodeExchanges {
     pub(super) fn new(context: NodeContext) -> Self {
-        let sums = Arc::new(Mutex::new(SumStore::new(context.kept_max)));
+        let NodeContext { length, kept_max, ref vectors, .. } = context;
+        let sums = SharedSums::new(kept_max, length, vectors.clone());
         let announced = Announcements::default();
-        let early = Early::new(context.length);
+        let early = Early::new(length, kept_max);
         let open = BTreeMap::new();
         Self { context, open, early, sums, first: Step(0), announced, latest: None }
     }
 
-    /// The sums that are kept, for others to look at.
-    pub(super) fn sums(&self) -> SharedSums {
-        Arc::clone(&self.sums)
-    }
-
     /// Exchanges under way and sums that are kept.
     pub(super) fn len(&self) -> usize {
-        self.open.len() + lock(&self.sums).len()
+        self.open.len() + self.sums.len()
     }
 
-    fn entry(&mut self, key: Key, now: Instant) -> &mut Open {
-        let NodeContext { me, length, blocks, vectors, buffers, .. } = &self.context;
+    /// An exchange of which nothing but the sum is received, as long as no plan is told.
+    fn listen(&mut self, key: Key, now: Instant) -> &mut Open {
+        let NodeContext { me, length, vectors, buffers, .. } = &self.context;
         self.open.entry(key).or_insert_with(|| {
-            let out = Arc::new(ReassemblyBuffer::new(vectors.take(*length)));
-            buffers.register(key.0, key.1, &out);
-            let part = ExchangePart::listening(*me, key.0, key.1, out, blocks.clone());
-            Open { part, since: key.1, planned: false, confirmed: true, progressed: now }
+            let sum = Assembly::new(*me, vectors.take(*length));
+            buffers.register(key.0, key.1, sum.buffer());
+            Open { sum, part: None, since: key.1, confirmed: true, progressed: now }
         })
     }
 
@@ -126,40 +119,44 @@ impl NodeExchanges {
         out: &mut Vec<Outgoing>,
     ) -> Vec<String> {
         let key = (plan.step, plan.attempt);
-        let counts_from = plan.predecessor.as_ref().map_or(key.1, |before| before.attempt);
-        let before =
-            plan.predecessor.as_ref().and_then(|before| self.part_of(key.0, before.attempt));
-        let counts_from = before.as_ref().map_or(counts_from, |(since, _)| *since);
+        let (mut before, mut counts_from) = (None, key.1);
+        if let Some(attempt) = plan.predecessor.as_ref().map(|before| before.attempt) {
+            let open = self.open.remove(&(key.0, attempt)).filter(|open| open.part.is_some());
+            counts_from = open.as_ref().map_or(attempt, |open| open.since);
+            let of_sum = || {
+                let sum = Assembly::of_sum(self.context.me, self.sums.take((key.0, attempt))?);
+                Some((sum?, None))
+            };
+            before = open.map(|open| (open.sum, open.part)).or_else(of_sum);
+        }
         let came = self.early.take(key.0, counts_from..=key.1);
         self.supersede(key.0, key.1);
         // It came whole from others before the plan did, or is told again over a new connection.
-        if self.sum(key.0, key.1).is_some() {
+        if self.sums.is_whole(key) {
             return Vec::new();
         }
         self.latest = Some(now);
         // A plan that is told twice is the same plan.
-        if self.entry(key, now).planned {
+        if self.listen(key, now).part.is_some() {
             return Vec::new();
         }
         let Self { context, open, announced, .. } = self;
         let Some(open) = open.get_mut(&key) else { return Vec::new() };
-        open.planned = true;
         open.confirmed = plan.is_of_results_that_are_there();
         open.progressed = now;
-        if let Some((since, part)) = before {
-            open.since = since;
-            context.buffers.register(key.0, key.1, part.buffer());
-            let came = std::mem::replace(&mut open.part, part);
-            open.part.carry_on(plan, context.format, announced, out);
-            open.part.absorb(&came);
+        if let Some((mut sum, part)) = before {
+            context.buffers.register(key.0, key.1, sum.buffer());
+            let part = ExchangePart::carry_on(context, plan, part, &mut sum, announced, out);
+            sum.absorb(&open.sum);
+            (open.sum, open.part, open.since) = (sum, Some(part), counts_from);
         } else {
             let me = Worker(context.me);
             for Piece { what, .. } in plan.terms.iter().filter_map(|term| term.piece_of(me)) {
                 if let Some(whole) = held(what) {
-                    announced.complete(Own::of(key.0, what), chunks(context.length), whole);
+                    announced.add(Own::of(key.0, what), 0..chunks(context.length), whole);
                 }
             }
-            open.part.join(plan, context.format, announced, out);
+            open.part = Some(ExchangePart::join(context, plan, &mut open.sum, announced, out));
         }
         self.replay(key, came, now, out)
     }
@@ -177,15 +174,9 @@ impl NodeExchanges {
             came.into_iter().partition(|(_, came)| matches!(came, Came::Word(_)));
         let mut wrong = Vec::new();
         for (from, came) in words.into_iter().chain(chunks) {
-            let taken = match came {
-                Came::Word(message) => self.word(key, from, message, out),
-                Came::Chunk(header, block) => self.chunk(&header, from, block, now, out),
-            };
-            wrong.extend(taken.err());
+            wrong.extend(self.deliver(key, from, came, now, out).err());
         }
-        if let Some(open) = self.open.get_mut(&key) {
-            open.part.asks(now, out);
-        }
+        self.ask(key, now, out);
         wrong
     }
 
@@ -202,7 +193,7 @@ impl NodeExchanges {
         if self.is_over(key) {
             return Vec::new();
         }
-        self.entry(key, now).part.come_of(senders);
+        self.listen(key, now).sum.come_of(senders);
         let came = self.early.take(key.0, key.1..=key.1);
         self.replay(key, came, now, out)
     }
@@ -210,10 +201,10 @@ impl NodeExchanges {
     /// The digests of the chunks of a sum, as far as they are here.
     pub(super) fn digests(&self, key: Key) -> Vec<Option<u64>> {
         if let Some(open) = self.open.get(&self.current(key)) {
-            return open.part.digests().to_vec();
+            return open.sum.digests().to_vec();
         }
         let length = self.context.length;
-        let vector = self.sum(key.0, key.1).and_then(|sum| sum.vector);
+        let vector = self.sums.sum(key.0, key.1).and_then(|sum| sum.vector);
         let digest = |vector: &[f32], chunk| {
             xxh3_64(bytemuck::cast_slice(&vector[chunk_range(chunk, length)]))
         };
@@ -221,24 +212,12 @@ impl NodeExchanges {
         (0..chunks(length)).map(of_chunk).collect()
     }
 
-    /// What this node has of an exchange that another one carries on, and which attempt that began
-    /// as.
-    fn part_of(&mut self, step: Step, attempt: u32) -> Option<(u32, ExchangePart)> {
-        if let Some(open) = self.open.remove(&(step, attempt)).filter(|open| open.planned) {
-            return Some((open.since, open.part));
-        }
-        let sum = lock(&self.sums).take((step, attempt))?;
-        let vector = sum.vector.clone();
-        let vector = Arc::try_unwrap(vector?).unwrap_or_else(|shared| shared.to_vec());
-        let NodeContext { me, blocks, .. } = &self.context;
-        Some((attempt, ExchangePart::of_sum(*me, sum, vector, blocks.clone())))
-    }
-
     /// The exchange that something is for which is sent for that one: itself, or the one that
     /// carries it on.
     fn current(&self, key: Key) -> Key {
-        let carries_on =
-            |(other, open): &(&Key, &Open)| (open.since..=other.1).contains(&key.1) && open.planned;
+        let carries_on = |(other, open): &(&Key, &Open)| {
+            (open.since..=other.1).contains(&key.1) && open.part.is_some()
+        };
         let mut of_step = self.open.range((key.0, key.1)..=(key.0, u32::MAX));
         of_step.find(carries_on).map_or(key, |(key, _)| *key)
     }
@@ -249,10 +228,10 @@ impl NodeExchanges {
             open.confirmed = true;
             open.progressed = now;
         }
-        lock(&self.sums).confirm(key);
+        self.sums.confirm(key);
     }
 
-    /// Some chunks of a result of this node's are final.
+    /// Some chunks of a result of this node's are final, or all of them.
     pub(super) fn announce(
         &mut self,
         task: Task,
@@ -261,51 +240,25 @@ impl NodeExchanges {
         now: Instant,
         out: &mut Vec<Outgoing>,
     ) {
-        let own = Own::Result(task);
-        let known = self.announced.final_chunks(own);
-        self.announced.add(own, chunks, numbers);
-        self.tell_final(own, &known, now, out);
+        self.latest = Some(now);
+        let result = Own::Result(task);
+        let known = self.announced.final_chunks(result);
+        let all = self.announced.add(result, chunks, numbers);
+        for part in self.open.values_mut().filter_map(|open| open.part.as_mut()) {
+            let own = part.own_terms().into_iter();
+            for (term, _) in own.filter(|(_, own)| *own == result) {
+                part.is_final(term, (known.clone(), all.clone()), out);
+                part.asks(now, out);
+            }
+        }
     }
 
     /// Whether a step is summed, while it is computed, of the result of a task.
     pub(super) fn expects(&self, task: Task) -> bool {
         let is_of = |(_, own): &(usize, Own)| *own == Own::Result(task);
-        let mut expected = self.open.values().filter(|open| open.part.is_expected());
-        expected.any(|open| open.part.own_terms().iter().any(is_of))
-    }
-
-    /// A result of this node's, which is expected, is final.
-    pub(super) fn complete(
-        &mut self,
-        task: Task,
-        result: Arc<Vec<f32>>,
-        now: Instant,
-        out: &mut Vec<Outgoing>,
-    ) {
-        let own = Own::Result(task);
-        let known = self.announced.final_chunks(own);
-        self.announced.complete(own, chunks(self.context.length), result);
-        self.tell_final(own, &known, now, out);
-    }
-
-    fn tell_final(
-        &mut self,
-        final_here: Own,
-        known: &Range<usize>,
-        now: Instant,
-        out: &mut Vec<Outgoing>,
-    ) {
-        self.latest = Some(now);
-        let Self { open, announced, .. } = self;
-        let all = announced.final_chunks(final_here);
-        for open in open.values_mut() {
-            let own = open.part.own_terms().into_iter();
-            for (term, _) in own.filter(|(_, own)| *own == final_here) {
-                let chunks = (known.clone(), all.clone());
-                open.part.is_final(term, chunks, out);
-                open.part.asks(now, out);
-            }
-        }
+        let parts = self.open.values().filter_map(|open| open.part.as_ref());
+        let mut expected = parts.filter(|part| part.is_expected());
+        expected.any(|part| part.own_terms().iter().any(is_of))
     }
 
     /// Another worker says what it has of a term, or asks for it.
@@ -327,75 +280,81 @@ impl NodeExchanges {
             return Ok(());
         }
         let current = self.current(key);
-        if self.open.get(&current).is_some_and(|open| open.planned) {
-            self.word(current, from, message, out)?;
-            self.open.get_mut(&current).into_iter().for_each(|open| open.part.asks(now, out));
-            return Ok(());
-        }
-        self.check_ahead(key)?;
-        self.early.put(key, from, Came::Word(message))
+        self.deliver(current, from, Came::Word(message), now, out)?;
+        self.ask(current, now, out);
+        Ok(())
     }
 
-    /// A word on an exchange that is planned.
-    fn word(
+    /// Asks others for what an exchange needs of them now.
+    fn ask(&mut self, key: Key, now: Instant, out: &mut Vec<Outgoing>) {
+        let part = self.open.get_mut(&key).and_then(|open| open.part.as_mut());
+        part.into_iter().for_each(|part| part.asks(now, out));
+    }
+
+    /// Hands on what has come for an exchange; keeps it where that is not under way, or where the
+    /// word of who sends it may still be on its way.
+    fn deliver(
         &mut self,
         key: Key,
         from: u32,
-        message: Across,
+        came: Came,
+        now: Instant,
         out: &mut Vec<Outgoing>,
     ) -> Result<(), String> {
-        let Self { open, announced, .. } = self;
-        match open.get_mut(&key).filter(|open| open.planned) {
-            Some(open) => open.part.hear(from, &message, announced, out),
-            None => self.early.put(key, from, Came::Word(message)),
+        let Self { context, open, early, announced, .. } = self;
+        let of_step = open.range((key.0, 0)..=(key.0, u32::MAX));
+        let last = of_step.map(|(key, _)| key.1).next_back().unwrap_or_default();
+        match (came, open.get_mut(&key)) {
+            (Came::Word(message), Some(Open { sum, part: Some(part), .. })) => {
+                part.hear(from, &message, sum, announced, out)
+            }
+            (Came::Chunk(header, block), Some(Open { sum, progressed, .. }))
+                if header.kind == Kind::Sum && sum.comes_of(from, &header) =>
+            {
+                *progressed = now;
+                sum.came(&header, from, block, &context.blocks)
+            }
+            (Came::Chunk(header, block), Some(Open { sum, part: Some(part), progressed, .. }))
+                if header.kind == Kind::Term =>
+            {
+                *progressed = now;
+                part.term(&header, from, block, sum, announced, now)?;
+                part.asks(now, out);
+                Ok(())
+            }
+            (came @ Came::Word(_), _) => early.put(key, self.first, last, from, came),
+            (came @ Came::Chunk(Header { number, attempt, .. }, _), _) => {
+                early.put((Step(number), attempt), self.first, last, from, came)
+            }
         }
     }
 
     /// Whether nothing is taken in for a sum any more: it is here, it is begun again, or its step
     /// is over. One that was made for an earlier coordinator may be made again.
     fn is_over(&self, key: Key) -> bool {
-        let replaces =
-            |(other, open): (&Key, &Open)| other.0 == key.0 && open.planned && open.since > key.1;
+        let replaces = |(other, open): (&Key, &Open)| {
+            other.0 == key.0 && open.part.is_some() && open.since > key.1
+        };
         // Only by a plan: a word of a newer one may come before it, and until then this is the
         // last.
         let newer = self.open.iter().any(replaces);
-        let sums = lock(&self.sums);
-        newer || key.0 < self.first || sums.get(key).is_some() && !sums.is_from_before(key)
-    }
-
-    /// Steps far beyond those under way are none, nor are attempts at them.
-    fn check_ahead(&self, (step, attempt): Key) -> Result<(), String> {
-        let most = self.first.0 + 2 * self.context.kept_max as u64 + 64;
-        if step.0 > most {
-            return Err(format!("{step} while steps from {} on are under way", self.first));
-        }
-        let of_step = self.open.range((step, 0)..=(step, u32::MAX));
-        let last = of_step.map(|(key, _)| key.1).next_back().unwrap_or_default();
-        if attempt > last.saturating_add(ATTEMPTS_AHEAD) {
-            return Err(format!("attempt {attempt} at {step}, of which {last} is the last"));
-        }
-        Ok(())
+        newer || key.0 < self.first || self.sums.is_current(key)
     }
 
     /// The connection to a node is over.
     pub(super) fn disconnected(&mut self, node: u32, now: Instant, out: &mut Vec<Outgoing>) {
-        for open in self.open.values_mut() {
-            open.part.disconnected(node);
-            open.part.asks(now, out);
+        for part in self.open.values_mut().filter_map(|open| open.part.as_mut()) {
+            part.disconnected(node);
+            part.asks(now, out);
         }
     }
 
     /// Asks others for what was asked for in vain.
     pub(super) fn look(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
-        for open in self.open.values_mut() {
-            open.part.look(now);
-            open.part.asks(now, out);
+        for part in self.open.values_mut().filter_map(|open| open.part.as_mut()) {
+            part.look(now);
+            part.asks(now, out);
         }
-    }
-
-    /// A step and jobs below `end` are decided: nobody asks for what is summed of them any more.
-    pub(super) fn release(&mut self, step: Step, end: Job) {
-        self.announced.release(step, end);
     }
 
     /// An attempt at a step is begun: older ones are given up, and what it was for another
@@ -403,9 +362,8 @@ impl NodeExchanges {
     pub(super) fn supersede(&mut self, step: Step, attempt: u32) {
         self.open.retain(|other, _| other.0 != step || other.1 >= attempt);
         self.early.retain(|other| other.0 != step || other.1 >= attempt);
-        let mut sums = lock(&self.sums);
-        if sums.is_from_before((step, attempt)) {
-            sums.remove((step, attempt)).into_iter().for_each(|sum| self.context.vectors.give(sum));
+        if !self.sums.is_current((step, attempt)) {
+            self.sums.forget((step, attempt));
         }
     }
 
@@ -430,25 +388,9 @@ impl NodeExchanges {
         let current = self.current(key);
         // What the coordinator sends of a sum needs no word of it besides.
         if header.kind == Kind::Sum && from == COORDINATOR {
-            self.entry(current, now);
+            self.listen(current, now);
         }
-        let Self { open, announced, .. } = self;
-        let takes = |open: &&mut Open| match header.kind {
-            Kind::Sum => open.part.comes_of(from, header),
-            _ => open.planned,
-        };
-        let Some(open) = open.get_mut(&current).filter(takes) else {
-            // The word of who sends it may still be on its way.
-            self.check_ahead(key)?;
-            return self.early.put(key, from, Came::Chunk(*header, block));
-        };
-        open.progressed = now;
-        if header.kind == Kind::Sum {
-            return open.part.summed(header, from, block);
-        }
-        open.part.term(header, from, block, announced, now)?;
-        open.part.asks(now, out);
-        Ok(())
+        self.deliver(current, from, Came::Chunk(*header, block), now, out)
     }
 
     /// Takes in a chunk of a sum that was read into the place where it belongs.
@@ -463,8 +405,8 @@ impl NodeExchanges {
         let key = (Step(header.number), header.attempt);
         let current = self.current(key);
         if let Some(open) = self.open.get_mut(&current)
-            && open.part.comes_of(from, header)
-            && open.part.placed(header, from, slot)
+            && open.sum.comes_of(from, header)
+            && open.sum.placed(header, from, slot)
         {
             open.progressed = now;
             return Ok(());
@@ -483,13 +425,15 @@ impl NodeExchanges {
     /// Sums what can be summed, one chunk; false if there is nothing.
     pub(super) fn work(&mut self, out: &mut Vec<Outgoing>) -> bool {
         let Self { open, announced, latest, .. } = self;
-        for open in open.values_mut() {
+        for Open { sum, part, .. } in open.values_mut() {
             // The oldest step first: it is the one that others wait for.
-            if let Some(sums) = open.part.sum_next(announced) {
+            if let Some(part) = part
+                && let Some(sums) = part.sum_next(sum, announced)
+            {
                 out.extend(sums);
                 // There is room for other terms now.
                 // The clock is not asked for every chunk: when something came last is near enough.
-                latest.iter().for_each(|now| open.part.asks(*now, out));
+                latest.iter().for_each(|now| part.asks(*now, out));
                 return true;
             }
         }
@@ -498,64 +442,26 @@ impl NodeExchanges {
 
     /// Whose numbers have turned out not to be finite, in which exchanges.
     pub(super) fn not_finite(&mut self) -> Vec<(Key, NotFinite)> {
-        let of = |(key, open): (&Key, &mut Open)| Some((*key, open.part.not_finite()?));
+        let of = |(key, open): (&Key, &mut Open)| Some((*key, open.sum.finiteness.untold()?));
         self.open.iter_mut().filter_map(of).collect()
     }
 
     /// The sums that became whole.
     pub(super) fn finished(&mut self) -> Vec<Sum> {
-        let (whole, open): (BTreeMap<_, _>, _) =
-            std::mem::take(&mut self.open).into_iter().partition(|(_, open)| open.part.is_whole());
-        self.open = open;
-        let of_bits = self.context.of_bits;
-        let finish = |Open { part, confirmed, .. }: Open| part.finish(confirmed, of_bits);
-        let done: Vec<Sum> = whole.into_values().map(finish).collect();
-        done.iter().cloned().for_each(|sum| self.push(sum));
-        done
-    }
-
-    /// Keeps a sum that was made elsewhere.
-    pub(super) fn keep(&mut self, sum: Sum) {
-        if self.sum(sum.step, sum.attempt).is_none() {
-            self.push(sum);
-        }
-    }
-
-    fn push(&mut self, sum: Sum) {
-        let spent = lock(&self.sums).insert(sum);
-        spent.into_iter().for_each(|vector| self.context.vectors.give(vector));
-    }
-
-    pub(super) fn sum(&self, step: Step, attempt: u32) -> Option<Sum> {
-        lock(&self.sums).get((step, attempt)).cloned()
-    }
-
-    /// Whether a sum is whole here.
-    pub(super) fn is_whole(&self, key: Key) -> bool {
-        lock(&self.sums).get(key).is_some()
-    }
-
-    /// Whether a sum with these bytes is kept; one with other bytes is thrown away.
-    pub(super) fn has(&self, step: Step, attempt: u32, digest: u64) -> bool {
-        lock(&self.sums).has((step, attempt), digest)
-    }
-
-    /// Forgets a sum that is to be made again.
-    pub(super) fn forget_sum(&self, step: Step, attempt: u32) {
-        let spent = lock(&self.sums).remove((step, attempt));
-        spent.into_iter().for_each(|vector| self.context.vectors.give(vector));
+        let whole = |(key, open): (&Key, &Open)| open.sum.is_whole().then_some(*key);
+        let whole: Vec<Key> = self.open.iter().filter_map(whole).collect();
+        let finish = |key| {
+            let Open { sum, confirmed, .. } = self.open.remove(&key)?;
+            let sum = sum.finish(key, confirmed, self.context.of_bits);
+            self.sums.push(sum.clone());
+            Some(sum)
+        };
+        whole.into_iter().filter_map(finish).collect()
     }
 
     /// Whether a sum is under way here.
     pub(super) fn is_open(&self, step: Step, attempt: u32) -> bool {
         self.open.contains_key(&(step, attempt))
-    }
-
-    /// The chunks of a sum that is kept.
-    pub(super) fn give(&self, step: Step, attempt: u32) -> Option<Vec<Frame>> {
-        let sum = self.sum(step, attempt)?;
-        let vector = sum.vector.as_ref()?;
-        Some(chunks_of(&sum, vector, 0, self.context.length).collect())
     }
 
     /// A step is decided: nothing more is taken in for it but its sum, from those who have it.
@@ -580,8 +486,10 @@ impl NodeExchanges {
 
     /// What a node is owed of all exchanges under way.
     pub(super) fn owed_to(&self, node: u32) -> Vec<Outgoing> {
-        let planned = self.open.values().filter(|open| open.planned);
-        planned.flat_map(|open| open.part.owed_to(node, &self.announced)).collect()
+        let owed = |open: &Open| {
+            open.part.as_ref().map(|part| part.owed_to(node, &open.sum, &self.announced))
+        };
+        self.open.values().filter_map(owed).flatten().collect()
     }
 
     /// Gives up everything under way. Sums are kept, for steps that are decided; a coordinator that
@@ -591,17 +499,17 @@ impl NodeExchanges {
         self.early.retain(|_| false);
         self.announced.clear();
         // Not forgotten: what is decided is still to be applied, and only a new coordinator knows.
-        lock(&self.sums).connection_lost();
+        self.sums.connection_lost();
     }
 
     /// Exchanges for which nothing has come for so long, and whose chunks are missing.
     pub(super) fn stalled(&self, now: Instant, patience: Duration) -> Vec<(Step, u32, Vec<u32>)> {
-        let old = self.open.iter().filter(|(_, open)| {
-            open.planned
-                && open.confirmed
-                && now.saturating_duration_since(open.progressed) > patience
-        });
-        old.map(|((step, attempt), open)| (*step, *attempt, open.part.waits_for())).collect()
+        let waits = |((step, attempt), open): (&Key, &Open)| {
+            let quiet = now.saturating_duration_since(open.progressed);
+            let part = open.part.as_ref().filter(|_| open.confirmed && quiet > patience)?;
+            Some((*step, *attempt, part.waits_for(&open.sum)))
+        };
+        self.open.iter().filter_map(waits).collect()
     }
 }
 
@@ -609,6 +517,7 @@ impl NodeExchanges {
 #[expect(clippy::disallowed_methods, reason = "any moment will do: only differences count")]
 mod tests {
     use super::*;
+    use crate::ids::Job;
     use crate::sums::Summand;
     use crate::sums::{CHUNK, COORDINATOR, Owner, chunk_range};
 
@@ -660,12 +569,12 @@ mod tests {
             assert!(wrong.is_empty());
             out.len()
         };
-        node.keep(Sum::made(key, Some(Arc::new(vec![2.0; 3])), 5));
+        node.sums.keep(Sum::made(key, Some(Arc::new(vec![2.0; 3])), 5));
         assert_eq!(sends(&mut node), 0, "it is whole");
         node.reset();
-        assert!(node.has(key.0, key.1, 5), "if it is decided, it is applied");
+        assert!(node.sums.has(key.0, key.1, 5), "if it is decided, it is applied");
         assert_eq!(sends(&mut node), 1);
-        assert!(!node.has(key.0, key.1, 5) && node.is_open(key.0, key.1));
+        assert!(!node.sums.has(key.0, key.1, 5) && node.is_open(key.0, key.1));
     }
 
     /// What is sent of exchanges that nobody began takes no vectors, and no more memory than a few,

@@ -9,7 +9,7 @@ use crate::run::NumberFormat;
 use crate::sums::collective::ResultStore;
 use crate::sums::ledger::Ledger;
 use crate::sums::{Header, Kind, NotFinite, What, chunk_range, chunks, lock};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 /// A worker's results in the host's memory, which its trainer writes there.
@@ -106,96 +106,124 @@ pub(crate) struct Sum {
     pub(super) nonfinite: NotFinite,
     /// Whether its step is known to be made of it, and not only expected to.
     pub(super) confirmed: bool,
+    /// Whether it is from before the present connection to the coordinator.
+    pub(super) is_from_before: bool,
 }
 
 impl Sum {
     /// A finite sum that its step is made of, of this digest; no vector where a collective has it.
     pub(super) fn made((step, attempt): Key, vector: Option<Arc<Vec<f32>>>, digest: u64) -> Self {
-        let nonfinite = NotFinite::default();
-        Self { step, attempt, vector, digest, finite: true, nonfinite, confirmed: true }
+        Self {
+            step,
+            attempt,
+            vector,
+            digest,
+            finite: true,
+            nonfinite: NotFinite::default(),
+            confirmed: true,
+            is_from_before: false,
+        }
     }
 
-    fn key(&self) -> Key {
-        (self.step, self.attempt)
+    fn is_of(&self, key: Key) -> bool {
+        (self.step, self.attempt) == key
     }
 }
 
-/// The last sums that a node made or received.
-#[derive(Debug)]
-pub(crate) struct SumStore {
-    sums: VecDeque<Sum>,
+/// The last sums that a node made or received, for its transport too: clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedSums {
+    /// The oldest first.
+    sums: Arc<Mutex<VecDeque<Sum>>>,
     most: usize,
-    /// Which of them are from before the present connection to the coordinator.
-    before: BTreeSet<Key>,
+    length: usize,
+    vectors: Vectors,
 }
 
-/// The sums of a node, for its transport too.
-pub(crate) type SharedSums = Arc<Mutex<SumStore>>;
-
-impl SumStore {
-    /// A store that keeps so many.
-    pub(super) fn new(most: usize) -> Self {
-        Self { sums: VecDeque::new(), most, before: BTreeSet::new() }
-    }
-
-    /// A step is made of this sum, which was expected.
-    pub(super) fn confirm(&mut self, key: Key) {
-        let of_key = self.sums.iter_mut().filter(|sum| sum.key() == key);
-        of_key.for_each(|sum| sum.confirmed = true);
+impl SharedSums {
+    /// Keeps so many, of vectors of `length` numbers, whose memory goes back to `vectors`.
+    pub(super) fn new(most: usize, length: usize, vectors: Vectors) -> Self {
+        Self { sums: Arc::default(), most, length, vectors }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.sums.len()
+        lock(&self.sums).len()
     }
 
-    pub(super) fn get(&self, key: Key) -> Option<&Sum> {
-        self.sums.iter().find(|sum| sum.key() == key)
+    /// A step is made of this sum, which was expected.
+    pub(super) fn confirm(&self, key: Key) {
+        let sums = &mut *lock(&self.sums);
+        sums.iter_mut().filter(|sum| sum.is_of(key)).for_each(|sum| sum.confirmed = true);
+    }
+
+    pub(super) fn sum(&self, step: Step, attempt: u32) -> Option<Sum> {
+        lock(&self.sums).iter().find(|sum| sum.is_of((step, attempt))).cloned()
     }
 
     /// The vector of an attempt's sum that is finite, if it is here and its step is made of it.
     pub(crate) fn vector(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
-        self.get((step, attempt)).filter(|sum| sum.finite && sum.confirmed)?.vector.clone()
+        self.sum(step, attempt).filter(|sum| sum.finite && sum.confirmed)?.vector
     }
 
-    /// Keeps a sum; gives back the memory of those that are no longer kept.
-    pub(super) fn insert(&mut self, sum: Sum) -> Vec<Arc<Vec<f32>>> {
-        self.sums.push_back(sum);
-        let mut spent = Vec::new();
-        // The oldest first; who lacks that one is sent a state instead.
-        while self.sums.len() > self.most {
-            let Some(oldest) = self.sums.pop_front() else { break };
-            self.before.remove(&oldest.key());
-            spent.extend(oldest.vector);
-        }
-        spent
+    /// Whether a sum is whole here.
+    pub(super) fn is_whole(&self, key: Key) -> bool {
+        lock(&self.sums).iter().any(|sum| sum.is_of(key))
+    }
+
+    /// Whether a sum is here, and from the present connection to the coordinator.
+    pub(super) fn is_current(&self, key: Key) -> bool {
+        let sums = lock(&self.sums);
+        sums.iter().find(|sum| sum.is_of(key)).is_some_and(|sum| !sum.is_from_before)
     }
 
     /// Whether a sum with these bytes is kept; one with other bytes is thrown away.
-    pub(super) fn has(&mut self, key: Key, digest: u64) -> bool {
-        self.sums.retain(|sum| sum.key() != key || sum.digest == digest);
-        self.get(key).is_some()
+    pub(super) fn has(&self, step: Step, attempt: u32, digest: u64) -> bool {
+        let key = (step, attempt);
+        lock(&self.sums).retain(|sum| !sum.is_of(key) || sum.digest == digest);
+        self.is_whole(key)
+    }
+
+    /// Keeps a sum, unless there is one already.
+    pub(super) fn keep(&self, sum: Sum) {
+        if !self.is_whole((sum.step, sum.attempt)) {
+            self.push(sum);
+        }
+    }
+
+    /// Keeps a sum that was made here.
+    pub(super) fn push(&self, sum: Sum) {
+        let mut sums = lock(&self.sums);
+        sums.push_back(sum);
+        // The oldest first; who lacks that one is sent a state instead.
+        while sums.len() > self.most {
+            let oldest = sums.pop_front().and_then(|sum| sum.vector);
+            oldest.into_iter().for_each(|vector| self.vectors.give(vector));
+        }
     }
 
     /// Takes out a sum.
-    pub(super) fn take(&mut self, key: Key) -> Option<Sum> {
-        self.before.remove(&key);
-        let at = self.sums.iter().position(|sum| sum.key() == key)?;
-        self.sums.remove(at)
+    pub(super) fn take(&self, key: Key) -> Option<Sum> {
+        let mut sums = lock(&self.sums);
+        let at = sums.iter().position(|sum| sum.is_of(key))?;
+        sums.remove(at)
     }
 
-    /// Forgets a sum, and gives back its memory.
-    pub(super) fn remove(&mut self, key: Key) -> Option<Arc<Vec<f32>>> {
-        self.take(key)?.vector
+    /// Forgets a sum that is to be made again.
+    pub(super) fn forget(&self, key: Key) {
+        let spent = self.take(key).and_then(|sum| sum.vector);
+        spent.into_iter().for_each(|vector| self.vectors.give(vector));
     }
 
     /// The connection to the coordinator is lost: a restarted one may make these sums again.
-    pub(super) fn connection_lost(&mut self) {
-        self.before = self.sums.iter().map(Sum::key).collect();
+    pub(super) fn connection_lost(&self) {
+        lock(&self.sums).iter_mut().for_each(|sum| sum.is_from_before = true);
     }
 
-    /// Whether a sum is from before the present connection.
-    pub(super) fn is_from_before(&self, key: Key) -> bool {
-        self.before.contains(&key)
+    /// The chunks of a sum that is kept.
+    pub(super) fn give(&self, step: Step, attempt: u32) -> Option<Vec<Frame>> {
+        let sum = self.sum(step, attempt)?;
+        let vector = sum.vector.as_ref()?;
+        Some(chunks_of(&sum, vector, 0, self.length).collect())
     }
 }
 

@@ -11,7 +11,7 @@ use super::{DATA_WAITING_MAX, Key, QUIET, name_of};
 use crate::gpu::{Folded, nonfinite_mask};
 use crate::ids::{Step, Task, Worker};
 use crate::sums::collective::{CollectiveCommand, CollectiveEvent, CollectiveSum, ResultStore};
-use crate::sums::{COORDINATOR, Kind, NotFinite, SumCommand, SumPlan, SumReport, What};
+use crate::sums::{COORDINATOR, Kind, NotFinite, SumCommand, SumPlan, SumReport, What, chunks};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -63,12 +63,12 @@ impl WorkerSums {
 
     /// Whether a sum with these bytes is here.
     pub(crate) fn has(&self, step: Step, attempt: u32, digest: u64) -> bool {
-        self.node.has(step, attempt, digest)
+        self.node.sums.has(step, attempt, digest)
     }
 
     /// The vector of a sum that is here; an empty one where the collective has it.
     pub(crate) fn vector(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
-        self.node.sum(step, attempt).map(|sum| sum.vector.unwrap_or_default())
+        self.node.sums.sum(step, attempt).map(|sum| sum.vector.unwrap_or_default())
     }
 
     /// Whether a step is summed, while it is computed, of the result of a task.
@@ -101,7 +101,8 @@ impl WorkerSums {
                 // Of whichever step, a result is told by its task.
                 let result = || self.results.read(Step(0), What::Result(task));
                 if let Some(result) = self.node.expects(task).then(result).flatten() {
-                    self.sending(out, |node, sent| node.complete(task, result, now, sent));
+                    let all = 0..chunks(self.length);
+                    self.sending(out, |node, sent| node.announce(task, all, result, now, sent));
                 }
             }
             WorkerEvent::Peer { from, message } => {
@@ -173,7 +174,7 @@ impl WorkerSums {
             SumCommand::Discard { task } => self.results.discard(task),
             SumCommand::Release { step, end } => {
                 self.results.release(step, end);
-                self.node.release(step, end);
+                self.node.announced.release(step, end);
             }
             SumCommand::Exchange(plan) => match plan.group {
                 Some(group) => self.exchange_in_group(group, plan, out),
@@ -259,7 +260,7 @@ impl WorkerSums {
     fn exchange_in_group(&mut self, group: u64, plan: SumPlan, out: &mut Effects) {
         let SumPlan { step, attempt, terms, owners, receivers, .. } = plan;
         self.node.supersede(step, attempt);
-        self.node.forget_sum(step, attempt);
+        self.node.sums.forget((step, attempt));
         self.in_group.push((step, attempt));
         let length = self.length;
         // Members have the sum by then; the others are sent it.
@@ -335,8 +336,8 @@ impl WorkerSums {
             CollectiveEvent::Summed { step, attempt, folded: Folded { digest, finite } } => {
                 self.in_group.retain(|key| *key != (step, attempt));
                 if finite {
-                    self.node.forget_sum(step, attempt);
-                    self.node.keep(Sum::made((step, attempt), None, digest));
+                    self.node.sums.forget((step, attempt));
+                    self.node.sums.keep(Sum::made((step, attempt), None, digest));
                 }
                 // Of a collective it cannot be told whose numbers were not.
                 let unknown = NotFinite::default();
@@ -360,9 +361,9 @@ impl WorkerSums {
 
     /// Sends a sum to somebody who lacks it.
     fn give(&mut self, (step, attempt): Key, to: u32, out: &mut Effects) {
-        if let Some(frames) = self.node.give(step, attempt) {
+        if let Some(frames) = self.node.sums.give(step, attempt) {
             frames.into_iter().for_each(|frame| send(to, frame, out));
-        } else if self.node.sum(step, attempt).is_some() {
+        } else if self.node.sums.sum(step, attempt).is_some() {
             self.tell_collective(CollectiveCommand::Give { step, attempt, to }, out);
         } else {
             tracing::warn!("{step} is asked for and not here");

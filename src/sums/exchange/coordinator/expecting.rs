@@ -133,7 +133,7 @@ impl CoordinatorSums {
         for (worker, report) in reports.into_iter().flatten() {
             self.said(now, worker, report, out);
         }
-        if let Some(sum) = self.node.sum(key.0, key.1) {
+        if let Some(sum) = self.node.sums.sum(key.0, key.1) {
             self.is_whole_here(now, &sum, out);
         }
     }

@@ -19,7 +19,7 @@ impl CoordinatorSums {
         out: &mut Effects,
     ) {
         let sees = self.sees(key);
-        let seen = self.node.sum(key.0, key.1).filter(|_| sees);
+        let seen = self.node.sums.sum(key.0, key.1).filter(|_| sees);
         match seen.map(|sum| sum.finite) {
             Some(true) => {
                 return out.push(CoordinatorEffect::GiveUp { worker, reason: denies(key.0) });

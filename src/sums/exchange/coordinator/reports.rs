@@ -80,7 +80,7 @@ impl CoordinatorSums {
         out: &mut Effects,
     ) {
         let step = key.0;
-        let own = self.node.sum(key.0, key.1);
+        let own = self.node.sums.sum(key.0, key.1);
         if own.as_ref().is_some_and(|sum| !sum.finite) {
             if self.sees(key) {
                 let reason =
