@@ -89,6 +89,17 @@ impl Assembly {
                 .map_or(true, |chunk| self.owns(node, chunk) || self.besides[chunk] == Some(node))
     }
 
+    /// Which chunk this one of a term is of, which has come and is to be summed here.
+    pub(super) fn chunk_of_term(&self, header: &Header, from: u32) -> Result<usize, String> {
+        let (chunk, term) = (header.chunk_of(self.out.len())?, header.piece);
+        if !self.owns(self.me, chunk) {
+            return Err(format!(
+                "{from} sends term {term}, chunk {chunk}, which is summed elsewhere"
+            ));
+        }
+        Ok(chunk)
+    }
+
     /// The vector that chunks are read into.
     pub(super) fn buffer(&self) -> &Arc<ReassemblyBuffer> {
         &self.out

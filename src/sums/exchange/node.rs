@@ -318,7 +318,8 @@ impl NodeExchanges {
                 if header.kind == Kind::Term =>
             {
                 *progressed = now;
-                part.term(&header, from, block, sum, announced, now)?;
+                let what = (sum.chunk_of_term(&header, from)?, header.piece as usize);
+                part.term(what, from, block, announced, now)?;
                 part.asks(now, out);
                 Ok(())
             }

@@ -343,23 +343,15 @@ impl ExchangePart {
         Frame { header, body: Body::Block(Arc::new(block)) }
     }
 
-    /// Takes in a chunk of a term for which this node is the owner.
+    /// Takes in a chunk of a term, by their numbers, which is to be summed here.
     pub(super) fn term(
         &mut self,
-        header: &Header,
+        (chunk, term): (usize, usize),
         from: u32,
         block: Block,
-        sum: &Assembly,
         announced: &Announcements,
         now: Instant,
     ) -> Result<(), String> {
-        let chunk = header.chunk_of(self.length)?;
-        let term = header.piece as usize;
-        if !sum.owns(self.me, chunk) {
-            return Err(format!(
-                "{from} sends term {term}, chunk {chunk}, which is summed elsewhere"
-            ));
-        }
         let came = self.gathering.came((chunk, term), from, block, now)?;
         came.into_iter().for_each(|block| self.blocks.give(block));
         for chunk in self.gathering.to_condense(chunk) {
