@@ -1,4 +1,4 @@
-//! The sum of one exchange, from its first chunk to its last: some are summed here, the others come.
+//! The sum of one exchange until it is whole: some chunks are summed here, the others come.
 
 use super::Key;
 use super::block::{Block, Blocks};

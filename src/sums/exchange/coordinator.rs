@@ -9,6 +9,7 @@ mod reports;
 mod stalling;
 
 use super::choices::Exchange;
+use super::context::NodeContext;
 use super::disputes::Disputes;
 use super::doubts::Doubts;
 use super::eager::{Answer, EagerReceiver};
@@ -16,7 +17,7 @@ use super::events::{CoordinatorEffect, CoordinatorEvent, Expectation, SumSetting
 use super::groups::{GroupStep, Groups};
 use super::monitor::{ExchangeMonitor, Void};
 use super::monitors::Monitors;
-use super::node::{NodeContext, NodeExchanges};
+use super::node::NodeExchanges;
 use super::owners::{OwnerShares, prefer};
 use super::part::Outgoing;
 use super::plan::share_out;

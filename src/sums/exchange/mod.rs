@@ -35,6 +35,7 @@ mod assembly;
 mod blame;
 mod block;
 mod choices;
+mod context;
 mod coordinator;
 mod disputes;
 mod doubts;
@@ -59,6 +60,7 @@ mod worker;
 
 pub(crate) use block::{Block, Blocks, Vectors};
 pub use choices::{Carrier, Exchange, SendResults};
+pub(crate) use context::NodeContext;
 pub(crate) use coordinator::CoordinatorSums;
 pub(crate) use eager::{Answer, DoneWord, EagerReceiver};
 pub(crate) use events::{
@@ -66,7 +68,6 @@ pub(crate) use events::{
 };
 pub(crate) use frame::{Body, Frame};
 pub use monitor::StalledSum;
-pub(crate) use node::NodeContext;
 pub(crate) use reassembly::{ReassemblyBuffers, WriteSlot};
 pub(crate) use store::{HostResults, SharedSums};
 pub(crate) use warnings::Warnings;

@@ -3,13 +3,13 @@
 use super::Key;
 use super::announced::{Announcements, Own};
 use super::assembly::Assembly;
-use super::block::{Block, Blocks, Vectors};
+use super::block::Block;
+use super::context::NodeContext;
 use super::early::{Came, Early};
 use super::part::{ExchangePart, Outgoing};
-use super::reassembly::{ReassemblyBuffers, WriteSlot};
+use super::reassembly::WriteSlot;
 use super::store::{SharedSums, Sum};
 use crate::ids::{Step, Task, Worker};
-use crate::run::NumberFormat;
 use crate::sums::{
     Across, COORDINATOR, Header, Kind, NotFinite, Owner, Piece, SumPlan, What, chunk_range, chunks,
 };
@@ -32,40 +32,6 @@ struct Open {
     confirmed: bool,
     /// When a chunk came last.
     progressed: Instant,
-}
-
-/// What the exchanges of a node have in common with its connections.
-#[derive(Clone, Debug)]
-pub(crate) struct NodeContext {
-    /// A worker, or the coordinator.
-    pub(crate) me: u32,
-    /// Numbers in a vector.
-    pub(crate) length: usize,
-    /// The format of numbers on the wire.
-    pub(crate) format: NumberFormat,
-    /// Whether digests are of bits, as a collective takes them.
-    pub(crate) of_bits: bool,
-    pub(crate) blocks: Blocks,
-    pub(crate) vectors: Vectors,
-    pub(crate) buffers: ReassemblyBuffers,
-    /// How many sums are kept, for those who lack them.
-    pub(crate) kept_max: usize,
-}
-
-#[cfg(test)]
-impl NodeContext {
-    pub(super) fn of_tests(me: u32, length: usize) -> Self {
-        Self {
-            me,
-            length,
-            format: NumberFormat::F32,
-            of_bits: false,
-            blocks: Blocks::new(length),
-            vectors: Vectors::default(),
-            buffers: ReassemblyBuffers::default(),
-            kept_max: 4,
-        }
-    }
 }
 
 /// The exchanges of one node.
@@ -148,7 +114,8 @@ impl NodeExchanges {
             context.buffers.register(key.0, key.1, sum.buffer());
             let part = ExchangePart::carry_on(context, plan, part, &mut sum, announced, out);
             sum.absorb(&open.sum);
-            (open.sum, open.part, open.since) = (sum, Some(part), counts_from);
+            (open.sum, open.part) = (sum, Some(part));
+            open.since = counts_from;
         } else {
             let me = Worker(context.me);
             for Piece { what, .. } in plan.terms.iter().filter_map(|term| term.piece_of(me)) {
@@ -519,6 +486,7 @@ impl NodeExchanges {
 mod tests {
     use super::*;
     use crate::ids::Job;
+    use crate::run::NumberFormat;
     use crate::sums::Summand;
     use crate::sums::{CHUNK, COORDINATOR, Owner, chunk_range};
 

@@ -13,9 +13,9 @@ use super::adder::{Adder, Content, Node};
 use super::announced::{Announcements, Own};
 use super::assembly::Assembly;
 use super::block::{Block, Blocks};
+use super::context::NodeContext;
 use super::frame::{Body, Frame};
 use super::gathering::{Gathering, TermAt, budget};
-use super::node::NodeContext;
 use super::store::Finiteness;
 use crate::gpu::{Folded, nonfinite_mask};
 use crate::run::NumberFormat;
@@ -309,12 +309,13 @@ impl ExchangePart {
             let message = self.ready(term, chunks.clone());
             (!chunks.is_empty()).then(|| Outgoing::Tell { to: vec![node], message })
         };
-        let receives = self.plan.receivers.contains(&node);
-        let sums = (0..sum.digests().len())
-            .filter(|chunk| {
-                receives && sum.owns(self.me, *chunk) && sum.digests()[*chunk].is_some()
-            })
-            .map(|chunk| Outgoing::Chunk { to: node, frame: self.sum_frame(chunk, sum) });
+        let is_owed = |chunk: &usize| {
+            let receives = self.plan.receivers.contains(&node);
+            receives && sum.owns(self.me, *chunk) && sum.digests()[*chunk].is_some()
+        };
+        let sums = (0..sum.digests().len()).filter(is_owed);
+        let sums =
+            sums.map(|chunk| Outgoing::Chunk { to: node, frame: self.sum_frame(chunk, sum) });
         mine.filter_map(word).chain(sums).collect()
     }
 

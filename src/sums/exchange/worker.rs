@@ -1,9 +1,10 @@
 //! A worker's end of all sums: what it holds for them, what it sends, sums and gathers.
 
+use super::context::NodeContext;
 use super::eager;
 use super::events::{WorkerEffect, WorkerEvent};
 use super::frame::Frame;
-use super::node::{NodeContext, NodeExchanges};
+use super::node::NodeExchanges;
 use super::part::Outgoing;
 use super::store::{Sum, chunks_of};
 use super::warnings::Warnings;
