@@ -6,7 +6,6 @@ use super::block::Block;
 use crate::ids::Step;
 use crate::sums::{Across, CHUNK, Header, chunks};
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
 /// Attempts at a step beyond the last one that this node was told of, of which something is kept:
 /// so many may be begun in vain before it hears of any.
@@ -28,7 +27,8 @@ pub(super) enum Came {
 /// what a node can make another one keep does not depend on how many exchanges it names.
 #[derive(Debug)]
 pub(super) struct Early {
-    waiting: BTreeMap<Key, Vec<(u32, Came)>>,
+    /// Of which exchange, from whom, and what.
+    waiting: Vec<(Key, u32, Came)>,
     /// Bytes that wait, by who sent them.
     bytes: BTreeMap<u32, usize>,
     /// Bytes that may wait of one node.
@@ -47,11 +47,11 @@ impl Early {
         // Of short vectors chunks are short, and words are not.
         let most = most.max(LEAST_CHUNKS * CHUNK);
         let ahead = 2 * kept as u64 + 64;
-        Self { waiting: BTreeMap::new(), bytes: BTreeMap::new(), most, of_chunk, ahead }
+        Self { waiting: Vec::new(), bytes: BTreeMap::new(), most, of_chunk, ahead }
     }
 
     fn bytes_of(&self, came: &Came) -> usize {
-        let beside = size_of::<(u32, Came)>();
+        let beside = size_of::<(Key, u32, Came)>();
         match came {
             Came::Word(_) => beside,
             Came::Chunk(..) => beside + self.of_chunk,
@@ -83,35 +83,21 @@ impl Early {
             return Err(format!("{from} sends too much of exchanges that are not under way"));
         }
         *bytes += more;
-        self.waiting.entry((step, attempt)).or_default().push((from, came));
+        self.waiting.push(((step, attempt), from, came));
         Ok(())
     }
 
-    /// Takes out what came for some attempts at a step.
-    pub(super) fn take(&mut self, step: Step, attempts: RangeInclusive<u32>) -> Vec<(u32, Came)> {
-        let (first, last) = attempts.into_inner();
-        let keys: Vec<Key> =
-            self.waiting.range((step, first)..=(step, last)).map(|(key, _)| *key).collect();
-        keys.into_iter().flat_map(|key| self.remove(key)).collect()
-    }
-
-    /// Forgets what came for other exchanges than these.
-    pub(super) fn retain(&mut self, keeps: impl Fn(&Key) -> bool) {
-        let over: Vec<Key> = self.waiting.keys().filter(|key| !keeps(key)).copied().collect();
-        for key in over {
-            self.remove(key);
-        }
-    }
-
-    fn remove(&mut self, key: Key) -> Vec<(u32, Came)> {
-        let came = self.waiting.remove(&key).unwrap_or_default();
-        for (from, came) in &came {
+    /// Takes out what came for some exchanges, and from whom.
+    pub(super) fn take(&mut self, is_taken: impl Fn(&Key) -> bool) -> Vec<(u32, Came)> {
+        let taken = self.waiting.extract_if(.., |(key, ..)| is_taken(key));
+        let taken: Vec<(u32, Came)> = taken.map(|(_, from, came)| (from, came)).collect();
+        for (from, came) in &taken {
             let less = self.bytes_of(came);
             if let Some(bytes) = self.bytes.get_mut(from) {
                 *bytes -= less;
             }
         }
         self.bytes.retain(|_, bytes| *bytes > 0);
-        came
+        taken
     }
 }

@@ -95,7 +95,8 @@ impl NodeExchanges {
             };
             before = open.map(|open| (open.sum, open.part)).or_else(of_sum);
         }
-        let came = self.early.take(key.0, counts_from..=key.1);
+        let is_of = |other: &Key| other.0 == key.0 && (counts_from..=key.1).contains(&other.1);
+        let came = self.early.take(is_of);
         self.supersede(key.0, key.1);
         // It came whole from others before the plan did, or is told again over a new connection.
         if self.sums.is_whole(key) {
@@ -125,11 +126,12 @@ impl NodeExchanges {
             }
             open.part = Some(ExchangePart::join(context, plan, &mut open.sum, announced, out));
         }
-        self.replay(key, came, now, out)
+        self.take_in(key, came, now, out)
     }
 
-    /// Takes in what came of an exchange before this node was told of it; gives what was wrong.
-    fn replay(
+    /// Takes in what came of an exchange, also before this node was told of it; gives what was
+    /// wrong.
+    fn take_in(
         &mut self,
         key: Key,
         came: Vec<(u32, Came)>,
@@ -143,7 +145,8 @@ impl NodeExchanges {
         for (from, came) in words.into_iter().chain(chunks) {
             wrong.extend(self.deliver(key, from, came, now, out).err());
         }
-        self.ask(key, now, out);
+        let part = self.open.get_mut(&key).and_then(|open| open.part.as_mut());
+        part.into_iter().for_each(|part| part.asks(now, out));
         wrong
     }
 
@@ -161,8 +164,8 @@ impl NodeExchanges {
             return Vec::new();
         }
         self.listen(key, now).sum.come_of(senders);
-        let came = self.early.take(key.0, key.1..=key.1);
-        self.replay(key, came, now, out)
+        let came = self.early.take(|other| *other == key);
+        self.take_in(key, came, now, out)
     }
 
     /// The digests of the chunks of a sum, as far as they are here.
@@ -246,16 +249,9 @@ impl NodeExchanges {
         if self.is_over(key) {
             return Ok(());
         }
-        let current = self.current(key);
-        self.deliver(current, from, Came::Word(message), now, out)?;
-        self.ask(current, now, out);
-        Ok(())
-    }
-
-    /// Asks others for what an exchange needs of them now.
-    fn ask(&mut self, key: Key, now: Instant, out: &mut Vec<Outgoing>) {
-        let part = self.open.get_mut(&key).and_then(|open| open.part.as_mut());
-        part.into_iter().for_each(|part| part.asks(now, out));
+        let word = vec![(from, Came::Word(message))];
+        let wrong = self.take_in(self.current(key), word, now, out);
+        wrong.into_iter().next().map_or(Ok(()), Err)
     }
 
     /// Hands on what has come for an exchange; keeps it where that is not under way, or where the
@@ -312,7 +308,7 @@ impl NodeExchanges {
     /// The connection to a node is over.
     pub(super) fn disconnected(&mut self, node: u32, now: Instant, out: &mut Vec<Outgoing>) {
         for part in self.open.values_mut().filter_map(|open| open.part.as_mut()) {
-            part.disconnected(node);
+            part.gathering.disconnected(node);
             part.asks(now, out);
         }
     }
@@ -320,7 +316,7 @@ impl NodeExchanges {
     /// Asks others for what was asked for in vain.
     pub(super) fn look(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
         for part in self.open.values_mut().filter_map(|open| open.part.as_mut()) {
-            part.look(now);
+            part.gathering.look(now);
             part.asks(now, out);
         }
     }
@@ -329,7 +325,7 @@ impl NodeExchanges {
     /// coordinator.
     pub(super) fn supersede(&mut self, step: Step, attempt: u32) {
         self.open.retain(|other, _| other.0 != step || other.1 >= attempt);
-        self.early.retain(|other| other.0 != step || other.1 >= attempt);
+        self.early.take(|other| other.0 == step && other.1 < attempt);
         if !self.sums.is_current((step, attempt)) {
             self.sums.forget((step, attempt));
         }
@@ -435,21 +431,21 @@ impl NodeExchanges {
     /// A step is decided: nothing more is taken in for it but its sum, from those who have it.
     pub(super) fn decided(&mut self, step: Step, attempt: Option<u32>) {
         self.open.retain(|key, _| key.0 != step || Some(key.1) == attempt);
-        self.early.retain(|key| key.0 != step || Some(key.1) == attempt);
+        self.early.take(|key| key.0 == step && Some(key.1) != attempt);
     }
 
     /// Steps below this one are over for this node.
     pub(super) fn applied(&mut self, next: Step) {
         self.first = self.first.max(next);
         self.open.retain(|key, _| key.0 >= next);
-        self.early.retain(|key| key.0 >= next);
+        self.early.take(|key| key.0 < next);
     }
 
     /// Goes on at another step, whose own exchange may be under way.
     pub(super) fn moved(&mut self, next: Step) {
         self.first = next;
         self.open.retain(|key, _| key.0 >= next);
-        self.early.retain(|key| key.0 >= next);
+        self.early.take(|key| key.0 < next);
     }
 
     /// What a node is owed of all exchanges under way.
@@ -464,7 +460,7 @@ impl NodeExchanges {
     /// was restarted may make some of them again.
     pub(super) fn reset(&mut self) {
         self.open.clear();
-        self.early.retain(|_| false);
+        self.early.take(|_| true);
         self.announced.clear();
         // Not forgotten: what is decided is still to be applied, and only a new coordinator knows.
         self.sums.connection_lost();

@@ -62,9 +62,9 @@ impl OwnTerms<'_> {
 /// A part is made by a plan ([`ExchangePart::join`]), or by one that carries on another exchange
 /// ([`ExchangePart::carry_on`]). It is told what becomes final here ([`ExchangePart::is_final`]),
 /// what other nodes say ([`ExchangePart::hear`]) and which chunks of terms come
-/// ([`ExchangePart::term`]); after these, [`ExchangePart::asks`] gives what is asked of others.
-/// [`ExchangePart::sum_next`] sums a chunk into the [`Assembly`] of the exchange, as long as there
-/// is one all of whose terms are here. [`ExchangePart::look`] is called now and then.
+/// ([`ExchangePart::term`]), and its [`Gathering`] who is lost and that time goes by. After each of
+/// these, [`ExchangePart::asks`] gives what is asked of others. As long as there is a chunk all of
+/// whose terms are here, [`ExchangePart::sum_next`] sums it into the [`Assembly`] of the exchange.
 #[derive(Debug)]
 pub(super) struct ExchangePart {
     me: u32,
@@ -73,7 +73,7 @@ pub(super) struct ExchangePart {
     blocks: Blocks,
     plan: SumPlan,
     /// The terms of the chunks that this node sums.
-    gathering: Gathering,
+    pub(super) gathering: Gathering,
 }
 
 impl ExchangePart {
@@ -281,16 +281,6 @@ impl ExchangePart {
             Outgoing::Tell { to: vec![to], message }
         };
         out.extend(self.gathering.asks(now).into_iter().map(ask));
-    }
-
-    /// Asks others for what was asked for in vain.
-    pub(super) fn look(&mut self, now: Instant) {
-        self.gathering.look(now);
-    }
-
-    /// The connection to a node is over.
-    pub(super) fn disconnected(&mut self, node: u32) {
-        self.gathering.disconnected(node);
     }
 
     /// What another node is to get of this one, as far as it is here: for one to which it may not
