@@ -4,12 +4,51 @@ use super::Key;
 use super::block::{Block, Blocks};
 use super::plan::nodes_of;
 use super::reassembly::{ReassemblyBuffer, WriteSlot};
-use super::store::{Finiteness, Sum};
+use super::store::Sum;
 use crate::gpu::{Folded, digest_of_bits, nonfinite_mask};
 use crate::run::NumberFormat;
-use crate::sums::{COORDINATOR, Header, Owner, chunks};
+use crate::sums::{COORDINATOR, Header, NotFinite, Owner, chunks};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
+
+/// Whether the numbers of a sum are finite, and whose are not.
+#[derive(Debug)]
+pub(super) struct Finiteness {
+    pub(super) finite: bool,
+    pub(super) of: NotFinite,
+    /// Of those, whom nobody has been told of.
+    untold: NotFinite,
+}
+
+impl Default for Finiteness {
+    fn default() -> Self {
+        Self { finite: true, of: NotFinite::default(), untold: NotFinite::default() }
+    }
+}
+
+impl Finiteness {
+    /// Sums of this node are not finite.
+    pub(super) fn note_sums_of(&mut self, owner: u32) {
+        if self.of.sums_of.insert(owner) {
+            self.untold.sums_of.insert(owner);
+        }
+    }
+
+    /// Terms of these are not finite.
+    pub(super) fn note_terms_of(&mut self, holders: impl IntoIterator<Item = u32>) {
+        for holder in holders {
+            if self.of.terms_of.insert(holder) {
+                self.untold.terms_of.insert(holder);
+            }
+        }
+    }
+
+    /// Those of whom nobody has been told, if there are some.
+    pub(super) fn untold(&mut self) -> Option<NotFinite> {
+        let untold = std::mem::take(&mut self.untold);
+        (untold != NotFinite::default()).then_some(untold)
+    }
+}
 
 /// A sum until it is whole.
 ///

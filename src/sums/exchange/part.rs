@@ -11,12 +11,11 @@
 
 use super::adder::{Adder, Content, Node};
 use super::announced::{Announcements, Own};
-use super::assembly::Assembly;
+use super::assembly::{Assembly, Finiteness};
 use super::block::{Block, Blocks};
 use super::context::NodeContext;
 use super::frame::{Body, Frame};
 use super::gathering::{Gathering, TermAt, budget};
-use super::store::Finiteness;
 use crate::gpu::{Folded, nonfinite_mask};
 use crate::run::NumberFormat;
 use crate::sums::{Across, COORDINATOR, Header, Kind, Owner, SumPlan, chunk_range, chunks};

@@ -54,45 +54,6 @@ impl ResultStore for HostResults {
     }
 }
 
-/// Whether the numbers of a sum are finite, and whose are not.
-#[derive(Debug)]
-pub(super) struct Finiteness {
-    pub(super) finite: bool,
-    pub(super) of: NotFinite,
-    /// Of those, whom nobody has been told of.
-    untold: NotFinite,
-}
-
-impl Default for Finiteness {
-    fn default() -> Self {
-        Self { finite: true, of: NotFinite::default(), untold: NotFinite::default() }
-    }
-}
-
-impl Finiteness {
-    /// Sums of this node are not finite.
-    pub(super) fn note_sums_of(&mut self, owner: u32) {
-        if self.of.sums_of.insert(owner) {
-            self.untold.sums_of.insert(owner);
-        }
-    }
-
-    /// Terms of these are not finite.
-    pub(super) fn note_terms_of(&mut self, holders: impl IntoIterator<Item = u32>) {
-        for holder in holders {
-            if self.of.terms_of.insert(holder) {
-                self.untold.terms_of.insert(holder);
-            }
-        }
-    }
-
-    /// Those of whom nobody has been told, if there are some.
-    pub(super) fn untold(&mut self) -> Option<NotFinite> {
-        let untold = std::mem::take(&mut self.untold);
-        (untold != NotFinite::default()).then_some(untold)
-    }
-}
-
 /// A sum that is whole.
 #[derive(Clone, Debug)]
 pub(crate) struct Sum {
@@ -131,6 +92,12 @@ impl Sum {
 }
 
 /// The last sums that a node made or received, for its transport too: clones share them.
+///
+/// # How to drive it
+/// A sum is kept under its step and attempt as soon as it is whole ([`SharedSums::push`],
+/// [`SharedSums::keep`]); of more than may be kept the oldest is forgotten. What others lack is
+/// [given](SharedSums::give) to them. After [`SharedSums::connection_lost`] those that are here are
+/// not [current](SharedSums::is_current) any more: each is there until it is made again.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedSums {
     /// The oldest first.
