@@ -21,7 +21,8 @@ pub(super) enum Came {
     Chunk(Header, Block),
 }
 
-/// What came of exchanges that are not known here, in the order in which it came.
+/// What came of exchanges that are not known here, in the order in which it came: it is
+/// [put](Early::put) here until its exchange begins or is over, and [taken](Early::take) then.
 ///
 /// Who sends it may be wrong, so it is bounded in steps and attempts ahead, and in bytes per node:
 /// what a node can make another one keep does not depend on how many exchanges it names.

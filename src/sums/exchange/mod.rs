@@ -19,15 +19,15 @@
 //!
 //! Inside, `events` has what the machines are told and want done; every other file owns its state:
 //! `plan` who sums which chunks, `owners` how much each, `part` one node's part in one exchange,
-//! `assembly` its sum until that is whole, `told` what workers were told of one and how
-//! others go on with it, `announced` what of it is final, `gathering` how an owner comes by it,
-//! `adder` how it adds that up, `early` what comes before its plan, `node` all exchanges of a node,
-//! `store` results and the sums that are made, `reassembly` vectors that connections read into,
-//! `eager` results that are sent before their weights are known, `monitor` what the coordinator
-//! knows of one exchange and `monitors` of all, `blame` who holds one up, `doubts` who says that a
-//! sum is not finite, `disputes` sums of which nodes hold different bytes, `suspects` who must have
-//! lied then, `warnings` what is told of wrong words, `groups` workers that sum by a collective,
-//! `states` replicas' states on their way.
+//! `assembly` its sum until that is whole, `told` what workers were told of one and how others go
+//! on with it, `announced` what of it is final, `gathering` how an owner comes by it, `adder` how
+//! it adds that up, `early` what comes before its plan, `node` all exchanges of a node, `context`
+//! what they share with connections, `store` results and the sums that are made, `reassembly`
+//! vectors that connections read into, `eager` results that are sent before their weights are
+//! known, `monitor` what the coordinator knows of one exchange and `monitors` of all, `blame` who
+//! holds one up, `doubts` who says that a sum is not finite, `disputes` sums of which nodes hold
+//! different bytes, `suspects` who must have lied then, `warnings` what is told of wrong words,
+//! `groups` workers that sum by a collective.
 
 mod adder;
 mod announced;

@@ -35,6 +35,15 @@ struct Open {
 }
 
 /// The exchanges of one node.
+///
+/// # How to drive it
+/// A plan begins an exchange ([`NodeExchanges::begin`]). Chunks and words of other nodes are told
+/// when they come, also before the plan ([`NodeExchanges::chunk`], [`NodeExchanges::placed`],
+/// [`NodeExchanges::hear`]), and what becomes final here by [`NodeExchanges::announce`].
+/// [`NodeExchanges::work`] sums a chunk, and [`NodeExchanges::finished`] gives the sums that have
+/// become whole and keeps them: who needs one asks [`SharedSums`]. What is sent to others is
+/// appended to `out`. A step takes nothing in any more once it is told that it is
+/// [decided](NodeExchanges::decided) or [applied](NodeExchanges::applied).
 #[derive(Debug)]
 pub(super) struct NodeExchanges {
     context: NodeContext,
