@@ -230,11 +230,7 @@ impl<V: Vector + Gradient> DeviceResults<V> {
     /// A sum that was made, where it lies.
     #[must_use]
     pub fn sum(&self, id: SumId) -> Option<Arc<V>> {
-        self.kept()
-            .sums
-            .iter()
-            .find(|(of, _)| *of == id)
-            .map(|(_, sum)| Arc::clone(sum))
+        self.kept().sums.iter().find(|(of, _)| *of == id).map(|(_, sum)| Arc::clone(sum))
     }
 
     /// The memory of a result that is no longer held.

@@ -47,9 +47,10 @@ fn asked_of(workers: u32, expects: impl Fn(&mut StepSums)) -> (Engine, StepSums)
 #[test]
 fn a_step_that_is_made_of_what_was_expected_is_the_same_attempt() {
     assert_eq!(asked_after(|_| {}).1.of(STEP).attempt, 0);
-    let as_expected = |sums: &mut StepSums| assert_eq!(sums.expect(STEP, &terms()), 0);
+    let as_expected =
+        |sums: &mut StepSums| assert_eq!(sums.expect(STEP, &terms()), SumId::first(STEP));
     assert_eq!(asked_after(as_expected).1.of(STEP).attempt, 0);
-    let other = |sums: &mut StepSums| assert_eq!(sums.expect(STEP, &terms()[..1]), 0);
+    let other = |sums: &mut StepSums| assert_eq!(sums.expect(STEP, &terms()[..1]).attempt, 0);
     assert_eq!(asked_after(other).1.of(STEP).attempt, 1);
 }
 
@@ -57,14 +58,14 @@ fn a_step_that_is_made_of_what_was_expected_is_the_same_attempt() {
 fn what_fails_while_it_is_expected_is_expected_again() {
     let fails = |sums: &mut StepSums| {
         sums.expect(STEP, &terms());
-        sums.failed((STEP, 0));
+        sums.failed(SumId::first(STEP));
         assert_eq!(sums.expects_again(), Some((STEP, terms())));
     };
     assert_eq!(asked_after(fails).1.of(STEP).attempt, 1, "as it failed, it is no sum of the step");
     let again = |sums: &mut StepSums| {
         fails(sums);
-        assert_eq!(sums.expect(STEP, &terms()), 1);
-        sums.failed((STEP, 0));
+        assert_eq!(sums.expect(STEP, &terms()).attempt, 1);
+        sums.failed(SumId::first(STEP));
         assert_eq!(sums.expects_again(), None, "the attempt before does not count");
     };
     assert_eq!(asked_after(again).1.of(STEP).attempt, 1);
@@ -75,7 +76,7 @@ fn what_fails_while_it_is_expected_is_expected_again() {
 fn what_fails_when_it_is_asked_for_is_another_attempt() {
     let (mut engine, mut sums) = asked_after(|sums| _ = sums.expect(STEP, &terms()));
     let mut actions = Vec::new();
-    sums.failed((STEP, 0));
+    sums.failed(SumId::first(STEP));
     sums.settle(&mut engine, 1.5, &mut actions).unwrap();
     assert!(matches!(actions.last(), Some(Action::Sum { step: STEP, .. })), "{actions:?}");
     assert_eq!((sums.of(STEP).attempt, sums.expects_again()), (1, None));
@@ -87,11 +88,11 @@ fn what_fails_when_it_is_asked_for_is_another_attempt() {
 fn what_fails_without_one_of_its_results_begins_again() {
     let (mut engine, mut sums) = asked_of(3, |_| {});
     let mut actions = Vec::new();
-    sums.held(Worker(1), (STEP, 0), 7);
+    sums.held(Worker(1), SumId::first(STEP), 7);
     let lost = Input::Lost { worker: Worker(0), kept: false };
     sums.handle(&mut engine, 1.5, lost, &mut actions).unwrap();
     assert!(engine.is_summing() && actions.is_empty(), "worker 2 may get it: {actions:?}");
-    sums.failed((STEP, 0));
+    sums.failed(SumId::first(STEP));
     let error = sums.settle(&mut engine, 1.6, &mut actions).unwrap_err();
     assert!(matches!(error, EngineError::TooManyLost { step: STEP, .. }), "at once: {error}");
 }

@@ -503,11 +503,7 @@ mod tests {
     use crate::ids::{Job, WorkerSet};
     use crate::sums::Summand;
 
-    fn request<'a>(
-        sum: SumId,
-        terms: &'a [Summand],
-        counted: &'a WorkerSet,
-    ) -> SumRequest<'a> {
+    fn request<'a>(sum: SumId, terms: &'a [Summand], counted: &'a WorkerSet) -> SumRequest<'a> {
         let stage = Stage::Decided;
         SumRequest { sum, terms, length: 2, spares_one: false, counted, stage }
     }
@@ -545,12 +541,13 @@ mod tests {
         links[0].send(Notice::Applied { step: Step(0), digest: None });
         coordinator.receive(None);
         coordinator.forget(Unneeded::Worker(Worker(2)));
-        assert!(links[1].decoded(Step(0), 1).is_some(), "worker 1 has not applied it");
+        assert!(links[1].decoded(sums[1]).is_some(), "worker 1 has not applied it");
         links[1].send(Notice::Applied { step: Step(0), digest: None });
         coordinator.receive(None);
-        assert!(links[1].decoded(Step(0), 1).is_none());
+        assert!(links[1].decoded(sums[1]).is_none());
         let inf = Summand { weight: f64::INFINITY, ..summand };
-        let summed = coordinator.fold(request(Step(1), 0, &[inf], &all)).unwrap().unwrap();
+        let summed =
+            coordinator.fold(request(SumId::first(Step(1)), &[inf], &all)).unwrap().unwrap();
         assert!(!summed.folded.finite);
         links[0].stopped = true;
         links[1].stopped = true;

@@ -58,7 +58,9 @@ impl<V: Vector + Gradient + GradientMut> Staged<V> {
         if let Some(results) = self.results.as_ref().filter(|_| gradient.is_empty()) {
             self.decided = results.sum(sum).map(|vector| (sum, vector));
             if self.decided.is_none() {
-                self.fail(&GradientError::Device { reason: format!("the sum of {} is lost", sum.step) });
+                self.fail(&GradientError::Device {
+                    reason: format!("the sum of {} is lost", sum.step),
+                });
             }
             return;
         }

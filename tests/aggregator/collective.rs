@@ -124,17 +124,10 @@ impl End {
 
     /// Gives a part of a sum to nodes outside the group.
     fn show(&self, id: SumId, part: Range<usize>, to: &[u32]) {
-        if let Some(sum) =
-            self.results.sum(id).filter(|_| !to.is_empty() && !part.is_empty())
-        {
+        if let Some(sum) = self.results.sum(id).filter(|_| !to.is_empty() && !part.is_empty()) {
             let numbers = Arc::new(sum.numbers()[part.clone()].to_vec());
             self.say(
-                CollectiveEvent::Part {
-                    sum: id,
-                    start: part.start,
-                    numbers,
-                    to: to.to_vec(),
-                },
+                CollectiveEvent::Part { sum: id, start: part.start, numbers, to: to.to_vec() },
                 Duration::from_millis(1),
             );
         }
@@ -179,8 +172,7 @@ impl World {
                     true
                 }
                 Some(CollectiveCommand::Give { sum, to }) => {
-                    let length =
-                        end.results.sum(*sum).map_or(0, |sum| sum.numbers().len());
+                    let length = end.results.sum(*sum).map_or(0, |sum| sum.numbers().len());
                     end.show(*sum, 0..length, &[*to]);
                     true
                 }
@@ -236,9 +228,8 @@ impl World {
             .filter_map(|(number, end)| Some((*number, end.worker, at(end)?)))
             .collect();
         for (_, _, (id, collective)) in &all {
-            let same = |other: &(String, CollectiveSum)| {
-                (&other.0, other.1.sum) == (id, collective.sum)
-            };
+            let same =
+                |other: &(String, CollectiveSum)| (&other.0, other.1.sum) == (id, collective.sum);
             let found = collective.parts.iter().map(|(member, _)| {
                 all.iter().find(|(_, worker, other)| worker == member && same(other))
             });

@@ -205,10 +205,7 @@ impl Chaos<'_> {
 
     fn somebody_has(&self, sum: SumId) -> bool {
         self.mishaps.kept
-            || self
-                .places
-                .iter()
-                .any(|place| !place.dead && place.vectors.contains(&sum))
+            || self.places.iter().any(|place| !place.dead && place.vectors.contains(&sum))
     }
 
     fn discard(&mut self, worker: Worker, task: Task) {
@@ -358,10 +355,7 @@ impl Chaos<'_> {
     /// A worker's results of a step are forgotten, and it does nothing until the step is decided.
     fn erase(&mut self, worker: Worker, step: Step) {
         let sum = self.asked[&step];
-        assert!(
-            self.not_finite.contains(&sum),
-            "{step}: only what is not finite is erased"
-        );
+        assert!(self.not_finite.contains(&sum), "{step}: only what is not finite is erased");
         let jobs = step.jobs(self.config.micro_steps);
         let lied = self.nonfinite.iter().any(|(of, _)| *of == worker);
         assert!(lied && !self.place(worker).dead, "{worker} has lied");
@@ -889,11 +883,7 @@ impl Chaos<'_> {
             let waiting = self.waiting.get_mut(&step).expect("it waits");
             waiting.broken |= waiting.made_by.contains(worker);
             let (sum, mut broken) = (waiting.sum, waiting.broken);
-            if !broken
-                && !self.mishaps.kept
-                && !self.somebody_has(sum)
-                && self.choose(2) == 0
-            {
+            if !broken && !self.mishaps.kept && !self.somebody_has(sum) && self.choose(2) == 0 {
                 // It had a part in the summing, though nothing of it is summed.
                 broken = true;
                 self.waiting.get_mut(&step).expect("it waits").broken = true;
@@ -905,7 +895,8 @@ impl Chaos<'_> {
             if broken && !self.somebody_has(sum) {
                 // Who had it already says so all the same.
                 for event in std::mem::take(&mut self.pool) {
-                    let of_it = matches!(event, Event::Said(Said::Held { sum: of, .. }) if of == sum);
+                    let of_it =
+                        matches!(event, Event::Said(Said::Held { sum: of, .. }) if of == sum);
                     if !of_it || self.choose(2) == 0 {
                         self.pool.push(event);
                     }
@@ -942,10 +933,7 @@ impl Chaos<'_> {
     fn is_given_sums(&mut self, worker: Worker) {
         for (&step, waiting) in &self.waiting {
             let mute = self.muted.get(&step) == Some(&waiting.sum);
-            if !waiting.nonfinite
-                && !mute
-                && (!waiting.broken || self.somebody_has(waiting.sum))
-            {
+            if !waiting.nonfinite && !mute && (!waiting.broken || self.somebody_has(waiting.sum)) {
                 let sum = waiting.sum;
                 self.pool.push(Event::Said(Said::Held { worker, sum }));
             }

@@ -8,7 +8,7 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
-use codedgrad::sums::{CHUNK, Header, Kind, SumNotice};
+use codedgrad::sums::{CHUNK, Header, Kind, SumId, SumNotice};
 use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Event, Outcome, RunClock};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
 use codedgrad::transport::wire::{CONTROL_BYTES_MAX, HEADER_BYTES};
@@ -176,7 +176,7 @@ fn nan(mut link: impl Link) {
                     link.send(Notice::Done { task, aux: vec![4.0], finite: true, spent: None });
                 }
             }
-            Order::Apply { step, decoded, .. } => {
+            Order::Apply { sum: SumId { step, .. }, decoded, .. } => {
                 next = step.next();
                 parameters.iter_mut().zip(&**decoded.gradient).for_each(|(p, g)| *p -= g / 64.0);
                 link.send(Notice::Applied { step, digest: None });

@@ -41,8 +41,8 @@ struct Part {
 pub(super) struct Announcements(BTreeMap<Own, Vec<Part>>);
 
 impl Announcements {
-    /// These chunks of a vector are final; gives all that are. A part that is not next to what was
-    /// announced before is not taken.
+    /// These chunks of a vector are final; gives all that are. What has all that was announced
+    /// before takes its place; another part that is not next to that is not taken.
     pub(super) fn add(
         &mut self,
         own: Own,
@@ -50,17 +50,15 @@ impl Announcements {
         numbers: Arc<Vec<f32>>,
     ) -> Range<usize> {
         let known = self.final_chunks(own);
+        let replaces = known.is_empty() || chunks.start <= known.start && known.end <= chunks.end;
         // A hole could not be told by one range; the whole result closes it when it is done.
-        let joins = known.is_empty() || chunks.end == known.start || chunks.start == known.end;
+        let joins = replaces || chunks.end == known.start || chunks.start == known.end;
         if joins && !chunks.is_empty() {
-            self.0.entry(own).or_default().push(Part { chunks, numbers });
+            let parts = self.0.entry(own).or_default();
+            parts.truncate(if replaces { 0 } else { parts.len() });
+            parts.push(Part { chunks, numbers });
         }
         self.final_chunks(own)
-    }
-
-    /// A vector of so many chunks is final as a whole: its parts are not needed any more.
-    pub(super) fn complete(&mut self, own: Own, chunks: usize, vector: Arc<Vec<f32>>) {
-        self.0.insert(own, vec![Part { chunks: 0..chunks, numbers: vector }]);
     }
 
     /// Which chunks of a vector are final.
@@ -117,8 +115,7 @@ mod tests {
         assert_eq!(first(0), None);
         assert_eq!(first(2), Some((1.0, CHUNK..2 * CHUNK)));
         assert_eq!(first(3), Some((3.0, 0..5)));
-        announced.complete(TASK, 4, Arc::new(vec![7.0; length]));
-        assert_eq!(announced.final_chunks(TASK), 0..4);
+        assert_eq!(announced.add(TASK, 0..4, Arc::new(vec![7.0; length])), 0..4);
         announced.release(Step(3), Job(4));
         assert!(announced.final_chunks(TASK).is_empty());
     }

@@ -7,6 +7,7 @@ mod finiteness;
 mod reports;
 
 use super::choices::Exchange;
+use super::context::NodeContext;
 use super::copies::Copies;
 use super::disputes::Disputes;
 use super::doubts::Doubts;
@@ -17,14 +18,15 @@ use super::events::{
 use super::groups::{GroupStep, Groups};
 use super::hosts::Hosts;
 use super::monitor::{ExchangeMonitor, StalledSum};
-use super::node::NodeContext;
 use super::part::Outgoing;
 use super::plan::share_out;
 use super::store::{SharedSums, Sum};
 use super::told::Told;
 use super::{Block, DATA_WAITING_MAX, QUIET};
 use crate::ids::{Step, Worker};
-use crate::sums::{COORDINATOR, Header, Kind, SumCommand, SumId, SumNotice, SumPlan, Summand, chunks};
+use crate::sums::{
+    COORDINATOR, Header, Kind, SumCommand, SumId, SumNotice, SumPlan, Summand, chunks,
+};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -72,7 +74,7 @@ impl CoordinatorSums {
 
     /// The sums that are here.
     pub(crate) fn sums(&self) -> SharedSums {
-        self.copies.node.sums()
+        self.copies.node.sums.clone()
     }
 
     /// Entries that are kept: exchanges, decided steps and sums.
@@ -315,8 +317,7 @@ impl CoordinatorSums {
             (None, None) => (self.hosts.owners(&terms, length), None, None),
         };
         let places = Vec::new();
-        let plan =
-            SumPlan { sum, places, terms, owners, stripe, predecessor, receivers, group };
+        let plan = SumPlan { sum, places, terms, owners, stripe, predecessor, receivers, group };
         if group.is_none() {
             self.hosts.tell_plan(&plan, out);
         } else {
@@ -376,7 +377,7 @@ impl CoordinatorSums {
         self.doubts.forget(worker);
         self.hosts.forget(worker);
         let Copies { node, monitors, .. } = &mut self.copies;
-        for sum in monitors.forget(worker, |sum| node.is_whole(sum)) {
+        for sum in monitors.forget(worker, |sum| node.sums.is_whole(sum)) {
             report(worker, SumNotice::Failed { sum }, out);
         }
         // After the sums of connections: what they lack does not depend on the group.

@@ -1,10 +1,11 @@
 //! Which node has which sum, and who sends it to those who lack it.
 
+use super::context::NodeContext;
 use super::events::{CoordinatorEffect, report, tell};
 use super::groups::Group;
 use super::monitor::ExchangeMonitor;
 use super::monitors::Monitors;
-use super::node::{NodeContext, NodeExchanges};
+use super::node::NodeExchanges;
 use super::store::Sum;
 use crate::ids::{Step, Worker};
 use crate::sums::{COORDINATOR, Decoded, Owner, SumCommand, SumId, SumNotice, chunks};
@@ -62,7 +63,7 @@ impl Copies {
             return;
         }
         // Others may ask for it later, when their turn comes.
-        self.node.keep(Sum::made(id, Some(Arc::clone(&decoded.gradient)), decoded.digest));
+        self.node.sums.keep(Sum::made(id, Some(Arc::clone(&decoded.gradient)), decoded.digest));
         self.give(now, id, worker, present, out);
     }
 
@@ -115,7 +116,7 @@ impl Copies {
         // What is older it gets with a state, which is shorter than so many sums.
         let recent = |step: Step| step.0.saturating_sub(next.0) <= log_steps;
         let open = self.monitors.undecided().map(|(id, _)| id).filter(|id| recent(id.step));
-        let whole = |id: &SumId| self.node.sum(*id).is_some_and(|sum| sum.finite);
+        let whole = |id: &SumId| self.node.sums.sum(*id).is_some_and(|sum| sum.finite);
         let sums: Vec<SumId> = open.filter(whole).collect();
         for id in sums {
             if let Some(monitor) = self.monitors.get_mut(id) {
@@ -134,7 +135,7 @@ impl Copies {
         present: &BTreeSet<u32>,
         out: &mut Effects,
     ) -> bool {
-        if let Some(frames) = self.node.give(id) {
+        if let Some(frames) = self.node.sums.give(id) {
             let send = |frame| CoordinatorEffect::Send { to, frame, most: usize::MAX };
             out.extend(frames.into_iter().map(send));
             return true;
@@ -179,7 +180,7 @@ impl Copies {
         let Some(monitor) = self.monitors.get(id) else { return };
         let lacks = |worker: &&u32| !monitor.holders.contains_key(worker);
         let mut lacking: Vec<u32> = present.iter().filter(lacks).copied().collect();
-        if monitor.receivers.contains(&COORDINATOR) && !self.node.is_whole(id) {
+        if monitor.receivers.contains(&COORDINATOR) && !self.node.sums.is_whole(id) {
             lacking.push(COORDINATOR);
         }
         for node in lacking {

@@ -1,12 +1,14 @@
 //! What other nodes send of exchanges before this node is told of them: kept, in bounds, until it
 //! is.
 
-use super::Key;
 use super::block::Block;
 use crate::ids::Step;
-use crate::sums::{Across, CHUNK, Header, chunks};
+use crate::sums::{Across, CHUNK, Header, SumId, chunks};
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+
+/// Attempts at a step beyond the last one that this node was told of, of which something is kept:
+/// so many may be begun in vain before it hears of any.
+const ATTEMPTS_AHEAD: u32 = 16;
 
 /// What may wait of one node, beside two vectors: some chunks, however short a vector is.
 const LEAST_CHUNKS: usize = 64;
@@ -18,79 +20,86 @@ pub(super) enum Came {
     Chunk(Header, Block),
 }
 
-/// What came of exchanges that are not known here, in the order in which it came.
+/// What came of exchanges that are not known here, in the order in which it came: it is
+/// [put](Early::put) here until its exchange begins or is over, and [taken](Early::take) then.
 ///
-/// Who sends it may be wrong, so it is bounded in bytes per node: what a node can make another one
-/// keep does not depend on how many exchanges it names.
+/// Who sends it may be wrong, so it is bounded in steps and attempts ahead, and in bytes per node:
+/// what a node can make another one keep does not depend on how many exchanges it names.
 #[derive(Debug)]
 pub(super) struct Early {
-    waiting: BTreeMap<Key, Vec<(u32, Came)>>,
+    /// Of which exchange, from whom, and what.
+    waiting: Vec<(SumId, u32, Came)>,
     /// Bytes that wait, by who sent them.
     bytes: BTreeMap<u32, usize>,
     /// Bytes that may wait of one node.
     most: usize,
     /// Bytes of the memory in which a chunk lies, however short it is.
     of_chunk: usize,
+    /// So far ahead of the first step may one be of which something is kept.
+    ahead: u64,
 }
 
 impl Early {
-    /// Nothing has come yet of sums of vectors of `length` numbers.
-    pub(super) fn new(length: usize) -> Self {
+    /// Nothing has come yet of sums of vectors of `length` numbers, of which `kept` are kept.
+    pub(super) fn new(length: usize, kept: usize) -> Self {
         let of_chunk = length.clamp(1, CHUNK) * size_of::<f32>();
         let most = (2 * chunks(length) + LEAST_CHUNKS) * of_chunk;
         // Of short vectors chunks are short, and words are not.
         let most = most.max(LEAST_CHUNKS * CHUNK);
-        Self { waiting: BTreeMap::new(), bytes: BTreeMap::new(), most, of_chunk }
+        let ahead = 2 * kept as u64 + 64;
+        Self { waiting: Vec::new(), bytes: BTreeMap::new(), most, of_chunk, ahead }
     }
 
     fn bytes_of(&self, came: &Came) -> usize {
-        let beside = size_of::<(u32, Came)>();
+        let beside = size_of::<(SumId, u32, Came)>();
         match came {
             Came::Word(_) => beside,
             Came::Chunk(..) => beside + self.of_chunk,
         }
     }
 
-    /// Keeps what came for an exchange.
+    /// Keeps what came for an exchange, while steps from `first` on are under way and `last` is the
+    /// last attempt at that one.
     ///
     /// # Errors
-    /// That too much waits of that node already.
-    pub(super) fn put(&mut self, key: Key, from: u32, came: Came) -> Result<(), String> {
+    /// That too much waits of that node already, or that it is too far ahead.
+    pub(super) fn put(
+        &mut self,
+        id: SumId,
+        first: Step,
+        last: Option<SumId>,
+        from: u32,
+        came: Came,
+    ) -> Result<(), String> {
+        let step = id.step;
+        let last = last.map_or(0, |last| last.attempt);
+        if step.0 > first.0 + self.ahead {
+            return Err(format!("{step} while steps from {first} on are under way"));
+        }
+        if id.attempt > last.saturating_add(ATTEMPTS_AHEAD) {
+            return Err(format!("{id}, while {last} is the last at that step"));
+        }
         let more = self.bytes_of(&came);
         let bytes = self.bytes.entry(from).or_default();
         if *bytes + more > self.most {
             return Err(format!("{from} sends too much of exchanges that are not under way"));
         }
         *bytes += more;
-        self.waiting.entry(key).or_default().push((from, came));
+        self.waiting.push((id, from, came));
         Ok(())
     }
 
-    /// Takes out what came for some attempts at a step.
-    pub(super) fn take(&mut self, step: Step, attempts: RangeInclusive<u32>) -> Vec<(u32, Came)> {
-        let (first, last) = attempts.into_inner();
-        let keys: Vec<Key> =
-            self.waiting.range((step, first)..=(step, last)).map(|(key, _)| *key).collect();
-        keys.into_iter().flat_map(|key| self.remove(key)).collect()
-    }
-
-    /// Forgets what came for other exchanges than these.
-    pub(super) fn retain(&mut self, keeps: impl Fn(&Key) -> bool) {
-        let over: Vec<Key> = self.waiting.keys().filter(|key| !keeps(key)).copied().collect();
-        for key in over {
-            self.remove(key);
-        }
-    }
-
-    fn remove(&mut self, key: Key) -> Vec<(u32, Came)> {
-        let came = self.waiting.remove(&key).unwrap_or_default();
-        for (from, came) in &came {
+    /// Takes out what came for some exchanges, and from whom.
+    pub(super) fn take(&mut self, is_taken: impl Fn(&SumId) -> bool) -> Vec<(u32, Came)> {
+        let taken = self.waiting.extract_if(.., |(id, ..)| is_taken(id));
+        let taken: Vec<(u32, Came)> = taken.map(|(_, from, came)| (from, came)).collect();
+        for (from, came) in &taken {
             let less = self.bytes_of(came);
             if let Some(bytes) = self.bytes.get_mut(from) {
                 *bytes -= less;
             }
         }
         self.bytes.retain(|_, bytes| *bytes > 0);
-        came
+        taken
     }
 }

@@ -7,7 +7,9 @@ use super::frame::Frame;
 use super::reassembly::WriteSlot;
 use crate::ids::{Job, Step, Task, Worker};
 use crate::sums::collective::{CollectiveCommand, CollectiveEvent, ResultStore};
-use crate::sums::{Across, Decoded, Header, SumCommand, SumId, SumNotice, SumReport, Summand, TaskSpent};
+use crate::sums::{
+    Across, Decoded, Header, SumCommand, SumId, SumNotice, SumReport, Summand, TaskSpent,
+};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;

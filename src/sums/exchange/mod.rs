@@ -19,22 +19,24 @@
 //!
 //! Inside, `events` has what the machines are told and want done; every other file owns its state:
 //! `plan` who sums which chunks, `owners` how much each, `hosts` who is there and can, `part` one
-//! node's part in one exchange, `senders` of whom the chunks of its sum come, `told` what workers
-//! were told of one and how others go on with it, `announced` what of it is final, `gathering` how
-//! an owner comes by it, `adder` how it adds that up, `early` what comes before its plan, `node` all
-//! exchanges of a node, `store` results and the sums that are made, `copies` who has which sum and
-//! sends it to whom, `reassembly` vectors that connections read into, `eager` results that are sent
-//! before their weights are known, `monitor` what the coordinator knows of one exchange and
-//! `monitors` of all, `blame` who holds one up, `doubts` who says that a sum is not finite,
-//! `disputes` sums of which nodes hold different bytes, `suspects` who must have lied then,
-//! `warnings` what is told of wrong words, `groups` workers that sum by a collective, `states`
-//! replicas' states on their way.
+//! node's part in one exchange, `assembly` its sum until that is whole, `told` what workers were
+//! told of one and how others go on with it, `announced` what of it is final, `gathering` how an
+//! owner comes by it, `adder` how it adds that up, `early` what comes before its plan, `node` all
+//! exchanges of a node, `context` what they share with connections, `store` results and the sums
+//! that are made, `copies` who has which sum and sends it to whom, `reassembly` vectors that
+//! connections read into, `eager` results that are sent before their weights are known, `monitor`
+//! what the coordinator knows of one exchange and `monitors` of all, `blame` who holds one up,
+//! `doubts` who says that a sum is not finite, `disputes` sums of which nodes hold different bytes,
+//! `suspects` who must have lied then, `warnings` what is told of wrong words, `groups` workers
+//! that sum by a collective.
 
 mod adder;
 mod announced;
+mod assembly;
 mod blame;
 mod block;
 mod choices;
+mod context;
 mod coordinator;
 mod copies;
 mod disputes;
@@ -53,7 +55,6 @@ mod owners;
 mod part;
 mod plan;
 mod reassembly;
-mod senders;
 mod store;
 mod suspects;
 mod told;
@@ -62,6 +63,7 @@ mod worker;
 
 pub(crate) use block::{Block, Blocks, Vectors};
 pub use choices::{Carrier, Exchange, SendResults};
+pub(crate) use context::NodeContext;
 pub(crate) use coordinator::CoordinatorSums;
 pub(crate) use eager::{Answer, DoneWord, EagerReceiver};
 pub(crate) use events::{
@@ -69,7 +71,6 @@ pub(crate) use events::{
 };
 pub(crate) use frame::{Body, Frame};
 pub use monitor::StalledSum;
-pub(crate) use node::NodeContext;
 pub(crate) use reassembly::{ReassemblyBuffers, WriteSlot};
 pub(crate) use store::{HostResults, SharedSums};
 pub(crate) use warnings::Warnings;
@@ -77,11 +78,8 @@ pub(crate) use worker::WorkerSums;
 
 use super::COORDINATOR;
 use crate::gpu::nonfinite_mask;
-use crate::ids::{Step, Worker};
+use crate::ids::Worker;
 use std::time::Duration;
-
-/// A sum: its step, and which attempt at it.
-type Key = (Step, u32);
 
 /// What a node is called in words.
 pub(crate) fn name_of(node: u32) -> String {

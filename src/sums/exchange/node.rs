@@ -1,32 +1,32 @@
 //! All exchanges a node takes part in, and the sums it keeps of those that are over.
 
-use super::Key;
 use super::announced::{Announcements, Own};
-use super::block::{Block, Blocks, Vectors};
+use super::assembly::Assembly;
+use super::block::Block;
+use super::context::NodeContext;
 use super::early::{Came, Early};
-use super::frame::Frame;
 use super::part::{ExchangePart, Outgoing};
-use super::reassembly::{ReassemblyBuffer, ReassemblyBuffers, WriteSlot};
-use super::store::{SharedSums, Sum, SumStore, chunks_of};
-use crate::ids::{Job, Step, Task, Worker};
-use crate::run::NumberFormat;
+use super::reassembly::WriteSlot;
+use super::store::{SharedSums, Sum};
+use crate::ids::{Step, Task, Worker};
 use crate::sums::{
-    Across, COORDINATOR, Header, Kind, NotFinite, Owner, Piece, SumPlan, What, chunk_range, chunks,
-    lock,
+    Across, COORDINATOR, Header, Kind, NotFinite, Owner, Piece, SumId, SumPlan, What, chunk_range,
+    chunks,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// An exchange under way.
 #[derive(Debug)]
 struct Open {
-    part: ExchangePart,
-    /// The attempt that it began as: what is sent by a node that knows only that one counts too.
-    since: u32,
-    planned: bool,
+    sum: Assembly,
+    /// None while nothing but the sum is received, since no plan has been told.
+    part: Option<ExchangePart>,
+    /// The sum that it began as: what is sent by a node that knows only that one counts too.
+    since: SumId,
     /// Not of a sum that is only expected: what does not come of one that is known to be its
     /// step's is waited for.
     confirmed: bool,
@@ -34,90 +34,58 @@ struct Open {
     progressed: Instant,
 }
 
-/// Attempts at a step beyond the last one that this node was told of, of which something is kept:
-/// so many may be begun in vain before it hears of any.
-const ATTEMPTS_AHEAD: u32 = 16;
-
-/// What the exchanges of a node have in common with its connections.
-#[derive(Clone, Debug)]
-pub(crate) struct NodeContext {
-    /// A worker, or the coordinator.
-    pub(crate) me: u32,
-    /// Numbers in a vector.
-    pub(crate) length: usize,
-    /// The format of numbers on the wire.
-    pub(crate) format: NumberFormat,
-    /// Whether digests are of bits, as a collective takes them.
-    pub(crate) of_bits: bool,
-    pub(crate) blocks: Blocks,
-    pub(crate) vectors: Vectors,
-    pub(crate) buffers: ReassemblyBuffers,
-    /// How many sums are kept, for those who lack them.
-    pub(crate) kept_max: usize,
-}
-
-#[cfg(test)]
-impl NodeContext {
-    pub(super) fn of_tests(me: u32, length: usize) -> Self {
-        Self {
-            me,
-            length,
-            format: NumberFormat::F32,
-            of_bits: false,
-            blocks: Blocks::new(length),
-            vectors: Vectors::default(),
-            buffers: ReassemblyBuffers::default(),
-            kept_max: 4,
-        }
-    }
-}
-
 /// The exchanges of one node.
+///
+/// # How to drive it
+/// A plan begins an exchange ([`NodeExchanges::begin`]). Chunks and words of other nodes are told
+/// when they come, also before the plan ([`NodeExchanges::chunk`], [`NodeExchanges::placed`],
+/// [`NodeExchanges::hear`]), and what becomes final here by [`NodeExchanges::announce`].
+/// [`NodeExchanges::work`] sums a chunk, and [`NodeExchanges::finished`] gives the sums that have
+/// become whole and keeps them: who needs one asks [`SharedSums`]. What is sent to others is
+/// appended to `out`. A step takes nothing in any more once it is told that it is
+/// [decided](NodeExchanges::decided) or [applied](NodeExchanges::applied).
 #[derive(Debug)]
 pub(super) struct NodeExchanges {
     context: NodeContext,
-    open: BTreeMap<Key, Open>,
+    open: BTreeMap<SumId, Open>,
     /// What came of exchanges that the coordinator has not told of.
     early: Early,
-    sums: SharedSums,
+    /// The sums that are whole.
+    pub(super) sums: SharedSums,
     /// Steps below this one take no new exchange.
     first: Step,
     /// What is final of the node's own results.
-    announced: Announcements,
+    pub(super) announced: Announcements,
     /// When something happened last.
     latest: Option<Instant>,
 }
 
 impl NodeExchanges {
     pub(super) fn new(context: NodeContext) -> Self {
-        let sums = Arc::new(Mutex::new(SumStore::new(context.kept_max)));
+        let NodeContext { length, kept_max, ref vectors, .. } = context;
+        let sums = SharedSums::new(kept_max, length, vectors.clone());
         let announced = Announcements::default();
-        let early = Early::new(context.length);
+        let early = Early::new(length, kept_max);
         let open = BTreeMap::new();
         Self { context, open, early, sums, first: Step(0), announced, latest: None }
     }
 
-    /// The sums that are kept, for others to look at.
-    pub(super) fn sums(&self) -> SharedSums {
-        Arc::clone(&self.sums)
-    }
-
     /// Exchanges under way and sums that are kept.
     pub(super) fn len(&self) -> usize {
-        self.open.len() + lock(&self.sums).len()
+        self.open.len() + self.sums.len()
     }
 
-    fn entry(&mut self, key: Key, now: Instant) -> &mut Open {
-        let NodeContext { me, length, blocks, vectors, buffers, .. } = &self.context;
-        self.open.entry(key).or_insert_with(|| {
-            let out = Arc::new(ReassemblyBuffer::new(vectors.take(*length)));
-            buffers.register(key.0, key.1, &out);
-            let part = ExchangePart::listening(*me, key.0, key.1, out, blocks.clone());
-            Open { part, since: key.1, planned: false, confirmed: true, progressed: now }
+    /// An exchange of which nothing but the sum is received, as long as no plan is told.
+    fn listen(&mut self, id: SumId, now: Instant) -> &mut Open {
+        let NodeContext { me, length, vectors, buffers, .. } = &self.context;
+        self.open.entry(id).or_insert_with(|| {
+            let sum = Assembly::new(*me, vectors.take(*length));
+            buffers.register(id, sum.buffer());
+            Open { sum, part: None, since: id, confirmed: true, progressed: now }
         })
     }
 
-    /// Takes part in an exchange; older attempts at the step are given up.
+    /// Takes part in an exchange; older ones of the step are given up.
     pub(super) fn begin(
         &mut self,
         plan: SumPlan,
@@ -125,49 +93,57 @@ impl NodeExchanges {
         now: Instant,
         out: &mut Vec<Outgoing>,
     ) -> Vec<String> {
-        let key = (plan.step, plan.attempt);
-        let counts_from = plan.predecessor.as_ref().map_or(key.1, |before| before.attempt);
-        let before =
-            plan.predecessor.as_ref().and_then(|before| self.part_of(key.0, before.attempt));
-        let counts_from = before.as_ref().map_or(counts_from, |(since, _)| *since);
-        let came = self.early.take(key.0, counts_from..=key.1);
-        self.supersede(key.0, key.1);
+        let id = plan.sum;
+        let (mut before, mut counts_from) = (None, id);
+        if let Some(attempt) = plan.predecessor.as_ref().map(|before| before.attempt) {
+            let last = SumId { attempt, ..id };
+            let open = self.open.remove(&last).filter(|open| open.part.is_some());
+            counts_from = open.as_ref().map_or(last, |open| open.since);
+            let of_sum = || {
+                let sum = Assembly::of_sum(self.context.me, self.sums.take(last)?);
+                Some((sum?, None))
+            };
+            before = open.map(|open| (open.sum, open.part)).or_else(of_sum);
+        }
+        let is_of = |other: &SumId| (counts_from..=id).contains(other);
+        let came = self.early.take(is_of);
+        self.supersede(id);
         // It came whole from others before the plan did, or is told again over a new connection.
-        if self.sum(key.0, key.1).is_some() {
+        if self.sums.is_whole(id) {
             return Vec::new();
         }
         self.latest = Some(now);
         // A plan that is told twice is the same plan.
-        if self.entry(key, now).planned {
+        if self.listen(id, now).part.is_some() {
             return Vec::new();
         }
         let Self { context, open, announced, .. } = self;
-        let Some(open) = open.get_mut(&key) else { return Vec::new() };
-        open.planned = true;
+        let Some(open) = open.get_mut(&id) else { return Vec::new() };
         open.confirmed = plan.is_of_results_that_are_there();
         open.progressed = now;
-        if let Some((since, part)) = before {
-            open.since = since;
-            context.buffers.register(key.0, key.1, part.buffer());
-            let came = std::mem::replace(&mut open.part, part);
-            open.part.carry_on(plan, context.format, announced, out);
-            open.part.absorb(&came);
+        if let Some((mut sum, part)) = before {
+            context.buffers.register(id, sum.buffer());
+            let part = ExchangePart::carry_on(context, plan, part, &mut sum, announced, out);
+            sum.absorb(&open.sum);
+            (open.sum, open.part) = (sum, Some(part));
+            open.since = counts_from;
         } else {
             let me = Worker(context.me);
             for Piece { what, .. } in plan.terms.iter().filter_map(|term| term.piece_of(me)) {
                 if let Some(whole) = held(what) {
-                    announced.complete(Own::of(key.0, what), chunks(context.length), whole);
+                    announced.add(Own::of(id.step, what), 0..chunks(context.length), whole);
                 }
             }
-            open.part.join(plan, context.format, announced, out);
+            open.part = Some(ExchangePart::join(context, plan, &mut open.sum, announced, out));
         }
-        self.replay(key, came, now, out)
+        self.take_in(id, came, now, out)
     }
 
-    /// Takes in what came of an exchange before this node was told of it; gives what was wrong.
-    fn replay(
+    /// Takes in what came of an exchange, also before this node was told of it; gives what was
+    /// wrong.
+    fn take_in(
         &mut self,
-        key: Key,
+        id: SumId,
         came: Vec<(u32, Came)>,
         now: Instant,
         out: &mut Vec<Outgoing>,
@@ -177,15 +153,10 @@ impl NodeExchanges {
             came.into_iter().partition(|(_, came)| matches!(came, Came::Word(_)));
         let mut wrong = Vec::new();
         for (from, came) in words.into_iter().chain(chunks) {
-            let taken = match came {
-                Came::Word(message) => self.word(key, from, message, out),
-                Came::Chunk(header, block) => self.chunk(&header, from, block, now, out),
-            };
-            wrong.extend(taken.err());
+            wrong.extend(self.deliver(id, from, came, now, out).err());
         }
-        if let Some(open) = self.open.get_mut(&key) {
-            open.part.asks(now, out);
-        }
+        let part = self.open.get_mut(&id).and_then(|open| open.part.as_mut());
+        part.into_iter().for_each(|part| part.asks(now, out));
         wrong
     }
 
@@ -193,27 +164,27 @@ impl NodeExchanges {
     /// those that have come.
     pub(super) fn take_sum(
         &mut self,
-        key: Key,
+        id: SumId,
         senders: &[Owner],
         now: Instant,
         out: &mut Vec<Outgoing>,
     ) -> Vec<String> {
-        let key = self.current(key);
-        if self.is_over(key) {
+        let id = self.current(id);
+        if self.is_over(id) {
             return Vec::new();
         }
-        self.entry(key, now).part.come_of(senders);
-        let came = self.early.take(key.0, key.1..=key.1);
-        self.replay(key, came, now, out)
+        self.listen(id, now).sum.come_of(senders);
+        let came = self.early.take(|other| *other == id);
+        self.take_in(id, came, now, out)
     }
 
     /// The digests of the chunks of a sum, as far as they are here.
-    pub(super) fn digests(&self, key: Key) -> Vec<Option<u64>> {
-        if let Some(open) = self.open.get(&self.current(key)) {
-            return open.part.digests().to_vec();
+    pub(super) fn digests(&self, id: SumId) -> Vec<Option<u64>> {
+        if let Some(open) = self.open.get(&self.current(id)) {
+            return open.sum.digests().to_vec();
         }
         let length = self.context.length;
-        let vector = self.sum(key.0, key.1).and_then(|sum| sum.vector);
+        let vector = self.sums.sum(id).and_then(|sum| sum.vector);
         let digest = |vector: &[f32], chunk| {
             xxh3_64(bytemuck::cast_slice(&vector[chunk_range(chunk, length)]))
         };
@@ -221,38 +192,26 @@ impl NodeExchanges {
         (0..chunks(length)).map(of_chunk).collect()
     }
 
-    /// What this node has of an exchange that another one carries on, and which attempt that began
-    /// as.
-    fn part_of(&mut self, step: Step, attempt: u32) -> Option<(u32, ExchangePart)> {
-        if let Some(open) = self.open.remove(&(step, attempt)).filter(|open| open.planned) {
-            return Some((open.since, open.part));
-        }
-        let sum = lock(&self.sums).take((step, attempt))?;
-        let vector = sum.vector.clone();
-        let vector = Arc::try_unwrap(vector?).unwrap_or_else(|shared| shared.to_vec());
-        let NodeContext { me, blocks, .. } = &self.context;
-        Some((attempt, ExchangePart::of_sum(*me, sum, vector, blocks.clone())))
-    }
-
     /// The exchange that something is for which is sent for that one: itself, or the one that
     /// carries it on.
-    fn current(&self, key: Key) -> Key {
-        let carries_on =
-            |(other, open): &(&Key, &Open)| (open.since..=other.1).contains(&key.1) && open.planned;
-        let mut of_step = self.open.range((key.0, key.1)..=(key.0, u32::MAX));
-        of_step.find(carries_on).map_or(key, |(key, _)| *key)
+    fn current(&self, id: SumId) -> SumId {
+        let carries_on = |(other, open): &(&SumId, &Open)| {
+            (open.since..=**other).contains(&id) && open.part.is_some()
+        };
+        let mut of_step = self.open.range(id..=SumId { attempt: u32::MAX, ..id });
+        of_step.find(carries_on).map_or(id, |(id, _)| *id)
     }
 
     /// A step that is summed already is made of what was expected.
-    pub(super) fn confirm(&mut self, key: Key, now: Instant) {
-        if let Some(open) = self.open.get_mut(&key) {
+    pub(super) fn confirm(&mut self, id: SumId, now: Instant) {
+        if let Some(open) = self.open.get_mut(&id) {
             open.confirmed = true;
             open.progressed = now;
         }
-        lock(&self.sums).confirm(key);
+        self.sums.confirm(id);
     }
 
-    /// Some chunks of a result of this node's are final.
+    /// Some chunks of a result of this node's are final, or all of them.
     pub(super) fn announce(
         &mut self,
         task: Task,
@@ -261,51 +220,25 @@ impl NodeExchanges {
         now: Instant,
         out: &mut Vec<Outgoing>,
     ) {
-        let own = Own::Result(task);
-        let known = self.announced.final_chunks(own);
-        self.announced.add(own, chunks, numbers);
-        self.tell_final(own, &known, now, out);
+        self.latest = Some(now);
+        let result = Own::Result(task);
+        let known = self.announced.final_chunks(result);
+        let all = self.announced.add(result, chunks, numbers);
+        for part in self.open.values_mut().filter_map(|open| open.part.as_mut()) {
+            let own = part.own_terms().into_iter();
+            for (term, _) in own.filter(|(_, own)| *own == result) {
+                part.is_final(term, (known.clone(), all.clone()), out);
+                part.asks(now, out);
+            }
+        }
     }
 
     /// Whether a step is summed, while it is computed, of the result of a task.
     pub(super) fn expects(&self, task: Task) -> bool {
         let is_of = |(_, own): &(usize, Own)| *own == Own::Result(task);
-        let mut expected = self.open.values().filter(|open| open.part.is_expected());
-        expected.any(|open| open.part.own_terms().iter().any(is_of))
-    }
-
-    /// A result of this node's, which is expected, is final.
-    pub(super) fn complete(
-        &mut self,
-        task: Task,
-        result: Arc<Vec<f32>>,
-        now: Instant,
-        out: &mut Vec<Outgoing>,
-    ) {
-        let own = Own::Result(task);
-        let known = self.announced.final_chunks(own);
-        self.announced.complete(own, chunks(self.context.length), result);
-        self.tell_final(own, &known, now, out);
-    }
-
-    fn tell_final(
-        &mut self,
-        final_here: Own,
-        known: &Range<usize>,
-        now: Instant,
-        out: &mut Vec<Outgoing>,
-    ) {
-        self.latest = Some(now);
-        let Self { open, announced, .. } = self;
-        let all = announced.final_chunks(final_here);
-        for open in open.values_mut() {
-            let own = open.part.own_terms().into_iter();
-            for (term, _) in own.filter(|(_, own)| *own == final_here) {
-                let chunks = (known.clone(), all.clone());
-                open.part.is_final(term, chunks, out);
-                open.part.asks(now, out);
-            }
-        }
+        let parts = self.open.values().filter_map(|open| open.part.as_ref());
+        let mut expected = parts.filter(|part| part.is_expected());
+        expected.any(|part| part.own_terms().iter().any(is_of))
     }
 
     /// Another worker says what it has of a term, or asks for it.
@@ -316,96 +249,91 @@ impl NodeExchanges {
         now: Instant,
         out: &mut Vec<Outgoing>,
     ) -> Result<(), String> {
-        let key = match &message {
-            Across::Ready { step, attempt, .. } | Across::Ask { step, attempt, .. } => {
-                (*step, *attempt)
-            }
+        let id = match &message {
+            Across::Ready { sum, .. } | Across::Ask { sum, .. } => *sum,
             Across::Peer { .. } => return Err(format!("{from} says twice who it is")),
         };
         self.latest = Some(now);
-        if self.is_over(key) {
+        if self.is_over(id) {
             return Ok(());
         }
-        let current = self.current(key);
-        if self.open.get(&current).is_some_and(|open| open.planned) {
-            self.word(current, from, message, out)?;
-            self.open.get_mut(&current).into_iter().for_each(|open| open.part.asks(now, out));
-            return Ok(());
-        }
-        self.check_ahead(key)?;
-        self.early.put(key, from, Came::Word(message))
+        let word = vec![(from, Came::Word(message))];
+        let wrong = self.take_in(self.current(id), word, now, out);
+        wrong.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// A word on an exchange that is planned.
-    fn word(
+    /// Hands on what has come for an exchange; keeps it where that is not under way, or where the
+    /// word of who sends it may still be on its way.
+    fn deliver(
         &mut self,
-        key: Key,
+        id: SumId,
         from: u32,
-        message: Across,
+        came: Came,
+        now: Instant,
         out: &mut Vec<Outgoing>,
     ) -> Result<(), String> {
-        let Self { open, announced, .. } = self;
-        match open.get_mut(&key).filter(|open| open.planned) {
-            Some(open) => open.part.hear(from, &message, announced, out),
-            None => self.early.put(key, from, Came::Word(message)),
+        let Self { context, open, early, announced, .. } = self;
+        let last = open.keys().copied().filter(|other| other.step == id.step).next_back();
+        match (came, open.get_mut(&id)) {
+            (Came::Word(message), Some(Open { sum, part: Some(part), .. })) => {
+                part.hear(from, &message, sum, announced, out)
+            }
+            (Came::Chunk(header, block), Some(Open { sum, progressed, .. }))
+                if header.kind == Kind::Sum && sum.comes_of(from, &header) =>
+            {
+                *progressed = now;
+                sum.came(&header, from, block, &context.blocks)
+            }
+            (Came::Chunk(header, block), Some(Open { sum, part: Some(part), progressed, .. }))
+                if header.kind == Kind::Term =>
+            {
+                *progressed = now;
+                let what = (sum.chunk_of_term(&header, from)?, header.piece as usize);
+                part.term(what, from, block, announced, now)?;
+                part.asks(now, out);
+                Ok(())
+            }
+            (came @ Came::Word(_), _) => early.put(id, self.first, last, from, came),
+            (came @ Came::Chunk(header, _), _) => {
+                early.put(header.sum(), self.first, last, from, came)
+            }
         }
     }
 
     /// Whether nothing is taken in for a sum any more: it is here, it is begun again, or its step
     /// is over. One that was made for an earlier coordinator may be made again.
-    fn is_over(&self, key: Key) -> bool {
-        let replaces =
-            |(other, open): (&Key, &Open)| other.0 == key.0 && open.planned && open.since > key.1;
+    fn is_over(&self, id: SumId) -> bool {
+        let replaces = |(other, open): (&SumId, &Open)| {
+            other.step == id.step && open.part.is_some() && open.since > id
+        };
         // Only by a plan: a word of a newer one may come before it, and until then this is the
         // last.
         let newer = self.open.iter().any(replaces);
-        let sums = lock(&self.sums);
-        newer || key.0 < self.first || sums.get(key).is_some() && !sums.is_from_before(key)
-    }
-
-    /// Steps far beyond those under way are none, nor are attempts at them.
-    fn check_ahead(&self, (step, attempt): Key) -> Result<(), String> {
-        let most = self.first.0 + 2 * self.context.kept_max as u64 + 64;
-        if step.0 > most {
-            return Err(format!("{step} while steps from {} on are under way", self.first));
-        }
-        let of_step = self.open.range((step, 0)..=(step, u32::MAX));
-        let last = of_step.map(|(key, _)| key.1).next_back().unwrap_or_default();
-        if attempt > last.saturating_add(ATTEMPTS_AHEAD) {
-            return Err(format!("attempt {attempt} at {step}, of which {last} is the last"));
-        }
-        Ok(())
+        newer || id.step < self.first || self.sums.is_current(id)
     }
 
     /// The connection to a node is over.
     pub(super) fn disconnected(&mut self, node: u32, now: Instant, out: &mut Vec<Outgoing>) {
-        for open in self.open.values_mut() {
-            open.part.disconnected(node);
-            open.part.asks(now, out);
+        for part in self.open.values_mut().filter_map(|open| open.part.as_mut()) {
+            part.gathering.disconnected(node);
+            part.asks(now, out);
         }
     }
 
     /// Asks others for what was asked for in vain.
     pub(super) fn look(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
-        for open in self.open.values_mut() {
-            open.part.look(now);
-            open.part.asks(now, out);
+        for part in self.open.values_mut().filter_map(|open| open.part.as_mut()) {
+            part.gathering.look(now);
+            part.asks(now, out);
         }
     }
 
-    /// A step and jobs below `end` are decided: nobody asks for what is summed of them any more.
-    pub(super) fn release(&mut self, step: Step, end: Job) {
-        self.announced.release(step, end);
-    }
-
-    /// An attempt at a step is begun: older ones are given up, and what it was for another
-    /// coordinator.
-    pub(super) fn supersede(&mut self, step: Step, attempt: u32) {
-        self.open.retain(|other, _| other.0 != step || other.1 >= attempt);
-        self.early.retain(|other| other.0 != step || other.1 >= attempt);
-        let mut sums = lock(&self.sums);
-        if sums.is_from_before((step, attempt)) {
-            sums.remove((step, attempt)).into_iter().for_each(|sum| self.context.vectors.give(sum));
+    /// A sum of a step is begun: older ones are given up, and what it was for another coordinator.
+    pub(super) fn supersede(&mut self, id: SumId) {
+        self.open.retain(|other, _| other.step != id.step || *other >= id);
+        self.early.take(|other| other.step == id.step && *other < id);
+        if !self.sums.is_current(id) {
+            self.sums.forget(id);
         }
     }
 
@@ -418,8 +346,8 @@ impl NodeExchanges {
         now: Instant,
         out: &mut Vec<Outgoing>,
     ) -> Result<(), String> {
-        let key = (Step(header.number), header.attempt);
-        if self.is_over(key) {
+        let id = header.sum();
+        if self.is_over(id) {
             self.context.blocks.give(block);
             return Ok(());
         }
@@ -427,28 +355,12 @@ impl NodeExchanges {
             return Err(format!("a chunk of kind {:?} belongs to no exchange", header.kind));
         }
         self.latest = Some(now);
-        let current = self.current(key);
+        let current = self.current(id);
         // What the coordinator sends of a sum needs no word of it besides.
         if header.kind == Kind::Sum && from == COORDINATOR {
-            self.entry(current, now);
+            self.listen(current, now);
         }
-        let Self { open, announced, .. } = self;
-        let takes = |open: &&mut Open| match header.kind {
-            Kind::Sum => open.part.comes_of(from, header),
-            _ => open.planned,
-        };
-        let Some(open) = open.get_mut(&current).filter(takes) else {
-            // The word of who sends it may still be on its way.
-            self.check_ahead(key)?;
-            return self.early.put(key, from, Came::Chunk(*header, block));
-        };
-        open.progressed = now;
-        if header.kind == Kind::Sum {
-            return open.part.summed(header, from, block);
-        }
-        open.part.term(header, from, block, announced, now)?;
-        open.part.asks(now, out);
-        Ok(())
+        self.deliver(current, from, Came::Chunk(*header, block), now, out)
     }
 
     /// Takes in a chunk of a sum that was read into the place where it belongs.
@@ -460,11 +372,11 @@ impl NodeExchanges {
         now: Instant,
         out: &mut Vec<Outgoing>,
     ) -> Result<(), String> {
-        let key = (Step(header.number), header.attempt);
-        let current = self.current(key);
+        let id = header.sum();
+        let current = self.current(id);
         if let Some(open) = self.open.get_mut(&current)
-            && open.part.comes_of(from, header)
-            && open.part.placed(header, from, slot)
+            && open.sum.comes_of(from, header)
+            && open.sum.placed(header, from, slot)
         {
             open.progressed = now;
             return Ok(());
@@ -483,13 +395,15 @@ impl NodeExchanges {
     /// Sums what can be summed, one chunk; false if there is nothing.
     pub(super) fn work(&mut self, out: &mut Vec<Outgoing>) -> bool {
         let Self { open, announced, latest, .. } = self;
-        for open in open.values_mut() {
+        for Open { sum, part, .. } in open.values_mut() {
             // The oldest step first: it is the one that others wait for.
-            if let Some(sums) = open.part.sum_next(announced) {
+            if let Some(part) = part
+                && let Some(sums) = part.sum_next(sum, announced)
+            {
                 out.extend(sums);
                 // There is room for other terms now.
                 // The clock is not asked for every chunk: when something came last is near enough.
-                latest.iter().for_each(|now| open.part.asks(*now, out));
+                latest.iter().for_each(|now| part.asks(*now, out));
                 return true;
             }
         }
@@ -497,302 +411,77 @@ impl NodeExchanges {
     }
 
     /// Whose numbers have turned out not to be finite, in which exchanges.
-    pub(super) fn not_finite(&mut self) -> Vec<(Key, NotFinite)> {
-        let of = |(key, open): (&Key, &mut Open)| Some((*key, open.part.not_finite()?));
+    pub(super) fn not_finite(&mut self) -> Vec<(SumId, NotFinite)> {
+        let of = |(id, open): (&SumId, &mut Open)| Some((*id, open.sum.finiteness.untold()?));
         self.open.iter_mut().filter_map(of).collect()
     }
 
     /// The sums that became whole.
     pub(super) fn finished(&mut self) -> Vec<Sum> {
-        let (whole, open): (BTreeMap<_, _>, _) =
-            std::mem::take(&mut self.open).into_iter().partition(|(_, open)| open.part.is_whole());
-        self.open = open;
-        let of_bits = self.context.of_bits;
-        let finish = |Open { part, confirmed, .. }: Open| part.finish(confirmed, of_bits);
-        let done: Vec<Sum> = whole.into_values().map(finish).collect();
-        done.iter().cloned().for_each(|sum| self.push(sum));
-        done
-    }
-
-    /// Keeps a sum that was made elsewhere.
-    pub(super) fn keep(&mut self, sum: Sum) {
-        if self.sum(sum.step, sum.attempt).is_none() {
-            self.push(sum);
-        }
-    }
-
-    fn push(&mut self, sum: Sum) {
-        let spent = lock(&self.sums).insert(sum);
-        spent.into_iter().for_each(|vector| self.context.vectors.give(vector));
-    }
-
-    pub(super) fn sum(&self, step: Step, attempt: u32) -> Option<Sum> {
-        lock(&self.sums).get((step, attempt)).cloned()
-    }
-
-    /// Whether a sum is whole here.
-    pub(super) fn is_whole(&self, key: Key) -> bool {
-        lock(&self.sums).get(key).is_some()
-    }
-
-    /// Whether a sum with these bytes is kept; one with other bytes is thrown away.
-    pub(super) fn has(&self, step: Step, attempt: u32, digest: u64) -> bool {
-        lock(&self.sums).has((step, attempt), digest)
-    }
-
-    /// Forgets a sum that is to be made again.
-    pub(super) fn forget_sum(&self, step: Step, attempt: u32) {
-        let spent = lock(&self.sums).remove((step, attempt));
-        spent.into_iter().for_each(|vector| self.context.vectors.give(vector));
+        let whole = |(id, open): (&SumId, &Open)| open.sum.is_whole().then_some(*id);
+        let whole: Vec<SumId> = self.open.iter().filter_map(whole).collect();
+        let finish = |id| {
+            let Open { sum, confirmed, .. } = self.open.remove(&id)?;
+            let sum = sum.finish(id, confirmed, self.context.of_bits);
+            self.sums.push(sum.clone());
+            Some(sum)
+        };
+        whole.into_iter().filter_map(finish).collect()
     }
 
     /// Whether a sum is under way here.
-    pub(super) fn is_open(&self, step: Step, attempt: u32) -> bool {
-        self.open.contains_key(&(step, attempt))
-    }
-
-    /// The chunks of a sum that is kept.
-    pub(super) fn give(&self, step: Step, attempt: u32) -> Option<Vec<Frame>> {
-        let sum = self.sum(step, attempt)?;
-        let vector = sum.vector.as_ref()?;
-        Some(chunks_of(&sum, vector, 0, self.context.length).collect())
+    pub(super) fn is_open(&self, id: SumId) -> bool {
+        self.open.contains_key(&id)
     }
 
     /// A step is decided: nothing more is taken in for it but its sum, from those who have it.
-    pub(super) fn decided(&mut self, step: Step, attempt: Option<u32>) {
-        self.open.retain(|key, _| key.0 != step || Some(key.1) == attempt);
-        self.early.retain(|key| key.0 != step || Some(key.1) == attempt);
+    pub(super) fn decided(&mut self, step: Step, sum: Option<SumId>) {
+        self.open.retain(|id, _| id.step != step || Some(*id) == sum);
+        self.early.take(|id| id.step == step && Some(*id) != sum);
     }
 
     /// Steps below this one are over for this node.
     pub(super) fn applied(&mut self, next: Step) {
         self.first = self.first.max(next);
-        self.open.retain(|key, _| key.0 >= next);
-        self.early.retain(|key| key.0 >= next);
+        self.open.retain(|id, _| id.step >= next);
+        self.early.take(|id| id.step < next);
     }
 
     /// Goes on at another step, whose own exchange may be under way.
     pub(super) fn moved(&mut self, next: Step) {
         self.first = next;
-        self.open.retain(|key, _| key.0 >= next);
-        self.early.retain(|key| key.0 >= next);
+        self.open.retain(|id, _| id.step >= next);
+        self.early.take(|id| id.step < next);
     }
 
     /// What a node is owed of all exchanges under way.
     pub(super) fn owed_to(&self, node: u32) -> Vec<Outgoing> {
-        let planned = self.open.values().filter(|open| open.planned);
-        planned.flat_map(|open| open.part.owed_to(node, &self.announced)).collect()
+        let owed = |open: &Open| {
+            open.part.as_ref().map(|part| part.owed_to(node, &open.sum, &self.announced))
+        };
+        self.open.values().filter_map(owed).flatten().collect()
     }
 
     /// Gives up everything under way. Sums are kept, for steps that are decided; a coordinator that
     /// was restarted may make some of them again.
     pub(super) fn reset(&mut self) {
         self.open.clear();
-        self.early.retain(|_| false);
+        self.early.take(|_| true);
         self.announced.clear();
         // Not forgotten: what is decided is still to be applied, and only a new coordinator knows.
-        lock(&self.sums).connection_lost();
+        self.sums.connection_lost();
     }
 
     /// Exchanges for which nothing has come for so long, and whose chunks are missing.
-    pub(super) fn stalled(&self, now: Instant, patience: Duration) -> Vec<(Step, u32, Vec<u32>)> {
-        let old = self.open.iter().filter(|(_, open)| {
-            open.planned
-                && open.confirmed
-                && now.saturating_duration_since(open.progressed) > patience
-        });
-        old.map(|((step, attempt), open)| (*step, *attempt, open.part.waits_for())).collect()
+    pub(super) fn stalled(&self, now: Instant, patience: Duration) -> Vec<(SumId, Vec<u32>)> {
+        let waits = |(id, open): (&SumId, &Open)| {
+            let quiet = now.saturating_duration_since(open.progressed);
+            let part = open.part.as_ref().filter(|_| open.confirmed && quiet > patience)?;
+            Some((*id, part.waits_for(&open.sum)))
+        };
+        self.open.iter().filter_map(waits).collect()
     }
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "any moment will do: only differences count")]
-mod tests {
-    use super::*;
-    use crate::sums::Summand;
-    use crate::sums::{CHUNK, COORDINATOR, Owner, chunk_range};
-
-    /// A worker that takes over a state goes on receiving the sum of the step that comes after it.
-    #[test]
-    fn a_sum_under_way_outlives_a_state() {
-        let length = 2 * CHUNK;
-        let mut node = NodeExchanges::new(NodeContext::of_tests(1, length));
-        let blocks = node.context.blocks.clone();
-        let come = |node: &mut NodeExchanges, step: u64, chunk: usize| {
-            let range = chunk_range(chunk, length);
-            let header = Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len())
-                .of_step(Step(step), 0, 0);
-            let block = blocks.take(range.len(), NumberFormat::F32);
-            node.chunk(&header, COORDINATOR, block, Instant::now(), &mut Vec::new()).unwrap();
-        };
-        come(&mut node, 6, 0);
-        come(&mut node, 7, 0);
-        node.moved(Step(7));
-        come(&mut node, 6, 1);
-        come(&mut node, 7, 1);
-        assert_eq!(node.finished().iter().map(|sum| sum.step).collect::<Vec<_>>(), [Step(7)]);
-    }
-
-    /// A coordinator that was restarted can come to a step that was held before, and not applied by
-    /// anybody.
-    #[test]
-    fn a_step_is_summed_again_for_another_coordinator() {
-        let mut node = NodeExchanges::new(NodeContext::of_tests(0, 3));
-        let key = (Step(7), 0);
-        let sends = |node: &mut NodeExchanges| {
-            let holders = vec![Piece { worker: Worker(0), what: What::Sum }];
-            let owners = vec![Owner { node: COORDINATOR, start: 0, end: 1 }];
-            let terms = vec![Summand { weight: 1.0, holders }];
-            let mut out = Vec::new();
-            let plan = SumPlan {
-                step: key.0,
-                attempt: key.1,
-                places: Vec::new(),
-                terms,
-                owners,
-                stripe: None,
-                predecessor: None,
-                receivers: vec![0, COORDINATOR],
-                group: None,
-            };
-            let wrong =
-                node.begin(plan, |_| Some(Arc::new(vec![1.0; 3])), Instant::now(), &mut out);
-            assert!(wrong.is_empty());
-            out.len()
-        };
-        node.keep(Sum::made(key, Some(Arc::new(vec![2.0; 3])), 5));
-        assert_eq!(sends(&mut node), 0, "it is whole");
-        node.reset();
-        assert!(node.has(key.0, key.1, 5), "if it is decided, it is applied");
-        assert_eq!(sends(&mut node), 1);
-        assert!(!node.has(key.0, key.1, 5) && node.is_open(key.0, key.1));
-    }
-
-    /// What is sent of exchanges that nobody began takes no vectors, and no more memory than a few,
-    /// however much it names.
-    #[test]
-    fn what_nobody_began_takes_little_memory() {
-        let (length, now) = (4 * CHUNK, Instant::now());
-        let mut node = NodeExchanges::new(NodeContext::of_tests(0, length));
-        let blocks = node.context.blocks.clone();
-        let mut taken = 0;
-        for (step, attempt, chunk) in (0..60u64)
-            .flat_map(|step| (0..16).flat_map(move |at| (0..4).map(move |c| (step, at, c))))
-        {
-            let word = Across::Ready { step: Step(step), attempt, term: 0, start: 0, end: 1 };
-            let _ = node.hear(1, word, now, &mut Vec::new());
-            let range = chunk_range(chunk, length);
-            let header = Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len())
-                .of_step(Step(step), attempt, 0);
-            let block = blocks.take(range.len(), NumberFormat::F32);
-            taken += usize::from(node.chunk(&header, 1, block, now, &mut Vec::new()).is_ok());
-        }
-        assert_eq!(node.len(), 0, "no exchange is open");
-        assert!(taken <= 2 * 4 + 64, "{taken} chunks are kept");
-        let of_another = blocks.take(CHUNK, NumberFormat::F32);
-        let header = Header::chunk(Kind::Sum, NumberFormat::F32, 0, CHUNK).of_step(Step(1), 0, 0);
-        assert!(node.chunk(&header, 2, of_another, now, &mut Vec::new()).is_ok(), "each by itself");
-        node.applied(Step(60));
-        let again = blocks.take(CHUNK, NumberFormat::F32);
-        let header = Header::chunk(Kind::Sum, NumberFormat::F32, 0, CHUNK).of_step(Step(61), 0, 0);
-        assert!(node.chunk(&header, 1, again, now, &mut Vec::new()).is_ok(), "there is room again");
-    }
-
-    /// Takes part in a step of which this worker (0) and worker 1 hold the one term, and worker 2
-    /// alone the other; all three own a chunk of every stripe.
-    fn expecting(node: &mut NodeExchanges, out: &mut Vec<Outgoing>) {
-        let piece =
-            |worker: u32| Piece { worker: Worker(worker), what: What::Result(task(worker)) };
-        let term = |holders: &[u32]| Summand {
-            weight: 1.0,
-            holders: holders.iter().copied().map(piece).collect(),
-        };
-        let owner = |node: u32| Owner { node, start: node as usize, end: node as usize + 1 };
-        let plan = SumPlan {
-            step: Step(0),
-            attempt: 0,
-            places: Vec::new(),
-            terms: vec![term(&[0, 1]), term(&[2])],
-            owners: (0..3).map(owner).collect(),
-            stripe: Some(3),
-            predecessor: None,
-            receivers: vec![0, 1, 2],
-            group: None,
-        };
-        assert!(node.begin(plan, |_| None, Instant::now(), out).is_empty());
-    }
-
-    fn task(worker: u32) -> Task {
-        Task { job: Job(0), piece: worker, plan: 0 }
-    }
-
-    fn ready(term: u32, start: usize, end: usize) -> Across {
-        Across::Ready { step: Step(0), attempt: 0, term, start, end }
-    }
-
-    fn ask(term: u32, chunk: usize) -> Across {
-        Across::Ask { step: Step(0), attempt: 0, term, chunk }
-    }
-
-    /// What workers say of terms that are not theirs, of chunks that there are not, or too often,
-    /// is refused, and what is right counts all the same.
-    #[test]
-    fn what_other_workers_say_is_looked_at() {
-        let now = Instant::now();
-        let mut node = NodeExchanges::new(NodeContext::of_tests(0, 6 * CHUNK));
-        let mut out = Vec::new();
-        let early = |count: usize, node: &mut NodeExchanges| {
-            (0..count).try_for_each(|_| node.hear(1, ready(0, 0, 1), now, &mut Vec::new()))
-        };
-        assert!(early(1 << 12, &mut node).is_ok());
-        assert!(early(1 << 20, &mut node).is_err(), "too much before the plan");
-        node.hear(2, ready(1, 0, 0), now, &mut out).unwrap();
-        let far = Across::Ready { step: Step(1 << 40), attempt: 0, term: 0, start: 0, end: 1 };
-        assert!(node.hear(1, far, now, &mut out).is_err(), "a step that nobody is at");
-        let far = Across::Ready { step: Step(1), attempt: 99, term: 0, start: 0, end: 1 };
-        assert!(node.hear(1, far, now, &mut out).is_err(), "an attempt that nobody is at");
-        expecting(&mut node, &mut out);
-        // What was announced before the plan counts: its partner has a chunk that this node sums.
-        match &out[..] {
-            [Outgoing::Tell { to, message }] if to == &[1] => assert_eq!(*message, ask(0, 0)),
-            other => panic!("{other:?}"),
-        }
-        for (from, message) in [
-            (2, ready(0, 0, 3)),
-            (1, ready(7, 0, 3)),
-            (1, ready(0, 0, 7)),
-            (1, ready(0, 4, 3)),
-            (1, ask(1, 1)),
-            (1, ask(7, 1)),
-            (1, ask(0, 0)),
-            (1, ask(0, usize::MAX)),
-            (9, ask(0, 1)),
-        ] {
-            assert!(node.hear(from, message.clone(), now, &mut out).is_err(), "{from} {message:?}");
-        }
-        let hello = Across::Peer { worker: 1, run: 1, epoch: 1 };
-        assert!(node.hear(1, hello, now, &mut out).is_err());
-        out.clear();
-        node.hear(1, ask(0, 1), now, &mut out).unwrap();
-        assert!(out.is_empty(), "it is not final");
-        // Its own is final from the end on: its partner is told, and can have its chunks.
-        out.clear();
-        let part = Arc::new(vec![1.0; 3 * CHUNK]);
-        node.announce(task(0), 3..6, part, now, &mut out);
-        let told = |outgoing: &Outgoing| match outgoing {
-            Outgoing::Tell { to, message: Across::Ready { start, end, .. } } => {
-                to == &[1, 2] && (*start, *end) == (3, 6)
-            }
-            _ => false,
-        };
-        assert!(out.iter().any(told), "{out:?}");
-        out.clear();
-        node.hear(1, ask(0, 4), now, &mut out).unwrap();
-        assert!(matches!(out[..], [Outgoing::Chunk { to: 1, .. }]), "{out:?}");
-        // It is over for this node.
-        node.applied(Step(1));
-        out.clear();
-        node.hear(1, ask(0, 4), now, &mut out).unwrap();
-        assert!(out.is_empty());
-    }
-}
+mod tests;

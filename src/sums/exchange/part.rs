@@ -11,17 +11,14 @@
 
 use super::adder::{Adder, Content, Node};
 use super::announced::{Announcements, Own};
+use super::assembly::{Assembly, Finiteness};
 use super::block::{Block, Blocks};
+use super::context::NodeContext;
 use super::frame::{Body, Frame};
 use super::gathering::{Gathering, TermAt, budget};
-use super::plan::nodes_of;
-use super::reassembly::{ReassemblyBuffer, WriteSlot};
-use super::senders::Senders;
-use super::store::{Finiteness, Sum};
-use crate::gpu::{Folded, digest_of_bits, nonfinite_mask};
-use crate::ids::Step;
+use crate::gpu::{Folded, nonfinite_mask};
 use crate::run::NumberFormat;
-use crate::sums::{Across, COORDINATOR, Header, Kind, NotFinite, Owner, SumPlan, chunks};
+use crate::sums::{Across, COORDINATOR, Header, Kind, Owner, SumPlan, chunk_range, chunks};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -58,106 +55,114 @@ impl OwnTerms<'_> {
     }
 }
 
-/// One node's part in an exchange.
+/// One node's part in an exchange: what it sends of its own terms, and what it sums.
+///
+/// # How to drive it
+/// A part is made by a plan ([`ExchangePart::join`]), or by one that carries on another exchange
+/// ([`ExchangePart::carry_on`]). It is told what becomes final here ([`ExchangePart::is_final`]),
+/// what other nodes say ([`ExchangePart::hear`]) and which chunks of terms come
+/// ([`ExchangePart::term`]), and its [`Gathering`] who is lost and that time goes by. After each of
+/// these, [`ExchangePart::asks`] gives what is asked of others. As long as there is a chunk all of
+/// whose terms are here, [`ExchangePart::sum_next`] sums it into the [`Assembly`] of the exchange.
 #[derive(Debug)]
 pub(super) struct ExchangePart {
     me: u32,
-    plan: SumPlan,
+    length: usize,
     format: NumberFormat,
     blocks: Blocks,
-    /// Which chunks this node sums, and its places among the owners.
-    own: Vec<(usize, Owner)>,
-    senders: Senders,
-    /// The terms of own chunks.
-    gathering: Gathering,
-    out: Arc<ReassemblyBuffer>,
-    digests: Vec<Option<u64>>,
-    left: usize,
-    finiteness: Finiteness,
+    plan: SumPlan,
+    /// The terms of the chunks that this node sums.
+    pub(super) gathering: Gathering,
 }
 
 impl ExchangePart {
-    /// A part in which nothing but the sum is received.
-    pub(super) fn listening(
-        me: u32,
-        step: Step,
-        attempt: u32,
-        out: Arc<ReassemblyBuffer>,
-        blocks: Blocks,
-    ) -> Self {
-        let plan = SumPlan {
-            step,
-            attempt,
-            places: Vec::new(),
-            terms: Vec::new(),
-            owners: Vec::new(),
-            stripe: None,
-            predecessor: None,
-            receivers: vec![me],
-            group: None,
-        };
-        let count = chunks(out.len());
-        Self {
-            me,
-            plan,
-            format: NumberFormat::F32,
-            blocks,
-            own: Vec::new(),
-            senders: Senders::new(count),
-            gathering: Gathering::new(me, Vec::new(), std::iter::empty(), 0),
-            out,
-            digests: vec![None; count],
-            left: count,
-            finiteness: Finiteness::default(),
-        }
+    fn new(context: &NodeContext, plan: SumPlan, owners: Vec<Owner>, gathering: Gathering) -> Self {
+        let NodeContext { me, length, format, ref blocks, .. } = *context;
+        let plan = SumPlan { owners, ..plan };
+        Self { me, length, format, blocks: blocks.clone(), plan, gathering }
     }
 
     /// Takes part by a plan, with what is final of this node's own vectors.
     ///
     /// What arrived of the sum before the plan is kept.
     pub(super) fn join(
-        &mut self,
+        context: &NodeContext,
         plan: SumPlan,
-        format: NumberFormat,
+        sum: &mut Assembly,
         announced: &Announcements,
         out: &mut Vec<Outgoing>,
-    ) {
-        let count = self.digests.len();
+    ) -> Self {
+        let (me, count) = (context.me, chunks(context.length));
         let owners = plan.all_owners(count);
-        self.share(&owners);
-        self.own.iter().for_each(|(_, owner)| self.out.close(owner.start..owner.end));
-        let own = self.own.iter().flat_map(|(_, owner)| owner.start..owner.end);
-        let terms = TermAt::of(plan.step, &plan.terms, self.me);
-        self.gathering = Gathering::new(self.me, terms, own, budget(count));
+        sum.plan(&owners);
+        let own = (0..count).filter(|chunk| sum.owns(me, *chunk));
+        let terms = TermAt::of(plan.sum.step, &plan.terms, me);
+        let gathering = Gathering::new(me, terms, own, budget(count));
         let are_there = plan.is_of_results_that_are_there();
-        (self.plan, self.format) = (SumPlan { owners, ..plan }, format);
+        let mut part = Self::new(context, plan, owners, gathering);
         if are_there {
-            self.send_own_terms(announced, out);
+            part.send_own_terms(announced, out);
         }
-        for (term, own) in self.own_terms() {
+        for (term, own) in part.own_terms() {
             let chunks = announced.final_chunks(own);
             // What all know to be there need not be said.
             let known = if are_there { chunks.clone() } else { 0..0 };
-            self.is_final(term, (known, chunks), out);
+            part.is_final(term, (known, chunks), out);
         }
+        part
     }
 
-    /// These sum the chunks from now on.
-    fn share(&mut self, owners: &[Owner]) {
-        self.senders.plan(nodes_of(owners, self.digests.len()));
-        let all = owners.iter().copied().enumerate();
-        self.own = all.filter(|(_, owner)| owner.node == self.me).collect();
+    /// Goes on by a plan that carries on an exchange without a worker that was lost, with the part
+    /// in that one, unless its sum was whole here.
+    ///
+    /// What this node has stays, but for the sums of chunks that have another owner now: nobody
+    /// knows who else got them of the one that is lost, and all are to have the same bits. Where
+    /// the new owner of such a chunk has that sum, it is the one that all get.
+    pub(super) fn carry_on(
+        context: &NodeContext,
+        plan: SumPlan,
+        before: Option<Self>,
+        sum: &mut Assembly,
+        announced: &Announcements,
+        out: &mut Vec<Outgoing>,
+    ) -> Self {
+        let (me, count) = (context.me, chunks(context.length));
+        let moved = plan.moved(count);
+        let owners = plan.all_owners(count);
+        sum.plan(&owners);
+        // By the new owners, which are set by now.
+        let (mine, others): (Vec<usize>, Vec<usize>) =
+            moved.into_iter().partition(|chunk| sum.owns(me, *chunk));
+        others.into_iter().for_each(|chunk| sum.reopen(chunk));
+        let (summed, open): (Vec<usize>, Vec<usize>) =
+            mine.into_iter().partition(|chunk| sum.digests()[*chunk].is_some());
+        let terms = TermAt::of(plan.sum.step, &plan.terms, me);
+        let before = before.map(|part| part.gathering);
+        let gathering = match before.filter(|before| before.own_terms().len() == terms.len()) {
+            Some(before) => before.carry_on(terms, &open),
+            // It had the whole sum, or was told of other terms.
+            None => Gathering::new(me, terms, open.into_iter(), budget(count)),
+        };
+        let mut part = Self::new(context, plan, owners, gathering);
+        for (term, own) in part.own_terms() {
+            // All owners are told: some may have heard of a part of it only, or of nothing.
+            part.is_final(term, (0..0, announced.final_chunks(own)), out);
+        }
+        for frame in summed.into_iter().map(|chunk| part.sum_frame(chunk, sum)) {
+            out.extend(part.to_others(&frame));
+        }
+        part
     }
 
     /// Of each term one holder sends every owner its chunks, since all of them are there.
     fn send_own_terms(&mut self, announced: &Announcements, out: &mut Vec<Outgoing>) {
-        if let Some((place, _)) = self.own.first() {
+        let owners = &self.plan.owners;
+        if let Some(place) = owners.iter().position(|owner| owner.node == self.me) {
             for term in 0..self.plan.terms.len() {
-                self.gathering.is_sent(term, self.plan.sender(*place, term));
+                self.gathering.is_sent(term, self.plan.sender(place, term));
             }
         }
         let own = self.own_terms();
-        let owners = &self.plan.owners;
         let longest = owners.iter().map(|owner| owner.end - owner.start).max().unwrap_or(0);
         // A chunk for every owner in turn, so that all of them have something to sum from the
         // start.
@@ -171,100 +176,6 @@ impl ExchangePart {
                 out.extend(frames.map(|frame| Outgoing::Chunk { to: owner.node, frame }));
             }
         }
-    }
-
-    /// A part in an exchange that was over for this node, since it had the whole sum.
-    pub(super) fn of_sum(me: u32, sum: Sum, vector: Vec<f32>, blocks: Blocks) -> Self {
-        let out = Arc::new(ReassemblyBuffer::new(vector));
-        let mut part = Self::listening(me, sum.step, sum.attempt, out, blocks);
-        let count = part.digests.len();
-        part.out.close(0..count);
-        for chunk in 0..count {
-            let digest = part.out.read(chunk, |sum| xxh3_64(bytemuck::cast_slice(sum)));
-            part.place(chunk, digest, sum.finite);
-        }
-        part.finiteness.of = sum.nonfinite;
-        part
-    }
-
-    /// Goes on by a plan that carries on this part's exchange without a worker that was lost.
-    ///
-    /// What this node has stays, but for the sums of chunks that have another owner now: nobody
-    /// knows who else got them of the one that is lost, and all are to have the same bits. Where
-    /// the new owner of such a chunk has that sum, it is the one that all get.
-    pub(super) fn carry_on(
-        &mut self,
-        plan: SumPlan,
-        format: NumberFormat,
-        announced: &Announcements,
-        out: &mut Vec<Outgoing>,
-    ) {
-        let count = self.digests.len();
-        let moved = plan.moved(count);
-        let owners = plan.all_owners(count);
-        self.share(&owners);
-        // By the new owners, which are set by now.
-        let (mine, others): (Vec<usize>, Vec<usize>) =
-            moved.into_iter().partition(|chunk| self.place_of(*chunk).is_some());
-        for chunk in others {
-            self.out.reopen(chunk);
-            self.left += usize::from(self.digests[chunk].take().is_some());
-        }
-        mine.iter().for_each(|chunk| self.out.close(*chunk..*chunk + 1));
-        let (summed, open): (Vec<usize>, Vec<usize>) =
-            mine.into_iter().partition(|chunk| self.digests[*chunk].is_some());
-        let terms = TermAt::of(plan.step, &plan.terms, self.me);
-        if self.gathering.own_terms().len() == terms.len() {
-            self.gathering.carry_on(terms, &open);
-        } else {
-            // It had the whole sum, or was told of other terms.
-            self.gathering = Gathering::new(self.me, terms, open.into_iter(), budget(count));
-        }
-        (self.plan, self.format) = (SumPlan { owners, ..plan }, format);
-        for (term, own) in self.own_terms() {
-            // All owners are told: some may have heard of a part of it only, or of nothing.
-            self.is_final(term, (0..0, announced.final_chunks(own)), out);
-        }
-        let others: Vec<u32> =
-            self.plan.receivers.iter().copied().filter(|node| *node != self.me).collect();
-        for frame in summed.into_iter().map(|chunk| self.sum_frame(chunk)) {
-            let send = |to: &u32| Outgoing::Chunk { to: *to, frame: frame.clone() };
-            out.extend(others.iter().map(send));
-        }
-    }
-
-    /// Takes over the chunks of a sum that came for the same exchange before its plan did.
-    pub(super) fn absorb(&mut self, came: &Self) {
-        for chunk in 0..came.digests.len() {
-            let Some(digest) = came.digests[chunk] else { continue };
-            if self.place_of(chunk).is_none() && self.digests[chunk].is_none() {
-                came.out.read(chunk, |sum| self.out.write(chunk, |out| out.copy_from_slice(sum)));
-                self.place(chunk, digest, came.finiteness.finite);
-            }
-        }
-        self.finiteness.of.extend(came.finiteness.of.clone());
-    }
-
-    /// The vector that the sum's chunks are read into.
-    pub(super) fn buffer(&self) -> &Arc<ReassemblyBuffer> {
-        &self.out
-    }
-
-    /// The coordinator says who sends chunks of the sum besides their owners.
-    pub(super) fn come_of(&mut self, senders: &[Owner]) {
-        self.senders.name(nodes_of(senders, self.digests.len()));
-    }
-
-    /// Whether a chunk of the sum counts if it comes of this node: of its owner, of one that the
-    /// coordinator has named, or of the coordinator itself.
-    pub(super) fn comes_of(&self, node: u32, header: &Header) -> bool {
-        // What is no chunk at all is refused with its reason.
-        header.chunk_of(self.out.len()).map_or(true, |chunk| self.senders.include(node, chunk))
-    }
-
-    /// The digests of the chunks that are here.
-    pub(super) fn digests(&self) -> &[Option<u64>] {
-        &self.digests
     }
 
     /// The terms that this node has, or will have.
@@ -296,9 +207,9 @@ impl ExchangePart {
     }
 
     fn ready(&self, term: usize, chunks: Range<usize>) -> Across {
-        let SumPlan { step, attempt, .. } = self.plan;
+        let id = self.plan.sum;
         let term = self.plan.place(term);
-        Across::Ready { step, attempt, term, start: chunks.start, end: chunks.end }
+        Across::Ready { sum: id, term, start: chunks.start, end: chunks.end }
     }
 
     fn own_chunk(
@@ -307,11 +218,11 @@ impl ExchangePart {
         chunk: usize,
         announced: &Announcements,
     ) -> Option<Frame> {
-        let body = announced.chunk(own, chunk, self.out.len())?;
-        let range = self.out.range(chunk);
-        let SumPlan { step, attempt, .. } = self.plan;
+        let body = announced.chunk(own, chunk, self.length)?;
+        let range = chunk_range(chunk, self.length);
+        let id = self.plan.sum;
         let header = Header::chunk(Kind::Term, NumberFormat::F32, range.start, range.len())
-            .of_step(step, attempt, self.plan.place(term));
+            .of_sum(id, self.plan.place(term));
         Some(Frame { header, body })
     }
 
@@ -320,27 +231,25 @@ impl ExchangePart {
         &mut self,
         from: u32,
         message: &Across,
+        sum: &Assembly,
         announced: &Announcements,
         out: &mut Vec<Outgoing>,
     ) -> Result<(), String> {
         match *message {
-            Across::Ready { term, start, end, .. } => self.announced(term, from, start..end),
+            Across::Ready { term, start, end, .. } => {
+                let count = chunks(self.length);
+                if start > end || end > count {
+                    return Err(format!("{from} announces chunks {start}..{end} of {count}"));
+                }
+                self.gathering.announced(term as usize, from, start..end)
+            }
             Across::Ask { term, chunk, .. } => {
-                let frame = self.asked(term, chunk, from, announced)?;
+                let frame = self.asked(term, chunk, from, sum, announced)?;
                 out.extend(frame.map(|frame| Outgoing::Chunk { to: from, frame }));
                 Ok(())
             }
             Across::Peer { .. } => Ok(()),
         }
-    }
-
-    /// Chunks of a term are final at one of its holders.
-    fn announced(&mut self, term: u32, holder: u32, chunks: Range<usize>) -> Result<(), String> {
-        let count = self.digests.len();
-        if chunks.start > chunks.end || chunks.end > count {
-            return Err(format!("{holder} announces chunks {chunks:?} of {count}"));
-        }
-        self.gathering.announced(term as usize, holder, chunks)
     }
 
     /// The chunk of a term that an owner asks for.
@@ -349,12 +258,13 @@ impl ExchangePart {
         term: u32,
         chunk: usize,
         by: u32,
+        sum: &Assembly,
         announced: &Announcements,
     ) -> Result<Option<Frame>, String> {
         let count = self.plan.terms.len();
         // A node that sums nothing knows some of the terms only, under the numbers of all.
         let term = (0..count).find(|at| self.plan.place(*at) == term).unwrap_or(count);
-        let Some(own) = self.gathering.own(term).filter(|_| self.senders.owns(by, chunk)) else {
+        let Some(own) = self.gathering.own(term).filter(|_| sum.owns(by, chunk)) else {
             return Err(format!(
                 "{by} asks for term {term}, chunk {chunk}, which is not its to sum"
             ));
@@ -364,27 +274,22 @@ impl ExchangePart {
 
     /// What this node asks others for now.
     pub(super) fn asks(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
-        let SumPlan { step, attempt, .. } = self.plan;
+        let id = self.plan.sum;
         let ask = |(to, term, chunk): (u32, usize, usize)| {
-            let message = Across::Ask { step, attempt, term: term as u32, chunk };
+            let message = Across::Ask { sum: id, term: term as u32, chunk };
             Outgoing::Tell { to: vec![to], message }
         };
         out.extend(self.gathering.asks(now).into_iter().map(ask));
     }
 
-    /// Asks others for what was asked for in vain.
-    pub(super) fn look(&mut self, now: Instant) {
-        self.gathering.look(now);
-    }
-
-    /// The connection to a node is over.
-    pub(super) fn disconnected(&mut self, node: u32) {
-        self.gathering.disconnected(node);
-    }
-
     /// What another node is to get of this one, as far as it is here: for one to which it may not
     /// have come through.
-    pub(super) fn owed_to(&self, node: u32, announced: &Announcements) -> Vec<Outgoing> {
+    pub(super) fn owed_to(
+        &self,
+        node: u32,
+        sum: &Assembly,
+        announced: &Announcements,
+    ) -> Vec<Outgoing> {
         let owns = self.plan.owners.iter().any(|owner| owner.node == node);
         let mine = self.own_terms().into_iter().filter(|_| owns);
         // Of what it lacks it asks for again, knowing what is here.
@@ -393,69 +298,55 @@ impl ExchangePart {
             let message = self.ready(term, chunks.clone());
             (!chunks.is_empty()).then(|| Outgoing::Tell { to: vec![node], message })
         };
-        let sums = self.sums_owed_to(node).into_iter();
-        let sums = sums.map(|frame| Outgoing::Chunk { to: node, frame });
+        let is_owed = |chunk: &usize| {
+            let receives = self.plan.receivers.contains(&node);
+            receives && sum.owns(self.me, *chunk) && sum.digests()[*chunk].is_some()
+        };
+        let sums = (0..sum.digests().len()).filter(is_owed);
+        let sums =
+            sums.map(|chunk| Outgoing::Chunk { to: node, frame: self.sum_frame(chunk, sum) });
         mine.filter_map(word).chain(sums).collect()
     }
 
-    fn sums_owed_to(&self, node: u32) -> Vec<Frame> {
-        let own = self
-            .own
-            .iter()
-            .filter(|_| self.plan.receivers.contains(&node))
-            .flat_map(|(_, owner)| owner.start..owner.end);
-        own.filter(|chunk| self.digests[*chunk].is_some())
-            .map(|chunk| self.sum_frame(chunk))
-            .collect()
+    /// A frame for all others that get the sum.
+    fn to_others(&self, frame: &Frame) -> impl Iterator<Item = Outgoing> {
+        let others = self.plan.receivers.iter().filter(|node| **node != self.me);
+        others.map(|node| Outgoing::Chunk { to: *node, frame: frame.clone() })
     }
 
     /// A chunk of the sum that is here, as it is sent.
-    fn sum_frame(&self, chunk: usize) -> Frame {
-        let range = self.out.range(chunk);
-        let mut block = self.blocks.take(range.len(), self.format);
-        let finite = self.out.read(chunk, |sum| {
+    fn sum_frame(&self, chunk: usize, sum: &Assembly) -> Frame {
+        let mut block = self.blocks.take(chunk_range(chunk, self.length).len(), self.format);
+        let finite = sum.buffer().read(chunk, |sum| {
             block.fill(sum);
             nonfinite_mask(sum) == 0.0
         });
-        let header = Header::chunk(Kind::Sum, self.format, range.start, range.len()).of_step(
-            self.plan.step,
-            self.plan.attempt,
-            0,
-        );
-        let header = Header { finite, ..header };
+        self.frame_of(chunk, block, Folded { digest: 0, finite })
+    }
+
+    fn frame_of(&self, chunk: usize, block: Block, Folded { digest, finite }: Folded) -> Frame {
+        let range = chunk_range(chunk, self.length);
+        let id = self.plan.sum;
+        let header = Header::chunk(Kind::Sum, self.format, range.start, range.len()).of_sum(id, 0);
+        let header = Header { finite, digest, ..header };
         Frame { header, body: Body::Block(Arc::new(block)) }
     }
 
-    /// The place among the owners for which this node sums a chunk.
-    fn place_of(&self, chunk: usize) -> Option<usize> {
-        self.own
-            .iter()
-            .find(|(_, owner)| (owner.start..owner.end).contains(&chunk))
-            .map(|(place, _)| *place)
-    }
-
-    /// Takes in a chunk of a term for which this node is the owner.
+    /// Takes in a chunk of a term, by their numbers, which is to be summed here.
     pub(super) fn term(
         &mut self,
-        header: &Header,
+        (chunk, term): (usize, usize),
         from: u32,
         block: Block,
         announced: &Announcements,
         now: Instant,
     ) -> Result<(), String> {
-        let chunk = header.chunk_of(self.out.len())?;
-        let term = header.piece as usize;
-        if self.place_of(chunk).is_none() {
-            return Err(format!(
-                "{from} sends term {term}, chunk {chunk}, which is summed elsewhere"
-            ));
-        }
         let came = self.gathering.came((chunk, term), from, block, now)?;
         came.into_iter().for_each(|block| self.blocks.give(block));
         for chunk in self.gathering.to_condense(chunk) {
             let own: Vec<Option<Own>> = self.gathering.own_terms().collect();
-            let (range, blocks) = (self.out.range(chunk), &self.blocks);
-            let mine = OwnTerms { announced, blocks, format: self.format, length: self.out.len() };
+            let (range, blocks) = (chunk_range(chunk, self.length), &self.blocks);
+            let mine = OwnTerms { announced, blocks, format: self.format, length: self.length };
             let mine = |term: usize| mine.content(own[term]?, chunk);
             self.gathering.condense(chunk, &Adder { mine: &mine, blocks, count: range.len() });
         }
@@ -463,16 +354,15 @@ impl ExchangePart {
     }
 
     /// Sums one chunk that is ready; gives back what is sent of it, none if no chunk is ready.
-    pub(super) fn sum_next(&mut self, announced: &Announcements) -> Option<Vec<Outgoing>> {
+    pub(super) fn sum_next(
+        &mut self,
+        sum: &mut Assembly,
+        announced: &Announcements,
+    ) -> Option<Vec<Outgoing>> {
         let (chunk, nodes) = self.gathering.next()?;
-        let summed = self.fold(chunk, nodes, announced);
-        let publish = |(block, folded)| self.publish(chunk, block, folded);
+        let summed = self.fold(chunk, nodes, &mut sum.finiteness, announced);
+        let publish = |(block, folded)| self.publish(chunk, block, folded, sum);
         Some(summed.map(publish).unwrap_or_default())
-    }
-
-    /// Whose numbers are not finite, which the coordinator is to be told, once of each.
-    pub(super) fn not_finite(&mut self) -> Option<NotFinite> {
-        self.finiteness.untold()
     }
 
     /// Sums a chunk of its terms, if it can be: else some are asked of others.
@@ -480,10 +370,11 @@ impl ExchangePart {
         &mut self,
         chunk: usize,
         nodes: Vec<Node>,
+        finiteness: &mut Finiteness,
         announced: &Announcements,
     ) -> Option<(Block, Folded)> {
-        let (blocks, count) = (&self.blocks, self.out.range(chunk).len());
-        let mine = OwnTerms { announced, blocks, format: self.format, length: self.out.len() };
+        let (blocks, count) = (&self.blocks, chunk_range(chunk, self.length).len());
+        let mine = OwnTerms { announced, blocks, format: self.format, length: self.length };
         let mine = |term: usize| mine.content(self.gathering.own(term)?, chunk);
         // It is folded into a block and not into its place, since it is sent from there too, while
         // the place may be read by others.
@@ -495,7 +386,7 @@ impl ExchangePart {
         };
         // Looked for only now: a second pass over every term would cost as much as the sum.
         let refused = adder.refuse(&mut nodes, self.format);
-        self.finiteness.note_terms_of(refused.iter().map(|(_, holder)| *holder));
+        finiteness.note_terms_of(refused.iter().map(|(_, holder)| *holder));
         if self.me == COORDINATOR {
             // It asks nobody: that its sum is not finite is seen once the sum is whole.
             adder.spend(nodes);
@@ -505,7 +396,7 @@ impl ExchangePart {
         blocks.give(block);
         if refused.is_empty() {
             adder.spend(nodes);
-            self.finiteness.note_sums_of(self.me);
+            finiteness.note_sums_of(self.me);
         } else {
             self.gathering.take_back(chunk, nodes, &refused);
         }
@@ -513,11 +404,16 @@ impl ExchangePart {
     }
 
     /// Keeps the sum of a chunk; gives what is sent of it.
-    fn publish(&mut self, chunk: usize, mut block: Block, mut folded: Folded) -> Vec<Outgoing> {
-        let range = self.out.range(chunk);
+    fn publish(
+        &self,
+        chunk: usize,
+        mut block: Block,
+        mut folded: Folded,
+        sum: &mut Assembly,
+    ) -> Vec<Outgoing> {
         // All must hold the same bits, the owner too: it keeps what the others get.
         let narrow = (self.format == NumberFormat::Bf16).then(|| {
-            let mut narrow = self.blocks.take(range.len(), NumberFormat::Bf16);
+            let mut narrow = self.blocks.take(block.count, NumberFormat::Bf16);
             narrow.fill(block.floats_mut());
             narrow.copy_to(block.floats_mut());
             folded = Folded {
@@ -529,110 +425,28 @@ impl ExchangePart {
         // The coordinator sees what it is made of, and says so. Of a worker nobody could tell
         // whether its terms were not finite, or whether it lies.
         if !folded.finite && self.me != COORDINATOR {
-            if self.finiteness.of.terms_of.is_empty() {
-                self.finiteness.note_sums_of(self.me);
+            if sum.finiteness.of.terms_of.is_empty() {
+                sum.finiteness.note_sums_of(self.me);
             }
             narrow.into_iter().chain([block]).for_each(|block| self.blocks.give(block));
             return Vec::new();
         }
-        self.out.write(chunk, |out| out.copy_from_slice(block.floats_mut()));
-        self.place(chunk, folded.digest, folded.finite);
-        // Of other bytes than those that go out; the connection takes one of these.
-        let wire_digest = if narrow.is_none() { folded.digest } else { 0 };
+        sum.put(chunk, block.floats_mut(), folded);
         if let Some(narrow) = narrow {
             self.blocks.give(std::mem::replace(&mut block, narrow));
+            // Of other bytes than those that go out; the connection takes one of these.
+            folded.digest = 0;
         }
-        let header = Header::chunk(Kind::Sum, self.format, range.start, range.len()).of_step(
-            self.plan.step,
-            self.plan.attempt,
-            0,
-        );
-        let header = Header { finite: folded.finite, digest: wire_digest, ..header };
-        let block = Arc::new(block);
-        let others = self.plan.receivers.iter().filter(|node| **node != self.me);
-        let send = |node: &u32| Outgoing::Chunk {
-            to: *node,
-            frame: Frame { header, body: Body::Block(Arc::clone(&block)) },
-        };
-        others.map(send).collect()
-    }
-
-    /// Takes in a chunk of the sum.
-    pub(super) fn summed(
-        &mut self,
-        header: &Header,
-        from: u32,
-        block: Block,
-    ) -> Result<(), String> {
-        let chunk = header.chunk_of(self.out.len())?;
-        if self.place_of(chunk).is_some() {
-            return Err(format!("{from} sends a sum of chunk {chunk}, which is summed here"));
-        }
-        if self.digests[chunk].is_none() {
-            let of_wire = Some(header.digest)
-                .filter(|digest| header.format == NumberFormat::F32 && *digest != 0);
-            let mut folded = Folded { digest: 0, finite: true };
-            self.out.write(chunk, |out| {
-                block.copy_to(out);
-                folded.digest = of_wire.unwrap_or_else(|| xxh3_64(bytemuck::cast_slice(out)));
-                folded.finite = nonfinite_mask(out) == 0.0;
-            });
-            self.came(chunk, folded, from);
-        }
-        self.blocks.give(block);
-        Ok(())
-    }
-
-    /// Notes a chunk of the sum that was read into its place; false if it is not in the place of
-    /// this sum.
-    pub(super) fn placed(&mut self, header: &Header, from: u32, slot: &WriteSlot) -> bool {
-        let completed = slot.complete(&self.out);
-        if completed && let Ok(chunk) = header.chunk_of(self.out.len()) {
-            // The connection has looked at the numbers.
-            let Header { digest, finite, .. } = *header;
-            self.came(chunk, Folded { digest, finite }, from);
-        }
-        completed
-    }
-
-    /// A chunk of the sum has come.
-    fn came(&mut self, chunk: usize, folded: Folded, from: u32) {
-        self.place(chunk, folded.digest, folded.finite);
-        if !folded.finite {
-            // Told at once: another attempt may begin before the sum is whole.
-            self.finiteness.note_sums_of(from);
-        }
-    }
-
-    fn place(&mut self, chunk: usize, digest: u64, finite: bool) {
-        self.left -= usize::from(self.digests[chunk].replace(digest).is_none());
-        self.finiteness.finite &= finite;
-    }
-
-    /// Whether the whole sum is here.
-    pub(super) fn is_whole(&self) -> bool {
-        self.left == 0
-    }
-
-    /// The sum, once it is whole, with the digest of its chunks' digests or of its bits.
-    pub(super) fn finish(self, confirmed: bool, of_bits: bool) -> Sum {
-        let digests: Vec<u64> = self.digests.into_iter().flatten().collect();
-        let SumPlan { step, attempt, .. } = self.plan;
-        let vector = self.out.take();
-        let digest =
-            if of_bits { digest_of_bits(&vector) } else { xxh3_64(bytemuck::cast_slice(&digests)) };
-        let vector = Some(Arc::new(vector));
-        let Finiteness { finite, of: nonfinite, .. } = self.finiteness;
-        Sum { step, attempt, vector, digest, finite, nonfinite, confirmed }
+        self.to_others(&self.frame_of(chunk, block, folded)).collect()
     }
 
     /// Whose chunks are missing.
-    pub(super) fn waits_for(&self) -> Vec<u32> {
+    pub(super) fn waits_for(&self, sum: &Assembly) -> Vec<u32> {
         let mut nodes: Vec<u32> = Vec::new();
         for owner in self.plan.owners.iter().filter(|owner| owner.node != self.me) {
             // One chunk is enough to wait for a node.
-            let mut open = (owner.start..owner.end).filter(|chunk| self.digests[*chunk].is_none());
-            nodes.extend(open.next().map(|_| owner.node));
+            let is_missing = |chunk: usize| sum.digests()[chunk].is_none();
+            nodes.extend((owner.start..owner.end).any(is_missing).then_some(owner.node));
         }
         nodes.extend(self.gathering.waits_for());
         nodes.sort_unstable();

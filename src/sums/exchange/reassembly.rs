@@ -1,8 +1,7 @@
 //! Vectors of sums while their chunks come: connections read straight into them.
 
-use crate::ids::Step;
 use crate::run::NumberFormat;
-use crate::sums::{Header, Kind, chunk_range, chunks, lock};
+use crate::sums::{Header, Kind, SumId, chunk_range, chunks, lock};
 use bytemuck::cast_slice_mut;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -119,7 +118,7 @@ impl Drop for WriteSlot {
     }
 }
 
-type Registered = BTreeMap<(Step, u32), Weak<ReassemblyBuffer>>;
+type Registered = BTreeMap<SumId, Weak<ReassemblyBuffer>>;
 
 /// The vectors of all sums under way at a node.
 #[derive(Clone, Debug, Default)]
@@ -127,11 +126,11 @@ pub(crate) struct ReassemblyBuffers(Arc<Mutex<Registered>>);
 
 impl ReassemblyBuffers {
     /// Lets connections read into a vector as long as somebody keeps it.
-    pub(crate) fn register(&self, step: Step, attempt: u32, buffer: &Arc<ReassemblyBuffer>) {
+    pub(crate) fn register(&self, id: SumId, buffer: &Arc<ReassemblyBuffer>) {
         let mut registered = lock(&self.0);
         // Sums that are whole have let go of theirs: nobody has to take them out.
         registered.retain(|_, buffer| buffer.strong_count() > 0);
-        registered.insert((step, attempt), Arc::downgrade(buffer));
+        registered.insert(id, Arc::downgrade(buffer));
     }
 
     /// The place of a chunk of a sum, if it is free and nothing is to be converted.
@@ -139,7 +138,7 @@ impl ReassemblyBuffers {
         if (header.kind, header.format) != (Kind::Sum, NumberFormat::F32) || header.digest == 0 {
             return None;
         }
-        let buffer = lock(&self.0).get(&(Step(header.number), header.attempt))?.upgrade()?;
+        let buffer = lock(&self.0).get(&header.sum())?.upgrade()?;
         let chunk = header.chunk_of(buffer.len()).ok()?;
         let contents = &mut *lock(&buffer.contents);
         // Another connection reads it, or it is there: this one is read aside and dropped.
@@ -158,6 +157,7 @@ impl ReassemblyBuffers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Step;
     use crate::sums::CHUNK;
 
     const LENGTH: usize = CHUNK + 2;
@@ -165,19 +165,17 @@ mod tests {
     fn registered() -> (ReassemblyBuffers, Arc<ReassemblyBuffer>) {
         let (buffers, buffer) =
             (ReassemblyBuffers::default(), Arc::new(ReassemblyBuffer::new(vec![0.0; LENGTH])));
-        buffers.register(Step(3), 1, &buffer);
+        buffers.register(SUM, &buffer);
         (buffers, buffer)
     }
+
+    const SUM: SumId = SumId { step: Step(3), attempt: 1 };
 
     fn header(chunk: usize) -> Header {
         let range = chunk_range(chunk, LENGTH);
         Header {
             digest: 1,
-            ..Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len()).of_step(
-                Step(3),
-                1,
-                0,
-            )
+            ..Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len()).of_sum(SUM, 0)
         }
     }
 

@@ -1,6 +1,5 @@
 //! What a node holds: results that are to be summed, and sums that are made.
 
-use super::Key;
 use super::block::Vectors;
 use super::frame::{Body, Frame};
 use crate::gpu::CombineError;
@@ -8,8 +7,8 @@ use crate::ids::{Job, Step, Task};
 use crate::run::NumberFormat;
 use crate::sums::collective::ResultStore;
 use crate::sums::ledger::Ledger;
-use crate::sums::{Header, Kind, NotFinite, What, chunk_range, chunks, lock};
-use std::collections::{BTreeSet, VecDeque};
+use crate::sums::{Header, Kind, NotFinite, SumId, What, chunk_range, chunks, lock};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 /// A worker's results in the host's memory, which its trainer writes there.
@@ -54,50 +53,10 @@ impl ResultStore for HostResults {
     }
 }
 
-/// Whether the numbers of a sum are finite, and whose are not.
-#[derive(Debug)]
-pub(super) struct Finiteness {
-    pub(super) finite: bool,
-    pub(super) of: NotFinite,
-    /// Of those, whom nobody has been told of.
-    untold: NotFinite,
-}
-
-impl Default for Finiteness {
-    fn default() -> Self {
-        Self { finite: true, of: NotFinite::default(), untold: NotFinite::default() }
-    }
-}
-
-impl Finiteness {
-    /// Sums of this node are not finite.
-    pub(super) fn note_sums_of(&mut self, owner: u32) {
-        if self.of.sums_of.insert(owner) {
-            self.untold.sums_of.insert(owner);
-        }
-    }
-
-    /// Terms of these are not finite.
-    pub(super) fn note_terms_of(&mut self, holders: impl IntoIterator<Item = u32>) {
-        for holder in holders {
-            if self.of.terms_of.insert(holder) {
-                self.untold.terms_of.insert(holder);
-            }
-        }
-    }
-
-    /// Those of whom nobody has been told, if there are some.
-    pub(super) fn untold(&mut self) -> Option<NotFinite> {
-        let untold = std::mem::take(&mut self.untold);
-        (untold != NotFinite::default()).then_some(untold)
-    }
-}
-
 /// A sum that is whole.
 #[derive(Clone, Debug)]
 pub(crate) struct Sum {
-    pub(super) step: Step,
-    pub(super) attempt: u32,
+    pub(super) id: SumId,
     /// None where a collective made it and has it.
     pub(super) vector: Option<Arc<Vec<f32>>>,
     pub(super) digest: u64,
@@ -106,96 +65,128 @@ pub(crate) struct Sum {
     pub(super) nonfinite: NotFinite,
     /// Whether its step is known to be made of it, and not only expected to.
     pub(super) confirmed: bool,
+    /// Whether it is from before the present connection to the coordinator.
+    pub(super) is_from_before: bool,
 }
 
 impl Sum {
     /// A finite sum that its step is made of, of this digest; no vector where a collective has it.
-    pub(super) fn made((step, attempt): Key, vector: Option<Arc<Vec<f32>>>, digest: u64) -> Self {
-        let nonfinite = NotFinite::default();
-        Self { step, attempt, vector, digest, finite: true, nonfinite, confirmed: true }
+    pub(super) fn made(id: SumId, vector: Option<Arc<Vec<f32>>>, digest: u64) -> Self {
+        Self {
+            id,
+            vector,
+            digest,
+            finite: true,
+            nonfinite: NotFinite::default(),
+            confirmed: true,
+            is_from_before: false,
+        }
     }
 
-    fn key(&self) -> Key {
-        (self.step, self.attempt)
+    fn is_of(&self, id: SumId) -> bool {
+        self.id == id
     }
 }
 
-/// The last sums that a node made or received.
-#[derive(Debug)]
-pub(crate) struct SumStore {
-    sums: VecDeque<Sum>,
+/// The last sums that a node made or received, for its transport too: clones share them.
+///
+/// # How to drive it
+/// A sum is kept under its step and attempt as soon as it is whole ([`SharedSums::push`],
+/// [`SharedSums::keep`]); of more than may be kept the oldest is forgotten. What others lack is
+/// [given](SharedSums::give) to them. After [`SharedSums::connection_lost`] those that are here are
+/// not [current](SharedSums::is_current) any more: each is there until it is made again.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedSums {
+    /// The oldest first.
+    sums: Arc<Mutex<VecDeque<Sum>>>,
     most: usize,
-    /// Which of them are from before the present connection to the coordinator.
-    before: BTreeSet<Key>,
+    length: usize,
+    vectors: Vectors,
 }
 
-/// The sums of a node, for its transport too.
-pub(crate) type SharedSums = Arc<Mutex<SumStore>>;
-
-impl SumStore {
-    /// A store that keeps so many.
-    pub(super) fn new(most: usize) -> Self {
-        Self { sums: VecDeque::new(), most, before: BTreeSet::new() }
-    }
-
-    /// A step is made of this sum, which was expected.
-    pub(super) fn confirm(&mut self, key: Key) {
-        let of_key = self.sums.iter_mut().filter(|sum| sum.key() == key);
-        of_key.for_each(|sum| sum.confirmed = true);
+impl SharedSums {
+    /// Keeps so many, of vectors of `length` numbers, whose memory goes back to `vectors`.
+    pub(super) fn new(most: usize, length: usize, vectors: Vectors) -> Self {
+        Self { sums: Arc::default(), most, length, vectors }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.sums.len()
+        lock(&self.sums).len()
     }
 
-    pub(super) fn get(&self, key: Key) -> Option<&Sum> {
-        self.sums.iter().find(|sum| sum.key() == key)
+    /// A step is made of this sum, which was expected.
+    pub(super) fn confirm(&self, id: SumId) {
+        let sums = &mut *lock(&self.sums);
+        sums.iter_mut().filter(|sum| sum.is_of(id)).for_each(|sum| sum.confirmed = true);
     }
 
-    /// The vector of an attempt's sum that is finite, if it is here and its step is made of it.
-    pub(crate) fn vector(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
-        self.get((step, attempt)).filter(|sum| sum.finite && sum.confirmed)?.vector.clone()
+    pub(super) fn sum(&self, id: SumId) -> Option<Sum> {
+        lock(&self.sums).iter().find(|sum| sum.is_of(id)).cloned()
     }
 
-    /// Keeps a sum; gives back the memory of those that are no longer kept.
-    pub(super) fn insert(&mut self, sum: Sum) -> Vec<Arc<Vec<f32>>> {
-        self.sums.push_back(sum);
-        let mut spent = Vec::new();
-        // The oldest first; who lacks that one is sent a state instead.
-        while self.sums.len() > self.most {
-            let Some(oldest) = self.sums.pop_front() else { break };
-            self.before.remove(&oldest.key());
-            spent.extend(oldest.vector);
-        }
-        spent
+    /// The vector of a sum that is finite, if it is here and its step is made of it.
+    pub(crate) fn vector(&self, id: SumId) -> Option<Arc<Vec<f32>>> {
+        self.sum(id).filter(|sum| sum.finite && sum.confirmed)?.vector
+    }
+
+    /// Whether a sum is whole here.
+    pub(super) fn is_whole(&self, id: SumId) -> bool {
+        lock(&self.sums).iter().any(|sum| sum.is_of(id))
+    }
+
+    /// Whether a sum is here, and from the present connection to the coordinator.
+    pub(super) fn is_current(&self, id: SumId) -> bool {
+        let sums = lock(&self.sums);
+        sums.iter().find(|sum| sum.is_of(id)).is_some_and(|sum| !sum.is_from_before)
     }
 
     /// Whether a sum with these bytes is kept; one with other bytes is thrown away.
-    pub(super) fn has(&mut self, key: Key, digest: u64) -> bool {
-        self.sums.retain(|sum| sum.key() != key || sum.digest == digest);
-        self.get(key).is_some()
+    pub(super) fn has(&self, id: SumId, digest: u64) -> bool {
+        lock(&self.sums).retain(|sum| !sum.is_of(id) || sum.digest == digest);
+        self.is_whole(id)
+    }
+
+    /// Keeps a sum, unless there is one already.
+    pub(super) fn keep(&self, sum: Sum) {
+        if !self.is_whole(sum.id) {
+            self.push(sum);
+        }
+    }
+
+    /// Keeps a sum that was made here.
+    pub(super) fn push(&self, sum: Sum) {
+        let mut sums = lock(&self.sums);
+        sums.push_back(sum);
+        // The oldest first; who lacks that one is sent a state instead.
+        while sums.len() > self.most {
+            let oldest = sums.pop_front().and_then(|sum| sum.vector);
+            oldest.into_iter().for_each(|vector| self.vectors.give(vector));
+        }
     }
 
     /// Takes out a sum.
-    pub(super) fn take(&mut self, key: Key) -> Option<Sum> {
-        self.before.remove(&key);
-        let at = self.sums.iter().position(|sum| sum.key() == key)?;
-        self.sums.remove(at)
+    pub(super) fn take(&self, id: SumId) -> Option<Sum> {
+        let mut sums = lock(&self.sums);
+        let at = sums.iter().position(|sum| sum.is_of(id))?;
+        sums.remove(at)
     }
 
-    /// Forgets a sum, and gives back its memory.
-    pub(super) fn remove(&mut self, key: Key) -> Option<Arc<Vec<f32>>> {
-        self.take(key)?.vector
+    /// Forgets a sum that is to be made again.
+    pub(super) fn forget(&self, id: SumId) {
+        let spent = self.take(id).and_then(|sum| sum.vector);
+        spent.into_iter().for_each(|vector| self.vectors.give(vector));
     }
 
     /// The connection to the coordinator is lost: a restarted one may make these sums again.
-    pub(super) fn connection_lost(&mut self) {
-        self.before = self.sums.iter().map(Sum::key).collect();
+    pub(super) fn connection_lost(&self) {
+        lock(&self.sums).iter_mut().for_each(|sum| sum.is_from_before = true);
     }
 
-    /// Whether a sum is from before the present connection.
-    pub(super) fn is_from_before(&self, key: Key) -> bool {
-        self.before.contains(&key)
+    /// The chunks of a sum that is kept.
+    pub(super) fn give(&self, id: SumId) -> Option<Vec<Frame>> {
+        let sum = self.sum(id)?;
+        let vector = sum.vector.as_ref()?;
+        Some(chunks_of(&sum, vector, 0, self.length).collect())
     }
 }
 
@@ -213,7 +204,7 @@ pub(super) fn chunks_of(
         .filter(move |chunk| start <= chunk.start && chunk.end <= end)
         .map(move |chunk| {
             let header = Header::chunk(Kind::Sum, NumberFormat::F32, chunk.start, chunk.len())
-                .of_step(sum.step, sum.attempt, 0);
+                .of_sum(sum.id, 0);
             let range = chunk.start - start..chunk.end - start;
             Frame {
                 header: Header { finite: sum.finite, ..header },

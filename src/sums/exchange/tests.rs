@@ -5,13 +5,13 @@
 
 use super::plan::{nodes_of, of_all_stripes};
 use super::*;
-use crate::ids::{Job, Task};
+use crate::ids::{Job, Step, Task};
 use crate::run::NumberFormat;
 use crate::sums::collective::ResultStore;
 use crate::sums::ledger::Ledger;
 use crate::sums::{
-    Across, CHUNK, Header, Kind, NotFinite, Piece, SumCommand, SumNotice, SumPlan, SumReport,
-    Summand, What, chunk_range, chunks, lock,
+    Across, CHUNK, Header, Kind, NotFinite, Piece, SumCommand, SumId, SumNotice, SumPlan,
+    SumReport, Summand, What, chunk_range, chunks, lock,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -221,9 +221,9 @@ impl Node {
     }
 
     /// The sum, with these bytes, that a worker holds.
-    fn sum(&self, key: Key, digest: u64) -> Option<Vec<f32>> {
+    fn sum(&self, id: SumId, digest: u64) -> Option<Vec<f32>> {
         let Machine::Worker(sums) = &self.machine else { unreachable!() };
-        let sum = sums.vector(key.0, key.1).filter(|_| sums.has(key.0, key.1, digest))?;
+        let sum = sums.vector(id).filter(|_| sums.has(id, digest))?;
         Some(sum.to_vec())
     }
 }
@@ -270,9 +270,13 @@ fn terms(groups: u32, lost: &BTreeSet<u32>) -> Vec<Summand> {
     (0..groups).map(|group| Summand { weight: 1.0, holders: holders(group) }).collect()
 }
 
+/// A sum of the one step.
+fn of_step(attempt: u32) -> SumId {
+    SumId { step: Step(0), attempt }
+}
+
 fn sum_of(attempt: u32, terms: Vec<Summand>, counted: BTreeSet<u32>) -> CoordinatorEvent {
-    let step = Step(0);
-    CoordinatorEvent::Sum { step, attempt, terms, spares_one: false, counted }
+    CoordinatorEvent::Sum { sum: of_step(attempt), terms, spares_one: false, counted }
 }
 
 fn whole(groups: u32, length: usize) -> Vec<f32> {
@@ -368,9 +372,8 @@ impl World {
 
     /// Has the step expected to be made of what those have who are there.
     fn expect(&mut self) {
-        let (step, attempt) = (Step(0), self.attempt);
         let terms = terms(self.groups, &self.lost);
-        let expect = CoordinatorEvent::Expect { step, attempt, terms };
+        let expect = CoordinatorEvent::Expect { sum: of_step(self.attempt), terms };
         let sent = self.coordinator.coordinate(self.now, expect);
         self.send(COORDINATOR, sent);
     }
@@ -379,7 +382,7 @@ impl World {
     fn has_failed(&mut self) -> bool {
         let current = self.attempt;
         let failed = |(_, said): &(Worker, SumNotice)| match said {
-            SumNotice::Failed { attempt, .. } => *attempt == current,
+            SumNotice::Failed { sum } => sum.attempt == current,
             _ => false,
         };
         let failed = self.coordinator.reports.iter().any(failed);
@@ -494,8 +497,7 @@ impl World {
         let gone = self.computing.keys().chain(&self.lost).copied().collect();
         let terms = terms(self.groups, &gone);
         let sum = CoordinatorEvent::Sum {
-            step: Step(0),
-            attempt: self.attempt,
+            sum: of_step(self.attempt),
             terms,
             spares_one: false,
             counted: self.present(),
@@ -600,7 +602,7 @@ impl World {
     /// The digest that all who are there hold, once they do.
     fn agreed(&self) -> Option<u64> {
         let held = |(worker, notice): &(Worker, SumNotice)| match notice {
-            SumNotice::Held { attempt, digest, .. } if *attempt == self.attempt => {
+            SumNotice::Held { sum, digest } if sum.attempt == self.attempt => {
                 (!self.lost.contains(&worker.0)).then_some((worker.0, *digest))
             }
             _ => None,
@@ -642,11 +644,8 @@ impl World {
     /// A worker sends others these numbers as the sum of a chunk.
     fn lie(&mut self, liar: u32, to: u32, chunk: usize, fill: f32) {
         let range = chunk_range(chunk, self.length());
-        let header = Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len()).of_step(
-            Step(0),
-            0,
-            0,
-        );
+        let header = Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len())
+            .of_sum(of_step(0), 0);
         let body = Body::Slice(Arc::new(vec![fill; range.len()]), 0..range.len());
         self.under_way.push((liar, to, Packet::Chunk(Frame { header, body })));
     }
@@ -672,15 +671,15 @@ impl World {
                 && self.under_way.is_empty()
             {
                 let there = self.workers.iter().filter(|node| !self.lost.contains(&node.me));
-                let key = (Step(0), self.attempt);
+                let id = of_step(self.attempt);
                 let right = whole(self.groups, self.length());
-                assert!(there.map(|node| node.sum(key, digest).unwrap()).all(|x| x == right));
+                assert!(there.map(|node| node.sum(id, digest).unwrap()).all(|x| x == right));
                 assert!(self.now < begun + Duration::from_secs(2), "it is not waited for");
                 return (self.coordinator, self.reasons);
             }
             let again = |(_, said): &(Worker, SumNotice)| match said {
-                SumNotice::Failed { attempt, .. } | SumNotice::ResultNotFinite { attempt, .. } => {
-                    *attempt == self.attempt
+                SumNotice::Failed { sum } | SumNotice::ResultNotFinite { sum } => {
+                    sum.attempt == self.attempt
                 }
                 _ => false,
             };
@@ -716,7 +715,7 @@ impl World {
         for _ in 0..20_000 {
             if let Some(digest) = self.agreed() {
                 let there = self.workers.iter().filter(|node| !self.lost.contains(&node.me));
-                let mut sums = there.map(|node| node.sum((Step(0), self.attempt), digest).unwrap());
+                let mut sums = there.map(|node| node.sum(of_step(self.attempt), digest).unwrap());
                 let first = match self.differ {
                     true => sums.next().unwrap(),
                     false => whole(self.groups, self.length()),
@@ -938,17 +937,17 @@ const LIAR: u32 = 3;
 
 /// Says something of a term that is expected to all others.
 fn say_ready(world: &mut World, attempt: u32, term: u32, (start, end): (usize, usize)) {
-    let word = Across::Ready { step: Step(0), attempt, term, start, end };
+    let word = Across::Ready { sum: of_step(attempt), term, start, end };
     (0..3).for_each(|to| world.under_way.push((LIAR, to, Packet::Across(word.clone()))));
 }
 
 /// Sends all others chunks of kinds, steps and attempts that are not its to send.
-fn send_chunks(world: &mut World, kind: Kind, (step, attempt): Key, term: u32) {
+fn send_chunks(world: &mut World, kind: Kind, sum: SumId, term: u32) {
     let length = world.length();
     for (to, chunk) in (0..3).flat_map(|to| (0..chunks(length)).map(move |at| (to, at))) {
         let range = chunk_range(chunk, length);
-        let header = Header::chunk(kind, NumberFormat::F32, range.start, range.len())
-            .of_step(step, attempt, term);
+        let header =
+            Header::chunk(kind, NumberFormat::F32, range.start, range.len()).of_sum(sum, term);
         // Other numbers of its own result would be a lie about its gradient.
         let body = match (kind, term) {
             (Kind::Term, 1) => Body::Slice(Arc::new(world.result(LIAR)), range),
@@ -965,7 +964,7 @@ fn tell_coordinator(world: &mut World, report: SumReport) {
 fn tell_not_finite(world: &mut World, sums_of: &[u32], terms_of: &[u32]) {
     let set = |nodes: &[u32]| nodes.iter().copied().collect();
     let of = NotFinite { sums_of: set(sums_of), terms_of: set(terms_of) };
-    tell_coordinator(world, SumReport::NotFinite { step: Step(0), attempt: 0, of });
+    tell_coordinator(world, SumReport::NotFinite { sum: of_step(0), of });
 }
 
 /// What a worker that knows the token can say in the exchange behind the backward pass.
@@ -987,29 +986,29 @@ const LIES: [(&str, Lie); 22] = [
     ("ready of other attempts", |world| {
         (1..2000).for_each(|attempt| say_ready(world, attempt, 1, (0, 6)));
     }),
-    ("terms that nobody asked for", |world| send_chunks(world, Kind::Term, (Step(0), 0), 1)),
-    ("terms of others", |world| send_chunks(world, Kind::Term, (Step(0), 0), 0)),
-    ("terms of an older attempt", |world| send_chunks(world, Kind::Term, (Step(0), 7), 1)),
+    ("terms that nobody asked for", |world| send_chunks(world, Kind::Term, of_step(0), 1)),
+    ("terms of others", |world| send_chunks(world, Kind::Term, of_step(0), 0)),
+    ("terms of an older attempt", |world| send_chunks(world, Kind::Term, of_step(7), 1)),
     ("sums of other attempts", |world| {
-        (1..20).for_each(|attempt| send_chunks(world, Kind::Sum, (Step(0), attempt), 0));
+        (1..20).for_each(|attempt| send_chunks(world, Kind::Sum, of_step(attempt), 0));
     }),
     ("sums of other steps", |world| {
-        (1..60).for_each(|step| send_chunks(world, Kind::Sum, (Step(step), 0), 0));
+        (1..60).for_each(|step| send_chunks(world, Kind::Sum, SumId::first(Step(step)), 0));
     }),
-    ("sums of everybody", |world| send_chunks(world, Kind::Sum, (Step(0), 0), 0)),
+    ("sums of everybody", |world| send_chunks(world, Kind::Sum, of_step(0), 0)),
     ("asks for what is not its", |world| {
         for (to, term) in (0..3).flat_map(|to| [0, 1, 9].map(|term| (to, term))) {
-            let ask = |chunk| Across::Ask { step: Step(0), attempt: 0, term, chunk };
+            let ask = |chunk| Across::Ask { sum: of_step(0), term, chunk };
             let asks = [0, 5, usize::MAX].map(|chunk| (LIAR, to, Packet::Across(ask(chunk))));
             world.under_way.extend(asks);
         }
     }),
     ("holds other bytes", |world| {
-        let held = SumReport::Held { step: Step(0), attempt: 0, digest: Some(1) };
+        let held = SumReport::Held { sum: of_step(0), digest: Some(1) };
         tell_coordinator(world, held);
     }),
     ("holds what it has not got", |world| {
-        let held = SumReport::Held { step: Step(0), attempt: 0, digest: None };
+        let held = SumReport::Held { sum: of_step(0), digest: None };
         tell_coordinator(world, held);
     }),
     ("not finite", |world| tell_not_finite(world, &[], &[])),
@@ -1026,8 +1025,7 @@ const LIES: [(&str, Lie); 22] = [
     }),
     ("others' chunks did not come", |world| {
         let digests = vec![Some(7); 6];
-        let (step, attempt) = (Step(0), 0);
-        tell_coordinator(world, SumReport::ChunkDigests { step, attempt, digests });
+        tell_coordinator(world, SumReport::ChunkDigests { sum: of_step(0), digests });
     }),
 ];
 
@@ -1062,7 +1060,8 @@ fn whose_vector_is_not_finite_is_found_out() {
     world.send(COORDINATOR, sent);
     world.begin();
     let nonfinite = |(worker, notice): &(Worker, SumNotice)| {
-        *worker == Worker(0) && matches!(notice, SumNotice::ResultNotFinite { attempt: 1, .. })
+        *worker == Worker(0)
+            && matches!(notice, SumNotice::ResultNotFinite { sum: SumId { attempt: 1, .. } })
     };
     while !world.coordinator.reports.iter().any(nonfinite) {
         let failed = |(_, notice): &(Worker, SumNotice)| matches!(notice, SumNotice::Failed { .. });
@@ -1138,7 +1137,7 @@ fn others_go_on_without_who_stops() {
             }
             let others_hold = |world: &World| {
                 let held = |(worker, notice): &(Worker, SumNotice)| match notice {
-                    SumNotice::Held { attempt, .. } if *attempt == world.attempt => Some(worker.0),
+                    SumNotice::Held { sum, .. } if sum.attempt == world.attempt => Some(worker.0),
                     _ => None,
                 };
                 let held: BTreeSet<u32> =
@@ -1160,7 +1159,7 @@ fn others_go_on_without_who_stops() {
                 let Machine::Worker(sums) = &world.workers[at as usize].machine else {
                     unreachable!()
                 };
-                sums.vector(Step(0), world.attempt).unwrap()
+                sums.vector(of_step(world.attempt)).unwrap()
             });
             let right = whole(2, world.length());
             assert!(sums.into_iter().all(|sum| *sum == right), "seed {seed}");
@@ -1179,8 +1178,7 @@ fn who_is_counted_is_told_of_the_sum() {
         let mut node = Node::coordinator(2, 3 * CHUNK, SETTINGS);
         node.coordinate(now, CoordinatorEvent::Lost { worker: 1 });
         let made_of = || terms(1, &BTreeSet::from([1]));
-        let (step, attempt) = (Step(0), 0);
-        node.coordinate(now, CoordinatorEvent::Expect { step, attempt, terms: made_of() });
+        node.coordinate(now, CoordinatorEvent::Expect { sum: of_step(0), terms: made_of() });
         let again = CoordinatorEvent::Connected { worker: 1, epoch: 2, reachable: true };
         node.coordinate(now, again);
         let counted: BTreeSet<u32> = counted.iter().copied().collect();
@@ -1195,15 +1193,15 @@ fn who_is_counted_is_told_of_the_sum() {
         };
         let told: Vec<u32> =
             sent.iter().filter(|(_, packet)| plan(packet)).map(|(to, _)| *to).collect();
-        let attempt = told.len().min(1) as u32;
-        let (step, digest) = (Step(0), Some(7));
+        let sum = of_step(told.len().min(1) as u32);
+        let digest = Some(7);
         let said = |worker, report| CoordinatorEvent::Said { worker, report };
-        node.coordinate(now, said(0, SumReport::Held { step, attempt, digest }));
+        node.coordinate(now, said(0, SumReport::Held { sum, digest }));
         assert_eq!(node.reports.len(), 1, "worker 0 holds it");
         for _ in 0..400 {
             now += TICK;
             let on = vec![0];
-            node.coordinate(now, said(1, SumReport::Waiting { step, attempt, on }));
+            node.coordinate(now, said(1, SumReport::Waiting { sum, on }));
             node.coordinate(now, CoordinatorEvent::Tick);
         }
         (told, node.expectations, !node.given_up.is_empty())
@@ -1284,7 +1282,7 @@ fn threads_make_the_same_sum() {
     assert_eq!(digests.len(), 1);
     for thread in threads {
         let worker = thread.join().unwrap();
-        let sum = worker.sum((Step(0), 0), *digests.first().unwrap());
+        let sum = worker.sum(of_step(0), *digests.first().unwrap());
         assert!(sum == Some(whole(groups, length)), "worker {}", worker.me);
     }
 }

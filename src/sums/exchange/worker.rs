@@ -1,17 +1,20 @@
 //! A worker's end of all sums: what it holds for them, what it sends, sums and gathers.
 
+use super::context::NodeContext;
 use super::eager;
 use super::events::{WorkerEffect, WorkerEvent};
 use super::frame::Frame;
-use super::node::{NodeContext, NodeExchanges};
+use super::node::NodeExchanges;
 use super::part::Outgoing;
 use super::store::{Sum, chunks_of};
 use super::warnings::Warnings;
-use super::{DATA_WAITING_MAX, Key, QUIET, name_of};
+use super::{DATA_WAITING_MAX, QUIET, name_of};
 use crate::gpu::{Folded, nonfinite_mask};
 use crate::ids::{Step, Task, Worker};
 use crate::sums::collective::{CollectiveCommand, CollectiveEvent, CollectiveSum, ResultStore};
-use crate::sums::{COORDINATOR, Kind, NotFinite, SumCommand, SumPlan, SumReport, What};
+use crate::sums::{
+    COORDINATOR, Kind, NotFinite, SumCommand, SumId, SumPlan, SumReport, What, chunks,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,7 +42,7 @@ pub(crate) struct WorkerSums {
     results: Box<dyn ResultStore>,
     collective: Support,
     /// Sums under way in a group.
-    in_group: Vec<Key>,
+    in_group: Vec<SumId>,
     warnings: Warnings,
     /// How often the collective has not yet left what another coordinator had asked for: it is not
     /// listened to until then.
@@ -62,13 +65,13 @@ impl WorkerSums {
     }
 
     /// Whether a sum with these bytes is here.
-    pub(crate) fn has(&self, step: Step, attempt: u32, digest: u64) -> bool {
-        self.node.has(step, attempt, digest)
+    pub(crate) fn has(&self, id: SumId, digest: u64) -> bool {
+        self.node.sums.has(id, digest)
     }
 
     /// The vector of a sum that is here; an empty one where the collective has it.
-    pub(crate) fn vector(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
-        self.node.sum(step, attempt).map(|sum| sum.vector.unwrap_or_default())
+    pub(crate) fn vector(&self, id: SumId) -> Option<Arc<Vec<f32>>> {
+        self.node.sums.sum(id).map(|sum| sum.vector.unwrap_or_default())
     }
 
     /// Whether a step is summed, while it is computed, of the result of a task.
@@ -77,8 +80,8 @@ impl WorkerSums {
     }
 
     /// Whether a sum is under way here.
-    pub(crate) fn is_open(&self, step: Step, attempt: u32) -> bool {
-        self.node.is_open(step, attempt) || self.in_group.contains(&(step, attempt))
+    pub(crate) fn is_open(&self, id: SumId) -> bool {
+        self.node.is_open(id) || self.in_group.contains(&id)
     }
 
     /// Takes in what happened and appends what is to be done for it.
@@ -101,7 +104,8 @@ impl WorkerSums {
                 // Of whichever step, a result is told by its task.
                 let result = || self.results.read(Step(0), What::Result(task));
                 if let Some(result) = self.node.expects(task).then(result).flatten() {
-                    self.sending(out, |node, sent| node.complete(task, result, now, sent));
+                    let all = 0..chunks(self.length);
+                    self.sending(out, |node, sent| node.announce(task, all, result, now, sent));
                 }
             }
             WorkerEvent::Peer { from, message } => {
@@ -111,7 +115,7 @@ impl WorkerSums {
             WorkerEvent::Disconnected { worker } => {
                 self.sending(out, |node, sent| node.disconnected(worker, now, sent));
             }
-            WorkerEvent::Decided { step, attempt } => self.node.decided(step, attempt),
+            WorkerEvent::Decided { step, sum } => self.node.decided(step, sum),
             WorkerEvent::Applied { next } => self.node.applied(next),
             WorkerEvent::Moved { next } => self.node.moved(next),
             WorkerEvent::Chunk { from, header, block } => {
@@ -153,9 +157,9 @@ impl WorkerSums {
             WorkerEvent::Tick => {
                 self.sending(out, |node, sent| node.look(now, sent));
                 let mut owing = BTreeSet::new();
-                for (step, attempt, on) in self.node.stalled(now, QUIET) {
+                for (sum, on) in self.node.stalled(now, QUIET) {
                     owing.extend(&on);
-                    out.push(WorkerEffect::Tell(SumReport::Waiting { step, attempt, on }));
+                    out.push(WorkerEffect::Tell(SumReport::Waiting { sum, on }));
                 }
                 out.push(WorkerEffect::Owing(owing));
             }
@@ -173,22 +177,21 @@ impl WorkerSums {
             SumCommand::Discard { task } => self.results.discard(task),
             SumCommand::Release { step, end } => {
                 self.results.release(step, end);
-                self.node.release(step, end);
+                self.node.announced.release(step, end);
             }
             SumCommand::Exchange(plan) => match plan.group {
                 Some(group) => self.exchange_in_group(group, plan, out),
                 None => self.exchange(now, plan, out),
             },
-            SumCommand::Confirm { step, attempt } => self.node.confirm((step, attempt), now),
-            SumCommand::SendSum { step, attempt, to } => self.give((step, attempt), to, out),
-            SumCommand::TakeSum { step, attempt, owners } => {
-                let key = (step, attempt);
-                let wrong = self.sending(out, |node, sent| node.take_sum(key, &owners, now, sent));
-                wrong.iter().for_each(|reason| tracing::warn!("{step}: {reason}"));
+            SumCommand::Confirm { sum } => self.node.confirm(sum, now),
+            SumCommand::SendSum { sum, to } => self.give(sum, to, out),
+            SumCommand::TakeSum { sum, owners } => {
+                let wrong = self.sending(out, |node, sent| node.take_sum(sum, &owners, now, sent));
+                wrong.iter().for_each(|reason| tracing::warn!("{sum}: {reason}"));
             }
-            SumCommand::TellDigests { step, attempt } => {
-                let digests = self.node.digests((step, attempt));
-                out.push(WorkerEffect::Tell(SumReport::ChunkDigests { step, attempt, digests }));
+            SumCommand::TellDigests { sum } => {
+                let digests = self.node.digests(sum);
+                out.push(WorkerEffect::Tell(SumReport::ChunkDigests { sum, digests }));
             }
             SumCommand::NameGroup { group } => {
                 self.tell_collective(CollectiveCommand::Name { group }, out);
@@ -209,8 +212,8 @@ impl WorkerSums {
     /// Sums one chunk, if there is one that can be summed.
     pub(crate) fn work(&mut self, out: &mut Effects) -> bool {
         let worked = self.sending(out, NodeExchanges::work);
-        for (key, of) in self.node.not_finite() {
-            out.push(WorkerEffect::Tell(told_of(key, 0, Some(&of))));
+        for (id, of) in self.node.not_finite() {
+            out.push(WorkerEffect::Tell(told_of(id, 0, Some(&of))));
         }
         worked
     }
@@ -238,29 +241,29 @@ impl WorkerSums {
     /// Tells of the sums that have become whole; whether there are any.
     pub(crate) fn finish(&mut self, out: &mut Effects) -> bool {
         let finished = self.node.finished();
-        for Sum { step, attempt, digest, finite, nonfinite, .. } in &finished {
-            let word = told_of((*step, *attempt), *digest, (!finite).then_some(nonfinite));
+        for Sum { id, digest, finite, nonfinite, .. } in &finished {
+            let word = told_of(*id, *digest, (!finite).then_some(nonfinite));
             out.push(WorkerEffect::Tell(word));
         }
         !finished.is_empty()
     }
 
     fn exchange(&mut self, now: Instant, plan: SumPlan, out: &mut Effects) {
-        let (step, attempt) = (plan.step, plan.attempt);
+        let sum = plan.sum;
         let mut sent: Vec<Outgoing> = Vec::new();
-        let held = |what| self.results.read(step, what);
+        let held = |what| self.results.read(sum.step, what);
         for reason in self.node.begin(plan, held, now, &mut sent) {
-            tracing::warn!("{step}, attempt {attempt}: {reason}");
+            tracing::warn!("{sum}: {reason}");
         }
         send_all(sent, out);
     }
 
     /// Makes a sum with others of a group.
     fn exchange_in_group(&mut self, group: u64, plan: SumPlan, out: &mut Effects) {
-        let SumPlan { step, attempt, terms, owners, receivers, .. } = plan;
-        self.node.supersede(step, attempt);
-        self.node.forget_sum(step, attempt);
-        self.in_group.push((step, attempt));
+        let SumPlan { sum, terms, owners, receivers, .. } = plan;
+        self.node.supersede(sum);
+        self.node.sums.forget(sum);
+        self.in_group.push(sum);
         let length = self.length;
         // Members have the sum by then; the others are sent it.
         let shown = receivers
@@ -269,7 +272,7 @@ impl WorkerSums {
             .collect();
         let parts =
             owners.iter().map(|owner| (Worker(owner.node), owner.elements(length))).collect();
-        let collective = CollectiveSum { me: self.me, step, attempt, length, terms, parts, shown };
+        let collective = CollectiveSum { me: self.me, sum, length, terms, parts, shown };
         self.tell_collective(CollectiveCommand::Sum { group, collective }, out);
     }
 
@@ -332,20 +335,20 @@ impl WorkerSums {
                 self.in_group.clear();
                 out.push(WorkerEffect::Tell(SumReport::GroupFailed { group, reason }));
             }
-            CollectiveEvent::Summed { step, attempt, folded: Folded { digest, finite } } => {
-                self.in_group.retain(|key| *key != (step, attempt));
+            CollectiveEvent::Summed { sum, folded: Folded { digest, finite } } => {
+                self.in_group.retain(|other| *other != sum);
                 if finite {
-                    self.node.forget_sum(step, attempt);
-                    self.node.keep(Sum::made((step, attempt), None, digest));
+                    self.node.sums.forget(sum);
+                    self.node.sums.keep(Sum::made(sum, None, digest));
                 }
                 // Of a collective it cannot be told whose numbers were not.
                 let unknown = NotFinite::default();
                 let nonfinite = (!finite).then_some(&unknown);
-                out.push(WorkerEffect::Tell(told_of((step, attempt), digest, nonfinite)));
+                out.push(WorkerEffect::Tell(told_of(sum, digest, nonfinite)));
             }
-            CollectiveEvent::Part { step, attempt, start, numbers, to } => {
+            CollectiveEvent::Part { sum, start, numbers, to } => {
                 let finite = nonfinite_mask(&numbers) == 0.0;
-                let part = Sum { finite, ..Sum::made((step, attempt), None, 0) };
+                let part = Sum { finite, ..Sum::made(sum, None, 0) };
                 for frame in chunks_of(&part, &numbers, start, self.length) {
                     // It is in memory anyway, and nobody would ask for what is dropped.
                     let send = |&to: &u32| {
@@ -359,22 +362,22 @@ impl WorkerSums {
     }
 
     /// Sends a sum to somebody who lacks it.
-    fn give(&mut self, (step, attempt): Key, to: u32, out: &mut Effects) {
-        if let Some(frames) = self.node.give(step, attempt) {
+    fn give(&mut self, id: SumId, to: u32, out: &mut Effects) {
+        if let Some(frames) = self.node.sums.give(id) {
             frames.into_iter().for_each(|frame| send(to, frame, out));
-        } else if self.node.sum(step, attempt).is_some() {
-            self.tell_collective(CollectiveCommand::Give { step, attempt, to }, out);
+        } else if self.node.sums.sum(id).is_some() {
+            self.tell_collective(CollectiveCommand::Give { sum: id, to }, out);
         } else {
-            tracing::warn!("{step} is asked for and not here");
+            tracing::warn!("{id}: the sum is asked for and not here");
         }
     }
 }
 
 /// What the coordinator is told of a sum that is whole.
-fn told_of((step, attempt): Key, digest: u64, nonfinite: Option<&NotFinite>) -> SumReport {
+fn told_of(id: SumId, digest: u64, nonfinite: Option<&NotFinite>) -> SumReport {
     match nonfinite {
-        None => SumReport::Held { step, attempt, digest: Some(digest) },
-        Some(of) => SumReport::NotFinite { step, attempt, of: of.clone() },
+        None => SumReport::Held { sum: id, digest: Some(digest) },
+        Some(of) => SumReport::NotFinite { sum: id, of: of.clone() },
     }
 }
 

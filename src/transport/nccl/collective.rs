@@ -4,10 +4,10 @@ use super::{Group, NcclError, Receiving, Sending, Timeouts, UniqueId, unique_id}
 use crate::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, DeviceVector};
 use crate::gpu::{Folded, Gradient, GradientError, Vector, WireBuffer};
 use crate::ids::Worker;
-use crate::sums::{SumId, What};
 use crate::sums::collective::{
     Collective, CollectiveCommand, CollectiveEvent, CollectiveSum, DeviceResults, ReportSink,
 };
+use crate::sums::{SumId, What};
 use crate::transport::Cancel;
 use std::ops::Range;
 use std::sync::Arc;

@@ -302,7 +302,7 @@ impl Transport for TcpTransport {
     }
 
     fn sum(&self, sum: SumId) -> Option<Arc<Vec<f32>>> {
-        lock(&self.sums).vector(sum)
+        self.sums.vector(sum)
     }
 
     fn forget(&mut self, what: Unneeded) {

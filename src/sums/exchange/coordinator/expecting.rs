@@ -45,8 +45,7 @@ impl CoordinatorSums {
         let receivers: Vec<u32> = present.into_iter().chain(beside).collect();
         let (places, stripe) = (Vec::new(), Some(stripe));
         let group = None;
-        let plan =
-            SumPlan { sum, places, terms, owners, stripe, predecessor, receivers, group };
+        let plan = SumPlan { sum, places, terms, owners, stripe, predecessor, receivers, group };
         let mut monitor = ExchangeMonitor::of_plan(&plan, Some(Vec::new()), &[], length, now);
         monitor.parts.told = Some(Told::of(&plan, chunks(length)));
         let result = |piece: &Piece| match piece.what {
@@ -130,7 +129,7 @@ impl CoordinatorSums {
         for (worker, report) in reports.into_iter().flatten() {
             self.said(now, worker, report, out);
         }
-        if let Some(whole) = self.copies.node.sum(sum) {
+        if let Some(whole) = self.copies.node.sums.sum(sum) {
             self.is_whole_here(now, &whole, out);
         }
     }

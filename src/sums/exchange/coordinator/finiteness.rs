@@ -18,7 +18,7 @@ impl CoordinatorSums {
     ) {
         let Copies { node, monitors, .. } = &mut self.copies;
         let sees = monitors.is_own(id);
-        let seen = node.sum(id).filter(|_| sees);
+        let seen = node.sums.sum(id).filter(|_| sees);
         match seen.map(|sum| sum.finite) {
             Some(true) => return give_up(worker, denies(id.step), out),
             Some(false) => return,

@@ -59,7 +59,7 @@ impl CoordinatorSums {
     ) {
         let step = id.step;
         let sees = self.copies.monitors.is_own(id);
-        let own = self.copies.node.sum(id);
+        let own = self.copies.node.sums.sum(id);
         if own.as_ref().is_some_and(|sum| !sum.finite) {
             if sees {
                 let reason =

@@ -16,8 +16,8 @@ use super::super::mailbox::MailboxSender;
 use super::uplink::Uplink;
 use super::word::Word;
 use crate::ids::{Part, Step, Task, Worker};
-use crate::sums::{Decoded, SumId};
 use crate::sums::exchange::{QUIET, WorkerSums};
+use crate::sums::{Decoded, SumId};
 use crate::transport::tcp::states::Arriving;
 use crate::transport::{Cancel, Dismissal, Order};
 use std::collections::VecDeque;
@@ -250,7 +250,8 @@ impl Trainer {
                 }
                 None => return,
             };
-            if let Order::Apply { sum: SumId { step, .. }, .. } | Order::Skip { step, .. } = &order {
+            if let Order::Apply { sum: SumId { step, .. }, .. } | Order::Skip { step, .. } = &order
+            {
                 // What is given to the trainer counts as applied: it does its orders one after the
                 // other.
                 self.next = self.next.max(step.next());
@@ -264,11 +265,7 @@ impl Trainer {
 
     /// The step that the trainer waits for in vain, if the coordinator is to be told now: one that
     /// was left out, or one whose sum does not come; sums of which something is open have longer.
-    pub(super) fn misses(
-        &mut self,
-        now: Instant,
-        is_open: impl Fn(SumId) -> bool,
-    ) -> Option<Step> {
+    pub(super) fn misses(&mut self, now: Instant, is_open: impl Fn(SumId) -> bool) -> Option<Step> {
         let left_out =
             self.queue.front().and_then(Queued::step).is_some_and(|step| step > self.next);
         if left_out {
