@@ -8,7 +8,7 @@
 //! the sum. The next round opens when all sums that were asked for are held.
 //!
 //! Its parts own what they decide upon: `steps` how far the run is, `round` who has answered,
-//! [`roster`](super::roster) who is there with which state, [`open_steps`](super::open_steps) what
+//! [`roster`](super::roster) who is there, `states` who has which state and takes over whose, [`open_steps`](super::open_steps) what
 //! is decoded and what was given out for it, `plan` the current scheme (`active`), who makes the
 //! run and who can be spared, `recovery` who takes over whose state and how long it is waited for
 //! who may come back, `leaving` whether who has left is missed, `trust` whose results count. The
@@ -23,20 +23,20 @@ mod losses;
 mod membership;
 mod outlook;
 mod plan;
-mod recovery;
 mod returns;
 mod round;
+mod states;
 mod steps;
 mod summing;
 mod trust;
 mod waiting;
 
 use active::ActiveScheme;
-use leaving::Leaving;
+pub use leaving::Leaving;
 use plan::Plan;
 pub use plan::{Planned, Replan};
-use recovery::Recovery;
-use round::CurrentRound;
+use round::{CurrentRound, Phase};
+pub use states::States;
 use steps::Steps;
 use trust::Trust;
 pub use waiting::OpenRound;
@@ -45,7 +45,7 @@ use super::agreement::Verdict;
 use super::events::{Action, EngineError, Input};
 use super::open_steps::{Fate, OpenSteps};
 use super::reduce::Reduce;
-use super::roster::{Roster, WorkerState};
+use super::roster::{Doing, Roster};
 use crate::codes::sequential::{Fold, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
 use crate::ids::{Part, Step, Task, Worker, WorkerSet};
 use crate::run::{ConfigError, RunConfig};
@@ -56,14 +56,6 @@ pub(crate) type Given = (Worker, Vec<(Task, Vec<Part>)>);
 
 /// Which task is done, whether its result is finite, and its digest where one was taken.
 type Answer = (Task, bool, Option<u128>);
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Phase {
-    NotBegun,
-    Collecting,
-    Folding,
-    Finished,
-}
 
 /// The state machine of one run. Its driver, the coordinator of a trainer or a simulator, does
 /// this:
@@ -77,7 +69,7 @@ enum Phase {
 /// 3. It carries out the [`Action`]s that were added to the list, in their order, and before the
 ///    next event. What they lead to is told as any other event, never from within.
 /// 4. If nothing happens until [`Engine::deadline`], it sends [`Input::Tick`].
-/// 5. After [`Action::Finish`] it goes on until [`Roster::is_settled`], since workers may still
+/// 5. After [`Action::Finish`] it goes on until [`States::are_settled`], since workers may still
 ///    have steps to apply. After an error the engine must not be used any more.
 ///
 /// Of a driver's choices only these reach the engine: [`Engine::switch`] for another scheme,
@@ -113,10 +105,9 @@ pub struct Engine {
     reduce: Reduce,
     roster: Roster,
     open_steps: OpenSteps,
-    phase: Phase,
     steps: Steps,
     round: CurrentRound,
-    recovery: Recovery,
+    states: States,
     /// Whose parameters and results are known to be right.
     trust: Trust,
     /// Workers that died since the round was closed.
@@ -139,19 +130,17 @@ impl Engine {
     ) -> Result<Self, ConfigError> {
         let SchemeFacts { workers, units, delay, .. } = *scheme.facts();
         config.check(workers, units, delay)?;
-        let roster = Roster::new(workers, config.first);
         let mut steps = Steps::new(&config);
         scheme.restart(steps.begin());
         Ok(Self {
-            roster,
+            roster: Roster::new(workers),
             open_steps: OpenSteps::new(config.jobs.micro_steps),
-            phase: Phase::NotBegun,
             steps,
-            round: CurrentRound::new(workers, round),
-            recovery: Recovery::new(config.limits),
+            round: CurrentRound::new(workers, round, config.limits.max_wait_seconds),
+            states: States::new(workers, config.first, config.limits),
             trust: Trust::new(workers, config.jobs),
             died_since_close: WorkerSet::empty(workers),
-            leaving: Leaving::default(),
+            leaving: Leaving::new(workers),
             plan: Plan::new(scheme, config),
             config,
             reduce: Reduce::default(),
@@ -168,7 +157,7 @@ impl Engine {
     /// [`Action::Restore`].
     #[must_use]
     pub fn restoring(mut self, restores: bool) -> Self {
-        self.recovery.restores = restores;
+        self.states.restores = restores;
         self
     }
 
@@ -191,14 +180,14 @@ impl Engine {
     pub fn deadline(&self) -> Option<f64> {
         let earliest =
             |times: &[Option<f64>]| times.iter().flatten().copied().min_by(f64::total_cmp);
-        match self.phase {
+        match self.round.phase {
             Phase::Collecting => earliest(&[
-                Some(self.round.patience_ends(self.config.limits.max_wait_seconds)),
+                Some(self.round.patience_ends()),
                 self.round.wake_at(),
-                self.recovery.returns_by,
+                self.states.returns_by,
                 self.leaving.ends_at,
             ]),
-            Phase::Folding => self.recovery.returns_by,
+            Phase::Folding => self.states.returns_by,
             Phase::NotBegun | Phase::Finished => None,
         }
     }
@@ -212,12 +201,12 @@ impl Engine {
     /// The tasks of the open round that workers will be given when they have dropped what they are
     /// at; none where those depend on who answers in between.
     pub(crate) fn tasks_to_come(&mut self) -> Vec<Given> {
-        if !self.plan.scheme.facts().has_fixed_tasks() || self.phase != Phase::Collecting {
+        if !self.plan.scheme.facts().has_fixed_tasks() || self.round.phase != Phase::Collecting {
             return Vec::new();
         }
         let comes =
             |worker: &Worker| !self.round.sits_out(*worker) && !self.roster.is_stale(*worker);
-        let leaving: Vec<Worker> = self.roster.leaving().filter(comes).collect();
+        let leaving: Vec<Worker> = self.roster.dropping().filter(comes).collect();
         // To such a scheme it is all the same how often it is asked.
         leaving.into_iter().map(|worker| (worker, self.plan.scheme.assign(worker))).collect()
     }
@@ -225,13 +214,25 @@ impl Engine {
     /// Whether sums wait for their holders, and nothing else is waited for.
     #[must_use]
     pub fn is_summing(&self) -> bool {
-        self.phase == Phase::Folding && self.recovery.returns_by.is_none()
+        self.round.phase == Phase::Folding && self.states.returns_by.is_none()
     }
 
-    /// Who is there, with which state, and who leaves.
+    /// Who is there, and what everybody does.
     #[must_use]
     pub fn roster(&self) -> &Roster {
         &self.roster
+    }
+
+    /// Which state everybody has.
+    #[must_use]
+    pub fn states(&self) -> &States {
+        &self.states
+    }
+
+    /// Who goes.
+    #[must_use]
+    pub fn leaving(&self) -> &Leaving {
+        &self.leaving
     }
 
     /// Whether any one worker more may be lost and the steps still be decoded.
@@ -267,12 +268,12 @@ impl Engine {
         self.let_go(now, out)?;
         if self.leaving.is_blocked() {
             // With one that takes over a state there may be enough to be planned for.
-            let may_go_on = !self.plan.is_blocked_by_leaving(&self.roster)
+            let may_go_on = !self.plan.is_blocked_by_leaving(&self.roster, &self.leaving)
                 || self.plan.gets_enough(&self.roster);
-            if self.phase != Phase::Collecting || may_go_on {
+            if self.round.phase != Phase::Collecting || may_go_on {
                 self.leaving.unblock();
-            } else if self.leaving.ends_the_run(now, &self.roster, self.steps.next) {
-                return Err(self.plan.too_many_lost(self.steps.next, &self.roster));
+            } else if self.leaving.ends_the_run(now, &self.roster, &self.states, &self.steps) {
+                return Err(self.plan.too_many_lost(self.steps.next, &self.roster, &self.leaving));
             }
         }
         for action in out.iter().skip(before) {
@@ -284,7 +285,7 @@ impl Engine {
     fn take(&mut self, now: f64, input: Input, out: &mut Vec<Action>) -> Result<(), EngineError> {
         match input {
             Input::Begin => {
-                assert_eq!(self.phase, Phase::NotBegun, "a run begins once");
+                assert_eq!(self.round.phase, Phase::NotBegun, "a run begins once");
                 self.go_on(now, out)
             }
             Input::Done { worker, task, finite, digest } => {
@@ -310,15 +311,17 @@ impl Engine {
             }
             Input::SumFailed { step, why } => self.sum_failed(now, step, why, out),
             Input::Left { worker } => {
-                self.roster.left(worker);
+                self.leaving.left(worker);
                 Ok(())
             }
             Input::Leaving { worker } => {
-                self.roster.departs(worker);
+                if !self.roster.is_lost(worker) {
+                    self.leaving.departs(worker);
+                }
                 Ok(())
             }
             Input::Applied { worker, step, digest } => {
-                self.roster.applied(worker, step);
+                self.states.applied(worker, step);
                 self.trust.agreement.reported(worker, step, digest);
                 self.settle_trust(now, out)
             }
@@ -332,9 +335,9 @@ impl Engine {
                 self.settle_trust(now, out)
             }
             Input::StateLoaded { worker, step, digest } => {
-                let donor = self.recovery.went_on(worker);
+                let donor = self.states.went_on(worker);
                 if self.trust.goes_on_wrong(worker, step, digest) {
-                    donor.into_iter().for_each(|donor| self.roster.distrust(donor));
+                    donor.into_iter().for_each(|donor| self.states.distrust(donor));
                 }
                 self.settle_trust(now, out)
             }
@@ -343,9 +346,8 @@ impl Engine {
             }
             Input::StateOverdue { worker, from } => {
                 // Its donor may hang.
-                let recent = |next| self.steps.are_recent(next);
-                let other = self.roster.takes_over_from_another(worker, from, recent);
-                out.extend(other.map(|from| Action::Resync { worker, from }));
+                let Self { steps, roster, leaving, .. } = self;
+                out.extend(self.states.resync_from_another(worker, from, steps, roster, leaving));
                 Ok(())
             }
             Input::Finish { after } => {
@@ -360,7 +362,12 @@ impl Engine {
                 // A gap in the steps cannot be filled in the middle of a task: it would be computed
                 // with the wrong parameters.
                 self.recall(worker, out);
-                self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
+                self.states.resync_idle(
+                    self.round.at(now),
+                    &mut self.roster,
+                    &self.leaving,
+                    out,
+                )?;
                 self.give(self.roster.ready(), out);
                 Ok(())
             }
@@ -390,17 +397,16 @@ impl Engine {
                 },
                 Fate::Refused(units, because) => Action::Skip { step, units, because },
             });
-            let receivers = self.roster.send(step, self.config.log_steps);
+            let receivers = self.states.send(step, self.config.log_steps, &mut self.roster);
             self.trust.agreement.sent(step, &receivers);
             out.extend(receivers.into_iter().map(|worker| Action::Apply { worker, step }));
             self.steps.decided();
             self.trust.unbar(step);
         }
         // Also after the last step: a run ends when everybody who is there has applied it.
-        self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
+        self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)?;
         if self.steps.are_over() {
-            self.phase = Phase::Finished;
-            out.push(Action::Finish);
+            out.push(self.round.finish());
             return Ok(());
         }
         // Schemes change between steps only: in the middle of one, shares of two schemes would have
@@ -416,7 +422,7 @@ impl Engine {
             self.forget_undecided(out);
             out.push(Action::Switched { step: self.steps.next });
         }
-        if let Some(replanned) = self.plan.look_at_members(now, &self.roster) {
+        if let Some(replanned) = self.plan.look_at_members(now, &self.roster, &self.leaving) {
             out.push(replanned);
             // Shares of two plans cannot be added up: what is under way begins again.
             self.forget_undecided(out);
@@ -428,10 +434,9 @@ impl Engine {
     }
 
     fn open_round(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        self.phase = Phase::Collecting;
         self.round.open(now);
-        self.recovery.returns_by = None;
-        self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
+        self.states.returns_by = None;
+        self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)?;
         self.plan.scheme.on(RoundEvent::Opened { dead: &self.roster.dead() });
         self.round.erase(self.trust.barred(), &mut self.plan.scheme);
         self.give(self.roster.ready(), out);
@@ -440,7 +445,7 @@ impl Engine {
         self.give(self.roster.ready(), out);
         self.check_outlook(now, out)?;
         // Without a task no answer will come that could close this round.
-        if self.phase == Phase::Collecting
+        if self.round.phase == Phase::Collecting
             && self.round.is_idle()
             && !self.roster.ready().is_empty()
         {
@@ -454,7 +459,7 @@ impl Engine {
         for worker in workers {
             // A stale worker would compute with parameters that no other has.
             let sits_out = self.round.sits_out(worker) || self.roster.is_stale(worker);
-            if self.phase != Phase::Collecting || !self.roster.is_idle(worker) || sits_out {
+            if self.round.phase != Phase::Collecting || !self.roster.is_idle(worker) || sits_out {
                 continue;
             }
             let tasks = self.plan.scheme.assign(worker);
@@ -469,7 +474,7 @@ impl Engine {
                 self.open_steps.gave(worker, *task, start);
             }
             *self.roster.doing(worker) =
-                WorkerState::Tasks(tasks.iter().map(|(task, _)| *task).collect());
+                Doing::Tasks(tasks.iter().map(|(task, _)| *task).collect());
             out.push(Action::Compute { worker, round: self.round.number(), tasks });
         }
     }
@@ -487,7 +492,7 @@ impl Engine {
         let counts = finite
             && expected
             && !self.roster.is_lost(worker)
-            && self.phase == Phase::Collecting
+            && self.round.phase == Phase::Collecting
             && !self.trust.is_barred(worker)
             && self.trust.trusts(worker, task, &self.steps);
         // The scheme is asked last: what it is told has returned, it counts on.
@@ -517,7 +522,7 @@ impl Engine {
         let disputed = finite && verdict == Verdict::Disputed;
         // An answer that crossed the order to abandon: its worker is not at it any more. Where the
         // scheme takes late answers it comes as one of these instead.
-        let WorkerState::Tasks(tasks) = self.roster.doing(worker) else {
+        let Doing::Tasks(tasks) = self.roster.doing(worker) else {
             self.judge(worker, answer, false, out);
             return Ok(());
         };
@@ -537,7 +542,7 @@ impl Engine {
             self.round.failed(worker);
         }
         if finished {
-            *self.roster.doing(worker) = WorkerState::Nothing;
+            *self.roster.doing(worker) = Doing::Nothing;
             // Only now: of several tasks of one worker those that were finite before count no more
             // either, as schemes know workers, not single results, as missing.
             if self.round.has_failed(worker) {
@@ -565,18 +570,24 @@ impl Engine {
     ) -> Result<(), EngineError> {
         match self.roster.doing(worker) {
             // It was told to drop its tasks, and has: nothing is lost.
-            doing @ WorkerState::Leaving => *doing = WorkerState::Nothing,
+            doing @ Doing::Dropping => *doing = Doing::Nothing,
             _ => return Ok(()),
         }
         if self.roster.is_stale(worker) {
-            return self.recovery.resync(worker, self.at(now), &mut self.roster, out);
+            return self.states.resync(
+                worker,
+                self.round.at(now),
+                &mut self.roster,
+                &self.leaving,
+                out,
+            );
         }
         self.give(vec![worker], out);
         self.try_close(now, out)
     }
 
     fn try_close(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        if self.phase != Phase::Collecting {
+        if self.round.phase != Phase::Collecting {
             return Ok(());
         }
         let missing = self.round.missing(&self.roster);
@@ -608,16 +619,16 @@ impl Engine {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Ok(());
         }
-        if self.recovery.is_over(now) {
+        if self.states.is_over(now) {
             return self.nobody_returned(now, out);
         }
         // It was held open for later answers, and the time is up: close with those that are there.
         self.round.awake();
-        if now < self.round.patience_ends(self.config.limits.max_wait_seconds) {
+        if now < self.round.patience_ends() {
             return self.try_close(now, out);
         }
-        if self.plan.is_blocked_by_leaving(&self.roster) {
-            return Err(self.plan.too_many_lost(self.steps.next, &self.roster));
+        if self.plan.is_blocked_by_leaving(&self.roster, &self.leaving) {
+            return Err(self.plan.too_many_lost(self.steps.next, &self.roster, &self.leaving));
         }
         let mut missing = self.round.missing(&self.roster);
         if self.plan.scheme.admits(&missing)
@@ -650,7 +661,7 @@ impl Engine {
             out.extend(finals.into_iter().map(|fold| self.open_steps.reduce(fold)));
         }
         self.end_round(now, out);
-        self.phase = Phase::Folding;
+        self.round.phase = Phase::Folding;
         for job in decoded {
             let (folds, report) = self.plan.decode(job)?;
             let step = self.open_steps.decoded(job, report, folds);
@@ -666,7 +677,7 @@ impl Engine {
         out.extend(dropped.into_iter().map(|(worker, task)| Action::Discard { worker, task }));
         let busy = self.roster.abandon_all();
         out.extend(busy.into_iter().map(|worker| Action::Abandon { worker, late_counts }));
-        if self.phase == Phase::Collecting {
+        if self.round.phase == Phase::Collecting {
             let (units, wrong) = (self.plan.scheme.facts().units, self.plan.scheme.wrong());
             out.push(Action::Close(self.round.report(now, units, wrong)));
         }

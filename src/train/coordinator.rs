@@ -219,20 +219,22 @@ impl<T: Transport> Coordinator<T> {
             return progress;
         };
         match progress {
-            Ok(Progress::Wait(patience)) if left > 0.0 && !self.engine.roster().is_settled() => {
+            Ok(Progress::Wait(patience))
+                if left > 0.0 && !self.engine.states().are_settled(self.engine.roster()) =>
+            {
                 let left = Duration::from_secs_f64(left.min(1e9));
                 return Ok(Progress::Wait(Some(
                     patience.map_or(left, |patience| patience.min(left)),
                 )));
             }
-            Ok(_) if self.engine.roster().is_settled() => {}
+            Ok(_) if self.engine.states().are_settled(self.engine.roster()) => {}
             Ok(_) => tracing::warn!(
                 "all is decided, but not everybody has applied it in {} s",
                 self.config().limits.max_wait_seconds
             ),
             Err(error) => tracing::warn!("all is decided, but not everybody can apply it: {error}"),
         }
-        let left = self.engine.is_ended_by_workers();
+        let left = self.engine.leaving().ended_the_run();
         Ok(Progress::Done(if left { Outcome::Left } else { Outcome::Finished }))
     }
 

@@ -1001,7 +1001,7 @@ impl Chaos<'_> {
                 let others = Worker::all(self.places.len()).filter(|other| other != worker);
                 // Who has left is not waited for.
                 let returns =
-                    self.dead().iter().any(|dead| !self.driver.engine.roster().has_left(*dead));
+                    self.dead().iter().any(|dead| !self.driver.engine.leaving().has_left(*dead));
                 let waited = !patient || !returns || is_tick;
                 !self.config.restores
                     && waited
@@ -1058,7 +1058,7 @@ impl Chaos<'_> {
 
 impl Chaos<'_> {
     fn check_end(&self) {
-        if self.driver.engine.is_ended_by_workers() {
+        if self.driver.engine.leaving().ended_the_run() {
             return assert!(self.decided > 0, "all have left after a step");
         }
         assert_eq!(self.decided, STEPS);

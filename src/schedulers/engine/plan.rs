@@ -10,6 +10,7 @@
 
 use super::super::events::{Action, EngineError};
 use super::super::roster::Roster;
+use super::leaving::Leaving;
 use super::membership::{PlanMembers, Seats};
 use super::steps::Steps;
 use super::{ActiveScheme, Engine, Phase};
@@ -140,15 +141,22 @@ impl Plan {
     }
 
     /// Whether the current step cannot be computed without workers that have left.
-    pub(super) fn is_blocked_by_leaving(&self, roster: &Roster) -> bool {
-        let left = roster.gone_for_good();
+    pub(super) fn is_blocked_by_leaving(&self, roster: &Roster, leaving: &Leaving) -> bool {
+        let left = leaving.gone_for_good(roster);
         !left.is_empty() && matches!(self.scheme.outlook(&left), Outlook::Blocked { .. })
     }
 
     /// Why the run cannot go on without those who are gone.
-    pub(super) fn too_many_lost(&self, step: Step, roster: &Roster) -> EngineError {
-        let (left, tolerance) = (roster.gone_for_good(), self.scheme.facts().tolerance);
-        if self.is_blocked_by_leaving(roster) || !left.is_empty() && !roster.may_return() {
+    pub(super) fn too_many_lost(
+        &self,
+        step: Step,
+        roster: &Roster,
+        leaving: &Leaving,
+    ) -> EngineError {
+        let (left, tolerance) = (leaving.gone_for_good(roster), self.scheme.facts().tolerance);
+        if self.is_blocked_by_leaving(roster, leaving)
+            || !left.is_empty() && !leaving.may_return(roster)
+        {
             return EngineError::Left { step, left, tolerance };
         }
         EngineError::TooManyLost { step, dead: roster.dead(), tolerance }
@@ -165,26 +173,27 @@ impl Plan {
     }
 
     /// Whether the run goes on without these, and those that are lost or about to leave.
-    pub(super) fn bears(&self, drained: &WorkerSet, roster: &Roster) -> bool {
+    pub(super) fn bears(&self, drained: &WorkerSet, roster: &Roster, leaving: &Leaving) -> bool {
         if self.least().is_some() {
             let fit = roster.able_to_hold();
-            let stays = |worker: &Worker| !drained.contains(*worker) && !roster.is_leaving(*worker);
+            let stays =
+                |worker: &Worker| !drained.contains(*worker) && !leaving.is_leaving(*worker);
             return self.are_enough(&WorkerSet::of(fit.capacity(), fit.iter().filter(stays)));
         }
         let mut missing = roster.dead();
-        missing.unite(&roster.going());
+        missing.unite(&leaving.going(roster));
         missing.unite(drained);
         self.tolerates(&missing)
     }
 
     /// Between two steps of a run that is always made by all: who is about to leave, and who is to
     /// be taken out and can be spared.
-    pub(super) fn parting(&self, roster: &Roster) -> WorkerSet {
-        let going = roster.going();
+    pub(super) fn parting(&self, roster: &Roster, leaving: &Leaving) -> WorkerSet {
+        let going = leaving.going(roster);
         if self.least().is_some() || going.is_empty() {
             return WorkerSet::empty(going.capacity());
         }
-        let leaves = |worker: &Worker| roster.is_leaving(*worker);
+        let leaves = |worker: &Worker| leaving.is_leaving(*worker);
         let mut parting = WorkerSet::of(going.capacity(), going.iter().filter(leaves));
         let mut missing = roster.dead();
         missing.unite(&parting);
@@ -203,8 +212,8 @@ impl Plan {
     }
 
     /// Who is about to leave or to be taken out, and has no part in the plan and nothing to do.
-    pub(super) fn unneeded(&self, roster: &Roster) -> Vec<Worker> {
-        if !roster.any_goes() || !self.are_enough(&roster.staying()) {
+    pub(super) fn unneeded(&self, roster: &Roster, leaving: &Leaving) -> Vec<Worker> {
+        if !leaving.any_goes() || !self.are_enough(&leaving.staying(roster)) {
             return Vec::new();
         }
         let members = self.members();
@@ -213,7 +222,7 @@ impl Plan {
                 && roster.is_idle(*worker)
                 && roster.waiting_for(*worker).is_empty()
         };
-        roster.going().iter().filter(is_unneeded).collect()
+        leaving.going(roster).iter().filter(is_unneeded).collect()
     }
 
     /// Before a step begins: takes another scheme for it, if there is one to be taken. Whether it
@@ -247,8 +256,13 @@ impl Plan {
 
     /// Plans for those that are fit; none if that may not or cannot be. `again` tells whether a
     /// round is open.
-    pub(super) fn narrow(&mut self, again: bool, roster: &Roster) -> Option<Action> {
-        let staying = roster.staying();
+    pub(super) fn narrow(
+        &mut self,
+        again: bool,
+        roster: &Roster,
+        leaving: &Leaving,
+    ) -> Option<Action> {
+        let staying = leaving.staying(roster);
         // Who goes helps to the end where it must.
         let members = if self.are_enough(&staying) { staying } else { roster.able_to_hold() };
         if self.are_enough(&members) { self.replan(members, again) } else { None }
@@ -256,13 +270,18 @@ impl Plan {
 
     /// Before a round opens: plans for those that are new, too, and without those that go or are
     /// lost for long.
-    pub(super) fn look_at_members(&mut self, now: f64, roster: &Roster) -> Option<Action> {
+    pub(super) fn look_at_members(
+        &mut self,
+        now: f64,
+        roster: &Roster,
+        leaving: &Leaving,
+    ) -> Option<Action> {
         let least = self.least()?;
-        let fit = roster.staying();
+        let fit = leaving.staying(roster);
         let seats = Seats {
             members: &self.members(),
             fit: &fit,
-            going: &roster.going(),
+            going: &leaving.going(roster),
             least,
             settle_seconds: self.config.limits.settle_seconds,
             delay: self.scheme.facts().delay,
@@ -353,8 +372,10 @@ impl Engine {
     /// Begins again with those that are fit; false if that may not or cannot be.
     pub(super) fn narrow(&mut self, now: f64, out: &mut Vec<Action>) -> Result<bool, EngineError> {
         // The round that is open is closed then.
-        let again = self.phase == Phase::Collecting;
-        let Some(replanned) = self.plan.narrow(again, &self.roster) else { return Ok(false) };
+        let again = self.round.phase == Phase::Collecting;
+        let Some(replanned) = self.plan.narrow(again, &self.roster, &self.leaving) else {
+            return Ok(false);
+        };
         out.push(replanned);
         self.begin_again(now, out)?;
         Ok(true)

@@ -6,7 +6,7 @@
 
 use super::super::agreement::{Agreement, Verdict};
 use super::super::events::{Action, EngineError, Unfit};
-use super::super::roster::{Roster, WorkerState};
+use super::super::roster::{Doing, Roster};
 use super::steps::Steps;
 use super::{Answer, Engine, Phase};
 use crate::ids::{Step, Task, Worker};
@@ -171,13 +171,19 @@ impl Engine {
                 out.push(Action::Dismiss { worker, why: Unfit::Differs });
             }
             // A worker that is about to take over its state must not.
-            self.recovery.resync_those_waiting_for(worker, self.at(now), &mut self.roster, out)?;
+            self.states.resync_those_waiting_for(
+                worker,
+                self.round.at(now),
+                &mut self.roster,
+                &self.leaving,
+                out,
+            )?;
         }
-        if any_counted && matches!(self.phase, Phase::Collecting | Phase::Folding) {
+        if any_counted && matches!(self.round.phase, Phase::Collecting | Phase::Folding) {
             self.trust.unsure.clear();
             self.begin_again(now, out)?;
         }
-        self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
+        self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)?;
         for (worker, answer) in std::mem::take(&mut self.trust.disputed) {
             if !self.roster.is_lost(worker) {
                 self.done(now, worker, answer, out)?;
@@ -198,15 +204,21 @@ impl Engine {
         if self.roster.is_lost(worker) {
             return Ok(());
         }
-        if refused && self.recovery.refused(worker, from) {
+        if refused && self.states.refused(worker, from) {
             out.push(Action::Dismiss { worker, why: Unfit::RefusesStates });
             return Ok(());
         }
-        from.into_iter().for_each(|donor| self.roster.distrust(donor));
-        if let WorkerState::Syncing { .. } = self.roster.doing(worker) {
-            return self.recovery.resync(worker, self.at(now), &mut self.roster, out);
+        from.into_iter().for_each(|donor| self.states.distrust(donor));
+        if let Doing::Syncing { .. } = self.roster.doing(worker) {
+            return self.states.resync(
+                worker,
+                self.round.at(now),
+                &mut self.roster,
+                &self.leaving,
+                out,
+            );
         }
         self.recall(worker, out);
-        self.recovery.resync_idle(self.at(now), &mut self.roster, out)
+        self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)
     }
 }

@@ -33,7 +33,7 @@ impl Engine {
     /// by one, and where many are missing, it is not told who is needed and who is enough.
     #[must_use]
     pub fn waits_for(&self) -> Option<OpenRound> {
-        let (summing, missing) = match self.phase {
+        let (summing, missing) = match self.round.phase {
             Phase::Collecting => (false, self.round.missing(&self.roster)),
             Phase::Folding => {
                 self.open_steps.summing().next()?;
