@@ -8,10 +8,10 @@
 //! the sum. The next round opens when all sums that were asked for are held.
 //!
 //! Its parts own what they decide upon: `steps` how far the run is, `round` who has answered,
-//! [`roster`](super::roster) who is there, `states` who has which state and takes over whose, [`open_steps`](super::open_steps) what
+//! [`roster`](super::roster) who is there, `states` who has
+//! which state and takes over whose, [`open_steps`](super::open_steps) what
 //! is decoded and what was given out for it, `plan` the current scheme (`active`), who makes the
-//! run and who can be spared, `recovery` who takes over whose state and how long it is waited for
-//! who may come back, `leaving` whether who has left is missed, `trust` whose results count. The
+//! run and who can be spared, `leaving` who goes and whether it is missed, `trust` whose results count. The
 //! [`Engine`] alone sees all of them: it asks, and carries out what they decide, in `returns`,
 //! `losses`, `again`, `summing`, `departing` and `outlook` by what has happened.
 
@@ -25,6 +25,7 @@ mod outlook;
 mod plan;
 mod returns;
 mod round;
+mod settings;
 mod states;
 mod steps;
 mod summing;
@@ -33,16 +34,17 @@ mod waiting;
 
 use active::ActiveScheme;
 pub use leaving::Leaving;
-use plan::Plan;
-pub use plan::{Planned, Replan};
+pub use plan::{Plan, Planned, Replan};
 use round::{CurrentRound, Phase};
+pub use settings::Settings;
 pub use states::States;
+use states::recall;
 use steps::Steps;
 use trust::Trust;
 pub use waiting::OpenRound;
 
 use super::agreement::Verdict;
-use super::events::{Action, EngineError, Input};
+use super::events::{Action, EngineError, Input, Unfit};
 use super::open_steps::{Fate, OpenSteps};
 use super::reduce::Reduce;
 use super::roster::{Doing, Roster};
@@ -60,8 +62,7 @@ type Answer = (Task, bool, Option<u128>);
 /// The state machine of one run. Its driver, the coordinator of a trainer or a simulator, does
 /// this:
 ///
-/// 1. It makes one, with the scheme, the run and the number of the first round, and sends
-///    [`Input::Begin`] once.
+/// 1. It makes one, with the scheme, the run and its [`Settings`], and sends [`Input::Begin`] once.
 /// 2. It tells the engine everything that happens, in the order in which it happens, each with the
 ///    time: [`Engine::handle`]. Times never go back. What belongs to an order or a life of a worker
 ///    that is over is passed over, so the driver need not sort it out. Sums it has looked after by
@@ -79,10 +80,10 @@ type Answer = (Task, bool, Option<u128>);
 /// use codedgrad::codes::SchemeSpec;
 /// use codedgrad::ids::Worker;
 /// use codedgrad::run::{RunConfig, Shape};
-/// use codedgrad::schedulers::{Action, Engine, Input};
+/// use codedgrad::schedulers::{Action, Engine, Input, Settings};
 /// let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(2, 2, 0..1)?;
 /// let run = RunConfig::new(Shape::new(2, 2), 1000, 1);
-/// let mut engine = Engine::new(scheme, run, 0)?;
+/// let mut engine = Engine::new(scheme, run, Settings::default())?;
 /// let mut actions = Vec::new();
 /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
 /// let Action::Compute { worker, tasks, .. } = actions[0].clone() else { panic!() };
@@ -116,9 +117,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for the steps of a run, the first of which opens with [`Input::Begin`] in the
-    /// round of the given number. Results are added up by [`Reduce::Tree`], unless
-    /// [`Engine::reducing`] says otherwise.
+    /// An engine for the steps of a run, the first of which opens with [`Input::Begin`].
     ///
     /// # Errors
     /// [`ConfigError`] when the scheme is for other workers or units, or its jobs overlap and there
@@ -126,10 +125,11 @@ impl Engine {
     pub fn new(
         mut scheme: Box<dyn Scheme>,
         config: RunConfig,
-        round: u64,
+        settings: Settings,
     ) -> Result<Self, ConfigError> {
         let SchemeFacts { workers, units, delay, .. } = *scheme.facts();
         config.check(workers, units, delay)?;
+        let Settings { round, reduce, restores, replan } = settings;
         let mut steps = Steps::new(&config);
         scheme.restart(steps.begin());
         Ok(Self {
@@ -137,28 +137,14 @@ impl Engine {
             open_steps: OpenSteps::new(config.jobs.micro_steps),
             steps,
             round: CurrentRound::new(workers, round, config.limits.max_wait_seconds),
-            states: States::new(workers, config.first, config.limits),
+            states: States::new(workers, &config, restores),
             trust: Trust::new(workers, config.jobs),
             died_since_close: WorkerSet::empty(workers),
             leaving: Leaving::new(workers),
-            plan: Plan::new(scheme, config),
+            plan: Plan::new(scheme, config, replan),
             config,
-            reduce: Reduce::default(),
+            reduce,
         })
-    }
-
-    /// Where results are added up.
-    #[must_use]
-    pub fn reducing(self, reduce: Reduce) -> Self {
-        Self { reduce, ..self }
-    }
-
-    /// Whether the driver can hand out a state itself where no worker has one:
-    /// [`Action::Restore`].
-    #[must_use]
-    pub fn restoring(mut self, restores: bool) -> Self {
-        self.states.restores = restores;
-        self
     }
 
     /// The run that it makes.
@@ -192,16 +178,16 @@ impl Engine {
         }
     }
 
-    /// What is fixed about the scheme.
+    /// The scheme that it goes by, and for whom that is.
     #[must_use]
-    pub fn facts(&self) -> &SchemeFacts {
-        self.plan.scheme.facts()
+    pub fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     /// The tasks of the open round that workers will be given when they have dropped what they are
     /// at; none where those depend on who answers in between.
     pub(crate) fn tasks_to_come(&mut self) -> Vec<Given> {
-        if !self.plan.scheme.facts().has_fixed_tasks() || self.round.phase != Phase::Collecting {
+        if !self.plan.facts().has_fixed_tasks() || self.round.phase != Phase::Collecting {
             return Vec::new();
         }
         let comes =
@@ -233,12 +219,6 @@ impl Engine {
     #[must_use]
     pub fn leaving(&self) -> &Leaving {
         &self.leaving
-    }
-
-    /// Whether any one worker more may be lost and the steps still be decoded.
-    #[must_use]
-    pub fn spares_one(&self) -> bool {
-        self.roster.dead().len() < self.plan.scheme.facts().tolerance
     }
 
     /// The step after which the run would end by [`Input::Finish`], where that is sooner than it
@@ -342,7 +322,21 @@ impl Engine {
                 self.settle_trust(now, out)
             }
             Input::BadState { worker, from, refused } => {
-                self.bad_state(now, (worker, from), refused, out)
+                if self.roster.is_lost(worker) {
+                    return Ok(());
+                }
+                if refused && self.states.refused(worker, from) {
+                    out.push(Action::Dismiss { worker, why: Unfit::RefusesStates });
+                    return Ok(());
+                }
+                // It is another's turn to hand one over.
+                from.into_iter().for_each(|donor| self.states.distrust(donor));
+                let at = self.round.at(now);
+                if self.roster.is_syncing(worker) {
+                    return self.states.resync(worker, at, &mut self.roster, &self.leaving, out);
+                }
+                out.extend(recall(worker, &mut self.roster, &mut self.plan.scheme));
+                self.states.resync_idle(at, &mut self.roster, &self.leaving, out)
             }
             Input::StateOverdue { worker, from } => {
                 // Its donor may hang.
@@ -361,7 +355,7 @@ impl Engine {
                 }
                 // A gap in the steps cannot be filled in the middle of a task: it would be computed
                 // with the wrong parameters.
-                self.recall(worker, out);
+                out.extend(recall(worker, &mut self.roster, &mut self.plan.scheme));
                 self.states.resync_idle(
                     self.round.at(now),
                     &mut self.roster,
@@ -417,7 +411,7 @@ impl Engine {
         }
         let between_steps = begins || self.config.jobs.micro_steps == 1;
         // No job is under way where each takes one round.
-        let may_change = begins || between_steps && self.plan.scheme.facts().delay == 0;
+        let may_change = begins || between_steps && self.plan.facts().delay == 0;
         if may_change && self.plan.change(&self.steps, &self.roster) {
             self.forget_undecided(out);
             out.push(Action::Switched { step: self.steps.next });
@@ -466,7 +460,7 @@ impl Engine {
             if tasks.is_empty() {
                 continue;
             }
-            let facts = self.plan.scheme.facts();
+            let facts = self.plan.facts();
             let units = tasks.iter().map(|(_, parts)| u64::from(facts.units_of(parts))).sum();
             self.round.gave(worker, units, facts.partial);
             for (task, parts) in &tasks {
@@ -608,7 +602,7 @@ impl Engine {
             if !sound.map_err(|source| EngineError::Gate { step, source })? {
                 return Ok(());
             }
-            if self.round.held_open(now, self.plan.scheme.facts(), &self.config) {
+            if self.round.held_open(now, self.plan.facts(), &self.config) {
                 return Ok(());
             }
         }
@@ -672,13 +666,13 @@ impl Engine {
 
     /// Nobody answers any more in the round that is open: all are told to abandon its tasks.
     fn end_round(&mut self, now: f64, out: &mut Vec<Action>) {
-        let late_counts = self.plan.scheme.facts().takes_late();
+        let late_counts = self.plan.facts().takes_late();
         let dropped = self.trust.drop_disputed();
         out.extend(dropped.into_iter().map(|(worker, task)| Action::Discard { worker, task }));
         let busy = self.roster.abandon_all();
         out.extend(busy.into_iter().map(|worker| Action::Abandon { worker, late_counts }));
         if self.round.phase == Phase::Collecting {
-            let (units, wrong) = (self.plan.scheme.facts().units, self.plan.scheme.wrong());
+            let (units, wrong) = (self.plan.facts().units, self.plan.scheme.wrong());
             out.push(Action::Close(self.round.report(now, units, wrong)));
         }
     }

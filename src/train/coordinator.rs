@@ -418,7 +418,7 @@ impl<T: Transport> Coordinator<T> {
         match action {
             Action::Compute { worker, round, tasks } => {
                 self.journal.round = round;
-                let facts = self.engine.facts();
+                let facts = self.engine.plan().facts();
                 let shares = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
                 let now = self.run_clock.now();
                 self.run_clock.assigned(now, worker, round, shares);
@@ -466,7 +466,7 @@ impl<T: Transport> Coordinator<T> {
             Action::Restart { step } => self.begin_again(step),
             Action::Switched { .. } => {
                 self.choosing.iter_mut().for_each(Choosing::switched);
-                self.journal.planned(self.engine.plan());
+                self.journal.planned(self.engine.plan().current());
             }
             Action::Replanned { members, scheme, misfit, again } => {
                 self.journal.planned(Some((members.clone(), &scheme)));
@@ -526,7 +526,7 @@ impl<T: Transport> Coordinator<T> {
         let result = |Fold { worker, task, weight }| Weighted { worker, task, weight };
         let mut results: Vec<Weighted> = folds.into_iter().map(result).collect();
         let attempt = self.gradients.sums.attempt(step);
-        let summed = if self.engine.facts().mixture {
+        let summed = if self.engine.plan().facts().mixture {
             let received = |piece| self.transport.received(piece);
             let (summed, report) = self.judging.decode(&mut results, received)?;
             decode = report;
@@ -546,7 +546,8 @@ impl<T: Transport> Coordinator<T> {
                 .map(of_sum)
                 .chain(results.iter().zip(equivalents).map(of_result))
                 .collect();
-            let (length, spares_one) = (self.config().length, self.engine.spares_one());
+            let (length, spares_one) =
+                (self.config().length, self.engine.plan().spares_one(self.engine.roster()));
             let terms = &summands;
             let stage = Stage::Decided;
             let sum = SumRequest { step, attempt, terms, length, spares_one, counted, stage };

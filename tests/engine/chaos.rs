@@ -5,7 +5,7 @@ use super::{CONFIG, Config, Driver};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Fold, Horizon, Scheme};
 use codedgrad::ids::{Job, Part, Step, Task, Worker, WorkerSet};
-use codedgrad::schedulers::{Action, EngineError, Input, Planned, Reduce, Refusal, Unfit};
+use codedgrad::schedulers::{Action, EngineError, Input, Planned, Reduce, Refusal, Replan, Unfit};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -632,7 +632,7 @@ impl Chaos<'_> {
 
     fn check_switch(&self, step: Step) {
         assert!(self.mishaps.switches && step.0 == self.decided, "between steps");
-        assert_eq!(self.driver.engine.facts().units, self.units);
+        assert_eq!(self.driver.engine.plan().facts().units, self.units);
     }
 
     /// The next event: something that has happened, what a worker does next, a mishap, or a
@@ -1126,15 +1126,14 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         && fewest == 0
         && !(mishaps.tasks || mishaps.switches || mishaps.drifts || mishaps.liars > 0);
     let plan = plan_of(spec, units);
-    let mut engine = config.engine(scheme, STEPS).unwrap();
-    if mishaps.fewest > 0 {
+    let replan = (mishaps.fewest > 0).then(|| -> Replan {
         let plan = Arc::clone(&plan);
-        let planned = move |workers| {
+        Box::new(move |workers| {
             let (scheme, text) = (plan(workers)?, String::new());
             Some(Planned { scheme, text, misfit: None })
-        };
-        engine = engine.replanning(Box::new(planned));
-    }
+        })
+    });
+    let engine = config.replanned(scheme, STEPS, replan).unwrap();
     let mut chaos = Chaos {
         units,
         delay,

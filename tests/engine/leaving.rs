@@ -147,8 +147,10 @@ fn nothing_is_ended_before_a_step_is_made() {
 #[test]
 fn a_run_that_may_be_made_by_fewer_goes_on_without_who_leaves() {
     let config = Config { min_workers: Some(1), ..PATIENT };
-    let (mut driver, _) = Driver::new("uncoded", 2, 3, config);
-    driver.engine = driver.engine.replanning(Planned::by(SchemeSpec::uncoded(), 2, 0..3));
+    let scheme = SchemeSpec::uncoded().scheme(2, 2, 0..3).unwrap();
+    let replan = Planned::by(SchemeSpec::uncoded(), 2, 0..3);
+    let mut driver = Driver::of(config.replanned(scheme, 3, Some(replan)).unwrap());
+    driver.give(Input::Begin).unwrap();
     let (members, scheme) = (WorkerSet::of(2, [Worker(0)]), "uncoded".to_owned());
     assert!(driver.leaves(1).unwrap().contains(&Action::Replanned {
         members,

@@ -19,9 +19,8 @@ fn begin(
     let made = spec.scheme(workers, UNITS, 0..STEPS).unwrap();
     let config =
         Config { return_seconds: 40.0, min_workers: Some(least), settle_seconds, ..CONFIG };
-    let engine = config.engine(made, STEPS).unwrap();
-    let engine = engine.replanning(Planned::by(spec, UNITS, 0..STEPS));
-    let mut driver = Driver::of(engine);
+    let replan = Planned::by(spec, UNITS, 0..STEPS);
+    let mut driver = Driver::of(config.replanned(made, STEPS, Some(replan)).unwrap());
     for worker in empty {
         driver.lost(*worker);
     }

@@ -23,9 +23,10 @@ impl Engine {
     /// use codedgrad::codes::SchemeSpec;
     /// use codedgrad::ids::{Worker, WorkerSet};
     /// use codedgrad::run::{RunConfig, Shape};
-    /// use codedgrad::schedulers::Engine;
+    /// use codedgrad::schedulers::{Engine, Settings};
     /// let groups = "groups:s=1".parse::<SchemeSpec>()?.scheme(4, 4, 0..9)?;
-    /// let mut engine = Engine::new(groups, RunConfig::new(Shape::new(4, 4), 1000, 9), 0)?;
+    /// let run = RunConfig::new(Shape::new(4, 4), 1000, 9);
+    /// let mut engine = Engine::new(groups, run, Settings::default())?;
     /// let of = |workers: &[u32]| WorkerSet::of(4, workers.iter().copied().map(Worker));
     /// assert_eq!(engine.drain(of(&[2])), Ok(()));
     /// assert_eq!(engine.drain(of(&[2, 3])), Err(of(&[3])), "they have the same samples");
@@ -51,7 +52,7 @@ impl Engine {
             return false;
         }
         // Its results of jobs that take several rounds go with it.
-        if self.plan.scheme.facts().delay > 0 {
+        if self.plan.facts().delay > 0 {
             self.forget_undecided(out);
         }
         for worker in parting.iter() {

@@ -55,11 +55,10 @@ impl Engine {
         let again = if self.config.jobs.micro_steps > 1 {
             unsummed.is_some() || self.open_steps.is_halfway(self.steps.next)
         } else {
-            self.plan.scheme.facts().delay > 0
-                || unsummed.is_some() && !self.plan.scheme.facts().reopens
+            self.plan.facts().delay > 0 || unsummed.is_some() && !self.plan.facts().reopens
         };
         // Also where all begins again: a scheme may know by it what costs workers.
-        if unsummed.is_none() && (!again || self.plan.scheme.facts().delay == 0) {
+        if unsummed.is_none() && (!again || self.plan.facts().delay == 0) {
             let reopened = &mut Vec::new();
             self.plan.scheme.on(RoundEvent::Lost { worker, from: None, reopened });
         }

@@ -66,10 +66,10 @@ impl Engine {
                 return Err(self.plan.too_many_lost(self.steps.next, &self.roster, &self.leaving));
             }
             if units.is_empty() {
-                units.push(Units { start: 0, end: self.plan.scheme.facts().units });
+                units.push(Units { start: 0, end: self.plan.facts().units });
             }
             // Where jobs overlap the others go on, and only the step of this job is refused.
-            let alone = self.plan.scheme.facts().delay == 0 || self.config.jobs.micro_steps > 1;
+            let alone = self.plan.facts().delay == 0 || self.config.jobs.micro_steps > 1;
             for job in jobs {
                 self.plan.scheme.on(RoundEvent::GivenUp(job));
                 self.open_steps.refuse(

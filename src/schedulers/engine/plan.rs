@@ -14,7 +14,7 @@ use super::leaving::Leaving;
 use super::membership::{PlanMembers, Seats};
 use super::steps::Steps;
 use super::{ActiveScheme, Engine, Phase};
-use crate::codes::sequential::{Fold, Outlook, Scheme, Settle};
+use crate::codes::sequential::{Fold, Outlook, Scheme, SchemeFacts, Settle};
 use crate::codes::{Report, SchemeSpec};
 use crate::ids::{Job, Step, Worker, WorkerSet};
 use crate::run::RunConfig;
@@ -55,7 +55,7 @@ impl Planned {
 /// asks it before a round opens ([`Plan::look_at_members`]) and a step begins ([`Plan::change`]),
 /// and where a round cannot close ([`Plan::narrow`]); after a new plan all that is not decided is
 /// to be begun again.
-pub(super) struct Plan {
+pub struct Plan {
     pub(super) scheme: ActiveScheme,
     config: RunConfig,
     membership: PlanMembers,
@@ -73,19 +73,44 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(scheme: Box<dyn Scheme>, config: RunConfig) -> Self {
+    pub(super) fn new(
+        scheme: Box<dyn Scheme>,
+        config: RunConfig,
+        mut again: Option<Replan>,
+    ) -> Self {
+        let all = again.as_mut().and_then(|plan| plan(scheme.facts().workers));
         let membership = PlanMembers::new(scheme.facts().workers);
         Self {
             scheme: ActiveScheme::new(scheme, config.format),
             config,
             membership,
-            again: None,
-            text: String::new(),
+            again,
+            text: all.map(|all| all.text).unwrap_or_default(),
             misfit: None,
             told: BTreeSet::new(),
             next: None,
             plans: 0,
         }
+    }
+
+    /// What is fixed about the scheme.
+    #[must_use]
+    pub fn facts(&self) -> &SchemeFacts {
+        self.scheme.facts()
+    }
+
+    /// For whom the run is planned, and what the scheme for them is called; none where it is
+    /// always made by all.
+    #[must_use]
+    pub fn current(&self) -> Option<(WorkerSet, &str)> {
+        let may_change = self.least()? < self.facts().workers;
+        may_change.then(|| (self.members(), self.text.as_str()))
+    }
+
+    /// Whether any one worker more may be lost and the steps still be decoded.
+    #[must_use]
+    pub fn spares_one(&self, roster: &Roster) -> bool {
+        roster.dead().len() < self.facts().tolerance
     }
 
     /// A worker is lost.
@@ -95,7 +120,7 @@ impl Plan {
 
     /// For whom the run is planned.
     pub(super) fn members(&self) -> WorkerSet {
-        let workers = self.scheme.facts().workers;
+        let workers = self.facts().workers;
         self.scheme.members().unwrap_or_else(|| WorkerSet::full(workers))
     }
 
@@ -131,7 +156,7 @@ impl Plan {
 
     /// Whether a decoded step can be opened again by itself.
     pub(super) fn opens_again(&self) -> bool {
-        let facts = self.scheme.facts();
+        let facts = self.facts();
         self.config.jobs.micro_steps == 1 && facts.delay == 0 && facts.reopens
     }
 
@@ -153,7 +178,7 @@ impl Plan {
         roster: &Roster,
         leaving: &Leaving,
     ) -> EngineError {
-        let (left, tolerance) = (leaving.gone_for_good(roster), self.scheme.facts().tolerance);
+        let (left, tolerance) = (leaving.gone_for_good(roster), self.facts().tolerance);
         if self.is_blocked_by_leaving(roster, leaving)
             || !left.is_empty() && !leaving.may_return(roster)
         {
@@ -164,7 +189,7 @@ impl Plan {
 
     /// Whether steps that begin can be computed without these.
     fn tolerates(&self, missing: &WorkerSet) -> bool {
-        let facts = self.scheme.facts();
+        let facts = self.facts();
         // Of what is under way over several rounds it depends who is missing when.
         let admitted = facts.delay == 0
             && missing.len() < missing.capacity()
@@ -229,10 +254,10 @@ impl Plan {
     /// has.
     pub(super) fn change(&mut self, steps: &Steps, roster: &Roster) -> bool {
         let Some(spec) = self.next.clone() else { return false };
-        let units = self.scheme.facts().units;
+        let units = self.facts().units;
         let jobs = steps.range();
         let jobs = jobs.start.0..jobs.end.0;
-        let everybody = WorkerSet::full(self.scheme.facts().workers);
+        let everybody = WorkerSet::full(self.facts().workers);
         let whole = spec.scheme(everybody.len(), units, jobs.clone());
         // A scheme that cannot do without workers who are lost now would begin with a wait for
         // them.
@@ -284,7 +309,7 @@ impl Plan {
             going: &leaving.going(roster),
             least,
             settle_seconds: self.config.limits.settle_seconds,
-            delay: self.scheme.facts().delay,
+            delay: self.facts().delay,
         };
         let changes = self.membership.changes(now, seats);
         let replanned = if changes { self.replan(fit, false) } else { None };
@@ -306,7 +331,7 @@ impl Plan {
     fn plan_for(&mut self, members: &WorkerSet) -> bool {
         let planned = self.again.as_mut().and_then(|plan| plan(members.len()));
         let Some(Planned { scheme, text, misfit }) = planned else { return false };
-        let (now, then) = (self.scheme.facts(), scheme.facts());
+        let (now, then) = (self.facts(), scheme.facts());
         // What holds Byzantine workers off is not given up for who is lost.
         // Batches are cut into these units at every worker; other ones would be other samples.
         let is_unfit = then.units != now.units || then.byzantine < now.byzantine;
@@ -322,28 +347,6 @@ impl Plan {
 }
 
 impl Engine {
-    /// Says how the run is planned again for those who are fit when the scheme cannot do without
-    /// the dead, as long as [`Limits::min_workers`](crate::run::Limits::min_workers) or more are:
-    /// all that is not decided begins again under a scheme for them. A worker that comes back takes
-    /// part again from the round on that opens once it has the current state, and one that is lost
-    /// for longer than [`Limits::settle_seconds`](crate::run::Limits::settle_seconds) is planned
-    /// without also where the scheme could do without it.
-    #[must_use]
-    pub fn replanning(mut self, mut plan: Replan) -> Self {
-        let text = plan(self.plan.scheme.facts().workers).map(|all| all.text).unwrap_or_default();
-        (self.plan.again, self.plan.text) = (Some(plan), text);
-        self
-    }
-
-    /// For whom the run is planned, and what the scheme for them is called; none where it is
-    /// always made by all.
-    #[must_use]
-    pub fn plan(&self) -> Option<(WorkerSet, &str)> {
-        let least = self.plan.least()?;
-        let may_change = least < self.plan.scheme.facts().workers;
-        may_change.then(|| (self.plan.members(), self.plan.text.as_str()))
-    }
-
     /// Has the next step that begins be computed under another scheme over the same units, and all
     /// that follow; [`Action::Switched`] tells when. A scheme that does not fit the run is passed
     /// over: the run goes on as it is. One that cannot do without workers who are lost waits until
@@ -355,14 +358,15 @@ impl Engine {
     /// use codedgrad::codes::SchemeSpec;
     /// use codedgrad::ids::Step;
     /// use codedgrad::run::{RunConfig, Shape};
-    /// use codedgrad::schedulers::{Action, Engine, Input};
+    /// use codedgrad::schedulers::{Action, Engine, Input, Settings};
     /// let uncoded = SchemeSpec::uncoded().scheme(2, 2, 0..1)?;
-    /// let mut engine = Engine::new(uncoded, RunConfig::new(Shape::new(2, 2), 1000, 1), 0)?;
+    /// let run = RunConfig::new(Shape::new(2, 2), 1000, 1);
+    /// let mut engine = Engine::new(uncoded, run, Settings::default())?;
     /// engine.switch("groups:s=1".parse()?);
     /// let mut actions = Vec::new();
     /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
     /// assert!(actions.contains(&Action::Switched { step: Step(0) }));
-    /// assert_eq!(engine.facts().tolerance, 1);
+    /// assert_eq!(engine.plan().facts().tolerance, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn switch(&mut self, scheme: SchemeSpec) {

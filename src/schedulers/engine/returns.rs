@@ -76,7 +76,7 @@ impl Engine {
         if self.round.phase == Phase::Collecting {
             // What was lost with a worker may be too much to be made up for in the rounds that are
             // left, even by itself.
-            if self.plan.scheme.facts().delay > 0
+            if self.plan.facts().delay > 0
                 && !self.plan.can_close(&self.roster.dead(), &self.roster)
             {
                 return self.begin_again(now, out);
@@ -85,17 +85,6 @@ impl Engine {
         }
         self.give(vec![worker], out);
         self.try_close(now, out)
-    }
-
-    /// A worker must take over a state before it does anything else. Nobody waits for it to hold a
-    /// sum any more ([`Roster::able_to_hold`](super::Roster::able_to_hold)).
-    pub(super) fn recall(&mut self, worker: Worker, out: &mut Vec<Action>) {
-        self.roster.mark_stale(worker);
-        if let doing @ Doing::Tasks(_) = self.roster.doing(worker) {
-            *doing = Doing::Dropping;
-            self.plan.scheme.on(RoundEvent::Dropped(worker));
-            out.push(Action::Abandon { worker, late_counts: false });
-        }
     }
 
     /// Where the round cannot close without those who are gone since the scheme keeps something for

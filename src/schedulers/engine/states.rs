@@ -2,10 +2,12 @@
 
 use super::super::events::{Action, EngineError};
 use super::super::roster::{Doing, Roster};
+use super::active::ActiveScheme;
 use super::leaving::Leaving;
 use super::steps::Steps;
+use crate::codes::sequential::RoundEvent;
 use crate::ids::{Step, Worker, WorkerSet};
-use crate::run::Limits;
+use crate::run::{Limits, RunConfig};
 use std::collections::BTreeMap;
 
 /// A worker that finds no state to go on from in so many is at fault itself.
@@ -16,6 +18,20 @@ const UNFIT_MAX: u32 = 3;
 pub(super) struct Moment {
     pub(super) now: f64,
     pub(super) patience_ends: f64,
+}
+
+/// A worker must take over a state before it does anything else: it drops what it is at. Nobody
+/// waits for it to hold a sum any more ([`Roster::able_to_hold`]).
+pub(super) fn recall(
+    worker: Worker,
+    roster: &mut Roster,
+    scheme: &mut ActiveScheme,
+) -> Option<Action> {
+    roster.mark_stale(worker);
+    let doing @ Doing::Tasks(_) = roster.doing(worker) else { return None };
+    *doing = Doing::Dropping;
+    scheme.on(RoundEvent::Dropped(worker));
+    Some(Action::Abandon { worker, late_counts: false })
 }
 
 /// Which steps the state of a worker has.
@@ -39,7 +55,7 @@ struct Applied {
 pub struct States {
     limits: Limits,
     /// Whether the driver can hand out a state itself.
-    pub(super) restores: bool,
+    restores: bool,
     workers: Vec<Applied>,
     /// Workers whose state turned out to be wrong or useless when somebody took it over.
     bad_donors: WorkerSet,
@@ -53,11 +69,12 @@ pub struct States {
 
 impl States {
     /// All workers have the state that the run begins with.
-    pub(super) fn new(workers: usize, first: Step, limits: Limits) -> Self {
+    pub(super) fn new(workers: usize, run: &RunConfig, restores: bool) -> Self {
+        let its = Applied { sent: run.first, applied: run.first };
         Self {
-            limits,
-            restores: false,
-            workers: vec![Applied { sent: first, applied: first }; workers],
+            limits: run.limits,
+            restores,
+            workers: vec![its; workers],
             bad_donors: WorkerSet::empty(workers),
             returns_by: None,
             donors: BTreeMap::new(),

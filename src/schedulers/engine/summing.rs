@@ -39,7 +39,7 @@ impl Engine {
             }
             SumFailure::NotFinite => {
                 // All results are finite: nobody could make a better sum.
-                let everything = Units { start: 0, end: self.plan.scheme.facts().units };
+                let everything = Units { start: 0, end: self.plan.facts().units };
                 self.open_steps.refuse(step, vec![everything], Refusal::Overflow);
                 self.go_on(now, out)
             }

@@ -6,7 +6,8 @@
 
 use super::super::agreement::{Agreement, Verdict};
 use super::super::events::{Action, EngineError, Unfit};
-use super::super::roster::{Doing, Roster};
+use super::super::roster::Roster;
+use super::states::recall;
 use super::steps::Steps;
 use super::{Answer, Engine, Phase};
 use crate::ids::{Step, Task, Worker};
@@ -166,7 +167,7 @@ impl Engine {
             // Its results were counted before anybody could tell: what they are in is not decided
             // yet, and begins again.
             any_counted |= counted;
-            self.recall(worker, out);
+            out.extend(recall(worker, &mut self.roster, &mut self.plan.scheme));
             if is_hopeless {
                 out.push(Action::Dismiss { worker, why: Unfit::Differs });
             }
@@ -190,35 +191,5 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    /// A state was of no use to a worker: it is another's turn to hand one over. A worker that
-    /// refuses the driver's own state, or several, is sent away.
-    pub(super) fn bad_state(
-        &mut self,
-        now: f64,
-        (worker, from): (Worker, Option<Worker>),
-        refused: bool,
-        out: &mut Vec<Action>,
-    ) -> Result<(), EngineError> {
-        if self.roster.is_lost(worker) {
-            return Ok(());
-        }
-        if refused && self.states.refused(worker, from) {
-            out.push(Action::Dismiss { worker, why: Unfit::RefusesStates });
-            return Ok(());
-        }
-        from.into_iter().for_each(|donor| self.states.distrust(donor));
-        if let Doing::Syncing { .. } = self.roster.doing(worker) {
-            return self.states.resync(
-                worker,
-                self.round.at(now),
-                &mut self.roster,
-                &self.leaving,
-                out,
-            );
-        }
-        self.recall(worker, out);
-        self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)
     }
 }
