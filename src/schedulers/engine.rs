@@ -8,12 +8,13 @@
 //! the sum. The next round opens when all sums that were asked for are held.
 //!
 //! Its parts own what they decide upon: `steps` how far the run is, `round` who has answered,
-//! [`roster`](super::roster) who is there, `states` who has
-//! which state and takes over whose, [`open_steps`](super::open_steps) what
-//! is decoded and what was given out for it, `plan` the current scheme (`active`), who makes the
-//! run and who can be spared, `leaving` who goes and whether it is missed, `trust` whose results count. The
-//! [`Engine`] alone sees all of them: it asks, and carries out what they decide, in `returns`,
-//! `losses`, `again`, `summing`, `departing` and `outlook` by what has happened.
+//! [`roster`](super::roster) who is there and does what, `states` which state everybody has, who
+//! takes over whose, and how long it is waited for who may come back with one, `leaving` who goes
+//! and whether that ends the run, [`open_steps`](super::open_steps) what is decoded and what was
+//! given out for it, `plan` the current scheme (`active`), who makes the run and who can be spared,
+//! `trust` whose results count. The [`Engine`] alone sees all of them: it asks, and carries out
+//! what they decide, in `returns`, `losses`, `again`, `summing`, `departing` and `outlook` by what
+//! has happened.
 
 mod active;
 mod again;
@@ -34,7 +35,7 @@ mod waiting;
 
 use active::ActiveScheme;
 pub use leaving::Leaving;
-pub use plan::{Plan, Planned, Replan};
+pub use plan::{Planned, Replan, RunPlan};
 use round::{CurrentRound, Phase};
 pub use settings::Settings;
 pub use states::States;
@@ -100,7 +101,7 @@ type Answer = (Task, bool, Option<u128>);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Engine {
-    plan: Plan,
+    plan: RunPlan,
     config: RunConfig,
     /// Where results are added up.
     reduce: Reduce,
@@ -141,7 +142,7 @@ impl Engine {
             trust: Trust::new(workers, config.jobs),
             died_since_close: WorkerSet::empty(workers),
             leaving: Leaving::new(workers),
-            plan: Plan::new(scheme, config, replan),
+            plan: RunPlan::new(scheme, config, replan),
             config,
             reduce,
         })
@@ -178,9 +179,9 @@ impl Engine {
         }
     }
 
-    /// The scheme that it goes by, and for whom that is.
+    /// The scheme that the run goes by, and for whom it is made.
     #[must_use]
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &RunPlan {
         &self.plan
     }
 
@@ -252,8 +253,12 @@ impl Engine {
                 || self.plan.gets_enough(&self.roster);
             if self.round.phase != Phase::Collecting || may_go_on {
                 self.leaving.unblock();
-            } else if self.leaving.ends_the_run(now, &self.roster, &self.states, &self.steps) {
-                return Err(self.plan.too_many_lost(self.steps.next, &self.roster, &self.leaving));
+            } else {
+                let next = self.steps.next;
+                let goes_on = self.states.any_goes_on(&self.roster, &self.leaving, next);
+                if self.leaving.ends_the_run(now, &self.roster, goes_on) {
+                    return Err(self.plan.too_many_lost(next, &self.roster, &self.leaving));
+                }
             }
         }
         for action in out.iter().skip(before) {

@@ -61,8 +61,8 @@ impl Engine {
             }
             self.part(worker, now, out);
         }
-        let Self { leaving, roster, states, steps, .. } = self;
-        let ends = leaving.end_it_together(roster, states, steps);
+        let last = self.states.sent_all(self.steps.next);
+        let ends = self.leaving.end_it_together(&self.roster, &last, &self.steps);
         out.extend(ends.then(|| self.round.finish()));
         ends
     }

@@ -7,7 +7,6 @@
 //! go on, and a moment more.
 
 use super::super::roster::Roster;
-use super::states::States;
 use super::steps::Steps;
 use crate::ids::{Worker, WorkerSet};
 
@@ -16,12 +15,13 @@ use crate::ids::{Worker, WorkerSet};
 const SETTLE_SECONDS: f64 = 3.0;
 
 /// Who goes: who has left for good, is about to leave or is to be done without, and whether that
-/// ends the run.
+/// ends the run. Its [engine](super::Engine) writes it; others read it.
 ///
-/// It is told who says so ([`Leaving::departs`], [`Leaving::left`]), who is to be done without
-/// ([`Leaving::drain`]), and who is lost and there again; it is asked who goes and who stays. Where
-/// the open round cannot close without who has left ([`Leaving::block`]), it is asked after every
-/// event whether that is the end ([`Leaving::ends_the_run`]).
+/// It is told of who is about to leave (`departs`), leaves for good (`left`), is to be done without
+/// (`drain`), is lost, and is back (`joined`); it is asked who goes and who stays. Where the open
+/// round cannot close without who has left (`block`), it is asked after every event whether that is
+/// the end (`ends_the_run`). Whether all have left is asked whenever one is lost or let go
+/// (`end_it_together`).
 #[derive(Debug)]
 pub struct Leaving {
     /// Workers that said that they do not come back.
@@ -146,34 +146,29 @@ impl Leaving {
     }
 
     /// Whether the run is over, since it cannot go on without who has left and the others go on.
-    pub(super) fn ends_the_run(
-        &mut self,
-        now: f64,
-        roster: &Roster,
-        states: &States,
-        steps: &Steps,
-    ) -> bool {
+    /// `goes_on` tells whether one of them has.
+    pub(super) fn ends_the_run(&mut self, now: f64, roster: &Roster, goes_on: bool) -> bool {
         // Nobody is there who could still leave as well.
         if roster.is_deserted() {
             return true;
         }
         // Known once, it stays known: who went on may be lost before the moment is over.
-        if self.ends_at.is_none() && states.any_goes_on(roster, &self.left, steps.next) {
+        if self.ends_at.is_none() && goes_on {
             self.ends_at = Some(now + SETTLE_SECONDS);
         }
         self.ends_at.is_some_and(|ends_at| now >= ends_at)
     }
 
-    /// Whether all workers have left after the same step, and ended the run by it.
+    /// Whether all workers have left after the same step, and ended the run by it; `last` are those
+    /// that were sent it.
     pub(super) fn end_it_together(
         &mut self,
         roster: &Roster,
-        states: &States,
+        last: &WorkerSet,
         steps: &Steps,
     ) -> bool {
         // Who was lost before the last step has no part in its end, and is not waited for; who was
         // there may come back and go on.
-        let last = states.sent_all(steps.next);
         let left = self.gone_for_good(roster);
         let all = !last.is_empty() && last.iter().all(|worker| left.contains(worker));
         self.ended = roster.is_deserted() && steps.has_begun() && all;

@@ -46,7 +46,8 @@ impl Engine {
         if matches!(self.round.phase, Phase::NotBegun | Phase::Finished) {
             return Ok(());
         }
-        if self.leaving.end_it_together(&self.roster, &self.states, &self.steps) {
+        let last = self.states.sent_all(self.steps.next);
+        if self.leaving.end_it_together(&self.roster, &last, &self.steps) {
             out.push(self.round.finish());
             return Ok(());
         }

@@ -51,11 +51,11 @@ impl Planned {
     }
 }
 
-/// The scheme that the run goes by, for whom it is made, and how it is planned again. The engine
-/// asks it before a round opens ([`Plan::look_at_members`]) and a step begins ([`Plan::change`]),
-/// and where a round cannot close ([`Plan::narrow`]); after a new plan all that is not decided is
-/// to be begun again.
-pub struct Plan {
+/// The scheme that the run goes by, for whom it is made, and how it is planned again. Its
+/// [engine](super::Engine) asks it before a round opens (`look_at_members`) and a step begins
+/// (`change`), and where a round cannot close (`narrow`); after a new plan all that is not decided
+/// is to be begun again.
+pub struct RunPlan {
     pub(super) scheme: ActiveScheme,
     config: RunConfig,
     membership: PlanMembers,
@@ -72,7 +72,7 @@ pub struct Plan {
     plans: u32,
 }
 
-impl Plan {
+impl RunPlan {
     pub(super) fn new(
         scheme: Box<dyn Scheme>,
         config: RunConfig,

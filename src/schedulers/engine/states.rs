@@ -1,4 +1,5 @@
-//! Who is waited for to come back, and the states that are handed over to those who need one.
+//! Which state every worker has, how one that is behind takes over another's, and how long it is
+//! waited for who may come back with one.
 
 use super::super::events::{Action, EngineError};
 use super::super::roster::{Doing, Roster};
@@ -43,14 +44,13 @@ struct Applied {
     applied: Step,
 }
 
-/// Which steps each worker's state has, and the wait for one that nobody has.
+/// Which steps are applied to each worker's state, and whose state one that is behind takes over.
+/// Its [engine](super::Engine) writes it; others read it.
 ///
-/// It says who is sent a step ([`States::send`], [`States::unsent`]) and is told of what is applied
-/// ([`States::applied`]). Who is behind is given another's state ([`States::resync`]), and what
-/// became of that is told as well: [`States::replaced`] and [`States::sent_state`] once it is in,
-/// then [`States::went_on`], or [`States::refused`] and [`States::distrust`]. Where nobody has a
-/// state, and somebody may come back who has, that is waited for: until `returns_by`, if nothing
-/// clears it before.
+/// It says who is sent a step (`send`, `unsent`) and is told what is applied (`applied`). Who is
+/// behind is given another's state (`resync`). Once that is in, it is told so (`replaced`,
+/// `sent_state`), and then what became of it: `went_on`, or `refused` and `distrust`. Where nobody
+/// has a state, and somebody may come back who has, that is waited for until `returns_by`.
 #[derive(Debug)]
 pub struct States {
     limits: Limits,
@@ -155,12 +155,12 @@ impl States {
 
     /// Whether somebody who is there has gone on where others have left: it has applied more than
     /// those who left last, or has nothing left to apply or to compute.
-    pub(super) fn any_goes_on(&self, roster: &Roster, left: &WorkerSet, decided: Step) -> bool {
-        let its = |worker: Worker| self.workers[worker.index()];
-        let sent_all = left.iter().map(its).filter(|its| its.sent == decided);
-        let last = sent_all.map(|its| its.applied).min();
+    pub(super) fn any_goes_on(&self, roster: &Roster, leaving: &Leaving, decided: Step) -> bool {
+        let sent_all = self.sent_all(decided);
+        let left = sent_all.iter().filter(|worker| leaving.has_left(*worker));
+        let last = left.map(|worker| self.next_of(worker)).min();
         roster.here().any(|worker| {
-            let Applied { sent, applied } = its(worker);
+            let Applied { sent, applied } = self.workers[worker.index()];
             // It waits for what comes next, as one that is about to leave does not.
             roster.is_idle(worker) && applied == sent || last.is_none_or(|last| applied > last)
         })
