@@ -110,11 +110,11 @@ pub struct Engine {
     steps: Steps,
     round: CurrentRound,
     states: States,
+    leaving: Leaving,
     /// Whose parameters and results are known to be right.
     trust: Trust,
     /// Workers that died since the round was closed.
     died_since_close: WorkerSet,
-    leaving: Leaving,
 }
 
 impl Engine {

@@ -20,12 +20,14 @@ pub(super) enum Doing {
     Dead,
 }
 
-/// All workers of a run, as their [engine](super::Engine) knows them; others read it. Which steps
-/// each has applied its [`States`](super::States) say, who is to go [`Leaving`](super::Leaving).
+/// All workers of a run and what they do, as their [engine](super::Engine) knows it; others read
+/// it. [`States`](super::States) knows which steps each has applied, [`Leaving`](super::Leaving)
+/// who is to go.
 ///
-/// The engine writes what a worker is doing, by `doing` where it tells or hears of tasks, and else
-/// by what happened: `lost`, `joined`, `synced`, `abandon_all`. It marks who is behind with
-/// `mark_stale`; nobody gives such a worker tasks until `synced` is told of it.
+/// The engine writes to `doing` when it gives a worker tasks or hears that they are done, and tells
+/// the roster who is lost, who is back (`joined`), who has taken over a state (`synced`), and that
+/// all tasks are to be dropped (`abandon_all`). A worker marked by `mark_stale` is given no tasks
+/// until it is `synced`.
 #[derive(Clone, Debug)]
 pub struct Roster {
     doing: Vec<Doing>,

@@ -3,7 +3,6 @@
 use super::super::events::{Action, RoundReport};
 use super::super::roster::Roster;
 use super::active::ActiveScheme;
-use super::states::Moment;
 use crate::codes::sequential::{RoundEvent, SchemeFacts, lateness};
 use crate::ids::{Round, Worker, WorkerSet};
 use crate::run::RunConfig;
@@ -21,12 +20,19 @@ pub(super) enum Phase {
     Finished,
 }
 
+/// The time, and until when the round may stay open, or the next one would.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) now: f64,
+    pub(super) patience_ends: f64,
+}
+
 /// The current round, also between its close and the opening of the next.
 ///
 /// [`CurrentRound::open`] forgets the round before. While answers come in, it is told of whoever is
 /// given tasks, answers, fails, or counts for nothing more; [`CurrentRound::missing`] then says who
 /// is not there, [`CurrentRound::held_open`] how long it is waited for them, and
-/// [`CurrentRound::report`] what was seen.
+/// [`CurrentRound::report`] what was seen. Whoever closes it sets its `phase`.
 #[derive(Debug)]
 pub(super) struct CurrentRound {
     pub(super) phase: Phase,

@@ -5,6 +5,7 @@ use super::super::events::{Action, EngineError};
 use super::super::roster::{Doing, Roster};
 use super::active::ActiveScheme;
 use super::leaving::Leaving;
+use super::round::Moment;
 use super::steps::Steps;
 use crate::codes::sequential::RoundEvent;
 use crate::ids::{Step, Worker, WorkerSet};
@@ -13,13 +14,6 @@ use std::collections::BTreeMap;
 
 /// A worker that finds no state to go on from in so many is at fault itself.
 const UNFIT_MAX: u32 = 3;
-
-/// The time, and until when the round may stay open, or the next one would.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
-    pub(super) now: f64,
-    pub(super) patience_ends: f64,
-}
 
 /// A worker must take over a state before it does anything else: it drops what it is at. Nobody
 /// waits for it to hold a sum any more ([`Roster::able_to_hold`]).
