@@ -9,7 +9,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
-use codedgrad::schedulers::Engine;
+use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::sums::Decoded;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
@@ -139,7 +139,7 @@ fn measure(
     };
     let children: Vec<Child> = (0..processes).map(child).collect::<Result<_, std::io::Error>>()?;
     let scheme_of = scheme.parse::<SchemeSpec>()?.scheme(workers, workers as u32, 0..steps)?;
-    let engine = Engine::new(scheme_of, config, 0)?;
+    let engine = Engine::new(scheme_of, config, Settings::default())?;
     let run_clock = RunClock::wall(workers, &Delays::None, 0, 0.0);
     if !transport.gather(Duration::from_secs(120)).absent.is_empty() {
         return Err("not all workers came".into());

@@ -12,7 +12,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, NumberFormat, RunConfig, Shape};
-use codedgrad::schedulers::Engine;
+use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::sums::Decoded;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
@@ -209,7 +209,7 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
         .collect::<Result<_, _>>()?;
     let scheme =
         case.scheme.parse::<SchemeSpec>()?.scheme(case.workers, case.workers as u32, 0..steps)?;
-    let engine = Engine::new(scheme, config, 0)?;
+    let engine = Engine::new(scheme, config, Settings::default())?;
     let run_clock = RunClock::wall(case.workers, &Delays::None, steps as usize, 0.0);
     if !transport.gather(Duration::from_secs(60)).absent.is_empty() {
         return Err("not all workers came".into());

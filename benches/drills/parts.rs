@@ -8,7 +8,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
-use codedgrad::schedulers::Engine;
+use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::sums::Decoded;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
@@ -198,7 +198,7 @@ pub(crate) fn coordinator(token: &str, folder: &Path, case: &Case) -> Outcome<()
     transport.begin(start);
     let scheme =
         "groups:s=1".parse::<SchemeSpec>()?.scheme(case.workers, UNITS, start.0..case.steps)?;
-    let engine = Engine::new(scheme, RunConfig { first: start, ..config }, 0)?;
+    let engine = Engine::new(scheme, RunConfig { first: start, ..config }, Settings::default())?;
     let file = OpenOptions::new().append(true).open(journal)?;
     let mut journal = Journal { file, end: case.end.filter(|_| known.is_none()), case };
     let run_clock = RunClock::wall(case.workers, &Delays::None, 0, 0.0);

@@ -8,7 +8,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::{Delays, Trace};
 use codedgrad::gpu::Vector;
 use codedgrad::run::{RunConfig, Shape};
-use codedgrad::schedulers::Engine;
+use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::sums::Decoded;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
@@ -128,7 +128,7 @@ fn aggregated<V: Vector>(load: &Load<'_, V>, delays: &Delays) -> Outcome<(f64, u
     let steps = steps();
     let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(WORKERS, UNITS, 0..steps)?;
     let config = RunConfig::new(Shape::new(WORKERS, UNITS), load.length, steps);
-    let engine = Engine::new(scheme, config, 0)?;
+    let engine = Engine::new(scheme, config, Settings::default())?;
     let (transport, links) = local::connect_at::<V>(load.places[0].clone(), load.places.to_vec());
     let mut seconds = Seconds(Vec::new());
     let told = thread::scope(|scope| -> Outcome<Vec<u64>> {

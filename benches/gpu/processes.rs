@@ -8,7 +8,7 @@ use codedgrad::delays::Delays;
 use codedgrad::gpu::{Gradient, GradientMut, Vector, WireBuffer};
 use codedgrad::ids::Step;
 use codedgrad::run::{RunConfig, Shape};
-use codedgrad::schedulers::Engine;
+use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::sums::collective::{Collective, DeviceResults};
 use codedgrad::train::{Coordinator, RunClock};
 use codedgrad::transport::tcp::security::{Security, Token};
@@ -97,7 +97,7 @@ pub(crate) fn measure(exchange: &str, length: usize) -> Outcome<Measured> {
     }
     transport.begin(Step(0));
     let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(WORKERS, UNITS, 0..steps)?;
-    let engine = Engine::new(scheme, config, 0)?;
+    let engine = Engine::new(scheme, config, Settings::default())?;
     let mut seconds = Seconds(Vec::new());
     let run_clock = RunClock::wall(WORKERS, &Delays::None, steps as usize, 0.0);
     Coordinator::new(transport, engine, run_clock).run(&mut seconds)?;

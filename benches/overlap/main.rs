@@ -18,7 +18,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
-use codedgrad::schedulers::Engine;
+use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::sums::Decoded;
 use codedgrad::train::{
     Aggregator, ComputeTask, Coordinator, Event, Flow, Observer, Progress, RunClock, StepRecord,
@@ -295,7 +295,7 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
         (0..case.workers).map(|me| start(words, case, &place(me), me)).collect::<Result<_, _>>()?;
     let (workers, units) = (case.workers, case.units as u32);
     let scheme = case.scheme.parse::<SchemeSpec>()?.scheme(workers, units, 0..steps)?;
-    let engine = Engine::new(scheme, config, 0)?;
+    let engine = Engine::new(scheme, config, Settings::default())?;
     let run_clock = RunClock::wall(workers, &Delays::None, steps as usize, 0.0);
     let deadline = Instant::now() + Duration::from_secs(60);
     while !transport.gather(Duration::ZERO).absent.is_empty() {

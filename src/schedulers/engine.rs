@@ -8,12 +8,13 @@
 //! the sum. The next round opens when all sums that were asked for are held.
 //!
 //! Its parts own what they decide upon: `steps` how far the run is, `round` who has answered,
-//! [`roster`](super::roster) who is there with which state, [`open_steps`](super::open_steps) what
-//! is decoded and what was given out for it, `plan` the current scheme (`active`), who makes the
-//! run and who can be spared, `recovery` who takes over whose state and how long it is waited for
-//! who may come back, `leaving` whether who has left is missed, `trust` whose results count. The
-//! [`Engine`] alone sees all of them: it asks, and carries out what they decide, in `returns`,
-//! `losses`, `again`, `summing`, `departing` and `outlook` by what has happened.
+//! [`roster`](super::roster) who is there and does what, `states` which state everybody has, who
+//! takes over whose, and how long it is waited for who may come back with one, `leaving` who goes
+//! and whether that ends the run, [`open_steps`](super::open_steps) what is decoded and what was
+//! given out for it, `plan` the current scheme (`active`), who makes the run and who can be spared,
+//! `trust` whose results count. The [`Engine`] alone sees all of them: it asks, and carries out
+//! what they decide, in `returns`, `losses`, `again`, `summing`, `departing` and `outlook` by what
+//! has happened.
 
 mod active;
 mod again;
@@ -23,29 +24,31 @@ mod losses;
 mod membership;
 mod outlook;
 mod plan;
-mod recovery;
 mod returns;
 mod round;
+mod settings;
+mod states;
 mod steps;
 mod summing;
 mod trust;
 mod waiting;
 
 use active::ActiveScheme;
-use leaving::Leaving;
-use plan::Plan;
-pub use plan::{Planned, Replan};
-use recovery::Recovery;
-use round::CurrentRound;
+pub use leaving::Leaving;
+pub use plan::{Planned, Replan, RunPlan};
+use round::{CurrentRound, Phase};
+pub use settings::Settings;
+pub use states::States;
+use states::recall;
 use steps::Steps;
 use trust::Trust;
 pub use waiting::OpenRound;
 
 use super::agreement::Verdict;
-use super::events::{Action, EngineError, Input};
+use super::events::{Action, EngineError, Input, Unfit};
 use super::open_steps::{Fate, OpenSteps};
 use super::reduce::Reduce;
-use super::roster::{Roster, WorkerState};
+use super::roster::{Doing, Roster};
 use crate::codes::sequential::{Fold, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
 use crate::ids::{Part, Step, Task, Worker, WorkerSet};
 use crate::run::{ConfigError, RunConfig};
@@ -57,19 +60,10 @@ pub(crate) type Given = (Worker, Vec<(Task, Vec<Part>)>);
 /// Which task is done, whether its result is finite, and its digest where one was taken.
 type Answer = (Task, bool, Option<u128>);
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Phase {
-    NotBegun,
-    Collecting,
-    Folding,
-    Finished,
-}
-
 /// The state machine of one run. Its driver, the coordinator of a trainer or a simulator, does
 /// this:
 ///
-/// 1. It makes one, with the scheme, the run and the number of the first round, and sends
-///    [`Input::Begin`] once.
+/// 1. It makes one, with the scheme, the run and its [`Settings`], and sends [`Input::Begin`] once.
 /// 2. It tells the engine everything that happens, in the order in which it happens, each with the
 ///    time: [`Engine::handle`]. Times never go back. What belongs to an order or a life of a worker
 ///    that is over is passed over, so the driver need not sort it out. Sums it has looked after by
@@ -77,7 +71,7 @@ enum Phase {
 /// 3. It carries out the [`Action`]s that were added to the list, in their order, and before the
 ///    next event. What they lead to is told as any other event, never from within.
 /// 4. If nothing happens until [`Engine::deadline`], it sends [`Input::Tick`].
-/// 5. After [`Action::Finish`] it goes on until [`Roster::is_settled`], since workers may still
+/// 5. After [`Action::Finish`] it goes on until [`States::are_settled`], since workers may still
 ///    have steps to apply. After an error the engine must not be used any more.
 ///
 /// Of a driver's choices only these reach the engine: [`Engine::switch`] for another scheme,
@@ -87,10 +81,10 @@ enum Phase {
 /// use codedgrad::codes::SchemeSpec;
 /// use codedgrad::ids::Worker;
 /// use codedgrad::run::{RunConfig, Shape};
-/// use codedgrad::schedulers::{Action, Engine, Input};
+/// use codedgrad::schedulers::{Action, Engine, Input, Settings};
 /// let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(2, 2, 0..1)?;
 /// let run = RunConfig::new(Shape::new(2, 2), 1000, 1);
-/// let mut engine = Engine::new(scheme, run, 0)?;
+/// let mut engine = Engine::new(scheme, run, Settings::default())?;
 /// let mut actions = Vec::new();
 /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
 /// let Action::Compute { worker, tasks, .. } = actions[0].clone() else { panic!() };
@@ -107,27 +101,24 @@ enum Phase {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Engine {
-    plan: Plan,
+    plan: RunPlan,
     config: RunConfig,
     /// Where results are added up.
     reduce: Reduce,
     roster: Roster,
     open_steps: OpenSteps,
-    phase: Phase,
     steps: Steps,
     round: CurrentRound,
-    recovery: Recovery,
+    states: States,
+    leaving: Leaving,
     /// Whose parameters and results are known to be right.
     trust: Trust,
     /// Workers that died since the round was closed.
     died_since_close: WorkerSet,
-    leaving: Leaving,
 }
 
 impl Engine {
-    /// An engine for the steps of a run, the first of which opens with [`Input::Begin`] in the
-    /// round of the given number. Results are added up by [`Reduce::Tree`], unless
-    /// [`Engine::reducing`] says otherwise.
+    /// An engine for the steps of a run, the first of which opens with [`Input::Begin`].
     ///
     /// # Errors
     /// [`ConfigError`] when the scheme is for other workers or units, or its jobs overlap and there
@@ -135,41 +126,26 @@ impl Engine {
     pub fn new(
         mut scheme: Box<dyn Scheme>,
         config: RunConfig,
-        round: u64,
+        settings: Settings,
     ) -> Result<Self, ConfigError> {
         let SchemeFacts { workers, units, delay, .. } = *scheme.facts();
         config.check(workers, units, delay)?;
-        let roster = Roster::new(workers, config.first);
+        let Settings { round, reduce, restores, replan } = settings;
         let mut steps = Steps::new(&config);
         scheme.restart(steps.begin());
         Ok(Self {
-            roster,
+            roster: Roster::new(workers),
             open_steps: OpenSteps::new(config.jobs.micro_steps),
-            phase: Phase::NotBegun,
             steps,
-            round: CurrentRound::new(workers, round),
-            recovery: Recovery::new(config.limits),
+            round: CurrentRound::new(workers, round, config.limits.max_wait_seconds),
+            states: States::new(workers, &config, restores),
             trust: Trust::new(workers, config.jobs),
             died_since_close: WorkerSet::empty(workers),
-            leaving: Leaving::default(),
-            plan: Plan::new(scheme, config),
+            leaving: Leaving::new(workers),
+            plan: RunPlan::new(scheme, config, replan),
             config,
-            reduce: Reduce::default(),
+            reduce,
         })
-    }
-
-    /// Where results are added up.
-    #[must_use]
-    pub fn reducing(self, reduce: Reduce) -> Self {
-        Self { reduce, ..self }
-    }
-
-    /// Whether the driver can hand out a state itself where no worker has one:
-    /// [`Action::Restore`].
-    #[must_use]
-    pub fn restoring(mut self, restores: bool) -> Self {
-        self.recovery.restores = restores;
-        self
     }
 
     /// The run that it makes.
@@ -191,33 +167,33 @@ impl Engine {
     pub fn deadline(&self) -> Option<f64> {
         let earliest =
             |times: &[Option<f64>]| times.iter().flatten().copied().min_by(f64::total_cmp);
-        match self.phase {
+        match self.round.phase {
             Phase::Collecting => earliest(&[
-                Some(self.round.patience_ends(self.config.limits.max_wait_seconds)),
+                Some(self.round.patience_ends()),
                 self.round.wake_at(),
-                self.recovery.returns_by,
+                self.states.returns_by,
                 self.leaving.ends_at,
             ]),
-            Phase::Folding => self.recovery.returns_by,
+            Phase::Folding => self.states.returns_by,
             Phase::NotBegun | Phase::Finished => None,
         }
     }
 
-    /// What is fixed about the scheme.
+    /// The scheme that the run goes by, and for whom it is made.
     #[must_use]
-    pub fn facts(&self) -> &SchemeFacts {
-        self.plan.scheme.facts()
+    pub fn plan(&self) -> &RunPlan {
+        &self.plan
     }
 
     /// The tasks of the open round that workers will be given when they have dropped what they are
     /// at; none where those depend on who answers in between.
     pub(crate) fn tasks_to_come(&mut self) -> Vec<Given> {
-        if !self.plan.scheme.facts().has_fixed_tasks() || self.phase != Phase::Collecting {
+        if !self.plan.facts().has_fixed_tasks() || self.round.phase != Phase::Collecting {
             return Vec::new();
         }
         let comes =
             |worker: &Worker| !self.round.sits_out(*worker) && !self.roster.is_stale(*worker);
-        let leaving: Vec<Worker> = self.roster.leaving().filter(comes).collect();
+        let leaving: Vec<Worker> = self.roster.dropping().filter(comes).collect();
         // To such a scheme it is all the same how often it is asked.
         leaving.into_iter().map(|worker| (worker, self.plan.scheme.assign(worker))).collect()
     }
@@ -225,19 +201,25 @@ impl Engine {
     /// Whether sums wait for their holders, and nothing else is waited for.
     #[must_use]
     pub fn is_summing(&self) -> bool {
-        self.phase == Phase::Folding && self.recovery.returns_by.is_none()
+        self.round.phase == Phase::Folding && self.states.returns_by.is_none()
     }
 
-    /// Who is there, with which state, and who leaves.
+    /// Who is there, and what everybody does.
     #[must_use]
     pub fn roster(&self) -> &Roster {
         &self.roster
     }
 
-    /// Whether any one worker more may be lost and the steps still be decoded.
+    /// Which state everybody has.
     #[must_use]
-    pub fn spares_one(&self) -> bool {
-        self.roster.dead().len() < self.plan.scheme.facts().tolerance
+    pub fn states(&self) -> &States {
+        &self.states
+    }
+
+    /// Who goes.
+    #[must_use]
+    pub fn leaving(&self) -> &Leaving {
+        &self.leaving
     }
 
     /// The step after which the run would end by [`Input::Finish`], where that is sooner than it
@@ -267,12 +249,16 @@ impl Engine {
         self.let_go(now, out)?;
         if self.leaving.is_blocked() {
             // With one that takes over a state there may be enough to be planned for.
-            let may_go_on = !self.plan.is_blocked_by_leaving(&self.roster)
+            let may_go_on = !self.plan.is_blocked_by_leaving(&self.roster, &self.leaving)
                 || self.plan.gets_enough(&self.roster);
-            if self.phase != Phase::Collecting || may_go_on {
+            if self.round.phase != Phase::Collecting || may_go_on {
                 self.leaving.unblock();
-            } else if self.leaving.ends_the_run(now, &self.roster, self.steps.next) {
-                return Err(self.plan.too_many_lost(self.steps.next, &self.roster));
+            } else {
+                let next = self.steps.next;
+                let goes_on = self.states.any_goes_on(&self.roster, &self.leaving, next);
+                if self.leaving.ends_the_run(now, &self.roster, goes_on) {
+                    return Err(self.plan.too_many_lost(next, &self.roster, &self.leaving));
+                }
             }
         }
         for action in out.iter().skip(before) {
@@ -284,7 +270,7 @@ impl Engine {
     fn take(&mut self, now: f64, input: Input, out: &mut Vec<Action>) -> Result<(), EngineError> {
         match input {
             Input::Begin => {
-                assert_eq!(self.phase, Phase::NotBegun, "a run begins once");
+                assert_eq!(self.round.phase, Phase::NotBegun, "a run begins once");
                 self.go_on(now, out)
             }
             Input::Done { worker, task, finite, digest } => {
@@ -310,15 +296,17 @@ impl Engine {
             }
             Input::SumFailed { step, why } => self.sum_failed(now, step, why, out),
             Input::Left { worker } => {
-                self.roster.left(worker);
+                self.leaving.left(worker);
                 Ok(())
             }
             Input::Leaving { worker } => {
-                self.roster.departs(worker);
+                if !self.roster.is_lost(worker) {
+                    self.leaving.departs(worker);
+                }
                 Ok(())
             }
             Input::Applied { worker, step, digest } => {
-                self.roster.applied(worker, step);
+                self.states.applied(worker, step);
                 self.trust.agreement.reported(worker, step, digest);
                 self.settle_trust(now, out)
             }
@@ -332,20 +320,33 @@ impl Engine {
                 self.settle_trust(now, out)
             }
             Input::StateLoaded { worker, step, digest } => {
-                let donor = self.recovery.went_on(worker);
+                let donor = self.states.went_on(worker);
                 if self.trust.goes_on_wrong(worker, step, digest) {
-                    donor.into_iter().for_each(|donor| self.roster.distrust(donor));
+                    donor.into_iter().for_each(|donor| self.states.distrust(donor));
                 }
                 self.settle_trust(now, out)
             }
             Input::BadState { worker, from, refused } => {
-                self.bad_state(now, (worker, from), refused, out)
+                if self.roster.is_lost(worker) {
+                    return Ok(());
+                }
+                if refused && self.states.refused(worker, from) {
+                    out.push(Action::Dismiss { worker, why: Unfit::RefusesStates });
+                    return Ok(());
+                }
+                // It is another's turn to hand one over.
+                from.into_iter().for_each(|donor| self.states.distrust(donor));
+                let at = self.round.at(now);
+                if self.roster.is_syncing(worker) {
+                    return self.states.resync(worker, at, &mut self.roster, &self.leaving, out);
+                }
+                out.extend(recall(worker, &mut self.roster, &mut self.plan.scheme));
+                self.states.resync_idle(at, &mut self.roster, &self.leaving, out)
             }
             Input::StateOverdue { worker, from } => {
                 // Its donor may hang.
-                let recent = |next| self.steps.are_recent(next);
-                let other = self.roster.takes_over_from_another(worker, from, recent);
-                out.extend(other.map(|from| Action::Resync { worker, from }));
+                let Self { steps, roster, leaving, .. } = self;
+                out.extend(self.states.resync_from_another(worker, from, steps, roster, leaving));
                 Ok(())
             }
             Input::Finish { after } => {
@@ -359,8 +360,13 @@ impl Engine {
                 }
                 // A gap in the steps cannot be filled in the middle of a task: it would be computed
                 // with the wrong parameters.
-                self.recall(worker, out);
-                self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
+                out.extend(recall(worker, &mut self.roster, &mut self.plan.scheme));
+                self.states.resync_idle(
+                    self.round.at(now),
+                    &mut self.roster,
+                    &self.leaving,
+                    out,
+                )?;
                 self.give(self.roster.ready(), out);
                 Ok(())
             }
@@ -390,17 +396,16 @@ impl Engine {
                 },
                 Fate::Refused(units, because) => Action::Skip { step, units, because },
             });
-            let receivers = self.roster.send(step, self.config.log_steps);
+            let receivers = self.states.send(step, self.config.log_steps, &mut self.roster);
             self.trust.agreement.sent(step, &receivers);
             out.extend(receivers.into_iter().map(|worker| Action::Apply { worker, step }));
             self.steps.decided();
             self.trust.unbar(step);
         }
         // Also after the last step: a run ends when everybody who is there has applied it.
-        self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
+        self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)?;
         if self.steps.are_over() {
-            self.phase = Phase::Finished;
-            out.push(Action::Finish);
+            out.push(self.round.finish());
             return Ok(());
         }
         // Schemes change between steps only: in the middle of one, shares of two schemes would have
@@ -411,12 +416,12 @@ impl Engine {
         }
         let between_steps = begins || self.config.jobs.micro_steps == 1;
         // No job is under way where each takes one round.
-        let may_change = begins || between_steps && self.plan.scheme.facts().delay == 0;
+        let may_change = begins || between_steps && self.plan.facts().delay == 0;
         if may_change && self.plan.change(&self.steps, &self.roster) {
             self.forget_undecided(out);
             out.push(Action::Switched { step: self.steps.next });
         }
-        if let Some(replanned) = self.plan.look_at_members(now, &self.roster) {
+        if let Some(replanned) = self.plan.look_at_members(now, &self.roster, &self.leaving) {
             out.push(replanned);
             // Shares of two plans cannot be added up: what is under way begins again.
             self.forget_undecided(out);
@@ -428,10 +433,9 @@ impl Engine {
     }
 
     fn open_round(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        self.phase = Phase::Collecting;
         self.round.open(now);
-        self.recovery.returns_by = None;
-        self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
+        self.states.returns_by = None;
+        self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)?;
         self.plan.scheme.on(RoundEvent::Opened { dead: &self.roster.dead() });
         self.round.erase(self.trust.barred(), &mut self.plan.scheme);
         self.give(self.roster.ready(), out);
@@ -440,7 +444,7 @@ impl Engine {
         self.give(self.roster.ready(), out);
         self.check_outlook(now, out)?;
         // Without a task no answer will come that could close this round.
-        if self.phase == Phase::Collecting
+        if self.round.phase == Phase::Collecting
             && self.round.is_idle()
             && !self.roster.ready().is_empty()
         {
@@ -454,14 +458,14 @@ impl Engine {
         for worker in workers {
             // A stale worker would compute with parameters that no other has.
             let sits_out = self.round.sits_out(worker) || self.roster.is_stale(worker);
-            if self.phase != Phase::Collecting || !self.roster.is_idle(worker) || sits_out {
+            if self.round.phase != Phase::Collecting || !self.roster.is_idle(worker) || sits_out {
                 continue;
             }
             let tasks = self.plan.scheme.assign(worker);
             if tasks.is_empty() {
                 continue;
             }
-            let facts = self.plan.scheme.facts();
+            let facts = self.plan.facts();
             let units = tasks.iter().map(|(_, parts)| u64::from(facts.units_of(parts))).sum();
             self.round.gave(worker, units, facts.partial);
             for (task, parts) in &tasks {
@@ -469,7 +473,7 @@ impl Engine {
                 self.open_steps.gave(worker, *task, start);
             }
             *self.roster.doing(worker) =
-                WorkerState::Tasks(tasks.iter().map(|(task, _)| *task).collect());
+                Doing::Tasks(tasks.iter().map(|(task, _)| *task).collect());
             out.push(Action::Compute { worker, round: self.round.number(), tasks });
         }
     }
@@ -487,7 +491,7 @@ impl Engine {
         let counts = finite
             && expected
             && !self.roster.is_lost(worker)
-            && self.phase == Phase::Collecting
+            && self.round.phase == Phase::Collecting
             && !self.trust.is_barred(worker)
             && self.trust.trusts(worker, task, &self.steps);
         // The scheme is asked last: what it is told has returned, it counts on.
@@ -517,7 +521,7 @@ impl Engine {
         let disputed = finite && verdict == Verdict::Disputed;
         // An answer that crossed the order to abandon: its worker is not at it any more. Where the
         // scheme takes late answers it comes as one of these instead.
-        let WorkerState::Tasks(tasks) = self.roster.doing(worker) else {
+        let Doing::Tasks(tasks) = self.roster.doing(worker) else {
             self.judge(worker, answer, false, out);
             return Ok(());
         };
@@ -537,7 +541,7 @@ impl Engine {
             self.round.failed(worker);
         }
         if finished {
-            *self.roster.doing(worker) = WorkerState::Nothing;
+            *self.roster.doing(worker) = Doing::Nothing;
             // Only now: of several tasks of one worker those that were finite before count no more
             // either, as schemes know workers, not single results, as missing.
             if self.round.has_failed(worker) {
@@ -565,18 +569,24 @@ impl Engine {
     ) -> Result<(), EngineError> {
         match self.roster.doing(worker) {
             // It was told to drop its tasks, and has: nothing is lost.
-            doing @ WorkerState::Leaving => *doing = WorkerState::Nothing,
+            doing @ Doing::Dropping => *doing = Doing::Nothing,
             _ => return Ok(()),
         }
         if self.roster.is_stale(worker) {
-            return self.recovery.resync(worker, self.at(now), &mut self.roster, out);
+            return self.states.resync(
+                worker,
+                self.round.at(now),
+                &mut self.roster,
+                &self.leaving,
+                out,
+            );
         }
         self.give(vec![worker], out);
         self.try_close(now, out)
     }
 
     fn try_close(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        if self.phase != Phase::Collecting {
+        if self.round.phase != Phase::Collecting {
             return Ok(());
         }
         let missing = self.round.missing(&self.roster);
@@ -597,7 +607,7 @@ impl Engine {
             if !sound.map_err(|source| EngineError::Gate { step, source })? {
                 return Ok(());
             }
-            if self.round.held_open(now, self.plan.scheme.facts(), &self.config) {
+            if self.round.held_open(now, self.plan.facts(), &self.config) {
                 return Ok(());
             }
         }
@@ -608,16 +618,16 @@ impl Engine {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Ok(());
         }
-        if self.recovery.is_over(now) {
+        if self.states.is_over(now) {
             return self.nobody_returned(now, out);
         }
         // It was held open for later answers, and the time is up: close with those that are there.
         self.round.awake();
-        if now < self.round.patience_ends(self.config.limits.max_wait_seconds) {
+        if now < self.round.patience_ends() {
             return self.try_close(now, out);
         }
-        if self.plan.is_blocked_by_leaving(&self.roster) {
-            return Err(self.plan.too_many_lost(self.steps.next, &self.roster));
+        if self.plan.is_blocked_by_leaving(&self.roster, &self.leaving) {
+            return Err(self.plan.too_many_lost(self.steps.next, &self.roster, &self.leaving));
         }
         let mut missing = self.round.missing(&self.roster);
         if self.plan.scheme.admits(&missing)
@@ -650,7 +660,7 @@ impl Engine {
             out.extend(finals.into_iter().map(|fold| self.open_steps.reduce(fold)));
         }
         self.end_round(now, out);
-        self.phase = Phase::Folding;
+        self.round.phase = Phase::Folding;
         for job in decoded {
             let (folds, report) = self.plan.decode(job)?;
             let step = self.open_steps.decoded(job, report, folds);
@@ -661,13 +671,13 @@ impl Engine {
 
     /// Nobody answers any more in the round that is open: all are told to abandon its tasks.
     fn end_round(&mut self, now: f64, out: &mut Vec<Action>) {
-        let late_counts = self.plan.scheme.facts().takes_late();
+        let late_counts = self.plan.facts().takes_late();
         let dropped = self.trust.drop_disputed();
         out.extend(dropped.into_iter().map(|(worker, task)| Action::Discard { worker, task }));
         let busy = self.roster.abandon_all();
         out.extend(busy.into_iter().map(|worker| Action::Abandon { worker, late_counts }));
-        if self.phase == Phase::Collecting {
-            let (units, wrong) = (self.plan.scheme.facts().units, self.plan.scheme.wrong());
+        if self.round.phase == Phase::Collecting {
+            let (units, wrong) = (self.plan.facts().units, self.plan.scheme.wrong());
             out.push(Action::Close(self.round.report(now, units, wrong)));
         }
     }

@@ -288,7 +288,7 @@ pub enum Action {
         from: Worker,
     },
     /// Let a worker take over a state that the driver itself has, such as the last checkpoint: no
-    /// worker can provide one. Only where [`Engine::restoring`](super::Engine::restoring) said so.
+    /// worker can provide one. Only where [`restores`](super::Settings::restores) was set.
     Restore {
         /// Who needs it.
         worker: Worker,

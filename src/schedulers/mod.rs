@@ -15,7 +15,7 @@ mod reduce;
 pub mod roster;
 
 pub(crate) use engine::Given;
-pub use engine::{Engine, OpenRound, Planned, Replan};
+pub use engine::{Engine, Leaving, OpenRound, Planned, Replan, RunPlan, Settings, States};
 pub use events::{Action, EngineError, Input, Refusal, RoundReport, SumFailure, Unfit};
 pub use orders::VirtualClock;
 pub use reduce::Reduce;

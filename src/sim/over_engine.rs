@@ -165,12 +165,12 @@ pub struct EngineOutcome {
 /// use codedgrad::codes::SchemeSpec;
 /// use codedgrad::delays::Unit;
 /// use codedgrad::run::{RunConfig, Shape};
-/// use codedgrad::schedulers::{Engine, VirtualClock};
+/// use codedgrad::schedulers::{Engine, VirtualClock, Settings};
 /// use codedgrad::sim::over_engine;
 ///
 /// // Two workers hold each half of the batch. Worker 1 is 9 s later than the others.
 /// let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(4, 8, 0..3)?;
-/// let engine = Engine::new(scheme, RunConfig::new(Shape::new(4, 8), 1, 3), 0)?;
+/// let engine = Engine::new(scheme, RunConfig::new(Shape::new(4, 8), 1, 3), Settings::default())?;
 /// let mut lateness =
 ///     || Ok::<_, std::io::Error>(Unit::Seconds.lateness(vec![1.0, 10.0, 1.5, 2.0], 4, 1.0));
 /// let mut survivors = Vec::new();
@@ -210,7 +210,7 @@ pub fn over_engine<E: std::error::Error + 'static>(
 
 /// Whether all steps that may be decided at once are kept.
 fn check_log<E: std::error::Error>(engine: &Engine) -> Result<(), OverEngineError<E>> {
-    let (delay, log_steps) = (engine.facts().delay, engine.config().log_steps);
+    let (delay, log_steps) = (engine.plan().facts().delay, engine.config().log_steps);
     if log_steps <= delay as u64 {
         return Err(OverEngineError::LogSteps { log_steps, delay });
     }
@@ -338,12 +338,12 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
         tasks: &[(Task, Vec<Part>)],
     ) -> Result<(), OverEngineError<E>> {
         let late_by = self.rows.lateness(round, worker)?;
-        let facts = self.engine.facts();
+        let facts = self.engine.plan().facts();
         let loads = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
         self.orders.assigned(self.now, worker, (round, late_by), loads);
         for (task, parts) in tasks {
             self.orders.arrived(self.now, worker, Came::Done { task: *task, finite: true });
-            let units = self.engine.facts().units_of(parts);
+            let units = self.engine.plan().facts().units_of(parts);
             self.journal.runs.push(Run::one(worker, *task, units));
         }
         Ok(())
@@ -353,7 +353,7 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
         self.journal.show();
         let Journal { tally, late_counted, finish, .. } = self.journal;
         let jobs = finish.len() as u64 * self.engine.config().jobs.micro_steps;
-        let added_up = tally.finish(self.engine.facts(), jobs);
+        let added_up = tally.finish(self.engine.plan().facts(), jobs);
         EngineOutcome {
             load: added_up.load,
             work: added_up.work,

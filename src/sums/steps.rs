@@ -132,12 +132,12 @@ impl StepSum {
 /// use codedgrad::codes::SchemeSpec;
 /// use codedgrad::ids::{Job, Step, Task, Worker};
 /// use codedgrad::run::{RunConfig, Shape};
-/// use codedgrad::schedulers::{Action, Engine, Input};
+/// use codedgrad::schedulers::{Action, Engine, Input, Settings};
 /// use codedgrad::sums::StepSums;
 /// let scheme = "uncoded".parse::<SchemeSpec>()?.scheme(2, 2, 0..1)?;
 /// let run = RunConfig::new(Shape::new(2, 2), 1000, 1);
 /// let mut sums = StepSums::new(run.limits.max_wait_seconds);
-/// let (mut engine, mut actions) = (Engine::new(scheme, run, 0)?, Vec::new());
+/// let (mut engine, mut actions) = (Engine::new(scheme, run, Settings::default())?, Vec::new());
 /// sums.handle(&mut engine, 0.0, Input::Begin, &mut actions)?;
 /// for worker in [0, 1] {
 ///     let task = Task { job: Job(0), piece: worker, plan: 0 };

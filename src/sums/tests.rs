@@ -6,7 +6,7 @@ use super::*;
 use crate::codes::SchemeSpec;
 use crate::ids::{Job, Step, Task, Worker};
 use crate::run::{RunConfig, Shape};
-use crate::schedulers::{Action, Engine, EngineError, Input};
+use crate::schedulers::{Action, Engine, EngineError, Input, Settings};
 
 const STEP: Step = Step(0);
 
@@ -32,7 +32,8 @@ fn asked_of(workers: u32, expects: impl Fn(&mut StepSums)) -> (Engine, StepSums)
     let scheme = "uncoded".parse::<SchemeSpec>().unwrap().scheme(count, workers, 0..1).unwrap();
     let run = RunConfig::new(Shape::new(count, workers), 1000, 1);
     let mut sums = StepSums::new(run.limits.max_wait_seconds);
-    let (mut engine, mut actions) = (Engine::new(scheme, run, 0).unwrap(), Vec::new());
+    let (mut engine, mut actions) =
+        (Engine::new(scheme, run, Settings::default()).unwrap(), Vec::new());
     sums.handle(&mut engine, 0.0, Input::Begin, &mut actions).unwrap();
     expects(&mut sums);
     for worker in 0..workers {

@@ -15,7 +15,7 @@ use crate::codes::sequential::{Accept, Horizon, Scheme};
 use crate::codes::{ParameterError, SchemeSpec};
 use crate::ids::{Job, Step, Worker};
 use crate::run::{Jobs, Limits, NumberFormat, RunConfig, Shape};
-use crate::schedulers::{Engine, Planned, Reduce};
+use crate::schedulers::{Engine, Planned, Reduce, Settings};
 use crate::transport::local::{self, LocalTransport};
 use crate::transport::{RunFacts, Transport};
 use std::ops::{Range, RangeInclusive};
@@ -532,7 +532,7 @@ impl Builder {
     /// ```
     /// # use codedgrad::train::Coordinator;
     /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
-    /// assert_eq!(run.engine()?.facts().tolerance, 1);
+    /// assert_eq!(run.engine()?.plan().facts().tolerance, 1);
     /// # Ok::<(), codedgrad::train::BuildError>(())
     /// ```
     pub fn engine(self) -> Result<Engine, BuildError> {
@@ -570,17 +570,18 @@ impl Builder {
         };
         jobs.check(delay)?;
         let clock = self.clock(&config, delay as u64)?;
-        let mut engine =
-            Engine::new(scheme, config, self.round)?.reducing(self.reduce).restoring(self.restores);
         ranged("unit_tries", self.limits.unit_tries.into(), 1..=u32::MAX.into())?;
+        let mut replan = None;
         if let Some(fewest) = self.limits.min_workers {
             ranged("min_workers", fewest as u64, 1..=workers as u64)?;
             if facts.mixture {
                 let scheme = spec.to_string();
                 return Err(BuildError::NotReplanned { scheme, min_workers: fewest });
             }
-            engine = engine.replanning(Planned::by(spec, units, numbers));
+            replan = Some(Planned::by(spec, units, numbers));
         }
+        let Self { round, reduce, restores, .. } = *self;
+        let engine = Engine::new(scheme, config, Settings { round, reduce, restores, replan })?;
         let policy = self.auto.clone().map(|auto| auto.waits_if(self.time.modelled));
         let policy = policy.map(|auto| {
             let using = auto.using();

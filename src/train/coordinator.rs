@@ -219,20 +219,22 @@ impl<T: Transport> Coordinator<T> {
             return progress;
         };
         match progress {
-            Ok(Progress::Wait(patience)) if left > 0.0 && !self.engine.roster().is_settled() => {
+            Ok(Progress::Wait(patience))
+                if left > 0.0 && !self.engine.states().are_settled(self.engine.roster()) =>
+            {
                 let left = Duration::from_secs_f64(left.min(1e9));
                 return Ok(Progress::Wait(Some(
                     patience.map_or(left, |patience| patience.min(left)),
                 )));
             }
-            Ok(_) if self.engine.roster().is_settled() => {}
+            Ok(_) if self.engine.states().are_settled(self.engine.roster()) => {}
             Ok(_) => tracing::warn!(
                 "all is decided, but not everybody has applied it in {} s",
                 self.config().limits.max_wait_seconds
             ),
             Err(error) => tracing::warn!("all is decided, but not everybody can apply it: {error}"),
         }
-        let left = self.engine.is_ended_by_workers();
+        let left = self.engine.leaving().ended_the_run();
         Ok(Progress::Done(if left { Outcome::Left } else { Outcome::Finished }))
     }
 
@@ -416,7 +418,7 @@ impl<T: Transport> Coordinator<T> {
         match action {
             Action::Compute { worker, round, tasks } => {
                 self.journal.round = round;
-                let facts = self.engine.facts();
+                let facts = self.engine.plan().facts();
                 let shares = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
                 let now = self.run_clock.now();
                 self.run_clock.assigned(now, worker, round, shares);
@@ -464,7 +466,7 @@ impl<T: Transport> Coordinator<T> {
             Action::Restart { step } => self.begin_again(step),
             Action::Switched { .. } => {
                 self.choosing.iter_mut().for_each(Choosing::switched);
-                self.journal.planned(self.engine.plan());
+                self.journal.planned(self.engine.plan().current());
             }
             Action::Replanned { members, scheme, misfit, again } => {
                 self.journal.planned(Some((members.clone(), &scheme)));
@@ -524,7 +526,7 @@ impl<T: Transport> Coordinator<T> {
         let result = |Fold { worker, task, weight }| Weighted { worker, task, weight };
         let mut results: Vec<Weighted> = folds.into_iter().map(result).collect();
         let sum = self.gradients.sums.of(step);
-        let summed = if self.engine.facts().mixture {
+        let summed = if self.engine.plan().facts().mixture {
             let received = |piece| self.transport.received(piece);
             let (summed, report) = self.judging.decode(&mut results, received)?;
             decode = report;
@@ -544,7 +546,8 @@ impl<T: Transport> Coordinator<T> {
                 .map(of_sum)
                 .chain(results.iter().zip(equivalents).map(of_result))
                 .collect();
-            let (length, spares_one) = (self.config().length, self.engine.spares_one());
+            let (length, spares_one) =
+                (self.config().length, self.engine.plan().spares_one(self.engine.roster()));
             let terms = &summands;
             let stage = Stage::Decided;
             let request = SumRequest { sum, terms, length, spares_one, counted, stage };

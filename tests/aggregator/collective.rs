@@ -248,7 +248,7 @@ impl World {
             let held = |term: &codedgrad::sums::Summand| {
                 let piece = term.source(worker, place).unwrap();
                 let vector =
-                    self.ends[&members[&piece.worker]].results.vector(collective.step, piece.what);
+                    self.ends[&members[&piece.worker]].results.vector(collective.sum.step, piece.what);
                 (term.weight as f32, vector.expect("what counts is held"))
             };
             collective.terms.iter().map(held).collect::<Vec<_>>()

@@ -20,7 +20,7 @@ use codedgrad::delays::{Delays, Preset};
 use codedgrad::gpu::Vector;
 use codedgrad::ids::{Cut, Share, Step, Units, Worker};
 use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
-use codedgrad::schedulers::{Engine, Reduce, Refusal};
+use codedgrad::schedulers::{Engine, Reduce, Refusal, Settings};
 use codedgrad::sums::{Decoded, SumNotice};
 use codedgrad::train::{
     AdamW, AdamWConfig, Aggregator, AggregatorError, Coordinator, Event, Flow, Happened, Happening,
@@ -397,7 +397,8 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
         log_steps: LOG_STEPS,
         ..RunConfig::new(Shape::new(workers, units), length, steps)
     };
-    let engine = Engine::new(scheme, config, 0).unwrap().reducing(reduce);
+    let settings = Settings { reduce, ..Settings::default() };
+    let engine = Engine::new(scheme, config, settings).unwrap();
     let (decided, mut log) = (AtomicU64::new(0), Log::default());
     fn live<V: Numbers>(
         me: Worker,
@@ -1359,7 +1360,7 @@ fn patient(length: usize, steps: u64) -> RunConfig {
 fn who_comes_back_twice_takes_over_one_state() {
     let (transport, mut links) = local::connect(2);
     let scheme = "groups:l=1".parse::<SchemeSpec>().unwrap().scheme(2, 2, 0..1).unwrap();
-    let engine = Engine::new(scheme, patient(PARAMETERS, 1), 0).unwrap();
+    let engine = Engine::new(scheme, patient(PARAMETERS, 1), Settings::default()).unwrap();
     let mut coordinator =
         Coordinator::new(transport, engine, RunClock::wall(2, &Delays::None, 0, 0.0));
     let (mut log, decided) = (Log::default(), AtomicU64::new(0));
@@ -1419,7 +1420,7 @@ fn take(worker: &mut dyn Link) -> Vec<Step> {
 fn a_state_asked_for_before_its_taker_was_lost_is_nobodys_fault() {
     let (transport, mut links) = local::connect(2);
     let scheme = "groups:l=1".parse::<SchemeSpec>().unwrap().scheme(2, 2, 0..9).unwrap();
-    let engine = Engine::new(scheme, patient(1, 9), 0).unwrap();
+    let engine = Engine::new(scheme, patient(1, 9), Settings::default()).unwrap();
     let run_clock = RunClock::wall(2, &Delays::None, 0, 0.0);
     let mut coordinator = Coordinator::new(transport, engine, run_clock);
     let (mut log, decided) = (Log::default(), AtomicU64::new(0));

@@ -16,7 +16,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Limits, RunConfig, Shape};
-use codedgrad::schedulers::Engine;
+use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::sums::{CHUNK, Decoded};
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Happening, Observer, Outcome, Progress,
@@ -471,7 +471,8 @@ async fn steer(shared: &Arc<Shared>, transport: TcpTransport, config: RunConfig)
     let Voyage { scheme, steps, length, workers, keeps, .. } = shared.voyage.clone();
     let (workers, units) = (usize::from(workers), u32::from(workers));
     let scheme = scheme.parse::<SchemeSpec>().unwrap().scheme(workers, units, 0..steps).unwrap();
-    let engine = Engine::new(scheme, config, 0).unwrap().restoring(keeps);
+    let settings = Settings { restores: keeps, ..Settings::default() };
+    let engine = Engine::new(scheme, config, settings).unwrap();
     let begun = Instant::now();
     let run_clock = RunClock::by(move || begun.elapsed(), workers, &Delays::None, 0, 0.0);
     let mut waker = transport.waker();

@@ -11,7 +11,7 @@ use crate::gpu::Vector;
 use crate::gpu::cuda::emulated::{BYTES_OF_LAST, SCARCE};
 use crate::gpu::cuda::{Cuda, DeviceVector, devices};
 use crate::run::{Jobs, RunConfig, Shape};
-use crate::schedulers::Engine;
+use crate::schedulers::{Engine, Settings};
 use crate::transport::{Link, Staged, Transport, local};
 use std::sync::Arc;
 use std::{env, thread};
@@ -124,7 +124,8 @@ fn train<T: Transport, V: Vector, M: Model<V>>(
         .expect("no error")
         .scheme(WORKERS, WORKERS as u32, 0..jobs)
         .expect("no error");
-    let engine = Engine::new(scheme, config(length, micro_steps), 0).expect("no error");
+    let engine =
+        Engine::new(scheme, config(length, micro_steps), Settings::default()).expect("no error");
     let delays = Delays::Preset { preset: Preset::Bursts, workers: WORKERS, seed: 5 };
     let run_clock = RunClock::modelled(
         WORKERS,
@@ -275,7 +276,7 @@ mod several {
             .scheme(count, count as u32, 0..steps)
             .expect("no error");
         let config = RunConfig::new(Shape::new(count, count as u32), 5, steps);
-        let engine = Engine::new(scheme, config, 0).expect("no error");
+        let engine = Engine::new(scheme, config, Settings::default()).expect("no error");
         let places = workers.iter().map(|[first, _]| Arc::clone(first)).collect();
         let (transport, links) = local::connect_at::<DeviceVector>(Arc::clone(&gpus[0]), places);
         let work = |link, pair: &[Arc<Cuda>; 2]| {
@@ -608,7 +609,7 @@ mod with_collective {
         let scheme = "groups:s=1".parse::<SchemeSpec>().expect("no error");
         let scheme = scheme.scheme(WORKERS, WORKERS as u32, from.0..STEPS).expect("no error");
         let config = RunConfig { first: from, ..config(LONG, 1) };
-        let engine = Engine::new(scheme, config, 0).expect("no error");
+        let engine = Engine::new(scheme, config, Settings::default()).expect("no error");
         let run_clock = RunClock::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
         let mut watch = Watch { status: transport.status(), at, by_collective: Vec::new() };
         let mut coordinator = Coordinator::new(transport, engine, run_clock);

@@ -5,7 +5,7 @@ use super::{CONFIG, Config, Driver};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Fold, Horizon, Scheme};
 use codedgrad::ids::{Job, Part, Step, Task, Worker, WorkerSet};
-use codedgrad::schedulers::{Action, EngineError, Input, Planned, Reduce, Refusal, Unfit};
+use codedgrad::schedulers::{Action, EngineError, Input, Planned, Reduce, Refusal, Replan, Unfit};
 use codedgrad::sums::SumId;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -402,7 +402,7 @@ impl Chaos<'_> {
         self.release(step);
         self.places
             .iter_mut()
-            .for_each(|place| place.vectors.retain(|vector| vector.0.0 + log >= decided));
+            .for_each(|place| place.vectors.retain(|vector| vector.step.0 + log >= decided));
     }
 
     fn assign(&mut self, worker: Worker, tasks: Vec<(Task, Vec<Part>)>) {
@@ -627,7 +627,7 @@ impl Chaos<'_> {
 
     fn check_switch(&self, step: Step) {
         assert!(self.mishaps.switches && step.0 == self.decided, "between steps");
-        assert_eq!(self.driver.engine.facts().units, self.units);
+        assert_eq!(self.driver.engine.plan().facts().units, self.units);
     }
 
     /// The next event: something that has happened, what a worker does next, a mishap, or a
@@ -990,7 +990,7 @@ impl Chaos<'_> {
                 let others = Worker::all(self.places.len()).filter(|other| other != worker);
                 // Who has left is not waited for.
                 let returns =
-                    self.dead().iter().any(|dead| !self.driver.engine.roster().has_left(*dead));
+                    self.dead().iter().any(|dead| !self.driver.engine.leaving().has_left(*dead));
                 let waited = !patient || !returns || is_tick;
                 !self.config.restores
                     && waited
@@ -1047,7 +1047,7 @@ impl Chaos<'_> {
 
 impl Chaos<'_> {
     fn check_end(&self) {
-        if self.driver.engine.is_ended_by_workers() {
+        if self.driver.engine.leaving().ended_the_run() {
             return assert!(self.decided > 0, "all have left after a step");
         }
         assert_eq!(self.decided, STEPS);
@@ -1115,15 +1115,14 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         && fewest == 0
         && !(mishaps.tasks || mishaps.switches || mishaps.drifts || mishaps.liars > 0);
     let plan = plan_of(spec, units);
-    let mut engine = config.engine(scheme, STEPS).unwrap();
-    if mishaps.fewest > 0 {
+    let replan = (mishaps.fewest > 0).then(|| -> Replan {
         let plan = Arc::clone(&plan);
-        let planned = move |workers| {
+        Box::new(move |workers| {
             let (scheme, text) = (plan(workers)?, String::new());
             Some(Planned { scheme, text, misfit: None })
-        };
-        engine = engine.replanning(Box::new(planned));
-    }
+        })
+    });
+    let engine = config.replanned(scheme, STEPS, replan).unwrap();
     let mut chaos = Chaos {
         units,
         delay,

@@ -94,7 +94,7 @@ fn all_who_leave_after_the_same_step_end_the_run() {
         assert!(driver.leaves(0).unwrap().is_empty(), "worker 1 may do the same");
         assert!(driver.at(20.0).give(Input::Tick).unwrap().is_empty(), "it takes its time");
         assert_eq!(driver.leaves(1).unwrap().last(), Some(&Action::Finish));
-        assert!(driver.engine.is_ended_by_workers());
+        assert!(driver.engine.leaving().ended_the_run());
     }
 }
 
@@ -108,9 +108,12 @@ fn who_asks_for_the_end_and_leaves_ends_the_run() {
         }
         let ends = driver.leaves(0).unwrap().contains(&Action::Finish);
         assert_eq!((ends, driver.deadline().is_none()), (asked, asked));
-        assert!(!driver.engine.roster().is_settled() && !driver.engine.is_ended_by_workers());
+        assert!(
+            !driver.engine.states().are_settled(driver.engine.roster())
+                && !driver.engine.leaving().ended_the_run()
+        );
         driver.applied(1, 0, 7);
-        assert!(driver.engine.roster().is_settled());
+        assert!(driver.engine.states().are_settled(driver.engine.roster()));
     }
     // Where others can do what is open, that is decided first.
     let (mut driver, _) = Driver::new("groups:s=1", 2, 9, PATIENT);
@@ -144,8 +147,10 @@ fn nothing_is_ended_before_a_step_is_made() {
 #[test]
 fn a_run_that_may_be_made_by_fewer_goes_on_without_who_leaves() {
     let config = Config { min_workers: Some(1), ..PATIENT };
-    let (mut driver, _) = Driver::new("uncoded", 2, 3, config);
-    driver.engine = driver.engine.replanning(Planned::by(SchemeSpec::uncoded(), 2, 0..3));
+    let scheme = SchemeSpec::uncoded().scheme(2, 2, 0..3).unwrap();
+    let replan = Planned::by(SchemeSpec::uncoded(), 2, 0..3);
+    let mut driver = Driver::of(config.replanned(scheme, 3, Some(replan)).unwrap());
+    driver.give(Input::Begin).unwrap();
     let (members, scheme) = (WorkerSet::of(2, [Worker(0)]), "uncoded".to_owned());
     assert!(driver.leaves(1).unwrap().contains(&Action::Replanned {
         members,

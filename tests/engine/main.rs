@@ -10,7 +10,9 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::Scheme;
 use codedgrad::ids::{Job, Step, Task, Units, Worker, WorkerSet};
 use codedgrad::run::{ConfigError, Jobs, Limits, RunConfig, Shape};
-use codedgrad::schedulers::{Action, Engine, EngineError, Input, Reduce, Refusal};
+use codedgrad::schedulers::{
+    Action, Engine, EngineError, Input, Reduce, Refusal, Replan, Settings,
+};
 use codedgrad::sums::{StepSums, SumId};
 
 /// What an engine is told here beside its scheme and its steps.
@@ -43,6 +45,16 @@ const CONFIG: Config = Config {
 
 impl Config {
     fn engine(self, scheme: Box<dyn Scheme>, steps: u64) -> Result<Engine, ConfigError> {
+        self.replanned(scheme, steps, None)
+    }
+
+    /// An engine that can plan its run again.
+    fn replanned(
+        self,
+        scheme: Box<dyn Scheme>,
+        steps: u64,
+        replan: Option<Replan>,
+    ) -> Result<Engine, ConfigError> {
         let Self { max_wait_seconds, return_seconds, grace_seconds, .. } = self;
         let (workers, units) = (scheme.facts().workers, scheme.facts().units);
         let run = RunConfig {
@@ -59,7 +71,8 @@ impl Config {
             log_steps: self.log_steps,
             ..RunConfig::new(Shape::new(workers, units), 1, steps)
         };
-        Ok(Engine::new(scheme, run, 0)?.reducing(self.reduce).restoring(self.restores))
+        let Self { reduce, restores, .. } = self;
+        Engine::new(scheme, run, Settings { reduce, restores, replan, ..Settings::default() })
     }
 }
 
@@ -205,9 +218,9 @@ fn a_holder_that_dies_before_the_commit_starts_another_attempt() {
     driver.answer(0, 0, true).unwrap();
     assert_eq!(folded(&driver.answer(2, 0, true).unwrap()), Some(vec![0, 2]));
     driver.give(Input::Idle { worker: Worker(1) }).unwrap();
-    assert!(driver.engine.spares_one());
+    assert!(driver.engine.plan().spares_one(driver.engine.roster()));
     let reopened = driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap();
-    assert!(!driver.engine.spares_one());
+    assert!(!driver.engine.plan().spares_one(driver.engine.roster()));
     assert_eq!(
         assigned(&reopened),
         [1],
@@ -354,7 +367,8 @@ fn what_is_not_finite_is_so_for_who_comes_back() {
 fn a_scheme_for_others_is_no_engines() {
     let of = |workers, units| {
         let scheme = SchemeSpec::uncoded().scheme(4, 8, 0..9).unwrap();
-        Engine::new(scheme, RunConfig::new(Shape::new(workers, units), 1, 9), 0).err()
+        Engine::new(scheme, RunConfig::new(Shape::new(workers, units), 1, 9), Settings::default())
+            .err()
     };
     assert_eq!(of(4, 8), None);
     assert_eq!(of(5, 8).unwrap().to_string(), "the scheme is made for 4 workers, the run has 5");

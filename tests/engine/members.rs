@@ -19,9 +19,8 @@ fn begin(
     let made = spec.scheme(workers, UNITS, 0..STEPS).unwrap();
     let config =
         Config { return_seconds: 40.0, min_workers: Some(least), settle_seconds, ..CONFIG };
-    let engine = config.engine(made, STEPS).unwrap();
-    let engine = engine.replanning(Planned::by(spec, UNITS, 0..STEPS));
-    let mut driver = Driver::of(engine);
+    let replan = Planned::by(spec, UNITS, 0..STEPS);
+    let mut driver = Driver::of(config.replanned(made, STEPS, Some(replan)).unwrap());
     for worker in empty {
         driver.lost(*worker);
     }
@@ -212,7 +211,7 @@ fn without_a_least_who_leaves_is_missing_from_the_next_step_on() {
     let next = driver.at(1.0).decides(begun);
     assert_eq!((let_go(&next), assigned(&next).contains(&1)), (vec![(1, true)], false));
     let next = driver.at(2.0).decides(next);
-    assert_eq!((restarts(&next), driver.engine.roster().has_left(Worker(1))), (0, true));
+    assert_eq!((restarts(&next), driver.engine.leaving().has_left(Worker(1))), (0, true));
 }
 
 #[test]
@@ -230,7 +229,7 @@ fn a_run_ends_at_once_if_nobody_takes_over_from_who_leaves() {
     driver.leaving(1);
     let last = driver.at(1.0).decides(begun);
     assert_eq!((let_go(&last).len(), last.last()), (2, Some(&Action::Finish)));
-    assert!(driver.engine.is_ended_by_workers());
+    assert!(driver.engine.leaving().ended_the_run());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::{Growth, Unit};
 use codedgrad::ids::{Job, Round, Worker, WorkerSet};
 use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
-use codedgrad::schedulers::{Engine, EngineError, VirtualClock};
+use codedgrad::schedulers::{Engine, EngineError, Settings, VirtualClock};
 use codedgrad::sim::{
     Close, EngineOutcome, EngineRound, OverEngineError, Rules, SimulationOutcome, over_engine,
     simulate,
@@ -71,7 +71,7 @@ fn driven(
         limits,
         ..RunConfig::new(Shape::new(workers, facts.units), 1, jobs)
     };
-    let engine = Engine::new(scheme, config, 0).unwrap();
+    let engine = Engine::new(scheme, config, Settings::default()).unwrap();
     let mut next = 0..;
     let mut rows = || Ok::<_, Infallible>(row(lateness, next.next().unwrap(), workers));
     let mut rounds = Vec::new();
@@ -232,7 +232,7 @@ fn a_scheme_that_is_switched_to_goes_on() {
         let jobs = Jobs { models: 2, micro_steps: 1 };
         let config = RunConfig { jobs, log_steps, ..RunConfig::new(Shape::new(4, 4), 1, 4) };
         let scheme = SchemeSpec::uncoded().scheme(4, 4, 0..4).unwrap();
-        let mut engine = Engine::new(scheme, config, 0).unwrap();
+        let mut engine = Engine::new(scheme, config, Settings::default()).unwrap();
         engine.switch(other.parse().unwrap());
         engine
     };
@@ -263,7 +263,7 @@ fn refused(
         log_steps,
         ..RunConfig::new(Shape::new(4, facts.units), 1, 3)
     };
-    let engine = Engine::new(scheme, config, 0).unwrap();
+    let engine = Engine::new(scheme, config, Settings::default()).unwrap();
     let mut rows = || Ok(row.to_vec());
     over_engine(engine, VirtualClock { step_seconds }, &mut rows, &mut |_| ()).unwrap_err()
 }

@@ -5,7 +5,7 @@
 use codedgrad::codes::SchemeSpec;
 use codedgrad::ids::{Step, Task, Worker};
 use codedgrad::run::{Limits, RunConfig, Shape};
-use codedgrad::schedulers::{Action, Engine, Input, Planned};
+use codedgrad::schedulers::{Action, Engine, Input, Planned, Settings};
 use codedgrad::sim::{Pool, PoolOutcome, PoolRules, replay};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -73,10 +73,11 @@ impl Driven {
         };
         let shape = Shape::new(workers, UNITS);
         let config = RunConfig { limits, ..RunConfig::new(shape, 1, STEPS) };
-        let plan = Planned::by(spec.clone(), UNITS, 0..STEPS);
+        let replan = Some(Planned::by(spec.clone(), UNITS, 0..STEPS));
+        let settings = Settings { replan, ..Settings::default() };
         let absent = (there..workers).map(|seat| Input::Lost { worker: at(seat), kept: true });
         let mut driven = Self {
-            engine: Engine::new(scheme, config, 0).unwrap().replanning(plan),
+            engine: Engine::new(scheme, config, settings).unwrap(),
             now: 0,
             due: vec![None; workers],
             next: vec![Step(0); workers],
@@ -103,7 +104,7 @@ impl Driven {
     fn act(&mut self, action: Action) {
         match action {
             Action::Compute { worker, tasks, .. } => {
-                let facts = self.engine.facts();
+                let facts = self.engine.plan().facts();
                 let units = tasks.iter().map(|(_, parts)| u64::from(facts.units_of(parts)));
                 let done = self.now + 2 * units.sum::<u64>();
                 let tasks = tasks.into_iter().map(|(task, _)| task).collect();

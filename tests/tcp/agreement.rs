@@ -9,7 +9,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
-use codedgrad::schedulers::Engine;
+use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Outcome, RunClock};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpError, TcpLink, TcpTransport};
 use codedgrad::transport::wire::Has;
@@ -163,7 +163,7 @@ fn begun_at(first: u64, has: [Has; WORKERS]) -> Vec<u32> {
         first: Step(first),
         ..RunConfig::new(Shape::new(WORKERS, UNITS), JOB.length, end)
     };
-    let engine = Engine::new(scheme, config, 0).unwrap();
+    let engine = Engine::new(scheme, config, Settings::default()).unwrap();
     let run_clock = RunClock::wall(WORKERS, &Delays::None, end as usize, 0.0);
     let mut watch = Watch::new(|_| {});
     let outcome = Coordinator::new(transport, engine, run_clock).run(&mut watch);

@@ -5,7 +5,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
-use codedgrad::schedulers::Engine;
+use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::sums::Decoded;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, Outcome, RunClock, RunError,
@@ -179,7 +179,7 @@ pub(crate) fn coordinate_at(
 ) -> Result<Outcome, RunError> {
     let scheme =
         job.scheme.parse::<SchemeSpec>().unwrap().scheme(WORKERS, UNITS, 0..job.steps).unwrap();
-    let engine = Engine::new(scheme, job.config(), 0).unwrap();
+    let engine = Engine::new(scheme, job.config(), Settings::default()).unwrap();
     Coordinator::new(transport, engine, run_clock).run(watch)
 }
 

@@ -7,7 +7,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Limits, RunConfig, Shape};
-use codedgrad::schedulers::Engine;
+use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::sums::{CHUNK, Header, Kind, SumId, SumNotice};
 use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Event, Outcome, RunClock};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
@@ -66,7 +66,7 @@ fn coordinate(transport: impl Transport<Vector = Vec<f32>>, known: &Known) -> Lo
         .unwrap()
         .scheme(WORKERS, WORKERS as u32, 0..STEPS)
         .unwrap();
-    let engine = Engine::new(scheme, config(), 0).unwrap();
+    let engine = Engine::new(scheme, config(), Settings::default()).unwrap();
     let run_clock = RunClock::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
     let at_fault = |worker: u32, what: &str| {
         if worker == LIAR && (what.contains("not finite") || what.contains("changed")) {

@@ -177,7 +177,7 @@ impl AsTrainedArgs {
         })?;
         let uneven = families::uneven(text, natural.units, shape.units);
         uneven.into_iter().for_each(|warning| output.note(format_args!("{warning}")));
-        let (config, facts) = (*engine.config(), engine.facts().clone());
+        let (config, facts) = (*engine.config(), engine.plan().facts().clone());
         let clock = VirtualClock { step_seconds: self.step_seconds.unwrap_or(1.0) };
         let mut rows = delays.lateness(rounds, clock.step_seconds)?;
         let mut lateness = || rows.next().unwrap_or_else(|| unreachable!("delays do not end"));
@@ -386,7 +386,7 @@ mod tests {
             let simulated = args.builder(&asked, workers).unwrap().engine().unwrap();
             let of_the_model = RunConfig { length, result_length: results, ..*simulated.config() };
             for engine in [&built, &simulated] {
-                assert_eq!(engine.facts(), trained.facts(), "{text}");
+                assert_eq!(engine.plan().facts(), trained.plan().facts(), "{text}");
                 assert_eq!(engine.reduce(), trained.reduce(), "{text}");
             }
             assert_eq!(built.config(), trained.config(), "{text}");

@@ -7,7 +7,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::{DelayRows, Unit};
 use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
-use codedgrad::schedulers::{Engine, VirtualClock};
+use codedgrad::schedulers::{Engine, Settings, VirtualClock};
 use codedgrad::sim::{DecodedStep, EngineOutcome, EngineRound, over_engine};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ impl Case {
             limits: Limits { mu: self.mu, grace_seconds: self.grace, ..Limits::default() },
             ..RunConfig::new(shape, 1, self.jobs / self.micro_steps)
         };
-        let engine = Engine::new(scheme, config, 0).unwrap();
+        let engine = Engine::new(scheme, config, Settings::default()).unwrap();
         let file = folder.join(self.delays);
         let name = if file.exists() { file.to_str().unwrap() } else { self.delays };
         let mut rows = DelayRows::open(name, Some(self.workers), 1).unwrap();

@@ -34,7 +34,6 @@ impl Engine {
             self.open_steps.again(step);
             // From what is left; where results are open again, once they are in.
             if reopened.iter().any(|task| task.job.step(1) == step) {
-                self.phase = Phase::Collecting;
                 self.round.reopen(now);
             } else {
                 let (folds, report) = self.plan.decode(step.jobs(1).start)?;
@@ -42,10 +41,10 @@ impl Engine {
                 out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
             }
         }
-        if self.phase == Phase::Folding {
+        if self.round.phase == Phase::Folding {
             self.go_on(now, out)?;
         }
-        match self.phase {
+        match self.round.phase {
             Phase::Collecting => {
                 let there = self.roster.alive();
                 for worker in self.died_since_close.iter().filter(|worker| there.contains(*worker))

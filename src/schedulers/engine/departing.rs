@@ -23,53 +23,57 @@ impl Engine {
     /// use codedgrad::codes::SchemeSpec;
     /// use codedgrad::ids::{Worker, WorkerSet};
     /// use codedgrad::run::{RunConfig, Shape};
-    /// use codedgrad::schedulers::Engine;
+    /// use codedgrad::schedulers::{Engine, Settings};
     /// let groups = "groups:s=1".parse::<SchemeSpec>()?.scheme(4, 4, 0..9)?;
-    /// let mut engine = Engine::new(groups, RunConfig::new(Shape::new(4, 4), 1000, 9), 0)?;
+    /// let run = RunConfig::new(Shape::new(4, 4), 1000, 9);
+    /// let mut engine = Engine::new(groups, run, Settings::default())?;
     /// let of = |workers: &[u32]| WorkerSet::of(4, workers.iter().copied().map(Worker));
     /// assert_eq!(engine.drain(of(&[2])), Ok(()));
     /// assert_eq!(engine.drain(of(&[2, 3])), Err(of(&[3])), "they have the same samples");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn drain(&mut self, workers: WorkerSet) -> Result<(), WorkerSet> {
-        let (all, before) = (workers.capacity(), self.roster.drained().clone());
+        let (all, before) = (workers.capacity(), self.leaving.drained().clone());
         let others = WorkerSet::of(all, workers.iter().filter(|worker| !before.contains(*worker)));
-        if others.is_empty() || self.plan.bears(&workers, &self.roster) {
-            self.roster.drain(workers);
+        if others.is_empty() || self.plan.bears(&workers, &self.roster, &self.leaving) {
+            self.leaving.drain(workers);
             return Ok(());
         }
         let still = workers.iter().filter(|worker| before.contains(*worker));
-        self.roster.drain(WorkerSet::of(all, still));
+        self.leaving.drain(WorkerSet::of(all, still));
         Err(others)
     }
 
     /// Before the first round of a step opens, in a run that is always made by all: lets go who is
     /// about to leave or to be taken out. Whether that has ended the run.
     pub(super) fn part_between_steps(&mut self, now: f64, out: &mut Vec<Action>) -> bool {
-        let parting = self.plan.parting(&self.roster);
+        let parting = self.plan.parting(&self.roster, &self.leaving);
         if parting.is_empty() {
             return false;
         }
         // Its results of jobs that take several rounds go with it.
-        if self.plan.scheme.facts().delay > 0 {
+        if self.plan.facts().delay > 0 {
             self.forget_undecided(out);
         }
         for worker in parting.iter() {
-            if self.roster.is_leaving(worker) {
-                self.roster.left(worker);
+            if self.leaving.is_leaving(worker) {
+                self.leaving.left(worker);
             }
             self.part(worker, now, out);
         }
-        self.ends_by_leaving(out)
+        let last = self.states.sent_all(self.steps.next);
+        let ends = self.leaving.end_it_together(&self.roster, &last, &self.steps);
+        out.extend(ends.then(|| self.round.finish()));
+        ends
     }
 
     /// Lets go who is about to leave or to be taken out, and has no part in the plan.
     pub(super) fn let_go(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         // Until a sum is decided it may be one of two that hold it.
-        if self.phase != Phase::Collecting || !self.open_steps.are_decoding() {
+        if self.round.phase != Phase::Collecting || !self.open_steps.are_decoding() {
             return Ok(());
         }
-        let unneeded = self.plan.unneeded(&self.roster);
+        let unneeded = self.plan.unneeded(&self.roster, &self.leaving);
         if unneeded.is_empty() {
             return Ok(());
         }
@@ -79,7 +83,7 @@ impl Engine {
 
     /// A worker goes, of which nothing more is needed.
     fn part(&mut self, worker: Worker, now: f64, out: &mut Vec<Action>) {
-        let leaves = self.roster.is_leaving(worker);
+        let leaves = self.leaving.is_leaving(worker);
         self.trust.agreement.excuse(worker, None);
         self.forget(worker, now);
         out.push(Action::LetGo { worker, leaves });

@@ -6,18 +6,31 @@
 //! round cannot close without those who have left, the error waits until somebody else is known to
 //! go on, and a moment more.
 
-use super::super::events::Action;
 use super::super::roster::Roster;
-use super::{Engine, Phase};
-use crate::ids::Step;
+use super::steps::Steps;
+use crate::ids::{Worker, WorkerSet};
 
 /// How long after somebody has gone on the others may still leave: all may be told to end at once,
 /// also those that wait for tasks, and a Python that ends takes its time where a host is busy.
 const SETTLE_SECONDS: f64 = 3.0;
 
-/// Whether the open round cannot close without workers that have left, and what that leads to.
-#[derive(Debug, Default)]
-pub(super) struct Leaving {
+/// Who goes: who has left for good, is about to leave or is to be done without, and whether that
+/// ends the run. Its [engine](super::Engine) writes it; others read it.
+///
+/// It is told of who is about to leave (`departs`), leaves for good (`left`), is to be done without
+/// (`drain`), is lost, and is back (`joined`); it is asked who goes and who stays. Where the open
+/// round cannot close without who has left (`block`), it is asked after every event whether that is
+/// the end (`ends_the_run`). Whether all have left is asked whenever one is lost or let go
+/// (`end_it_together`).
+#[derive(Debug)]
+pub struct Leaving {
+    /// Workers that said that they do not come back.
+    left: WorkerSet,
+    /// Workers that are there and said that they are about to leave.
+    departing: WorkerSet,
+    /// Workers that are to be done without, whether they are there or not.
+    drained: WorkerSet,
+    /// The open round cannot close without workers that have left.
     blocked: bool,
     /// All workers have left, and ended the run.
     ended: bool,
@@ -26,6 +39,97 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
+    pub(super) fn new(workers: usize) -> Self {
+        let nobody = WorkerSet::empty(workers);
+        Self {
+            left: nobody.clone(),
+            departing: nobody.clone(),
+            drained: nobody,
+            blocked: false,
+            ended: false,
+            ends_at: None,
+        }
+    }
+
+    /// A worker that is there is about to leave.
+    pub(super) fn departs(&mut self, worker: Worker) {
+        self.departing.insert(worker);
+    }
+
+    /// Whether a worker that is there has said that it leaves.
+    #[must_use]
+    pub fn is_leaving(&self, worker: Worker) -> bool {
+        self.departing.contains(worker)
+    }
+
+    /// These workers alone are to be done without.
+    pub(super) fn drain(&mut self, workers: WorkerSet) {
+        self.drained = workers;
+    }
+
+    /// Who is done without, whether it is there or not.
+    #[must_use]
+    pub fn drained(&self) -> &WorkerSet {
+        &self.drained
+    }
+
+    /// A worker does not come back, once it is lost.
+    pub(super) fn left(&mut self, worker: Worker) {
+        self.left.insert(worker);
+    }
+
+    /// Whether a worker has said that it does not come back.
+    #[must_use]
+    pub fn has_left(&self, worker: Worker) -> bool {
+        self.left.contains(worker)
+    }
+
+    /// A worker is lost.
+    pub(super) fn lost(&mut self, worker: Worker) {
+        self.departing.remove(worker);
+    }
+
+    /// A worker that was gone is back.
+    pub(super) fn joined(&mut self, worker: Worker) {
+        // Who is there again has changed its mind, or is another process under its number.
+        self.left.remove(worker);
+    }
+
+    /// Whether a worker is about to leave, or to be done without.
+    pub(super) fn goes(&self, worker: Worker) -> bool {
+        self.departing.contains(worker) || self.drained.contains(worker)
+    }
+
+    /// Workers that are there and about to leave, or are to be done without.
+    pub(super) fn going(&self, roster: &Roster) -> WorkerSet {
+        let mut going = self.departing.clone();
+        going.unite(&self.drained);
+        let there = |worker: &Worker| !roster.is_lost(*worker);
+        WorkerSet::of(going.capacity(), going.iter().filter(there))
+    }
+
+    /// Whether anybody goes, or may.
+    pub(super) fn any_goes(&self) -> bool {
+        !self.departing.is_empty() || !self.drained.is_empty()
+    }
+
+    /// Who can come to hold a decoded vector, and stays.
+    pub(super) fn staying(&self, roster: &Roster) -> WorkerSet {
+        let stays = roster.fit().filter(|worker| !self.goes(*worker));
+        WorkerSet::of(self.drained.capacity(), stays)
+    }
+
+    /// Workers that have left for good.
+    pub(super) fn gone_for_good(&self, roster: &Roster) -> WorkerSet {
+        let gone = self.left.iter().filter(|worker| roster.is_lost(*worker));
+        WorkerSet::of(self.left.capacity(), gone)
+    }
+
+    /// Whether somebody is lost who may come back.
+    pub(super) fn may_return(&self, roster: &Roster) -> bool {
+        roster.dead().iter().any(|worker| !self.left.contains(worker))
+    }
+
     /// The open round cannot close; [`Leaving::ends_the_run`] tells what follows.
     pub(super) fn block(&mut self) {
         self.blocked = true;
@@ -42,38 +146,38 @@ impl Leaving {
     }
 
     /// Whether the run is over, since it cannot go on without who has left and the others go on.
-    pub(super) fn ends_the_run(&mut self, now: f64, roster: &Roster, next: Step) -> bool {
+    /// `goes_on` tells whether one of them has.
+    pub(super) fn ends_the_run(&mut self, now: f64, roster: &Roster, goes_on: bool) -> bool {
         // Nobody is there who could still leave as well.
         if roster.is_deserted() {
             return true;
         }
         // Known once, it stays known: who went on may be lost before the moment is over.
-        if self.ends_at.is_none() && roster.any_goes_on(next) {
+        if self.ends_at.is_none() && goes_on {
             self.ends_at = Some(now + SETTLE_SECONDS);
         }
         self.ends_at.is_some_and(|ends_at| now >= ends_at)
     }
-}
 
-impl Engine {
-    /// Whether all workers have left, and ended the run together after its last decided step.
-    #[must_use]
-    pub fn is_ended_by_workers(&self) -> bool {
-        self.leaving.ended
-    }
-
-    /// Ends the run if all workers have left after the same step.
-    pub(super) fn ends_by_leaving(&mut self, out: &mut Vec<Action>) -> bool {
+    /// Whether all workers have left after the same step, and ended the run by it; `last` are those
+    /// that were sent it.
+    pub(super) fn end_it_together(
+        &mut self,
+        roster: &Roster,
+        last: &WorkerSet,
+        steps: &Steps,
+    ) -> bool {
         // Who was lost before the last step has no part in its end, and is not waited for; who was
         // there may come back and go on.
-        let last = self.roster.sent_all(self.steps.next);
-        let left = self.roster.gone_for_good();
+        let left = self.gone_for_good(roster);
         let all = !last.is_empty() && last.iter().all(|worker| left.contains(worker));
-        self.leaving.ended = self.roster.is_deserted() && self.steps.has_begun() && all;
-        if self.leaving.ended {
-            self.phase = Phase::Finished;
-            out.push(Action::Finish);
-        }
-        self.leaving.ended
+        self.ended = roster.is_deserted() && steps.has_begun() && all;
+        self.ended
+    }
+
+    /// Whether all workers have left, and ended the run together after its last decided step.
+    #[must_use]
+    pub fn ended_the_run(&self) -> bool {
+        self.ended
     }
 }

@@ -14,8 +14,9 @@ impl Engine {
     /// A worker is not there any more, and what it had is not either.
     pub(super) fn forget(&mut self, worker: Worker, now: f64) {
         self.roster.lost(worker);
+        self.leaving.lost(worker);
         // Nobody waits for a seat that is empty when the run begins.
-        let at = if self.phase == Phase::NotBegun { f64::NEG_INFINITY } else { now };
+        let at = if self.round.phase == Phase::NotBegun { f64::NEG_INFINITY } else { now };
         self.plan.lost(worker, at);
         self.open_steps.lost(worker);
     }
@@ -35,8 +36,19 @@ impl Engine {
         let unsummed = if kept { None } else { self.open_steps.summing().next() };
         self.forget(worker, now);
         self.died_since_close.insert(worker);
-        self.recovery.resync_those_waiting_for(worker, self.at(now), &mut self.roster, out)?;
-        if matches!(self.phase, Phase::NotBegun | Phase::Finished) || self.ends_by_leaving(out) {
+        self.states.resync_those_waiting_for(
+            worker,
+            self.round.at(now),
+            &mut self.roster,
+            &self.leaving,
+            out,
+        )?;
+        if matches!(self.round.phase, Phase::NotBegun | Phase::Finished) {
+            return Ok(());
+        }
+        let last = self.states.sent_all(self.steps.next);
+        if self.leaving.end_it_together(&self.roster, &last, &self.steps) {
+            out.push(self.round.finish());
             return Ok(());
         }
         // A decoded job of a step that has several is in its workers' sums already, from which it
@@ -44,11 +56,10 @@ impl Engine {
         let again = if self.config.jobs.micro_steps > 1 {
             unsummed.is_some() || self.open_steps.is_halfway(self.steps.next)
         } else {
-            self.plan.scheme.facts().delay > 0
-                || unsummed.is_some() && !self.plan.scheme.facts().reopens
+            self.plan.facts().delay > 0 || unsummed.is_some() && !self.plan.facts().reopens
         };
         // Also where all begins again: a scheme may know by it what costs workers.
-        if unsummed.is_none() && (!again || self.plan.scheme.facts().delay == 0) {
+        if unsummed.is_none() && (!again || self.plan.facts().delay == 0) {
             let reopened = &mut Vec::new();
             self.plan.scheme.on(RoundEvent::Lost { worker, from: None, reopened });
         }
@@ -59,7 +70,7 @@ impl Engine {
         if let Some(first) = unsummed {
             return self.make_again(first, now, out);
         }
-        match self.phase {
+        match self.round.phase {
             Phase::Collecting => self.carry_on(now, out),
             Phase::Folding => self.close_steps(now, out),
             Phase::NotBegun | Phase::Finished => Ok(()),

@@ -4,7 +4,7 @@
 //! nobody waits for them.
 
 use super::super::events::{Action, EngineError, Refusal};
-use super::{Engine, Phase};
+use super::Engine;
 use crate::codes::sequential::{Outlook, RoundEvent};
 use crate::ids::Units;
 
@@ -32,7 +32,7 @@ impl Engine {
         if self.plan.can_close(&hopeless, &self.roster) {
             return Ok(());
         }
-        let waits = self.recovery.may_return(&self.roster)
+        let waits = self.states.may_return(&self.roster, &self.leaving)
             && !self.plan.are_enough(&self.roster.able_to_hold());
         if self.plan.can_close(&dead, &self.roster) || !waits {
             self.await_nobody(now, &hopeless, out);
@@ -43,15 +43,14 @@ impl Engine {
                 if self.narrow(now, out)? || self.plan.gets_enough(&self.roster) {
                     return Ok(());
                 }
-                let blocked = self.plan.is_blocked_by_leaving(&self.roster);
-                if !blocked && self.recovery.may_return(&self.roster) {
-                    self.recovery.await_returns(self.at(now));
+                let blocked = self.plan.is_blocked_by_leaving(&self.roster, &self.leaving);
+                if !blocked && self.states.may_return(&self.roster, &self.leaving) {
+                    self.states.await_returns(self.round.at(now));
                     return Ok(());
                 }
                 // Who has asked for the end and leaves has not stayed for the step that is open.
                 if blocked && self.steps.has_begun() && self.steps.end_is_asked {
-                    self.phase = Phase::Finished;
-                    out.push(Action::Finish);
+                    out.push(self.round.finish());
                     return Ok(());
                 }
                 // Others may be about to leave too, and end the run by that: it is no error yet.
@@ -61,16 +60,16 @@ impl Engine {
                 }
             }
             let Outlook::Blocked { jobs, mut units } = self.plan.scheme.outlook(&hopeless) else {
-                return Err(self.plan.too_many_lost(self.steps.next, &self.roster));
+                return Err(self.plan.too_many_lost(self.steps.next, &self.roster, &self.leaving));
             };
             if self.round.all_erased().is_empty() || jobs.is_empty() || self.roster.is_deserted() {
-                return Err(self.plan.too_many_lost(self.steps.next, &self.roster));
+                return Err(self.plan.too_many_lost(self.steps.next, &self.roster, &self.leaving));
             }
             if units.is_empty() {
-                units.push(Units { start: 0, end: self.plan.scheme.facts().units });
+                units.push(Units { start: 0, end: self.plan.facts().units });
             }
             // Where jobs overlap the others go on, and only the step of this job is refused.
-            let alone = self.plan.scheme.facts().delay == 0 || self.config.jobs.micro_steps > 1;
+            let alone = self.plan.facts().delay == 0 || self.config.jobs.micro_steps > 1;
             for job in jobs {
                 self.plan.scheme.on(RoundEvent::GivenUp(job));
                 self.open_steps.refuse(

@@ -10,10 +10,11 @@
 
 use super::super::events::{Action, EngineError};
 use super::super::roster::Roster;
+use super::leaving::Leaving;
 use super::membership::{PlanMembers, Seats};
 use super::steps::Steps;
 use super::{ActiveScheme, Engine, Phase};
-use crate::codes::sequential::{Fold, Outlook, Scheme, Settle};
+use crate::codes::sequential::{Fold, Outlook, Scheme, SchemeFacts, Settle};
 use crate::codes::{Report, SchemeSpec};
 use crate::ids::{Job, Step, Worker, WorkerSet};
 use crate::run::RunConfig;
@@ -50,11 +51,11 @@ impl Planned {
     }
 }
 
-/// The scheme that the run goes by, for whom it is made, and how it is planned again. The engine
-/// asks it before a round opens ([`Plan::look_at_members`]) and a step begins ([`Plan::change`]),
-/// and where a round cannot close ([`Plan::narrow`]); after a new plan all that is not decided is
-/// to be begun again.
-pub(super) struct Plan {
+/// The scheme that the run goes by, for whom it is made, and how it is planned again. Its
+/// [engine](super::Engine) asks it before a round opens (`look_at_members`) and a step begins
+/// (`change`), and where a round cannot close (`narrow`); after a new plan all that is not decided
+/// is to be begun again.
+pub struct RunPlan {
     pub(super) scheme: ActiveScheme,
     config: RunConfig,
     membership: PlanMembers,
@@ -71,20 +72,45 @@ pub(super) struct Plan {
     plans: u32,
 }
 
-impl Plan {
-    pub(super) fn new(scheme: Box<dyn Scheme>, config: RunConfig) -> Self {
+impl RunPlan {
+    pub(super) fn new(
+        scheme: Box<dyn Scheme>,
+        config: RunConfig,
+        mut again: Option<Replan>,
+    ) -> Self {
+        let all = again.as_mut().and_then(|plan| plan(scheme.facts().workers));
         let membership = PlanMembers::new(scheme.facts().workers);
         Self {
             scheme: ActiveScheme::new(scheme, config.format),
             config,
             membership,
-            again: None,
-            text: String::new(),
+            again,
+            text: all.map(|all| all.text).unwrap_or_default(),
             misfit: None,
             told: BTreeSet::new(),
             next: None,
             plans: 0,
         }
+    }
+
+    /// What is fixed about the scheme.
+    #[must_use]
+    pub fn facts(&self) -> &SchemeFacts {
+        self.scheme.facts()
+    }
+
+    /// For whom the run is planned, and what the scheme for them is called; none where it is
+    /// always made by all.
+    #[must_use]
+    pub fn current(&self) -> Option<(WorkerSet, &str)> {
+        let may_change = self.least()? < self.facts().workers;
+        may_change.then(|| (self.members(), self.text.as_str()))
+    }
+
+    /// Whether any one worker more may be lost and the steps still be decoded.
+    #[must_use]
+    pub fn spares_one(&self, roster: &Roster) -> bool {
+        roster.dead().len() < self.facts().tolerance
     }
 
     /// A worker is lost.
@@ -94,7 +120,7 @@ impl Plan {
 
     /// For whom the run is planned.
     pub(super) fn members(&self) -> WorkerSet {
-        let workers = self.scheme.facts().workers;
+        let workers = self.facts().workers;
         self.scheme.members().unwrap_or_else(|| WorkerSet::full(workers))
     }
 
@@ -130,7 +156,7 @@ impl Plan {
 
     /// Whether a decoded step can be opened again by itself.
     pub(super) fn opens_again(&self) -> bool {
-        let facts = self.scheme.facts();
+        let facts = self.facts();
         self.config.jobs.micro_steps == 1 && facts.delay == 0 && facts.reopens
     }
 
@@ -140,15 +166,22 @@ impl Plan {
     }
 
     /// Whether the current step cannot be computed without workers that have left.
-    pub(super) fn is_blocked_by_leaving(&self, roster: &Roster) -> bool {
-        let left = roster.gone_for_good();
+    pub(super) fn is_blocked_by_leaving(&self, roster: &Roster, leaving: &Leaving) -> bool {
+        let left = leaving.gone_for_good(roster);
         !left.is_empty() && matches!(self.scheme.outlook(&left), Outlook::Blocked { .. })
     }
 
     /// Why the run cannot go on without those who are gone.
-    pub(super) fn too_many_lost(&self, step: Step, roster: &Roster) -> EngineError {
-        let (left, tolerance) = (roster.gone_for_good(), self.scheme.facts().tolerance);
-        if self.is_blocked_by_leaving(roster) || !left.is_empty() && !roster.may_return() {
+    pub(super) fn too_many_lost(
+        &self,
+        step: Step,
+        roster: &Roster,
+        leaving: &Leaving,
+    ) -> EngineError {
+        let (left, tolerance) = (leaving.gone_for_good(roster), self.facts().tolerance);
+        if self.is_blocked_by_leaving(roster, leaving)
+            || !left.is_empty() && !leaving.may_return(roster)
+        {
             return EngineError::Left { step, left, tolerance };
         }
         EngineError::TooManyLost { step, dead: roster.dead(), tolerance }
@@ -156,7 +189,7 @@ impl Plan {
 
     /// Whether steps that begin can be computed without these.
     fn tolerates(&self, missing: &WorkerSet) -> bool {
-        let facts = self.scheme.facts();
+        let facts = self.facts();
         // Of what is under way over several rounds it depends who is missing when.
         let admitted = facts.delay == 0
             && missing.len() < missing.capacity()
@@ -165,26 +198,27 @@ impl Plan {
     }
 
     /// Whether the run goes on without these, and those that are lost or about to leave.
-    pub(super) fn bears(&self, drained: &WorkerSet, roster: &Roster) -> bool {
+    pub(super) fn bears(&self, drained: &WorkerSet, roster: &Roster, leaving: &Leaving) -> bool {
         if self.least().is_some() {
             let fit = roster.able_to_hold();
-            let stays = |worker: &Worker| !drained.contains(*worker) && !roster.is_leaving(*worker);
+            let stays =
+                |worker: &Worker| !drained.contains(*worker) && !leaving.is_leaving(*worker);
             return self.are_enough(&WorkerSet::of(fit.capacity(), fit.iter().filter(stays)));
         }
         let mut missing = roster.dead();
-        missing.unite(&roster.going());
+        missing.unite(&leaving.going(roster));
         missing.unite(drained);
         self.tolerates(&missing)
     }
 
     /// Between two steps of a run that is always made by all: who is about to leave, and who is to
     /// be taken out and can be spared.
-    pub(super) fn parting(&self, roster: &Roster) -> WorkerSet {
-        let going = roster.going();
+    pub(super) fn parting(&self, roster: &Roster, leaving: &Leaving) -> WorkerSet {
+        let going = leaving.going(roster);
         if self.least().is_some() || going.is_empty() {
             return WorkerSet::empty(going.capacity());
         }
-        let leaves = |worker: &Worker| roster.is_leaving(*worker);
+        let leaves = |worker: &Worker| leaving.is_leaving(*worker);
         let mut parting = WorkerSet::of(going.capacity(), going.iter().filter(leaves));
         let mut missing = roster.dead();
         missing.unite(&parting);
@@ -203,8 +237,8 @@ impl Plan {
     }
 
     /// Who is about to leave or to be taken out, and has no part in the plan and nothing to do.
-    pub(super) fn unneeded(&self, roster: &Roster) -> Vec<Worker> {
-        if !roster.any_goes() || !self.are_enough(&roster.staying()) {
+    pub(super) fn unneeded(&self, roster: &Roster, leaving: &Leaving) -> Vec<Worker> {
+        if !leaving.any_goes() || !self.are_enough(&leaving.staying(roster)) {
             return Vec::new();
         }
         let members = self.members();
@@ -213,17 +247,17 @@ impl Plan {
                 && roster.is_idle(*worker)
                 && roster.waiting_for(*worker).is_empty()
         };
-        roster.going().iter().filter(is_unneeded).collect()
+        leaving.going(roster).iter().filter(is_unneeded).collect()
     }
 
     /// Before a step begins: takes another scheme for it, if there is one to be taken. Whether it
     /// has.
     pub(super) fn change(&mut self, steps: &Steps, roster: &Roster) -> bool {
         let Some(spec) = self.next.clone() else { return false };
-        let units = self.scheme.facts().units;
+        let units = self.facts().units;
         let jobs = steps.range();
         let jobs = jobs.start.0..jobs.end.0;
-        let everybody = WorkerSet::full(self.scheme.facts().workers);
+        let everybody = WorkerSet::full(self.facts().workers);
         let whole = spec.scheme(everybody.len(), units, jobs.clone());
         // A scheme that cannot do without workers who are lost now would begin with a wait for
         // them.
@@ -247,8 +281,13 @@ impl Plan {
 
     /// Plans for those that are fit; none if that may not or cannot be. `again` tells whether a
     /// round is open.
-    pub(super) fn narrow(&mut self, again: bool, roster: &Roster) -> Option<Action> {
-        let staying = roster.staying();
+    pub(super) fn narrow(
+        &mut self,
+        again: bool,
+        roster: &Roster,
+        leaving: &Leaving,
+    ) -> Option<Action> {
+        let staying = leaving.staying(roster);
         // Who goes helps to the end where it must.
         let members = if self.are_enough(&staying) { staying } else { roster.able_to_hold() };
         if self.are_enough(&members) { self.replan(members, again) } else { None }
@@ -256,16 +295,21 @@ impl Plan {
 
     /// Before a round opens: plans for those that are new, too, and without those that go or are
     /// lost for long.
-    pub(super) fn look_at_members(&mut self, now: f64, roster: &Roster) -> Option<Action> {
+    pub(super) fn look_at_members(
+        &mut self,
+        now: f64,
+        roster: &Roster,
+        leaving: &Leaving,
+    ) -> Option<Action> {
         let least = self.least()?;
-        let fit = roster.staying();
+        let fit = leaving.staying(roster);
         let seats = Seats {
             members: &self.members(),
             fit: &fit,
-            going: &roster.going(),
+            going: &leaving.going(roster),
             least,
             settle_seconds: self.config.limits.settle_seconds,
-            delay: self.scheme.facts().delay,
+            delay: self.facts().delay,
         };
         let changes = self.membership.changes(now, seats);
         let replanned = if changes { self.replan(fit, false) } else { None };
@@ -287,7 +331,7 @@ impl Plan {
     fn plan_for(&mut self, members: &WorkerSet) -> bool {
         let planned = self.again.as_mut().and_then(|plan| plan(members.len()));
         let Some(Planned { scheme, text, misfit }) = planned else { return false };
-        let (now, then) = (self.scheme.facts(), scheme.facts());
+        let (now, then) = (self.facts(), scheme.facts());
         // What holds Byzantine workers off is not given up for who is lost.
         // Batches are cut into these units at every worker; other ones would be other samples.
         let is_unfit = then.units != now.units || then.byzantine < now.byzantine;
@@ -303,28 +347,6 @@ impl Plan {
 }
 
 impl Engine {
-    /// Says how the run is planned again for those who are fit when the scheme cannot do without
-    /// the dead, as long as [`Limits::min_workers`](crate::run::Limits::min_workers) or more are:
-    /// all that is not decided begins again under a scheme for them. A worker that comes back takes
-    /// part again from the round on that opens once it has the current state, and one that is lost
-    /// for longer than [`Limits::settle_seconds`](crate::run::Limits::settle_seconds) is planned
-    /// without also where the scheme could do without it.
-    #[must_use]
-    pub fn replanning(mut self, mut plan: Replan) -> Self {
-        let text = plan(self.plan.scheme.facts().workers).map(|all| all.text).unwrap_or_default();
-        (self.plan.again, self.plan.text) = (Some(plan), text);
-        self
-    }
-
-    /// For whom the run is planned, and what the scheme for them is called; none where it is
-    /// always made by all.
-    #[must_use]
-    pub fn plan(&self) -> Option<(WorkerSet, &str)> {
-        let least = self.plan.least()?;
-        let may_change = least < self.plan.scheme.facts().workers;
-        may_change.then(|| (self.plan.members(), self.plan.text.as_str()))
-    }
-
     /// Has the next step that begins be computed under another scheme over the same units, and all
     /// that follow; [`Action::Switched`] tells when. A scheme that does not fit the run is passed
     /// over: the run goes on as it is. One that cannot do without workers who are lost waits until
@@ -336,14 +358,15 @@ impl Engine {
     /// use codedgrad::codes::SchemeSpec;
     /// use codedgrad::ids::Step;
     /// use codedgrad::run::{RunConfig, Shape};
-    /// use codedgrad::schedulers::{Action, Engine, Input};
+    /// use codedgrad::schedulers::{Action, Engine, Input, Settings};
     /// let uncoded = SchemeSpec::uncoded().scheme(2, 2, 0..1)?;
-    /// let mut engine = Engine::new(uncoded, RunConfig::new(Shape::new(2, 2), 1000, 1), 0)?;
+    /// let run = RunConfig::new(Shape::new(2, 2), 1000, 1);
+    /// let mut engine = Engine::new(uncoded, run, Settings::default())?;
     /// engine.switch("groups:s=1".parse()?);
     /// let mut actions = Vec::new();
     /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
     /// assert!(actions.contains(&Action::Switched { step: Step(0) }));
-    /// assert_eq!(engine.facts().tolerance, 1);
+    /// assert_eq!(engine.plan().facts().tolerance, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn switch(&mut self, scheme: SchemeSpec) {
@@ -353,8 +376,10 @@ impl Engine {
     /// Begins again with those that are fit; false if that may not or cannot be.
     pub(super) fn narrow(&mut self, now: f64, out: &mut Vec<Action>) -> Result<bool, EngineError> {
         // The round that is open is closed then.
-        let again = self.phase == Phase::Collecting;
-        let Some(replanned) = self.plan.narrow(again, &self.roster) else { return Ok(false) };
+        let again = self.round.phase == Phase::Collecting;
+        let Some(replanned) = self.plan.narrow(again, &self.roster, &self.leaving) else {
+            return Ok(false);
+        };
         out.push(replanned);
         self.begin_again(now, out)?;
         Ok(true)

@@ -2,8 +2,7 @@
 //! for either.
 
 use super::super::events::{Action, EngineError};
-use super::super::roster::WorkerState;
-use super::recovery::Moment;
+use super::super::roster::Doing;
 use super::{Engine, Phase};
 use crate::codes::sequential::RoundEvent;
 use crate::ids::{Step, Worker, WorkerSet};
@@ -21,8 +20,11 @@ impl Engine {
             return Ok(());
         }
         // A state that is too old is as good as none.
-        self.roster.joined(worker, next.filter(|next| self.steps.are_recent(*next)));
-        if self.phase == Phase::Collecting {
+        let next = next.filter(|next| self.steps.are_recent(*next));
+        self.roster.joined(worker, next.is_some());
+        self.leaving.joined(worker);
+        self.states.replaced(worker, next.unwrap_or(Step(0)));
+        if self.round.phase == Phase::Collecting {
             self.round.joined(worker);
             // The scheme has given its tasks to others: it waits for the next round.
             if !self.plan.scheme.on(RoundEvent::Back(worker)) {
@@ -30,7 +32,7 @@ impl Engine {
             }
         }
         self.up_to_date(now, worker, out)?;
-        if self.phase == Phase::Folding { self.close_steps(now, out) } else { Ok(()) }
+        if self.round.phase == Phase::Folding { self.close_steps(now, out) } else { Ok(()) }
     }
 
     /// A worker has taken over a state.
@@ -41,14 +43,16 @@ impl Engine {
         next: Step,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        let WorkerState::Syncing { from } = *self.roster.doing(worker) else { return Ok(()) };
-        self.roster.synced(worker, next);
+        let Doing::Syncing { from } = *self.roster.doing(worker) else { return Ok(()) };
+        self.roster.synced(worker);
+        self.states.replaced(worker, next);
         self.trust.agreement.copied(worker, from);
         // Not believed before it is computed with: the worker may find it damaged.
-        self.recovery.sent_state(worker, from);
+        self.states.sent_state(worker, from);
         if !self.steps.are_recent(next) {
             self.roster.mark_stale(worker);
-            if from.is_none() && self.roster.provider(worker).is_none() {
+            if from.is_none() && self.states.provider(worker, &self.roster, &self.leaving).is_none()
+            {
                 return Err(EngineError::NoState { worker });
             }
         }
@@ -64,15 +68,15 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         if !self.roster.is_stale(worker) {
-            let steps = self.roster.unsent(worker, self.steps.next);
+            let steps = self.states.unsent(worker, self.steps.next);
             out.extend(steps.into_iter().map(|step| Action::Apply { worker, step }));
         }
-        self.recovery.returns_by = None;
-        self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
-        if self.phase == Phase::Collecting {
+        self.states.returns_by = None;
+        self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)?;
+        if self.round.phase == Phase::Collecting {
             // What was lost with a worker may be too much to be made up for in the rounds that are
             // left, even by itself.
-            if self.plan.scheme.facts().delay > 0
+            if self.plan.facts().delay > 0
                 && !self.plan.can_close(&self.roster.dead(), &self.roster)
             {
                 return self.begin_again(now, out);
@@ -83,27 +87,6 @@ impl Engine {
         self.try_close(now, out)
     }
 
-    /// A worker must take over a state before it does anything else. Nobody waits for it to hold a
-    /// sum any more ([`Roster::able_to_hold`](super::Roster::able_to_hold)).
-    pub(super) fn recall(&mut self, worker: Worker, out: &mut Vec<Action>) {
-        self.roster.mark_stale(worker);
-        if let doing @ WorkerState::Tasks(_) = self.roster.doing(worker) {
-            *doing = WorkerState::Leaving;
-            self.plan.scheme.on(RoundEvent::Dropped(worker));
-            out.push(Action::Abandon { worker, late_counts: false });
-        }
-    }
-
-    /// The time, and until when what is under way may take.
-    pub(super) fn at(&self, now: f64) -> Moment {
-        let max_wait = self.config.limits.max_wait_seconds;
-        let patience_ends = match self.phase {
-            Phase::Collecting => self.round.patience_ends(max_wait),
-            _ => now + max_wait,
-        };
-        Moment { now, patience_ends }
-    }
-
     /// Where the round cannot close without those who are gone since the scheme keeps something for
     /// who comes back: it is given to those who are there. Whether it was so.
     pub(super) fn await_nobody(
@@ -112,7 +95,7 @@ impl Engine {
         gone: &WorkerSet,
         out: &mut Vec<Action>,
     ) -> bool {
-        if self.phase != Phase::Collecting || self.plan.can_close(gone, &self.roster) {
+        if self.round.phase != Phase::Collecting || self.plan.can_close(gone, &self.roster) {
             return false;
         }
         self.plan.scheme.on(RoundEvent::NoReturns);
@@ -131,18 +114,18 @@ impl Engine {
         now: f64,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        self.recovery.returns_by = None;
+        self.states.returns_by = None;
         let dead = self.roster.dead();
         let given = self.await_nobody(now, &dead, out);
         if self.roster.is_deserted()
-            || self.phase == Phase::Collecting && !self.plan.can_close(&dead, &self.roster)
+            || self.round.phase == Phase::Collecting && !self.plan.can_close(&dead, &self.roster)
         {
             // Some may be busy with the states that they take over, and then be enough.
             let goes_on = self.narrow(now, out)? || self.plan.gets_enough(&self.roster);
             return if goes_on {
                 Ok(())
             } else {
-                Err(self.plan.too_many_lost(self.steps.next, &self.roster))
+                Err(self.plan.too_many_lost(self.steps.next, &self.roster, &self.leaving))
             };
         }
         if let Some(&worker) = self.roster.stale_idle().first() {

@@ -1,20 +1,43 @@
 //! The current round: who was given tasks in it, who has answered, and until when it is held open.
 
-use super::super::events::RoundReport;
+use super::super::events::{Action, RoundReport};
 use super::super::roster::Roster;
 use super::active::ActiveScheme;
 use crate::codes::sequential::{RoundEvent, SchemeFacts, lateness};
 use crate::ids::{Round, Worker, WorkerSet};
 use crate::run::RunConfig;
 
+/// How far the run is with its current round.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Phase {
+    /// No round was open yet.
+    NotBegun,
+    /// It is open.
+    Collecting,
+    /// It is closed, and sums are waited for.
+    Folding,
+    /// None opens any more.
+    Finished,
+}
+
+/// The time, and until when the round may stay open, or the next one would.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) now: f64,
+    pub(super) patience_ends: f64,
+}
+
 /// The current round, also between its close and the opening of the next.
 ///
 /// [`CurrentRound::open`] forgets the round before. While answers come in, it is told of whoever is
 /// given tasks, answers, fails, or counts for nothing more; [`CurrentRound::missing`] then says who
 /// is not there, [`CurrentRound::held_open`] how long it is waited for them, and
-/// [`CurrentRound::report`] what was seen.
-#[derive(Debug, Default)]
+/// [`CurrentRound::report`] what was seen. Whoever closes it sets its `phase`.
+#[derive(Debug)]
 pub(super) struct CurrentRound {
+    pub(super) phase: Phase,
+    /// For how long it may stay open without being admitted.
+    max_wait_seconds: f64,
     /// Number of the next round.
     next: u64,
     opened_at: f64,
@@ -39,21 +62,29 @@ pub(super) struct CurrentRound {
 
 impl CurrentRound {
     /// Before the first round, which will have this number.
-    pub(super) fn new(workers: usize, next: u64) -> Self {
+    pub(super) fn new(workers: usize, next: u64, max_wait_seconds: f64) -> Self {
         let nobody = WorkerSet::empty(workers);
         Self {
+            phase: Phase::NotBegun,
+            max_wait_seconds,
             next,
+            opened_at: 0.0,
+            waits_since: 0.0,
+            first_answer: None,
+            closes_at: None,
+            wake_at: None,
             arrivals: vec![None; workers],
             worked: nobody.clone(),
             erased: nobody.clone(),
             resting: nobody.clone(),
             failed: nobody,
-            ..Self::default()
+            assigned_units: 0,
         }
     }
 
     /// Opens the next round.
     pub(super) fn open(&mut self, now: f64) {
+        self.phase = Phase::Collecting;
         self.next += 1;
         (self.opened_at, self.waits_since) = (now, now);
         self.first_answer = None;
@@ -70,6 +101,7 @@ impl CurrentRound {
 
     /// The round goes on after its close: answers come in again.
     pub(super) fn reopen(&mut self, now: f64) {
+        self.phase = Phase::Collecting;
         self.waits_since = now;
     }
 
@@ -83,8 +115,23 @@ impl CurrentRound {
     }
 
     /// Until when the round may stay open without being admitted.
-    pub(super) fn patience_ends(&self, max_wait_seconds: f64) -> f64 {
-        self.waits_since + max_wait_seconds
+    pub(super) fn patience_ends(&self) -> f64 {
+        self.waits_since + self.max_wait_seconds
+    }
+
+    /// The time, and until when what is under way may take.
+    pub(super) fn at(&self, now: f64) -> Moment {
+        let patience_ends = match self.phase {
+            Phase::Collecting => self.patience_ends(),
+            _ => now + self.max_wait_seconds,
+        };
+        Moment { now, patience_ends }
+    }
+
+    /// No round opens any more.
+    pub(super) fn finish(&mut self) -> Action {
+        self.phase = Phase::Finished;
+        Action::Finish
     }
 
     /// How long answers have been waited for.

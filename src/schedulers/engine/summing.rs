@@ -18,7 +18,7 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         // All may have left since, or begun again.
-        if self.phase == Phase::Finished || !self.open_steps.is_summing(step) {
+        if self.round.phase == Phase::Finished || !self.open_steps.is_summing(step) {
             return Ok(());
         }
         match why {
@@ -39,7 +39,7 @@ impl Engine {
             }
             SumFailure::NotFinite => {
                 // All results are finite: nobody could make a better sum.
-                let everything = Units { start: 0, end: self.plan.scheme.facts().units };
+                let everything = Units { start: 0, end: self.plan.facts().units };
                 self.open_steps.refuse(step, vec![everything], Refusal::Overflow);
                 self.go_on(now, out)
             }
@@ -53,12 +53,12 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         if self.roster.is_deserted() {
-            if self.recovery.may_return(&self.roster) {
-                self.recovery.await_returns(self.at(now));
+            if self.states.may_return(&self.roster, &self.leaving) {
+                self.states.await_returns(self.round.at(now));
                 return Ok(());
             }
-            return Err(self.plan.too_many_lost(self.steps.next, &self.roster));
+            return Err(self.plan.too_many_lost(self.steps.next, &self.roster, &self.leaving));
         }
-        if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
+        if self.round.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
     }
 }

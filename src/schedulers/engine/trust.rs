@@ -6,7 +6,8 @@
 
 use super::super::agreement::{Agreement, Verdict};
 use super::super::events::{Action, EngineError, Unfit};
-use super::super::roster::{Roster, WorkerState};
+use super::super::roster::Roster;
+use super::states::recall;
 use super::steps::Steps;
 use super::{Answer, Engine, Phase};
 use crate::ids::{Step, Task, Worker};
@@ -166,47 +167,29 @@ impl Engine {
             // Its results were counted before anybody could tell: what they are in is not decided
             // yet, and begins again.
             any_counted |= counted;
-            self.recall(worker, out);
+            out.extend(recall(worker, &mut self.roster, &mut self.plan.scheme));
             if is_hopeless {
                 out.push(Action::Dismiss { worker, why: Unfit::Differs });
             }
             // A worker that is about to take over its state must not.
-            self.recovery.resync_those_waiting_for(worker, self.at(now), &mut self.roster, out)?;
+            self.states.resync_those_waiting_for(
+                worker,
+                self.round.at(now),
+                &mut self.roster,
+                &self.leaving,
+                out,
+            )?;
         }
-        if any_counted && matches!(self.phase, Phase::Collecting | Phase::Folding) {
+        if any_counted && matches!(self.round.phase, Phase::Collecting | Phase::Folding) {
             self.trust.unsure.clear();
             self.begin_again(now, out)?;
         }
-        self.recovery.resync_idle(self.at(now), &mut self.roster, out)?;
+        self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)?;
         for (worker, answer) in std::mem::take(&mut self.trust.disputed) {
             if !self.roster.is_lost(worker) {
                 self.done(now, worker, answer, out)?;
             }
         }
         Ok(())
-    }
-
-    /// A state was of no use to a worker: it is another's turn to hand one over. A worker that
-    /// refuses the driver's own state, or several, is sent away.
-    pub(super) fn bad_state(
-        &mut self,
-        now: f64,
-        (worker, from): (Worker, Option<Worker>),
-        refused: bool,
-        out: &mut Vec<Action>,
-    ) -> Result<(), EngineError> {
-        if self.roster.is_lost(worker) {
-            return Ok(());
-        }
-        if refused && self.recovery.refused(worker, from) {
-            out.push(Action::Dismiss { worker, why: Unfit::RefusesStates });
-            return Ok(());
-        }
-        from.into_iter().for_each(|donor| self.roster.distrust(donor));
-        if let WorkerState::Syncing { .. } = self.roster.doing(worker) {
-            return self.recovery.resync(worker, self.at(now), &mut self.roster, out);
-        }
-        self.recall(worker, out);
-        self.recovery.resync_idle(self.at(now), &mut self.roster, out)
     }
 }

@@ -33,7 +33,7 @@ impl Engine {
     /// by one, and where many are missing, it is not told who is needed and who is enough.
     #[must_use]
     pub fn waits_for(&self) -> Option<OpenRound> {
-        let (summing, missing) = match self.phase {
+        let (summing, missing) = match self.round.phase {
             Phase::Collecting => (false, self.round.missing(&self.roster)),
             Phase::Folding => {
                 self.open_steps.summing().next()?;
@@ -42,7 +42,7 @@ impl Engine {
             Phase::NotBegun | Phase::Finished => return None,
         };
         let workers = missing.capacity();
-        let told = !summing && !self.plan.scheme.facts().partial && missing.len() <= LOOKED_AT_MOST;
+        let told = !summing && !self.plan.facts().partial && missing.len() <= LOOKED_AT_MOST;
         let those = |which: &dyn Fn(Worker) -> bool| {
             WorkerSet::of(workers, missing.iter().filter(|worker| told && which(*worker)))
         };
@@ -70,12 +70,13 @@ mod tests {
     use super::*;
     use crate::codes::SchemeSpec;
     use crate::run::{RunConfig, Shape};
-    use crate::schedulers::{Action, Input};
+    use crate::schedulers::{Action, Input, Settings};
 
     /// Who is missing, needed and enough, once some have answered.
     fn waits(text: &str, answered: &[u32]) -> [Vec<u32>; 3] {
         let scheme = text.parse::<SchemeSpec>().unwrap().scheme(4, 4, 0..2).unwrap();
-        let mut engine = Engine::new(scheme, RunConfig::new(Shape::new(4, 4), 10, 2), 0).unwrap();
+        let run = RunConfig::new(Shape::new(4, 4), 10, 2);
+        let mut engine = Engine::new(scheme, run, Settings::default()).unwrap();
         assert_eq!(engine.waits_for(), None, "nothing has begun");
         let mut actions = Vec::new();
         engine.handle(0.5, Input::Begin, &mut actions).unwrap();
@@ -99,7 +100,7 @@ mod tests {
         let scheme = text.parse::<SchemeSpec>().unwrap().scheme(4, 4, 0..2).unwrap();
         let mut config = RunConfig::new(Shape::new(4, 4), 10, 2);
         config.limits.return_seconds = 60.0;
-        let mut engine = Engine::new(scheme, config, 0).unwrap();
+        let mut engine = Engine::new(scheme, config, Settings::default()).unwrap();
         let mut actions = Vec::new();
         engine.handle(0.5, Input::Begin, &mut actions).unwrap();
         for worker in lost {

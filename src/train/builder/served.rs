@@ -338,7 +338,7 @@ impl Builder {
     }
 
     fn check_mixture(&self, plan: &Plan) -> Result<(), BuildError> {
-        if self.port.unmixed && plan.engine.facts().mixture {
+        if self.port.unmixed && plan.engine.plan().facts().mixture {
             return Err(BuildError::Mixture { scheme: self.spec()?.to_string() });
         }
         Ok(())

@@ -16,7 +16,7 @@ impl<T: Transport> Coordinator<T> {
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<(), RunError> {
         observer.begins(self.journal.step).map_err(RunError::Observer)?;
-        self.journal.planned(self.engine.plan());
+        self.journal.planned(self.engine.plan().current());
         let others = std::iter::from_fn(|| self.transport.receive(Some(Duration::ZERO)));
         let came: Vec<(Worker, Notice)> = first.into_iter().chain(others).collect();
         let mut there = BTreeSet::new();
@@ -38,7 +38,9 @@ impl<T: Transport> Coordinator<T> {
                 // Who is there without the state that the run begins with is no loss to tell of:
                 // it is told whose state it takes over. Nor is a seat that is empty, where fewer
                 // may make the run: the plan is told of.
-                Notice::Lost { .. } if there.contains(&worker) || self.engine.plan().is_some() => {
+                Notice::Lost { .. }
+                    if there.contains(&worker) || self.engine.plan().current().is_some() =>
+                {
                     self.gone(worker)
                 }
                 Notice::Joined { next } => self.back(worker, next),

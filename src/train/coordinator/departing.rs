@@ -13,7 +13,7 @@ impl<T: Transport> Coordinator<T> {
         seconds: f64,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Input {
-        if !self.engine.roster().is_leaving(worker) && !self.engine.roster().is_lost(worker) {
+        if !self.engine.leaving().is_leaving(worker) && !self.engine.roster().is_lost(worker) {
             self.watchdog.leaves(worker, self.run_clock.now() + seconds);
             self.tell(Happening::Leaving { worker, seconds }, observer);
         }
@@ -41,12 +41,12 @@ impl<T: Transport> Coordinator<T> {
         let all = self.config().shape.workers;
         let there_is = |worker: &Worker| worker.index() < all;
         let named = WorkerSet::of(all, named.into_iter().filter(there_is));
-        let before = self.engine.roster().drained().clone();
+        let before = self.engine.leaving().drained().clone();
         if let Err(refused) = self.engine.drain(named) {
             let workers = refused.iter().collect();
             self.tell(Happening::DrainRefused { workers }, observer);
         }
-        let after = self.engine.roster().drained().clone();
+        let after = self.engine.leaving().drained().clone();
         for worker in before.iter().filter(|worker| !after.contains(*worker)) {
             self.transport.send(worker, Order::LetIn);
         }

@@ -47,7 +47,7 @@ impl<T: Transport> Coordinator<T> {
         reason: String,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Input {
-        let what = if self.engine.roster().has_left(worker) {
+        let what = if self.engine.leaving().has_left(worker) {
             Happening::Left { worker, reason }
         } else {
             Happening::Lost { worker, reason }

@@ -65,13 +65,14 @@ impl<T: Transport> Coordinator<T> {
             return None;
         }
         let later = self.engine.tasks_to_come();
-        let (job, terms) = expected_terms(self.engine.facts(), actions, &later)?;
+        let (job, terms) = expected_terms(self.engine.plan().facts(), actions, &later)?;
         Some((job.step(1), terms))
     }
 
     /// Lets workers begin to sum a step while they compute it.
     pub(super) fn expect(&mut self, step: Step, terms: &[Summand]) -> Result<(), RunError> {
-        let (length, spares_one) = (self.config().length, self.engine.spares_one());
+        let (length, spares_one) =
+            (self.config().length, self.engine.plan().spares_one(self.engine.roster()));
         let (counted, stage) = (&self.nobody(), Stage::Expected);
         let sum = self.gradients.sums.expect(step, terms);
         let request = SumRequest { sum, terms, length, spares_one, counted, stage };
@@ -85,16 +86,17 @@ mod tests {
     use super::*;
     use crate::codes::SchemeSpec;
     use crate::run::{RunConfig, Shape};
-    use crate::schedulers::{Engine, Input};
+    use crate::schedulers::{Engine, Input, Settings};
 
     /// The holders of each term of the first step.
     fn holders(scheme: &str, workers: usize) -> Option<Vec<Vec<u32>>> {
         let shape = Shape::new(workers, 12);
         let scheme = scheme.parse::<SchemeSpec>().unwrap().scheme(workers, 12, 0..9).unwrap();
-        let mut engine = Engine::new(scheme, RunConfig::new(shape, 10, 2), 0).unwrap();
+        let mut engine =
+            Engine::new(scheme, RunConfig::new(shape, 10, 2), Settings::default()).unwrap();
         let mut actions = Vec::new();
         engine.handle(0.0, Input::Begin, &mut actions).unwrap();
-        let (job, terms) = expected_terms(engine.facts(), &actions, &[])?;
+        let (job, terms) = expected_terms(engine.plan().facts(), &actions, &[])?;
         assert_eq!(job, Job(0));
         assert!(terms.iter().all(|term| term.weight == 1.0));
         let workers = |term: &Summand| term.holders.iter().map(|piece| piece.worker.0).collect();
@@ -112,7 +114,9 @@ mod tests {
     #[test]
     fn who_is_still_busy_is_expected_too() {
         let scheme = "groups:s=1".parse::<SchemeSpec>().unwrap().scheme(4, 12, 0..9).unwrap();
-        let mut engine = Engine::new(scheme, RunConfig::new(Shape::new(4, 12), 10, 2), 0).unwrap();
+        let mut engine =
+            Engine::new(scheme, RunConfig::new(Shape::new(4, 12), 10, 2), Settings::default())
+                .unwrap();
         let (mut actions, mut opened) = (Vec::new(), Vec::new());
         engine.handle(0.0, Input::Begin, &mut opened).unwrap();
         let tasks_of = |worker: u32, actions: &[Action]| {
@@ -133,7 +137,7 @@ mod tests {
         assert_eq!(tasks_of(1, &actions), None, "it is told to drop what it is at");
         let later = engine.tasks_to_come();
         assert_eq!(later.iter().map(|(worker, _)| worker.0).collect::<Vec<_>>(), [1, 3]);
-        let (job, terms) = expected_terms(engine.facts(), &actions, &later).unwrap();
+        let (job, terms) = expected_terms(engine.plan().facts(), &actions, &later).unwrap();
         let holders = |term: &Summand| term.holders.iter().map(|piece| piece.worker.0).collect();
         assert_eq!(job, Job(1));
         let holders: Vec<Vec<u32>> = terms.iter().map(holders).collect();

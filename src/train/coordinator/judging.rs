@@ -121,7 +121,7 @@ impl<T: Transport> Coordinator<T> {
 
     /// Whether equal tasks are sure to have equal results.
     pub(super) fn trusts(&self) -> bool {
-        let facts = self.engine.facts();
+        let facts = self.engine.plan().facts();
         facts.byzantine == 0 && !facts.mixture
     }
 
@@ -133,7 +133,7 @@ impl<T: Transport> Coordinator<T> {
         aux: &[f64],
         observer: &mut dyn Observer<T::Vector>,
     ) -> (bool, Option<u128>) {
-        if self.trusts() || self.engine.facts().mixture {
+        if self.trusts() || self.engine.plan().facts().mixture {
             return (true, None);
         }
         let Some(result) = self.transport.received(Piece { worker, what: What::Result(task) })

@@ -26,7 +26,7 @@ impl<T: Transport> Coordinator<T> {
             return self.inbox.postpone(from, lost);
         }
         self.tell(Happening::Resynced { worker: needy, from: Some(from) }, observer);
-        let (applied, asked_at) = (self.engine.roster().next_of(from), self.run_clock.now());
+        let (applied, asked_at) = (self.engine.states().next_of(from), self.run_clock.now());
         self.replicas.asked(Resync { needy, from, applied, asked_at });
         self.transport.send(from, Order::SendState { needy });
     }
@@ -75,7 +75,7 @@ impl<T: Transport> Coordinator<T> {
         let Some(applied) = self.replicas.answered(needy, donor, next) else {
             return Input::Tick;
         };
-        let steps = applied..=self.engine.roster().next_of(donor);
+        let steps = applied..=self.engine.states().next_of(donor);
         let lengths: Vec<usize> = state.vectors.iter().map(Vec::len).collect();
         let wrong = if !steps.contains(&next) {
             Some(format!(

@@ -322,9 +322,9 @@ impl CollectiveThread {
     fn held(&self, collective: &CollectiveSum, what: What) -> Result<Arc<DeviceVector>, Trouble> {
         let vector = self
             .results
-            .vector(collective.step, what)
+            .vector(collective.sum.step, what)
             .filter(|vector| Vector::length(&**vector) == collective.length);
-        vector.ok_or_else(|| Trouble::Other(format!("{}: {what:?} is not held", collective.step)))
+        vector.ok_or_else(|| Trouble::Other(format!("{}: {what:?} is not held", collective.sum.step)))
     }
 }
 
