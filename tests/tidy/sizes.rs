@@ -1,6 +1,7 @@
 //! How much there may be of what a reader has to hold in the head.
 
 use super::{CRATES, ROOMS, files, root, rust_files, shipped, without_tests};
+use std::collections::BTreeMap;
 use std::fs;
 
 /// How many there are, which is how many there may be: who comes below lowers the number here.
@@ -135,24 +136,29 @@ fn a_transport_is_small_and_has_few_messages() {
     holds("methods and variants of messages", &all);
 }
 
+/// A part of the engine or of the sums is a machine of its own, not more of a large one.
 #[test]
-fn the_engine_has_few_methods() {
-    let mut all = Vec::new();
-    for (path, text) in rust_files("src/schedulers") {
-        for (_, body) in bodies(&shipped(&text), "impl ").iter().filter(|(its, _)| *its == "Engine")
-        {
+fn types_have_few_methods() {
+    let mut by_type: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (path, text) in ["src/schedulers", "src/sums"].into_iter().flat_map(rust_files) {
+        for (name, body) in bodies(&shipped(&text), "impl ") {
             let is_method = |line: &&str| {
                 line.strip_prefix("    ").is_some_and(|line| {
                     line.starts_with("fn ") || line.starts_with("pub") && line.contains(" fn ")
                 })
             };
-            all.extend(
-                body.lines().filter(is_method).map(|line| format!("{line} {}", path.display())),
-            );
+            let methods = body.lines().filter(is_method);
+            let methods = methods.map(|line| format!("{line} {}", path.display()));
+            by_type.entry(name.to_owned()).or_default().extend(methods);
         }
     }
-    assert!(all.len() > 20, "only {} were found", all.len());
-    holds("methods of the engine", &all);
+    let engine = by_type.remove("Engine").unwrap_or_default();
+    assert!(engine.len() > 20, "only {} were found", engine.len());
+    holds("methods of the engine", &engine);
+    assert!(by_type["CoordinatorSums"].len() > 20, "the largest are among them");
+    for (name, methods) in by_type {
+        assert!(methods.len() <= 30, "{name} has {}:\n{}", methods.len(), methods.join("\n"));
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ type Effects = Vec<CoordinatorEffect>;
 /// The sums of a run: those that the coordinator makes or keeps, and what is known of those that
 /// workers make.
 ///
-/// Whoever lacks a sum is [given](Self::give) it: the coordinator sends what it has itself, and
+/// Who lacks a sum is [given](Self::give) it: the coordinator sends what it has itself, and
 /// else a worker that has it does. That is so for one who [says that it waits](Self::waits), for
 /// all who lack it when a worker is lost ([`Copies::spread`]), and for those who were not there
 /// when it was begun: [`Copies::offer`], [`Copies::hand_out`], [`Copies::store`].

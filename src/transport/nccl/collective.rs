@@ -324,7 +324,8 @@ impl CollectiveThread {
             .results
             .vector(collective.sum.step, what)
             .filter(|vector| Vector::length(&**vector) == collective.length);
-        vector.ok_or_else(|| Trouble::Other(format!("{}: {what:?} is not held", collective.sum.step)))
+        let step = collective.sum.step;
+        vector.ok_or_else(|| Trouble::Other(format!("{step}: {what:?} is not held")))
     }
 }
 

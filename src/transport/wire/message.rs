@@ -430,7 +430,8 @@ mod tests {
             let task = Task { job: Job(digest), piece: 3, plan: 0 };
             let reduce = ToWorker::Sum(SumCommand::Reduce { step: Step(digest), task, weight });
             prop_assert_eq!(decode::<ToWorker>(&encode(&reduce)), Ok(reduce));
-            let held = SumReport::Held { sum: SumId { step: Step(1), attempt: 2 }, digest: Some(digest) };
+            let sum = SumId { step: Step(1), attempt: 2 };
+            let held = SumReport::Held { sum, digest: Some(digest) };
             let held = FromWorker::Sum(held);
             prop_assert_eq!(decode::<FromWorker>(&encode(&held)), Ok(held));
         }
