@@ -166,7 +166,7 @@ impl CoordinatorSums {
             }
             CoordinatorEvent::Store { worker, sum, decoded } => {
                 let present = self.hosts.present();
-                self.copies.store(now, worker, sum, &decoded, present, out);
+                self.copies.store(now, (worker, sum), &decoded, present, out);
             }
             CoordinatorEvent::Decided { worker, sum, decoded } => {
                 let present = self.hosts.present();
@@ -175,7 +175,7 @@ impl CoordinatorSums {
                 // it. Else who holds other bytes gets it, and who was at work or away while the
                 // others took it.
                 match self.eager {
-                    Some(_) => self.copies.store(now, worker, sum, &decoded, present, out),
+                    Some(_) => self.copies.store(now, (worker, sum), &decoded, present, out),
                     None => self.copies.give_once(now, sum, worker, present, out),
                 }
             }

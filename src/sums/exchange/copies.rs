@@ -47,8 +47,7 @@ impl Copies {
     pub(super) fn store(
         &mut self,
         now: Instant,
-        worker: u32,
-        id: SumId,
+        (worker, id): (u32, SumId),
         decoded: &Decoded,
         present: &BTreeSet<u32>,
         out: &mut Effects,

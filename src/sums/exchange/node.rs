@@ -273,7 +273,7 @@ impl NodeExchanges {
         out: &mut Vec<Outgoing>,
     ) -> Result<(), String> {
         let Self { context, open, early, announced, .. } = self;
-        let last = open.keys().copied().filter(|other| other.step == id.step).next_back();
+        let last = open.keys().copied().rfind(|other| other.step == id.step);
         match (came, open.get_mut(&id)) {
             (Came::Word(message), Some(Open { sum, part: Some(part), .. })) => {
                 part.hear(from, &message, sum, announced, out)
