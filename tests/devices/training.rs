@@ -378,7 +378,7 @@ mod with_collective {
         }
 
         fn tell(&mut self, told: CollectiveCommand) {
-            let now = matches!(&told, CollectiveCommand::Sum { collective, .. } if collective.step >= Step(AT));
+            let now = matches!(&told, CollectiveCommand::Sum { collective, .. } if collective.sum.step >= Step(AT));
             match (&told, std::mem::replace(&mut self.fault, Fault::None)) {
                 (CollectiveCommand::Sum { .. }, Fault::Mute) if now => {}
                 (CollectiveCommand::Sum { group, .. }, Fault::Apart) if now => {
