@@ -1089,8 +1089,8 @@ fn a_panicking_worker_is_named_and_survived() {
     assert_eq!(outcome.unwrap(), Outcome::Finished);
     let [(step, 2, what)] = &log.faults[..] else { panic!("{:?}", log.faults) };
     assert!(
-        *step >= 4 && what == "lost: its thread panicked",
-        "seen at once, or at a later task while its partner answers first: {step}, {what}"
+        (4..=5).contains(step) && what == "lost: its thread panicked",
+        "seen at once, or at its next task if nobody waited for this one"
     );
     assert!(
         coded[2].is_none()
