@@ -3,6 +3,7 @@
 use crate::ids::{Step, Task, Worker};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a mutex guards here stays whole when a thread panics.
@@ -25,6 +26,11 @@ impl SumId {
     #[must_use]
     pub const fn first(step: Step) -> Self {
         Self { step, attempt: 0 }
+    }
+
+    /// It and all later ones of its step.
+    pub(crate) fn and_later(self) -> RangeInclusive<Self> {
+        self..=Self { attempt: u32::MAX, ..self }
     }
 }
 

@@ -4,7 +4,6 @@ use super::monitor::{ExchangeMonitor, StalledSum, Void};
 use crate::ids::{Step, Task, Worker};
 use crate::sums::SumId;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 /// Bytes per second of a gradient below which an exchange does not go on.
@@ -58,7 +57,7 @@ impl Monitors {
 
     /// Whether an exchange is under way, or a newer one of its step, which may carry it on.
     pub(super) fn has_from(&self, id: SumId) -> bool {
-        self.monitors.range(id..=SumId { attempt: u32::MAX, ..id }).next().is_some()
+        self.monitors.range(id.and_later()).next().is_some()
     }
 
     pub(super) fn get_or_begin(
@@ -89,7 +88,7 @@ impl Monitors {
 
     /// The last exchange of a step.
     pub(super) fn last(&self, step: Step) -> Option<&ExchangeMonitor> {
-        self.monitors.range(of_step(step)).next_back().map(|(_, monitor)| monitor)
+        self.monitors.range(SumId::first(step).and_later()).next_back().map(|(_, monitor)| monitor)
     }
 
     /// The last exchange of a step, if others can go on with it.
@@ -261,9 +260,4 @@ impl Monitors {
         let longest = stall.max(usual) + Duration::from_secs_f64(bytes as f64 / SLOWEST);
         Deadlines { stall, longest }
     }
-}
-
-/// All sums of a step.
-fn of_step(step: Step) -> RangeInclusive<SumId> {
-    SumId::first(step)..=SumId { step, attempt: u32::MAX }
 }

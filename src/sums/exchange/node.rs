@@ -139,8 +139,7 @@ impl NodeExchanges {
         self.take_in(id, came, now, out)
     }
 
-    /// Takes in what came of an exchange, also before this node was told of it; gives what was
-    /// wrong.
+    /// Takes in what came of an exchange before this node was told of it; gives what was wrong.
     fn take_in(
         &mut self,
         id: SumId,
@@ -155,9 +154,14 @@ impl NodeExchanges {
         for (from, came) in words.into_iter().chain(chunks) {
             wrong.extend(self.deliver(id, from, came, now, out).err());
         }
+        self.ask(id, now, out);
+        wrong
+    }
+
+    /// Asks others for what an exchange needs of them now.
+    fn ask(&mut self, id: SumId, now: Instant, out: &mut Vec<Outgoing>) {
         let part = self.open.get_mut(&id).and_then(|open| open.part.as_mut());
         part.into_iter().for_each(|part| part.asks(now, out));
-        wrong
     }
 
     /// The chunks of a sum come of these nodes too, or of these alone; gives what was wrong with
@@ -198,7 +202,7 @@ impl NodeExchanges {
         let carries_on = |(other, open): &(&SumId, &Open)| {
             (open.since..=**other).contains(&id) && open.part.is_some()
         };
-        let mut of_step = self.open.range(id..=SumId { attempt: u32::MAX, ..id });
+        let mut of_step = self.open.range(id.and_later());
         of_step.find(carries_on).map_or(id, |(id, _)| *id)
     }
 
@@ -257,9 +261,10 @@ impl NodeExchanges {
         if self.is_over(id) {
             return Ok(());
         }
-        let word = vec![(from, Came::Word(message))];
-        let wrong = self.take_in(self.current(id), word, now, out);
-        wrong.into_iter().next().map_or(Ok(()), Err)
+        let current = self.current(id);
+        self.deliver(current, from, Came::Word(message), now, out)?;
+        self.ask(current, now, out);
+        Ok(())
     }
 
     /// Hands on what has come for an exchange; keeps it where that is not under way, or where the
@@ -273,7 +278,6 @@ impl NodeExchanges {
         out: &mut Vec<Outgoing>,
     ) -> Result<(), String> {
         let Self { context, open, early, announced, .. } = self;
-        let last = open.keys().copied().rfind(|other| other.step == id.step);
         match (came, open.get_mut(&id)) {
             (Came::Word(message), Some(Open { sum, part: Some(part), .. })) => {
                 part.hear(from, &message, sum, announced, out)
@@ -293,9 +297,14 @@ impl NodeExchanges {
                 part.asks(now, out);
                 Ok(())
             }
-            (came @ Came::Word(_), _) => early.put(id, self.first, last, from, came),
-            (came @ Came::Chunk(header, _), _) => {
-                early.put(header.sum(), self.first, last, from, came)
+            (came, _) => {
+                let named = match &came {
+                    Came::Word(_) => id,
+                    Came::Chunk(header, _) => header.sum(),
+                };
+                let mut of_step = open.range(SumId::first(id.step).and_later());
+                let last = of_step.next_back().map(|(last, _)| *last);
+                early.put(named, self.first, last, from, came)
             }
         }
     }
