@@ -1,7 +1,6 @@
 //! Whose parameters are right after each step.
 
 use crate::ids::{Step, Worker, WorkerSet};
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Steps whose digests are remembered.
@@ -38,6 +37,8 @@ struct Tally {
     reports: Vec<Word>,
     /// The right digest, once it is known, and whether it is the driver's own.
     right: Option<(u64, bool)>,
+    /// The step was refused: it changed nothing, and nobody has a digest of it.
+    refused: bool,
 }
 
 impl Tally {
@@ -94,6 +95,17 @@ impl Tally {
     }
 }
 
+/// What is known of a worker's replica.
+#[derive(Clone, Debug)]
+struct Replica {
+    /// Whose state it has; none: the driver's.
+    lineage: Option<Worker>,
+    /// After which step it was found to be wrong, if it has taken over no state since.
+    astray: Option<Step>,
+    /// How often it was found to be wrong since it last stayed right by itself.
+    running: u32,
+}
+
 /// The digests of parameters that workers report after each step, compared with each other and with
 /// the driver's own.
 ///
@@ -106,34 +118,26 @@ impl Tally {
 /// what it has not and nobody ever had what it had: then its replica is not one of theirs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Agreement {
-    workers: usize,
-    /// Whose state each worker has.
-    lineages: Vec<Option<Worker>>,
+    /// By worker.
+    replicas: Vec<Replica>,
     tallies: BTreeMap<Step, Tally>,
-    /// Steps that were refused: they changed nothing, and nobody has a digest of them.
-    refused: BTreeSet<Step>,
     /// Whether any worker takes digests.
     taken: bool,
     /// Whether the driver's replica has turned out to be as the workers', or not to be.
     confirmed: bool,
     refuted: bool,
     found: Vec<(Worker, Step)>,
-    /// Who was found to be wrong, after which step, and has taken over no state since.
-    astray: BTreeMap<Worker, Step>,
-    /// How often each was found to be wrong since it last stayed right by itself.
-    running: Vec<u32>,
 }
 
 impl Agreement {
     pub(super) fn new(workers: usize) -> Self {
-        let lineages = Worker::all(workers).map(Some).collect();
-        Self { workers, lineages, running: vec![0; workers], ..Self::default() }
+        let replica = |worker| Replica { lineage: Some(worker), astray: None, running: 0 };
+        Self { replicas: Worker::all(workers).map(replica).collect(), ..Self::default() }
     }
 
     fn tally(&mut self, step: Step) -> &mut Tally {
-        let workers = self.workers;
-        let fresh =
-            || Tally { expected: WorkerSet::empty(workers), reports: Vec::new(), right: None };
+        let expected = WorkerSet::empty(self.replicas.len());
+        let fresh = || Tally { expected, reports: Vec::new(), right: None, refused: false };
         self.tallies.entry(step).or_insert_with(fresh)
     }
 
@@ -148,23 +152,22 @@ impl Agreement {
         while let Some(tally) = self.tallies.first_entry().filter(|tally| *tally.key() < oldest) {
             tally.remove();
         }
-        self.refused.retain(|step| *step >= oldest);
     }
 
     /// A step is refused by everybody alike.
     pub(super) fn refused(&mut self, step: Step) {
-        self.refused.insert(step);
+        self.tally(step).refused = true;
     }
 
     /// Whether the parameters after a step are those before it.
     pub(super) fn is_refused(&self, step: Step) -> bool {
-        self.refused.contains(&step)
+        self.tallies.get(&step).is_some_and(|tally| tally.refused)
     }
 
     /// A worker has applied a step; it has no digest to report if none is taken.
     pub(super) fn reported(&mut self, worker: Worker, step: Step, digest: Option<u64>) {
         self.taken |= digest.is_some();
-        let (lineage, confirmed) = (self.lineages[worker.index()], self.confirmed);
+        let (lineage, confirmed) = (self.replicas[worker.index()].lineage, self.confirmed);
         let tally = self.tally(step);
         if let (Some(digest), Some((right, own))) = (digest, tally.right)
             && digest == right
@@ -197,21 +200,22 @@ impl Agreement {
 
     fn found_right(&mut self, worker: Worker) {
         // What it had of another says nothing of what it computes itself.
-        if self.lineages[worker.index()] == Some(worker) {
-            self.running[worker.index()] = 0;
+        let replica = &mut self.replicas[worker.index()];
+        if replica.lineage == Some(worker) {
+            replica.running = 0;
         }
-        self.lineages[worker.index()] = Some(worker);
-        self.astray.remove(&worker);
+        (replica.lineage, replica.astray) = (Some(worker), None);
     }
 
     /// How often a worker was found to be wrong running: each time after it had taken over a state.
     pub(super) fn wrong_running(&self, worker: Worker) -> u32 {
-        self.running[worker.index()]
+        self.replicas[worker.index()].running
     }
 
     /// A worker has taken over a state: another's, or the driver's.
     pub(super) fn copied(&mut self, worker: Worker, from: Option<Worker>) {
-        self.lineages[worker.index()] = from.and_then(|from| self.lineages[from.index()]);
+        let lineage = from.and_then(|from| self.replicas[from.index()].lineage);
+        self.replicas[worker.index()].lineage = lineage;
     }
 
     /// Looks whether the driver's own digest of a step is that of any worker.
@@ -243,9 +247,10 @@ impl Agreement {
     fn are_wrong(&mut self, step: Step, wrong: Vec<Worker>) {
         for worker in wrong {
             self.found.push((worker, step));
-            if let Entry::Vacant(entry) = self.astray.entry(worker) {
-                entry.insert(step);
-                self.running[worker.index()] += 1;
+            let replica = &mut self.replicas[worker.index()];
+            if replica.astray.is_none() {
+                replica.astray = Some(step);
+                replica.running += 1;
             }
         }
     }
@@ -254,10 +259,11 @@ impl Agreement {
     /// below `next` is applied. Nobody waits any more for its reports on those steps.
     pub(super) fn excuse(&mut self, worker: Worker, next: Option<Step>) {
         let mut found = Vec::new();
-        self.astray.remove(&worker);
+        let replica = &mut self.replicas[worker.index()];
+        replica.astray = None;
         if next.is_none() {
             // Another process, perhaps on another machine, comes in its place.
-            self.running[worker.index()] = 0;
+            replica.running = 0;
         }
         for (step, tally) in &mut self.tallies {
             let before: Vec<Worker> = tally.wrong().collect();
@@ -282,7 +288,8 @@ impl Agreement {
         let told = self.tallies.get(&step).and_then(|tally| Some((tally, tally.of(worker)?)));
         let Some((tally, digest)) = told else {
             // Steps that are applied to wrong parameters leave them wrong.
-            let astray = self.astray.get(&worker).is_some_and(|since| *since <= step);
+            let astray = self.replicas[worker.index()].astray;
+            let astray = astray.is_some_and(|since| since <= step);
             return if astray { Verdict::Wrong } else { Verdict::Unknown };
         };
         match tally.right {

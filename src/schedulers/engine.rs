@@ -36,7 +36,7 @@ mod waiting;
 use active::ActiveScheme;
 pub use leaving::Leaving;
 pub use plan::{Planned, Replan, RunPlan};
-use round::{CurrentRound, Phase};
+use round::CurrentRound;
 pub use settings::Settings;
 pub use states::States;
 use states::recall;
@@ -167,15 +167,15 @@ impl Engine {
     pub fn deadline(&self) -> Option<f64> {
         let earliest =
             |times: &[Option<f64>]| times.iter().flatten().copied().min_by(f64::total_cmp);
-        match self.round.phase {
-            Phase::Collecting => earliest(&[
+        if self.round.is_open() {
+            earliest(&[
                 Some(self.round.patience_ends()),
                 self.round.wake_at(),
                 self.states.returns_by,
                 self.leaving.ends_at,
-            ]),
-            Phase::Folding => self.states.returns_by,
-            Phase::NotBegun | Phase::Finished => None,
+            ])
+        } else {
+            self.states.returns_by.filter(|_| self.round.is_closed())
         }
     }
 
@@ -188,7 +188,7 @@ impl Engine {
     /// The tasks of the open round that workers will be given when they have dropped what they are
     /// at; none where those depend on who answers in between.
     pub(crate) fn tasks_to_come(&mut self) -> Vec<Given> {
-        if !self.plan.facts().has_fixed_tasks() || self.round.phase != Phase::Collecting {
+        if !self.plan.facts().has_fixed_tasks() || !self.round.is_open() {
             return Vec::new();
         }
         let comes =
@@ -201,7 +201,7 @@ impl Engine {
     /// Whether sums wait for their holders, and nothing else is waited for.
     #[must_use]
     pub fn is_summing(&self) -> bool {
-        self.round.phase == Phase::Folding && self.states.returns_by.is_none()
+        self.round.is_closed() && self.states.returns_by.is_none()
     }
 
     /// Who is there, and what everybody does.
@@ -251,7 +251,7 @@ impl Engine {
             // With one that takes over a state there may be enough to be planned for.
             let may_go_on = !self.plan.is_blocked_by_leaving(&self.roster, &self.leaving)
                 || self.plan.gets_enough(&self.roster);
-            if self.round.phase != Phase::Collecting || may_go_on {
+            if !self.round.is_open() || may_go_on {
                 self.leaving.unblock();
             } else {
                 let next = self.steps.next;
@@ -270,7 +270,7 @@ impl Engine {
     fn take(&mut self, now: f64, input: Input, out: &mut Vec<Action>) -> Result<(), EngineError> {
         match input {
             Input::Begin => {
-                assert_eq!(self.round.phase, Phase::NotBegun, "a run begins once");
+                assert!(!self.round.has_begun(), "a run begins once");
                 self.go_on(now, out)
             }
             Input::Done { worker, task, finite, digest } => {
@@ -418,13 +418,13 @@ impl Engine {
         // No job is under way where each takes one round.
         let may_change = begins || between_steps && self.plan.facts().delay == 0;
         if may_change && self.plan.change(&self.steps, &self.roster) {
-            self.forget_undecided(out);
+            out.extend(self.plan.restart(&mut self.steps, &mut self.open_steps));
             out.push(Action::Switched { step: self.steps.next });
         }
         if let Some(replanned) = self.plan.look_at_members(now, &self.roster, &self.leaving) {
             out.push(replanned);
             // Shares of two plans cannot be added up: what is under way begins again.
-            self.forget_undecided(out);
+            out.extend(self.plan.restart(&mut self.steps, &mut self.open_steps));
         }
         if between_steps && self.part_between_steps(now, out) {
             return Ok(());
@@ -444,10 +444,7 @@ impl Engine {
         self.give(self.roster.ready(), out);
         self.check_outlook(now, out)?;
         // Without a task no answer will come that could close this round.
-        if self.round.phase == Phase::Collecting
-            && self.round.is_idle()
-            && !self.roster.ready().is_empty()
-        {
+        if self.round.is_open() && self.round.is_idle() && !self.roster.ready().is_empty() {
             self.try_close(now, out)?;
         }
         Ok(())
@@ -458,7 +455,7 @@ impl Engine {
         for worker in workers {
             // A stale worker would compute with parameters that no other has.
             let sits_out = self.round.sits_out(worker) || self.roster.is_stale(worker);
-            if self.round.phase != Phase::Collecting || !self.roster.is_idle(worker) || sits_out {
+            if !self.round.is_open() || !self.roster.is_idle(worker) || sits_out {
                 continue;
             }
             let tasks = self.plan.scheme.assign(worker);
@@ -491,7 +488,7 @@ impl Engine {
         let counts = finite
             && expected
             && !self.roster.is_lost(worker)
-            && self.round.phase == Phase::Collecting
+            && self.round.is_open()
             && !self.trust.is_barred(worker)
             && self.trust.trusts(worker, task, &self.steps);
         // The scheme is asked last: what it is told has returned, it counts on.
@@ -554,11 +551,18 @@ impl Engine {
         self.try_close(now, out)
     }
 
-    /// What somebody will not do any more goes to an idle worker.
+    /// Goes on without what somebody will not do any more: while the round is open, idle workers
+    /// are given it; after that the sums are looked after.
     fn carry_on(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        self.give(self.roster.ready(), out);
-        self.check_outlook(now, out)?;
-        self.try_close(now, out)
+        if self.round.is_open() {
+            self.give(self.roster.ready(), out);
+            self.check_outlook(now, out)?;
+            self.try_close(now, out)
+        } else if self.round.is_closed() {
+            self.close_steps(now, out)
+        } else {
+            Ok(())
+        }
     }
 
     fn freed(
@@ -586,7 +590,7 @@ impl Engine {
     }
 
     fn try_close(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        if self.round.phase != Phase::Collecting {
+        if !self.round.is_open() {
             return Ok(());
         }
         let missing = self.round.missing(&self.roster);
@@ -660,7 +664,7 @@ impl Engine {
             out.extend(finals.into_iter().map(|fold| self.open_steps.reduce(fold)));
         }
         self.end_round(now, out);
-        self.round.phase = Phase::Folding;
+        self.round.close();
         for job in decoded {
             let (folds, report) = self.plan.decode(job)?;
             let step = self.open_steps.decoded(job, report, folds);
@@ -676,7 +680,7 @@ impl Engine {
         out.extend(dropped.into_iter().map(|(worker, task)| Action::Discard { worker, task }));
         let busy = self.roster.abandon_all();
         out.extend(busy.into_iter().map(|worker| Action::Abandon { worker, late_counts }));
-        if self.round.phase == Phase::Collecting {
+        if self.round.is_open() {
             let (units, wrong) = (self.plan.facts().units, self.plan.scheme.wrong());
             out.push(Action::Close(self.round.report(now, units, wrong)));
         }

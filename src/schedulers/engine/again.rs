@@ -1,7 +1,7 @@
 //! Sums that are made again from what is left of their results.
 
 use super::super::events::{Action, EngineError};
-use super::{Engine, Phase};
+use super::Engine;
 use crate::codes::sequential::RoundEvent;
 use crate::ids::{Step, Task};
 
@@ -41,24 +41,19 @@ impl Engine {
                 out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
             }
         }
-        if self.round.phase == Phase::Folding {
+        if self.round.is_closed() {
             self.go_on(now, out)?;
         }
-        match self.round.phase {
-            Phase::Collecting => {
-                let there = self.roster.alive();
-                for worker in self.died_since_close.iter().filter(|worker| there.contains(*worker))
-                {
-                    // A worker that is there again can do its tasks again.
-                    if !self.plan.scheme.on(RoundEvent::Back(worker)) {
-                        self.round.rest(worker);
-                    }
+        if self.round.is_open() {
+            let there = self.roster.alive();
+            for worker in self.died_since_close.iter().filter(|worker| there.contains(*worker)) {
+                // A worker that is there again can do its tasks again.
+                if !self.plan.scheme.on(RoundEvent::Back(worker)) {
+                    self.round.rest(worker);
                 }
-                self.round.erase(self.trust.barred(), &mut self.plan.scheme);
-                self.carry_on(now, out)
             }
-            Phase::Folding => self.close_steps(now, out),
-            Phase::NotBegun | Phase::Finished => Ok(()),
+            self.round.erase(self.trust.barred(), &mut self.plan.scheme);
         }
+        self.carry_on(now, out)
     }
 }

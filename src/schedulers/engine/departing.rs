@@ -7,7 +7,7 @@
 //! missing from then on like one that is lost.
 
 use super::super::events::{Action, EngineError};
-use super::{Engine, Phase};
+use super::Engine;
 use crate::ids::{Worker, WorkerSet};
 
 impl Engine {
@@ -53,7 +53,7 @@ impl Engine {
         }
         // Its results of jobs that take several rounds go with it.
         if self.plan.facts().delay > 0 {
-            self.forget_undecided(out);
+            out.extend(self.plan.restart(&mut self.steps, &mut self.open_steps));
         }
         for worker in parting.iter() {
             if self.leaving.is_leaving(worker) {
@@ -70,7 +70,7 @@ impl Engine {
     /// Lets go who is about to leave or to be taken out, and has no part in the plan.
     pub(super) fn let_go(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         // Until a sum is decided it may be one of two that hold it.
-        if self.round.phase != Phase::Collecting || !self.open_steps.are_decoding() {
+        if !self.round.is_open() || !self.open_steps.are_decoding() {
             return Ok(());
         }
         let unneeded = self.plan.unneeded(&self.roster, &self.leaving);

@@ -6,7 +6,7 @@
 //! ([`StepSums`](crate::sums::StepSums)); one that does not is decoded again from what is left.
 
 use super::super::events::{Action, EngineError};
-use super::{Engine, Phase};
+use super::Engine;
 use crate::codes::sequential::RoundEvent;
 use crate::ids::Worker;
 
@@ -16,7 +16,7 @@ impl Engine {
         self.roster.lost(worker);
         self.leaving.lost(worker);
         // Nobody waits for a seat that is empty when the run begins.
-        let at = if self.round.phase == Phase::NotBegun { f64::NEG_INFINITY } else { now };
+        let at = if self.round.has_begun() { now } else { f64::NEG_INFINITY };
         self.plan.lost(worker, at);
         self.open_steps.lost(worker);
     }
@@ -43,7 +43,7 @@ impl Engine {
             &self.leaving,
             out,
         )?;
-        if matches!(self.round.phase, Phase::NotBegun | Phase::Finished) {
+        if !self.round.has_begun() || self.round.is_last() {
             return Ok(());
         }
         let last = self.states.sent_all(self.steps.next);
@@ -70,11 +70,7 @@ impl Engine {
         if let Some(first) = unsummed {
             return self.make_again(first, now, out);
         }
-        match self.round.phase {
-            Phase::Collecting => self.carry_on(now, out),
-            Phase::Folding => self.close_steps(now, out),
-            Phase::NotBegun | Phase::Finished => Ok(()),
-        }
+        self.carry_on(now, out)
     }
 
     /// Starts all that is not decided from its first job, where results that are gone cannot be had
@@ -86,17 +82,7 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         self.end_round(now, out);
-        self.forget_undecided(out);
+        out.extend(self.plan.restart(&mut self.steps, &mut self.open_steps));
         self.open_round(now, out)
-    }
-
-    pub(super) fn forget_undecided(&mut self, out: &mut Vec<Action>) {
-        out.extend(
-            self.open_steps
-                .restart(self.steps.next)
-                .into_iter()
-                .map(|step| Action::Restart { step }),
-        );
-        self.plan.scheme.restart(self.steps.begin());
     }
 }

@@ -9,11 +9,12 @@
 //! next step that begins, by the same numbers.
 
 use super::super::events::{Action, EngineError};
+use super::super::open_steps::OpenSteps;
 use super::super::roster::Roster;
 use super::leaving::Leaving;
 use super::membership::{PlanMembers, Seats};
 use super::steps::Steps;
-use super::{ActiveScheme, Engine, Phase};
+use super::{ActiveScheme, Engine};
 use crate::codes::sequential::{Fold, Outlook, Scheme, SchemeFacts, Settle};
 use crate::codes::{Report, SchemeSpec};
 use crate::ids::{Job, Step, Worker, WorkerSet};
@@ -105,6 +106,13 @@ impl RunPlan {
     pub fn current(&self) -> Option<(WorkerSet, &str)> {
         let may_change = self.least()? < self.facts().workers;
         may_change.then(|| (self.members(), self.text.as_str()))
+    }
+
+    /// All that is not decided begins again from its first job, by the current scheme.
+    pub(super) fn restart(&mut self, steps: &mut Steps, open_steps: &mut OpenSteps) -> Vec<Action> {
+        let restarted = open_steps.restart(steps.next).into_iter();
+        self.scheme.restart(steps.begin());
+        restarted.map(|step| Action::Restart { step }).collect()
     }
 
     /// Whether any one worker more may be lost and the steps still be decoded.
@@ -376,7 +384,7 @@ impl Engine {
     /// Begins again with those that are fit; false if that may not or cannot be.
     pub(super) fn narrow(&mut self, now: f64, out: &mut Vec<Action>) -> Result<bool, EngineError> {
         // The round that is open is closed then.
-        let again = self.round.phase == Phase::Collecting;
+        let again = self.round.is_open();
         let Some(replanned) = self.plan.narrow(again, &self.roster, &self.leaving) else {
             return Ok(false);
         };

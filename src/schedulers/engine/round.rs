@@ -9,7 +9,7 @@ use crate::run::RunConfig;
 
 /// How far the run is with its current round.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Phase {
+enum Phase {
     /// No round was open yet.
     NotBegun,
     /// It is open.
@@ -32,10 +32,11 @@ pub(super) struct Moment {
 /// [`CurrentRound::open`] forgets the round before. While answers come in, it is told of whoever is
 /// given tasks, answers, fails, or counts for nothing more; [`CurrentRound::missing`] then says who
 /// is not there, [`CurrentRound::held_open`] how long it is waited for them, and
-/// [`CurrentRound::report`] what was seen. Whoever closes it sets its `phase`.
+/// [`CurrentRound::report`] what was seen. After [`CurrentRound::close`] sums are waited for, until
+/// another opens or [`CurrentRound::finish`].
 #[derive(Debug)]
 pub(super) struct CurrentRound {
-    pub(super) phase: Phase,
+    phase: Phase,
     /// For how long it may stay open without being admitted.
     max_wait_seconds: f64,
     /// Number of the next round.
@@ -103,6 +104,31 @@ impl CurrentRound {
     pub(super) fn reopen(&mut self, now: f64) {
         self.phase = Phase::Collecting;
         self.waits_since = now;
+    }
+
+    /// It is closed, and sums are waited for.
+    pub(super) fn close(&mut self) {
+        self.phase = Phase::Folding;
+    }
+
+    /// Whether one was open yet.
+    pub(super) fn has_begun(&self) -> bool {
+        self.phase != Phase::NotBegun
+    }
+
+    /// Whether answers count.
+    pub(super) fn is_open(&self) -> bool {
+        self.phase == Phase::Collecting
+    }
+
+    /// Whether sums are waited for.
+    pub(super) fn is_closed(&self) -> bool {
+        self.phase == Phase::Folding
+    }
+
+    /// Whether none opens any more.
+    pub(super) fn is_last(&self) -> bool {
+        self.phase == Phase::Finished
     }
 
     /// When it was opened.

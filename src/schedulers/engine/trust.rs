@@ -9,7 +9,7 @@ use super::super::events::{Action, EngineError, Unfit};
 use super::super::roster::Roster;
 use super::states::recall;
 use super::steps::Steps;
-use super::{Answer, Engine, Phase};
+use super::{Answer, Engine};
 use crate::ids::{Step, Task, Worker};
 use crate::run::Jobs;
 use std::collections::BTreeSet;
@@ -180,7 +180,7 @@ impl Engine {
                 out,
             )?;
         }
-        if any_counted && matches!(self.round.phase, Phase::Collecting | Phase::Folding) {
+        if any_counted && self.round.has_begun() && !self.round.is_last() {
             self.trust.unsure.clear();
             self.begin_again(now, out)?;
         }

@@ -1,6 +1,6 @@
 //! For whom an open round waits, or a sum that is decoded and not held.
 
-use super::{Engine, Phase};
+use super::Engine;
 use crate::ids::{Round, Step, Worker, WorkerSet};
 
 /// With more workers missing it is not looked who of them would do.
@@ -33,14 +33,11 @@ impl Engine {
     /// by one, and where many are missing, it is not told who is needed and who is enough.
     #[must_use]
     pub fn waits_for(&self) -> Option<OpenRound> {
-        let (summing, missing) = match self.round.phase {
-            Phase::Collecting => (false, self.round.missing(&self.roster)),
-            Phase::Folding => {
-                self.open_steps.summing().next()?;
-                (true, self.roster.alive())
-            }
-            Phase::NotBegun | Phase::Finished => return None,
-        };
+        let summing = self.round.is_closed() && self.open_steps.summing().next().is_some();
+        if !summing && !self.round.is_open() {
+            return None;
+        }
+        let missing = if summing { self.roster.alive() } else { self.round.missing(&self.roster) };
         let workers = missing.capacity();
         let told = !summing && !self.plan.facts().partial && missing.len() <= LOOKED_AT_MOST;
         let those = |which: &dyn Fn(Worker) -> bool| {

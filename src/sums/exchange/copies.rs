@@ -52,13 +52,14 @@ impl Copies {
         present: &BTreeSet<u32>,
         out: &mut Effects,
     ) {
-        let monitor = self.monitors.get_or_begin(id, || {
+        if self.monitors.get(id).is_none() {
             let receivers = present.iter().copied().collect();
             let mut monitor = ExchangeMonitor::new(None, receivers, BTreeSet::new(), now);
             monitor.own = true;
-            monitor
-        });
-        if !monitor.given.insert(worker) {
+            self.monitors.begin(id, monitor);
+        }
+        let monitor = self.monitors.get_mut(id);
+        if !monitor.is_some_and(|monitor| monitor.given.insert(worker)) {
             return;
         }
         // Others may ask for it later, when their turn comes.

@@ -11,13 +11,19 @@ use crate::ids::{Step, Task, Worker};
 use crate::sums::{NotFinite, SumId, SumNotice};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Why the coordinator sums a step.
+#[derive(Debug, Default)]
+struct Doubt {
+    /// Who said of which sum that whose numbers are not finite.
+    accusers: BTreeMap<(SumId, u32), NotFinite>,
+    /// Results that are not what was announced of them: they will not be done.
+    changed: BTreeSet<(Worker, Task)>,
+}
+
 /// The steps that are summed by the coordinator, and why.
 #[derive(Debug, Default)]
 pub(super) struct Doubts {
-    /// Who said of which sum that whose numbers are not finite.
-    accusers: BTreeMap<Step, BTreeMap<(SumId, u32), NotFinite>>,
-    /// Results that are not what was announced of them: they will not be done.
-    changed: BTreeMap<(Worker, Task), Step>,
+    steps: BTreeMap<Step, Doubt>,
     /// Who sends terms that are not finite, or says so of others.
     suspects: Suspects,
 }
@@ -34,36 +40,36 @@ pub(super) struct Wrong {
 impl Doubts {
     /// Whether the coordinator is to make the sum of a step by itself.
     pub(super) fn of(&self, step: Step) -> bool {
-        self.accusers.contains_key(&step)
+        self.steps.contains_key(&step)
     }
 
     /// The coordinator is to make the sum of a step by itself from now on.
     pub(super) fn raise(&mut self, step: Step) {
-        self.accusers.entry(step).or_default();
+        self.steps.entry(step).or_default();
     }
 
     /// The same, since a result that may be in the sum is not what was announced of it.
     pub(super) fn changed(&mut self, step: Step, result: (Worker, Task)) {
-        self.raise(step);
-        self.changed.insert(result, step);
+        self.steps.entry(step).or_default().changed.insert(result);
     }
 
     /// Whether a result is not what was announced of it.
     pub(super) fn is_changed(&self, worker: u32, task: Task) -> bool {
-        self.changed.contains_key(&(Worker(worker), task))
+        self.steps.values().any(|doubt| doubt.changed.contains(&(Worker(worker), task)))
     }
 
     /// A worker says of a sum that is under way that it is not finite.
     pub(super) fn accuse(&mut self, sum: SumId, worker: u32, of: NotFinite) {
-        self.accusers.entry(sum.step).or_default().entry((sum, worker)).or_default().extend(of);
+        let doubt = self.steps.entry(sum.step).or_default();
+        doubt.accusers.entry((sum, worker)).or_default().extend(of);
     }
 
     /// The same of a sum that is over: it counts if others said so too.
     pub(super) fn accuse_too(&mut self, sum: SumId, worker: u32, of: NotFinite) {
-        if let Some(accusers) = self.accusers.get_mut(&sum.step)
-            && accusers.keys().any(|accuser| accuser.0 == sum)
+        if let Some(doubt) = self.steps.get_mut(&sum.step)
+            && doubt.accusers.keys().any(|accuser| accuser.0 == sum)
         {
-            accusers.entry((sum, worker)).or_default().extend(of);
+            doubt.accusers.entry((sum, worker)).or_default().extend(of);
         }
     }
 
@@ -94,18 +100,19 @@ impl Doubts {
 
     /// Whose terms of a step are said not to be finite.
     pub(super) fn accused(&self, step: Step) -> BTreeSet<u32> {
-        let words = self.accusers.get(&step).into_iter().flat_map(BTreeMap::values);
+        let words = self.steps.get(&step).into_iter().flat_map(|doubt| doubt.accusers.values());
         words.flat_map(|of| &of.terms_of).copied().collect()
     }
 
     /// The sum is not finite: those who said so were right.
     pub(super) fn are_right(&mut self, step: Step) {
-        self.accusers.get_mut(&step).into_iter().for_each(BTreeMap::clear);
+        self.steps.get_mut(&step).into_iter().for_each(|doubt| doubt.accusers.clear());
     }
 
     /// The sum is finite: gives those who must have lied.
     pub(super) fn are_wrong(&mut self, sum: SumId) -> Wrong {
-        let accusers = self.accusers.get_mut(&sum.step).map(std::mem::take).unwrap_or_default();
+        let doubt = self.steps.get_mut(&sum.step);
+        let accusers = doubt.map(|doubt| std::mem::take(&mut doubt.accusers)).unwrap_or_default();
         let mut wrong = Wrong::default();
         for ((accused, worker), of) in accusers {
             if accused == sum {
@@ -134,16 +141,15 @@ impl Doubts {
 
     /// A step is decided.
     pub(super) fn release(&mut self, step: Step) {
-        self.accusers.retain(|doubted, _| *doubted > step);
-        self.changed.retain(|_, doubted| *doubted > step);
+        self.steps.retain(|doubted, _| *doubted > step);
     }
 
     /// A worker is lost, whatever it said.
     pub(super) fn forget(&mut self, worker: u32) {
-        for accusers in self.accusers.values_mut() {
-            accusers.retain(|(_, by), _| *by != worker);
+        for doubt in self.steps.values_mut() {
+            doubt.accusers.retain(|(_, by), _| *by != worker);
+            doubt.changed.retain(|(of, _)| of.0 != worker);
         }
-        self.changed.retain(|(of, _), _| of.0 != worker);
     }
 }
 

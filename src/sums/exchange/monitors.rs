@@ -20,12 +20,29 @@ pub(super) struct Deadlines {
     pub(super) longest: Duration,
 }
 
-/// The exchanges of the last steps, by step and attempt, and how long one may take.
+/// What is known of the sum of a step.
+#[derive(Debug, Default)]
+struct OfStep {
+    /// The last exchange for it: an earlier one is void, and forgotten.
+    last: Option<(SumId, ExchangeMonitor)>,
+    /// By which sum it was decided.
+    decided: Option<SumId>,
+}
+
+impl OfStep {
+    fn last(&self) -> Option<(SumId, &ExchangeMonitor)> {
+        self.last.as_ref().map(|(id, monitor)| (*id, monitor))
+    }
+
+    fn last_mut(&mut self) -> Option<(SumId, &mut ExchangeMonitor)> {
+        self.last.as_mut().map(|(id, monitor)| (*id, monitor))
+    }
+}
+
+/// The exchanges of the last steps, the last one of each, and how long one may take.
 #[derive(Debug)]
 pub(crate) struct Monitors {
-    monitors: BTreeMap<SumId, ExchangeMonitor>,
-    /// The sums by which the last steps were decided.
-    decided: BTreeMap<Step, SumId>,
+    steps: BTreeMap<Step, OfStep>,
     /// How long the last ones took.
     usual: Duration,
     /// Whether a worker may be lost without harm.
@@ -34,51 +51,45 @@ pub(crate) struct Monitors {
 
 impl Monitors {
     pub(super) fn new() -> Self {
-        Self {
-            monitors: BTreeMap::new(),
-            decided: BTreeMap::new(),
-            usual: AT_FIRST,
-            may_lose: false,
-        }
+        Self { steps: BTreeMap::new(), usual: AT_FIRST, may_lose: false }
     }
 
-    /// Entries that are kept.
+    /// Steps of which something is kept.
     pub(super) fn len(&self) -> usize {
-        self.monitors.len() + self.decided.len()
+        self.steps.len()
+    }
+
+    /// All of them, by step.
+    fn iter(&self) -> impl DoubleEndedIterator<Item = (SumId, &ExchangeMonitor)> {
+        self.steps.values().filter_map(OfStep::last)
+    }
+
+    fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = (SumId, &mut ExchangeMonitor)> {
+        self.steps.values_mut().filter_map(OfStep::last_mut)
     }
 
     pub(super) fn get(&self, id: SumId) -> Option<&ExchangeMonitor> {
-        self.monitors.get(&id)
+        let (last, monitor) = self.steps.get(&id.step)?.last()?;
+        (last == id).then_some(monitor)
     }
 
     pub(super) fn get_mut(&mut self, id: SumId) -> Option<&mut ExchangeMonitor> {
-        self.monitors.get_mut(&id)
+        let (last, monitor) = self.steps.get_mut(&id.step)?.last_mut()?;
+        (last == id).then_some(monitor)
     }
 
     /// Whether an exchange is under way, or a newer one of its step, which may carry it on.
     pub(super) fn has_from(&self, id: SumId) -> bool {
-        self.monitors.range(id.and_later()).next().is_some()
-    }
-
-    pub(super) fn get_or_begin(
-        &mut self,
-        id: SumId,
-        begin: impl FnOnce() -> ExchangeMonitor,
-    ) -> &mut ExchangeMonitor {
-        self.monitors.entry(id).or_insert_with(begin)
+        let last = self.steps.get(&id.step).and_then(OfStep::last);
+        last.is_some_and(|(last, _)| last >= id)
     }
 
     /// A result is not what was announced of it; gives the exchange that may be made of that.
     pub(super) fn withdraw(&mut self, result: (Worker, Task)) -> Option<(SumId, &ExchangeMonitor)> {
-        let mut newest = self.monitors.iter_mut().rev();
+        let mut newest = self.iter_mut().rev();
         let (id, monitor) = newest.find(|(_, it)| it.parts.announced.contains(&result))?;
         monitor.parts.announced.remove(&result);
-        Some((*id, monitor))
-    }
-
-    /// All of them, by step and attempt.
-    fn iter(&self) -> impl Iterator<Item = (SumId, &ExchangeMonitor)> {
-        self.monitors.iter().map(|(id, monitor)| (*id, monitor))
+        Some((id, monitor))
     }
 
     /// Those whose steps are not decided.
@@ -88,7 +99,7 @@ impl Monitors {
 
     /// The last exchange of a step.
     pub(super) fn last(&self, step: Step) -> Option<&ExchangeMonitor> {
-        self.monitors.range(SumId::first(step).and_later()).next_back().map(|(_, monitor)| monitor)
+        self.steps.get(&step)?.last().map(|(_, monitor)| monitor)
     }
 
     /// The last exchange of a step, if others can go on with it.
@@ -109,41 +120,40 @@ impl Monitors {
         last.map(|(_, monitor)| monitor.lacking().collect()).unwrap_or_default()
     }
 
-    /// Another exchange is begun; earlier attempts at its step are forgotten.
+    /// Another exchange is begun.
     pub(super) fn begin(&mut self, id: SumId, monitor: ExchangeMonitor) {
-        self.monitors.retain(|other, _| other.step != id.step || *other > id);
-        self.monitors.insert(id, monitor);
+        self.steps.entry(id.step).or_default().last = Some((id, monitor));
     }
 
     /// These bytes of a step are to be applied; gives back who holds others.
     pub(super) fn decided(&mut self, id: SumId, digest: u64) -> Vec<u32> {
-        self.decided.insert(id.step, id);
+        self.steps.entry(id.step).or_default().decided = Some(id);
         self.get_mut(id).map(|monitor| monitor.decided(digest)).unwrap_or_default()
     }
 
     /// The sum by which a step was decided.
     pub(crate) fn decided_by(&self, step: Step) -> Option<SumId> {
-        self.decided.get(&step).copied()
+        self.steps.get(&step)?.decided
     }
 
     /// The sums by which the last steps were decided.
     pub(crate) fn last_decided(&self) -> Vec<SumId> {
-        self.decided.values().copied().collect()
+        self.steps.values().filter_map(|step| step.decided).collect()
     }
 
     /// A step is decided, and what was before `oldest` is not asked for any more.
     pub(super) fn release(&mut self, step: Step, oldest: Step) {
-        let of_step = self.monitors.iter_mut().filter(|(id, _)| id.step == step);
-        of_step.for_each(|(_, monitor)| monitor.done = true);
-        self.monitors.retain(|id, _| id.step >= oldest);
-        self.decided.retain(|step, _| *step >= oldest);
+        if let Some((_, monitor)) = self.steps.get_mut(&step).and_then(OfStep::last_mut) {
+            monitor.done = true;
+        }
+        self.steps.retain(|step, _| *step >= oldest);
     }
 
     /// A worker is lost: names the exchanges that cannot go on without it and have come to nothing,
     /// once each.
     pub(super) fn forget(&mut self, worker: u32, is_whole: impl Fn(SumId) -> bool) -> Vec<SumId> {
         let mut failed = Vec::new();
-        for (&id, monitor) in &mut self.monitors {
+        for (id, monitor) in self.iter_mut() {
             let lost = monitor.forget(worker) && !is_whole(id);
             if lost && !monitor.done && monitor.end(Void::Interrupted) {
                 failed.push(id);
@@ -163,16 +173,16 @@ impl Monitors {
     /// can be said, and those that somebody has.
     pub(super) fn leave_group(&mut self, group: u64) -> (Vec<(SumId, u32)>, Vec<SumId>) {
         let (mut failed, mut begun) = (Vec::new(), Vec::new());
-        let of_group = self.monitors.iter_mut().filter(|(_, it)| it.group == Some(group));
+        let of_group = self.iter_mut().filter(|(_, it)| it.group == Some(group));
         for (id, monitor) in of_group {
             monitor.group = None;
             if monitor.done {
                 continue;
             }
             if !monitor.holders.is_empty() {
-                begun.push(*id);
+                begun.push(id);
             } else if monitor.end(Void::Refused) {
-                failed.push((*id, monitor.some_worker()));
+                failed.push((id, monitor.some_worker()));
             }
         }
         (failed, begun)
@@ -210,10 +220,8 @@ impl Monitors {
         now: Instant,
         Deadlines { stall, longest }: Deadlines,
     ) -> Option<(u32, String)> {
-        let stuck = self
-            .monitors
-            .values()
-            .filter(|monitor| monitor.is_waited_for() && monitor.is_stuck(now, stall, longest));
+        let all = self.iter().map(|(_, monitor)| monitor);
+        let stuck = all.filter(|it| it.is_waited_for() && it.is_stuck(now, stall, longest));
         stuck.filter_map(|monitor| Some((monitor.culprit(now)?, monitor.begun))).next().map(
             |(worker, begun)| {
                 let waited = now.duration_since(begun).as_secs_f64();

@@ -5,7 +5,7 @@ use crate::ids::{Step, Units, Worker, WorkerSet};
 use crate::schedulers::Engine;
 use crate::sums::{Decoded, StepSums, SumId, SumNotice};
 use crate::transport::{Order, Weighted};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What came of a step.
@@ -26,26 +26,46 @@ pub(super) struct Folding {
     pub(super) sent: WorkerSet,
 }
 
+/// What there is of a step.
+enum Stage {
+    /// Its sum was asked for.
+    Folding(Folding),
+    /// It is decided.
+    Decided(Decision),
+}
+
+impl Stage {
+    fn folding(&self) -> Option<&Folding> {
+        match self {
+            Self::Folding(folding) => Some(folding),
+            Self::Decided(_) => None,
+        }
+    }
+
+    fn folding_mut(&mut self) -> Option<&mut Folding> {
+        match self {
+            Self::Folding(folding) => Some(folding),
+            Self::Decided(_) => None,
+        }
+    }
+}
+
 /// The sums that were asked for, with what is made of them, until they are decided; and the
 /// decisions that a worker may still need.
 pub(super) struct Gradients {
     pub(super) sums: StepSums,
-    folding: BTreeMap<Step, Folding>,
-    log: VecDeque<(Step, Decision)>,
+    /// The decided ones first, without a gap: steps are decided in order.
+    steps: BTreeMap<Step, Stage>,
 }
 
 impl Gradients {
     pub(super) fn new(max_wait_seconds: f64) -> Self {
-        Self {
-            sums: StepSums::new(max_wait_seconds),
-            folding: BTreeMap::new(),
-            log: VecDeque::new(),
-        }
+        Self { sums: StepSums::new(max_wait_seconds), steps: BTreeMap::new() }
     }
 
     /// Vectors and decisions that are kept.
     pub(super) fn len(&self) -> usize {
-        self.folding.len() + self.log.len()
+        self.steps.len()
     }
 
     /// Something is said of a sum, which is looked at with the next event.
@@ -64,30 +84,36 @@ impl Gradients {
 
     /// A step's sum is under way, or made.
     pub(super) fn made(&mut self, step: Step, folding: Folding) {
-        self.folding.insert(step, folding);
+        self.steps.insert(step, Stage::Folding(folding));
     }
 
     /// What was made of a step is not wanted, or is to be written down.
     pub(super) fn take(&mut self, step: Step) -> Option<Folding> {
-        self.folding.remove(&step)
+        match self.steps.remove(&step)? {
+            Stage::Folding(folding) => Some(folding),
+            decided @ Stage::Decided(_) => {
+                self.steps.insert(step, decided);
+                None
+            }
+        }
     }
 
     /// Whether all vectors on their way are here, or where it is looked for them.
     pub(super) fn are_kept(&self, elsewhere: impl Fn(SumId) -> bool) -> bool {
         let is_kept = |folding: &Folding| folding.decoded.is_some() || elsewhere(folding.sum);
-        self.folding.values().all(is_kept)
+        self.steps.values().filter_map(Stage::folding).all(is_kept)
     }
 
     /// A worker is there again, and has nothing of what it was sent.
     pub(super) fn back(&mut self, worker: Worker) {
-        for folding in self.folding.values_mut() {
+        for folding in self.steps.values_mut().filter_map(Stage::folding_mut) {
             folding.sent.remove(worker);
         }
     }
 
     /// Sends the vectors that were made here to a worker, those that it was not sent.
     pub(super) fn send(&mut self, worker: Worker, mut send: impl FnMut(Order)) {
-        for folding in self.folding.values_mut() {
+        for folding in self.steps.values_mut().filter_map(Stage::folding_mut) {
             if let Some(decoded) = &folding.decoded
                 && folding.sent.insert(worker)
             {
@@ -104,10 +130,11 @@ impl Gradients {
         decision: Decision,
         log_steps: u64,
     ) -> Vec<Vec<f32>> {
-        self.log.push_back((step, decision));
+        self.steps.insert(step, Stage::Decided(decision));
+        let oldest = Step(step.0.saturating_sub(log_steps));
         let mut spent = Vec::new();
-        while self.log.len() as u64 > log_steps + 1 {
-            if let Some((_, Decision::Step { decoded, .. })) = self.log.pop_front() {
+        while let Some(first) = self.steps.first_entry().filter(|first| *first.key() < oldest) {
+            if let Stage::Decided(Decision::Step { decoded, .. }) = first.remove() {
                 let old = Arc::into_inner(decoded);
                 spent.extend(old.and_then(|old| Arc::into_inner(old.gradient)));
             }
@@ -120,12 +147,14 @@ impl Gradients {
     /// # Panics
     /// When the step is not in the log, which holds all that a worker may still need.
     pub(super) fn order(&self, step: Step, saver: Worker) -> Order {
-        let decision = self.log.iter().find(|entry| entry.0 == step);
-        match &decision.expect("the log holds all that a worker may still need").1 {
-            Decision::Step { sum, decoded } => {
+        match self.steps.get(&step) {
+            Some(Stage::Decided(Decision::Step { sum, decoded })) => {
                 Order::Apply { sum: *sum, decoded: Arc::clone(decoded), saver }
             }
-            Decision::Refused(units) => Order::Skip { step, saver, units: Arc::clone(units) },
+            Some(Stage::Decided(Decision::Refused(units))) => {
+                Order::Skip { step, saver, units: Arc::clone(units) }
+            }
+            _ => panic!("the log holds all that a worker may still need"),
         }
     }
 }
