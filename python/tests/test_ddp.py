@@ -94,6 +94,18 @@ def hashes(outputs: List[str]) -> List[str]:
     return [output.split("sha256 ")[1].split()[0] for output in outputs]
 
 
+# Runs a script and ends as soon as it is done. A thread of PyTorch's gloo may free its last tensor
+# while Python shuts down, and ends the process by SIGABRT then, all its output written.
+AS_RANK = """
+import os, runpy, sys
+sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
 def under_ddp(script: Path, ranks: int, *flags: str) -> List[str]:
     with socket.socket() as probe, Processes() as processes:
         probe.bind(("127.0.0.1", 0))
@@ -101,7 +113,7 @@ def under_ddp(script: Path, ranks: int, *flags: str) -> List[str]:
         probe.close()
         for rank in range(ranks):
             processes.start(
-                [str(script), *flags],
+                ["-c", AS_RANK, str(script), *flags],
                 RANK=str(rank),
                 WORLD_SIZE=str(ranks),
                 MASTER_ADDR="127.0.0.1",
