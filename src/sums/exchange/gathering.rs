@@ -430,8 +430,13 @@ impl Gathering {
         }
     }
 
-    fn want_again(&mut self, (chunk, term): (usize, usize), holder: u32) {
-        self.answered((chunk, term), holder);
+    /// What was asked of a holder does not come of it.
+    fn want_again(&mut self, what: (usize, usize), holder: u32) {
+        self.answered(what, holder);
+        self.want_of_another(what, holder);
+    }
+
+    fn want_of_another(&mut self, (chunk, term): (usize, usize), holder: u32) {
         // It may have become final here since it was asked for.
         if self.terms[term].here.contains(&chunk) {
             return self.place(chunk, term, Content::Mine, None);
@@ -464,7 +469,8 @@ impl Gathering {
             };
             let asked: Vec<(usize, usize)> = self.asked.iter().filter_map(of_holder).collect();
             asked.into_iter().for_each(|what| self.want_again(what, holder));
-            self.want_again((chunk, term), holder);
+            // It came, so its holder owes one less already.
+            self.want_of_another((chunk, term), holder);
         }
     }
 

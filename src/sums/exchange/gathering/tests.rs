@@ -321,6 +321,27 @@ fn who_sends_nan_is_named_and_passed_over() {
     assert_eq!(adder.refuse(&mut nodes, NumberFormat::F32), []);
 }
 
+/// That a term is refused does not make its holder owe less of another one.
+#[test]
+fn who_is_refused_is_asked_no_faster() {
+    let (blocks, now) = (Blocks::new(1), Instant::now());
+    let none = |_| None;
+    let adder = Adder { mine: &none, blocks: &blocks, count: 1 };
+    let mut gathering = gathering(&[&[1, 2], &[1]], 3, 8);
+    gathering.announced(0, 1, 0..1).unwrap();
+    gathering.announced(1, 1, 0..3).unwrap();
+    for (term, value) in [(0, f32::NAN), (1, 1.0)] {
+        assert_eq!(gathering.asks(now), [(1, term, 0)]);
+        gathering.came((0, term), 1, block(&blocks, value), now).unwrap();
+    }
+    let (chunk, nodes) = gathering.next().unwrap();
+    assert_eq!(gathering.asks(now).len(), WINDOW);
+    let mut nodes = adder.fold(nodes, &mut [0.0]).unwrap().unwrap_err();
+    let refused = adder.refuse(&mut nodes, NumberFormat::F32);
+    gathering.take_back(chunk, nodes, &refused);
+    assert_eq!(gathering.asks(now), [], "it owes a chunk still");
+}
+
 /// A holder that does not answer is asked no more than the others are waited for.
 #[test]
 fn who_does_not_answer_is_passed_over() {
