@@ -3,6 +3,8 @@
 use crate::pictures::{Canvas, FRAME, INK, SERIES, rectangle, text};
 use anyhow::anyhow;
 use codedgrad::sim::planner::{Plan, Point};
+use plotters::coord::ranged1d::ValueFormatter;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -153,11 +155,12 @@ pub(crate) fn by_scheme(plan: &Plan) -> anyhow::Result<String> {
             text(&canvas, (right + 8, top + 2), 13, &format!("{:.4}", candidate.time_per_job))?;
         }
         rectangle(&canvas, (left, end), (right, end + 1), INK)?;
-        for quarter in 0..=4 {
-            let seconds = longest * f64::from(quarter) / 4.0;
+        let axis: RangedCoordf64 = (0.0..longest).into();
+        for seconds in axis.key_points(6) {
             let place = at(seconds);
             rectangle(&canvas, (place, end), (place + 1, end + 5), INK)?;
-            text(&canvas, (place - 14, end + 8), 12, &format!("{seconds:.3}"))?;
+            let number = axis.format_ext(&seconds);
+            text(&canvas, (place - 4 * number.len() as i32, end + 8), 12, &number)?;
         }
         text(&canvas, (left, end + 26), 13, "seconds per job")?;
         canvas.present().map_err(failed)?;
