@@ -167,7 +167,7 @@ impl Engine {
     pub fn deadline(&self) -> Option<f64> {
         let earliest =
             |times: &[Option<f64>]| times.iter().flatten().copied().min_by(f64::total_cmp);
-        if self.round.is_open() {
+        if self.round.phase().is_open() {
             earliest(&[
                 Some(self.round.patience_ends()),
                 self.round.wake_at(),
@@ -175,7 +175,7 @@ impl Engine {
                 self.leaving.ends_at,
             ])
         } else {
-            self.states.returns_by.filter(|_| self.round.is_closed())
+            self.states.returns_by.filter(|_| self.round.phase().is_summing())
         }
     }
 
@@ -188,7 +188,7 @@ impl Engine {
     /// The tasks of the open round that workers will be given when they have dropped what they are
     /// at; none where those depend on who answers in between.
     pub(crate) fn tasks_to_come(&mut self) -> Vec<Given> {
-        if !self.plan.facts().has_fixed_tasks() || !self.round.is_open() {
+        if !self.plan.facts().has_fixed_tasks() || !self.round.phase().is_open() {
             return Vec::new();
         }
         let comes =
@@ -201,7 +201,7 @@ impl Engine {
     /// Whether sums wait for their holders, and nothing else is waited for.
     #[must_use]
     pub fn is_summing(&self) -> bool {
-        self.round.is_closed() && self.states.returns_by.is_none()
+        self.round.phase().is_summing() && self.states.returns_by.is_none()
     }
 
     /// Who is there, and what everybody does.
@@ -251,7 +251,7 @@ impl Engine {
             // With one that takes over a state there may be enough to be planned for.
             let may_go_on = !self.plan.is_blocked_by_leaving(&self.roster, &self.leaving)
                 || self.plan.gets_enough(&self.roster);
-            if !self.round.is_open() || may_go_on {
+            if !self.round.phase().is_open() || may_go_on {
                 self.leaving.unblock();
             } else {
                 let next = self.steps.next;
@@ -270,7 +270,7 @@ impl Engine {
     fn take(&mut self, now: f64, input: Input, out: &mut Vec<Action>) -> Result<(), EngineError> {
         match input {
             Input::Begin => {
-                assert!(!self.round.has_begun(), "a run begins once");
+                assert!(!self.round.phase().has_begun(), "a run begins once");
                 self.go_on(now, out)
             }
             Input::Done { worker, task, finite, digest } => {
@@ -444,7 +444,7 @@ impl Engine {
         self.give(self.roster.ready(), out);
         self.check_outlook(now, out)?;
         // Without a task no answer will come that could close this round.
-        if self.round.is_open() && self.round.is_idle() && !self.roster.ready().is_empty() {
+        if self.round.phase().is_open() && self.round.is_idle() && !self.roster.ready().is_empty() {
             self.try_close(now, out)?;
         }
         Ok(())
@@ -455,7 +455,7 @@ impl Engine {
         for worker in workers {
             // A stale worker would compute with parameters that no other has.
             let sits_out = self.round.sits_out(worker) || self.roster.is_stale(worker);
-            if !self.round.is_open() || !self.roster.is_idle(worker) || sits_out {
+            if !self.round.phase().is_open() || !self.roster.is_idle(worker) || sits_out {
                 continue;
             }
             let tasks = self.plan.scheme.assign(worker);
@@ -488,7 +488,7 @@ impl Engine {
         let counts = finite
             && expected
             && !self.roster.is_lost(worker)
-            && self.round.is_open()
+            && self.round.phase().is_open()
             && !self.trust.is_barred(worker)
             && self.trust.trusts(worker, task, &self.steps);
         // The scheme is asked last: what it is told has returned, it counts on.
@@ -554,11 +554,11 @@ impl Engine {
     /// Goes on without what somebody will not do any more: while the round is open, idle workers
     /// are given it; after that the sums are looked after.
     fn carry_on(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        if self.round.is_open() {
+        if self.round.phase().is_open() {
             self.give(self.roster.ready(), out);
             self.check_outlook(now, out)?;
             self.try_close(now, out)
-        } else if self.round.is_closed() {
+        } else if self.round.phase().is_summing() {
             self.close_steps(now, out)
         } else {
             Ok(())
@@ -590,7 +590,7 @@ impl Engine {
     }
 
     fn try_close(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        if !self.round.is_open() {
+        if !self.round.phase().is_open() {
             return Ok(());
         }
         let missing = self.round.missing(&self.roster);
@@ -680,7 +680,7 @@ impl Engine {
         out.extend(dropped.into_iter().map(|(worker, task)| Action::Discard { worker, task }));
         let busy = self.roster.abandon_all();
         out.extend(busy.into_iter().map(|worker| Action::Abandon { worker, late_counts }));
-        if self.round.is_open() {
+        if self.round.phase().is_open() {
             let (units, wrong) = (self.plan.facts().units, self.plan.scheme.wrong());
             out.push(Action::Close(self.round.report(now, units, wrong)));
         }

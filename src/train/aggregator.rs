@@ -50,7 +50,7 @@ use work::{Desk, Work};
 /// #     let (counted, stage) = (&WorkerSet::full(1), Stage::Decided);
 /// #     let spares_one = false;
 /// #     let request = SumRequest { sum, terms, length, spares_one, counted, stage };
-/// #     coordinator.fold(request).unwrap().unwrap().gradient
+/// #     coordinator.make_sum(request).unwrap().unwrap().gradient
 /// # });
 /// // the loop of a trainer whose "gradient" is the sum of its samples' numbers
 /// let mut total = 0.0;

@@ -28,7 +28,7 @@ mod waiting;
 use choosing::Choosing;
 use due::Patience;
 use ending::Ending;
-use gradients::{Decision, Folding, Gradients};
+use gradients::{Decision, Gradients, PendingSum};
 pub use happened::{Erasure, Happened, Happening};
 use inbox::Inbox;
 use judging::Judging;
@@ -551,7 +551,7 @@ impl<T: Transport> Coordinator<T> {
             let terms = &summands;
             let stage = Stage::Decided;
             let request = SumRequest { sum, terms, length, spares_one, counted, stage };
-            self.transport.fold(request)?
+            self.transport.make_sum(request)?
         };
         if let Some(summed) = summed.as_ref().filter(|summed| !summed.folded.finite) {
             tracing::debug!(
@@ -570,7 +570,7 @@ impl<T: Transport> Coordinator<T> {
                 digest: folded.digest,
             })
         });
-        self.gradients.made(step, Folding { sum, decoded, aux, parts, decode, sent });
+        self.gradients.made(step, PendingSum { sum, decoded, aux, parts, decode, sent });
         for worker in Worker::all(self.config().shape.workers) {
             self.hold(worker);
         }
@@ -591,9 +591,9 @@ impl<T: Transport> Coordinator<T> {
         unverified: Vec<Worker>,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Option<Outcome>, RunError> {
-        let Some(mut folding) = self.gradients.take(step) else { return Ok(None) };
-        let (sum, aux) = (folding.sum, folding.aux.clone());
-        let made = folding.decoded.take();
+        let Some(mut pending) = self.gradients.take(step) else { return Ok(None) };
+        let (sum, aux) = (pending.sum, pending.aux.clone());
+        let made = pending.decoded.take();
         let vector = match &made {
             Some(decoded) => T::Vector::of_host(Arc::clone(&decoded.gradient)),
             None => self.transport.sum(sum),
@@ -605,7 +605,7 @@ impl<T: Transport> Coordinator<T> {
         let decoded = made.unwrap_or_else(elsewhere);
         self.name_wrong(observer);
         assert_eq!(decoded.digest, digest, "what is committed is what was folded");
-        let mut record = self.record(step, Some((&folding, digest)), Vec::new());
+        let mut record = self.record(step, Some((&pending, digest)), Vec::new());
         record.doubts.unverified.extend(unverified);
         self.remember(step, Decision::Step { sum, decoded });
         let shown = vector.map(|gradient| Decoded { gradient, aux, digest });

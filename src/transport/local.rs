@@ -390,7 +390,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
         Ok(())
     }
 
-    fn fold(&mut self, request: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
+    fn make_sum(&mut self, request: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
         let SumRequest { sum, terms, length, stage, .. } = request;
         if stage == Stage::Expected {
             return Ok(None);
@@ -523,7 +523,7 @@ mod tests {
         for sum in sums {
             assert!(
                 coordinator
-                    .fold(request(sum, std::slice::from_ref(&summand), &all))
+                    .make_sum(request(sum, std::slice::from_ref(&summand), &all))
                     .unwrap()
                     .is_none()
             );
@@ -547,7 +547,7 @@ mod tests {
         assert!(links[1].decoded(sums[1]).is_none());
         let inf = Summand { weight: f64::INFINITY, ..summand };
         let summed =
-            coordinator.fold(request(SumId::first(Step(1)), &[inf], &all)).unwrap().unwrap();
+            coordinator.make_sum(request(SumId::first(Step(1)), &[inf], &all)).unwrap().unwrap();
         assert!(!summed.folded.finite);
         links[0].stopped = true;
         links[1].stopped = true;

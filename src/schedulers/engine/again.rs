@@ -41,10 +41,10 @@ impl Engine {
                 out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
             }
         }
-        if self.round.is_closed() {
+        if self.round.phase().is_summing() {
             self.go_on(now, out)?;
         }
-        if self.round.is_open() {
+        if self.round.phase().is_open() {
             let there = self.roster.alive();
             for worker in self.died_since_close.iter().filter(|worker| there.contains(*worker)) {
                 // A worker that is there again can do its tasks again.

@@ -70,7 +70,7 @@ impl Engine {
     /// Lets go who is about to leave or to be taken out, and has no part in the plan.
     pub(super) fn let_go(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         // Until a sum is decided it may be one of two that hold it.
-        if !self.round.is_open() || !self.open_steps.are_decoding() {
+        if !self.round.phase().is_open() || !self.open_steps.are_decoding() {
             return Ok(());
         }
         let unneeded = self.plan.unneeded(&self.roster, &self.leaving);

@@ -16,7 +16,7 @@ impl Engine {
         self.roster.lost(worker);
         self.leaving.lost(worker);
         // Nobody waits for a seat that is empty when the run begins.
-        let at = if self.round.has_begun() { now } else { f64::NEG_INFINITY };
+        let at = if self.round.phase().has_begun() { now } else { f64::NEG_INFINITY };
         self.plan.lost(worker, at);
         self.open_steps.lost(worker);
     }
@@ -43,7 +43,7 @@ impl Engine {
             &self.leaving,
             out,
         )?;
-        if !self.round.has_begun() || self.round.is_last() {
+        if !self.round.phase().has_begun() || self.round.phase().is_over() {
             return Ok(());
         }
         let last = self.states.sent_all(self.steps.next);

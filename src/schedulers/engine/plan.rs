@@ -384,7 +384,7 @@ impl Engine {
     /// Begins again with those that are fit; false if that may not or cannot be.
     pub(super) fn narrow(&mut self, now: f64, out: &mut Vec<Action>) -> Result<bool, EngineError> {
         // The round that is open is closed then.
-        let again = self.round.is_open();
+        let again = self.round.phase().is_open();
         let Some(replanned) = self.plan.narrow(again, &self.roster, &self.leaving) else {
             return Ok(false);
         };

@@ -24,7 +24,7 @@ impl Engine {
         self.roster.joined(worker, next.is_some());
         self.leaving.joined(worker);
         self.states.replaced(worker, next.unwrap_or(Step(0)));
-        if self.round.is_open() {
+        if self.round.phase().is_open() {
             self.round.joined(worker);
             // The scheme has given its tasks to others: it waits for the next round.
             if !self.plan.scheme.on(RoundEvent::Back(worker)) {
@@ -32,7 +32,7 @@ impl Engine {
             }
         }
         self.up_to_date(now, worker, out)?;
-        if self.round.is_closed() { self.close_steps(now, out) } else { Ok(()) }
+        if self.round.phase().is_summing() { self.close_steps(now, out) } else { Ok(()) }
     }
 
     /// A worker has taken over a state.
@@ -73,7 +73,7 @@ impl Engine {
         }
         self.states.returns_by = None;
         self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)?;
-        if self.round.is_open() {
+        if self.round.phase().is_open() {
             // What was lost with a worker may be too much to be made up for in the rounds that are
             // left, even by itself.
             if self.plan.facts().delay > 0
@@ -95,7 +95,7 @@ impl Engine {
         gone: &WorkerSet,
         out: &mut Vec<Action>,
     ) -> bool {
-        if !self.round.is_open() || self.plan.can_close(gone, &self.roster) {
+        if !self.round.phase().is_open() || self.plan.can_close(gone, &self.roster) {
             return false;
         }
         self.plan.scheme.on(RoundEvent::NoReturns);
@@ -118,7 +118,7 @@ impl Engine {
         let dead = self.roster.dead();
         let given = self.await_nobody(now, &dead, out);
         if self.roster.is_deserted()
-            || self.round.is_open() && !self.plan.can_close(&dead, &self.roster)
+            || self.round.phase().is_open() && !self.plan.can_close(&dead, &self.roster)
         {
             // Some may be busy with the states that they take over, and then be enough.
             let goes_on = self.narrow(now, out)? || self.plan.gets_enough(&self.roster);

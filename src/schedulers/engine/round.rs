@@ -9,15 +9,37 @@ use crate::run::RunConfig;
 
 /// How far the run is with its current round.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Phase {
+pub(super) enum Phase {
     /// No round was open yet.
     NotBegun,
     /// It is open.
     Collecting,
     /// It is closed, and sums are waited for.
-    Folding,
+    Summing,
     /// None opens any more.
     Finished,
+}
+
+impl Phase {
+    /// Whether a round was open yet.
+    pub(super) fn has_begun(self) -> bool {
+        self != Self::NotBegun
+    }
+
+    /// Whether answers count.
+    pub(super) fn is_open(self) -> bool {
+        self == Self::Collecting
+    }
+
+    /// Whether the round is closed, and sums are waited for.
+    pub(super) fn is_summing(self) -> bool {
+        self == Self::Summing
+    }
+
+    /// Whether no round opens any more.
+    pub(super) fn is_over(self) -> bool {
+        self == Self::Finished
+    }
 }
 
 /// The time, and until when the round may stay open, or the next one would.
@@ -108,27 +130,12 @@ impl CurrentRound {
 
     /// It is closed, and sums are waited for.
     pub(super) fn close(&mut self) {
-        self.phase = Phase::Folding;
+        self.phase = Phase::Summing;
     }
 
-    /// Whether one was open yet.
-    pub(super) fn has_begun(&self) -> bool {
-        self.phase != Phase::NotBegun
-    }
-
-    /// Whether answers count.
-    pub(super) fn is_open(&self) -> bool {
-        self.phase == Phase::Collecting
-    }
-
-    /// Whether sums are waited for.
-    pub(super) fn is_closed(&self) -> bool {
-        self.phase == Phase::Folding
-    }
-
-    /// Whether none opens any more.
-    pub(super) fn is_last(&self) -> bool {
-        self.phase == Phase::Finished
+    /// How far the run is with it.
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
     }
 
     /// When it was opened.

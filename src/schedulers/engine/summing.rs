@@ -18,7 +18,7 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         // All may have left since, or begun again.
-        if self.round.is_last() || !self.open_steps.is_summing(step) {
+        if self.round.phase().is_over() || !self.open_steps.is_summing(step) {
             return Ok(());
         }
         match why {
@@ -59,6 +59,6 @@ impl Engine {
             }
             return Err(self.plan.too_many_lost(self.steps.next, &self.roster, &self.leaving));
         }
-        if self.round.is_closed() { self.go_on(now, out) } else { Ok(()) }
+        if self.round.phase().is_summing() { self.go_on(now, out) } else { Ok(()) }
     }
 }

@@ -180,7 +180,7 @@ impl Engine {
                 out,
             )?;
         }
-        if any_counted && self.round.has_begun() && !self.round.is_last() {
+        if any_counted && self.round.phase().has_begun() && !self.round.phase().is_over() {
             self.trust.unsure.clear();
             self.begin_again(now, out)?;
         }

@@ -33,8 +33,8 @@ impl Engine {
     /// by one, and where many are missing, it is not told who is needed and who is enough.
     #[must_use]
     pub fn waits_for(&self) -> Option<OpenRound> {
-        let summing = self.round.is_closed() && self.open_steps.summing().next().is_some();
-        if !summing && !self.round.is_open() {
+        let summing = self.round.phase().is_summing() && self.open_steps.summing().next().is_some();
+        if !summing && !self.round.phase().is_open() {
             return None;
         }
         let missing = if summing { self.roster.alive() } else { self.round.missing(&self.roster) };

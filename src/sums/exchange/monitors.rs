@@ -115,8 +115,8 @@ impl Monitors {
     /// Who lacks the last sum before a step that others have.
     pub(super) fn lacking_before(&self, step: Step) -> Vec<u32> {
         let is_held = |monitor: &ExchangeMonitor| monitor.done || monitor.holders.len() > 1;
-        let before = self.iter().filter(|(id, _)| id.step < step);
-        let last = before.filter(|(_, monitor)| is_held(monitor)).last();
+        let mut before = self.iter().filter(|(id, _)| id.step < step).rev();
+        let last = before.find(|(_, monitor)| is_held(monitor));
         last.map(|(_, monitor)| monitor.lacking().collect()).unwrap_or_default()
     }
 

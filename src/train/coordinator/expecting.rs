@@ -76,7 +76,7 @@ impl<T: Transport> Coordinator<T> {
         let (counted, stage) = (&self.nobody(), Stage::Expected);
         let sum = self.gradients.sums.expect(step, terms);
         let request = SumRequest { sum, terms, length, spares_one, counted, stage };
-        self.transport.fold(request)?;
+        self.transport.make_sum(request)?;
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ pub(super) enum Decision {
 }
 
 /// A vector on its way to its holders.
-pub(super) struct Folding {
+pub(super) struct PendingSum {
     pub(super) sum: SumId,
     /// The vector, if it was made here.
     pub(super) decoded: Option<Arc<Decoded>>,
@@ -29,22 +29,22 @@ pub(super) struct Folding {
 /// What there is of a step.
 enum Stage {
     /// Its sum was asked for.
-    Folding(Folding),
+    Pending(PendingSum),
     /// It is decided.
     Decided(Decision),
 }
 
 impl Stage {
-    fn folding(&self) -> Option<&Folding> {
+    fn pending(&self) -> Option<&PendingSum> {
         match self {
-            Self::Folding(folding) => Some(folding),
+            Self::Pending(pending) => Some(pending),
             Self::Decided(_) => None,
         }
     }
 
-    fn folding_mut(&mut self) -> Option<&mut Folding> {
+    fn pending_mut(&mut self) -> Option<&mut PendingSum> {
         match self {
-            Self::Folding(folding) => Some(folding),
+            Self::Pending(pending) => Some(pending),
             Self::Decided(_) => None,
         }
     }
@@ -83,14 +83,14 @@ impl Gradients {
     }
 
     /// A step's sum is under way, or made.
-    pub(super) fn made(&mut self, step: Step, folding: Folding) {
-        self.steps.insert(step, Stage::Folding(folding));
+    pub(super) fn made(&mut self, step: Step, pending: PendingSum) {
+        self.steps.insert(step, Stage::Pending(pending));
     }
 
     /// What was made of a step is not wanted, or is to be written down.
-    pub(super) fn take(&mut self, step: Step) -> Option<Folding> {
+    pub(super) fn take(&mut self, step: Step) -> Option<PendingSum> {
         match self.steps.remove(&step)? {
-            Stage::Folding(folding) => Some(folding),
+            Stage::Pending(pending) => Some(pending),
             decided @ Stage::Decided(_) => {
                 self.steps.insert(step, decided);
                 None
@@ -100,24 +100,24 @@ impl Gradients {
 
     /// Whether all vectors on their way are here, or where it is looked for them.
     pub(super) fn are_kept(&self, elsewhere: impl Fn(SumId) -> bool) -> bool {
-        let is_kept = |folding: &Folding| folding.decoded.is_some() || elsewhere(folding.sum);
-        self.steps.values().filter_map(Stage::folding).all(is_kept)
+        let is_kept = |pending: &PendingSum| pending.decoded.is_some() || elsewhere(pending.sum);
+        self.steps.values().filter_map(Stage::pending).all(is_kept)
     }
 
     /// A worker is there again, and has nothing of what it was sent.
     pub(super) fn back(&mut self, worker: Worker) {
-        for folding in self.steps.values_mut().filter_map(Stage::folding_mut) {
-            folding.sent.remove(worker);
+        for pending in self.steps.values_mut().filter_map(Stage::pending_mut) {
+            pending.sent.remove(worker);
         }
     }
 
     /// Sends the vectors that were made here to a worker, those that it was not sent.
     pub(super) fn send(&mut self, worker: Worker, mut send: impl FnMut(Order)) {
-        for folding in self.steps.values_mut().filter_map(Stage::folding_mut) {
-            if let Some(decoded) = &folding.decoded
-                && folding.sent.insert(worker)
+        for pending in self.steps.values_mut().filter_map(Stage::pending_mut) {
+            if let Some(decoded) = &pending.decoded
+                && pending.sent.insert(worker)
             {
-                send(Order::Store { sum: folding.sum, decoded: Arc::clone(decoded) });
+                send(Order::Store { sum: pending.sum, decoded: Arc::clone(decoded) });
             }
         }
     }

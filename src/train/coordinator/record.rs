@@ -3,7 +3,7 @@
 use super::happened::Happened;
 use super::spent::SpentRecord;
 use super::waiting::{Waiting, median};
-use super::{Coordinator, Folding};
+use super::{Coordinator, PendingSum};
 use crate::codes::Report;
 use crate::codes::sequential::by_worker;
 use crate::gpu::{CombineError, Vector};
@@ -441,16 +441,16 @@ impl<T: Transport> Coordinator<T> {
     pub(super) fn record(
         &mut self,
         step: Step,
-        folding: Option<(&Folding, u64)>,
+        pending: Option<(&PendingSum, u64)>,
         refused: Vec<Units>,
     ) -> StepRecord {
         let committed = self.run_clock.now();
         let (rounds, seconds) = self.journal.commit(committed);
-        let parts = folding.map_or(&[][..], |(folding, _)| &folding.parts);
+        let parts = pending.map_or(&[][..], |(pending, _)| &pending.parts);
         let results = parts.iter().map(|part| (part.worker, part.weight));
         let (survivors, weights) = by_worker(self.config().shape.workers, results);
-        let decode = folding.map(|(folding, _)| folding.decode.into());
-        let aux = folding.map(|(folding, _)| folding.aux.clone()).unwrap_or_default();
+        let decode = pending.map(|(pending, _)| pending.decode.into());
+        let aux = pending.map(|(pending, _)| pending.aux.clone()).unwrap_or_default();
         StepRecord {
             step: step.0,
             committed,
@@ -473,7 +473,7 @@ impl<T: Transport> Coordinator<T> {
                 plan: self.journal.plan.take(),
             },
             aux,
-            digest: folding.map(|(_, digest)| format!("{digest:016x}")).unwrap_or_default(),
+            digest: pending.map(|(_, digest)| format!("{digest:016x}")).unwrap_or_default(),
             spent: self.spending.take(),
         }
     }

@@ -280,7 +280,7 @@ impl Transport for TcpTransport {
         Ok(())
     }
 
-    fn fold(&mut self, request: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
+    fn make_sum(&mut self, request: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
         let SumRequest { sum, terms, length, spares_one, counted, stage } = request;
         if stage == Stage::Expected {
             if self.overlaps {
