@@ -248,6 +248,17 @@ pub struct Part {
     pub coefficient: f64,
 }
 
+/// A result and its weight in a sum, such as its decode weight in the gradient of its job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weighted {
+    /// Whose result.
+    pub worker: Worker,
+    /// The task it answers.
+    pub task: Task,
+    /// Its weight.
+    pub weight: f64,
+}
+
 /// Why a batch cannot be cut as asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]

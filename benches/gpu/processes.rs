@@ -117,7 +117,7 @@ pub(crate) fn measure(exchange: &str, length: usize) -> Outcome<Measured> {
     Ok(Measured {
         seconds: median(counted(seconds.0)),
         copies,
-        by_collective: (status.by_collective, status.exchanges),
+        by_collective: (status.sums.by_collective, status.sums.exchanges),
         told: found[0].0,
     })
 }

@@ -343,7 +343,8 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
             "max": between.iter().copied().fold(0.0, f64::max) },
         "sent_gradients": sent.iter().map(gradients).collect::<Vec<_>>(),
         "buffered_gradients": buffered.iter().map(gradients).collect::<Vec<_>>(),
-        "expected": status.expected, "confirmed": status.confirmed, "replaced": status.replaced,
+        "expected": status.sums.expected, "confirmed": status.sums.confirmed,
+        "replaced": status.sums.replaced,
         "digests": digests.len(),
     });
     println!("{summary}");

@@ -414,43 +414,43 @@ impl Shown {
             "exchanges_total",
             "counter",
             "Exchanges of vectors that ended.",
-            network.exchanges as f64,
+            network.sums.exchanges as f64,
         );
         one(
             "exchanges_by_collective_total",
             "counter",
             "Those of them that workers made by NCCL.",
-            network.by_collective as f64,
+            network.sums.by_collective as f64,
         );
         one(
             "exchanges_expected_total",
             "counter",
             "Sums that workers were told to begin while their step was computed.",
-            network.expected as f64,
+            network.sums.expected as f64,
         );
         one(
             "exchanges_confirmed_total",
             "counter",
             "Steps that were made of such a sum.",
-            network.confirmed as f64,
+            network.sums.confirmed as f64,
         );
         one(
             "exchanges_replaced_total",
             "counter",
             "Steps that were made of another sum than was expected.",
-            network.replaced as f64,
+            network.sums.replaced as f64,
         );
         one(
             "group_workers",
             "gauge",
             "Workers whose GPUs can sum by NCCL now.",
-            network.group as f64,
+            network.sums.group as f64,
         );
         one(
             "exchange_seconds",
             "gauge",
             "How long the last exchange took.",
-            network.exchange_seconds,
+            network.sums.exchange_seconds,
         );
         one("refused_calls_total", "counter", "Calls that were refused.", network.refused as f64);
     }

@@ -332,8 +332,8 @@ impl Verifier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codes::sequential::{Accept, Fold, Returned, Scheme, Settle};
-    use crate::ids::Job;
+    use crate::codes::sequential::{Accept, Returned, Scheme, Settle};
+    use crate::ids::{Job, Weighted};
 
     /// A scheme and the vote on what it is told of.
     struct Voted {
@@ -444,9 +444,9 @@ mod tests {
         }
         voted.scheme.close(&WorkerSet::of(4, [Worker(3)]), &[None; 4], &mut Vec::new());
         assert_eq!(voted.lose(0, Some(Job(0))), []);
-        let mut folds: Vec<Fold> = Vec::new();
-        voted.scheme.settle(Settle::Job(Job(0)), &mut folds);
-        assert_eq!(folds.iter().map(|fold| fold.worker).collect::<Vec<_>>(), [Worker(1)]);
+        let mut results: Vec<Weighted> = Vec::new();
+        voted.scheme.settle(Settle::Job(Job(0)), &mut results);
+        assert_eq!(results.iter().map(|result| result.worker).collect::<Vec<_>>(), [Worker(1)]);
         assert_eq!(voted.lose(1, Some(Job(0))), [Task { job: Job(0), piece: 1, plan: 0 }]);
         assert!(
             !voted.admits(&WorkerSet::of(4, [0, 1, 3].map(Worker))),
@@ -464,12 +464,12 @@ mod tests {
             voted.answer(worker, 1);
         }
         voted.scheme.close(&WorkerSet::of(4, [Worker(3)]), &[None; 4], &mut Vec::new());
-        let mut folds = Vec::new();
+        let mut results = Vec::new();
         let mut holder = |voted: &mut Voted| {
-            folds.clear();
-            voted.scheme.settle(Settle::Job(Job(0)), &mut folds);
-            assert_eq!(folds.len(), 1);
-            voted.verifier.holder(folds[0].worker).map(|(worker, task)| (worker, task.piece))
+            results.clear();
+            voted.scheme.settle(Settle::Job(Job(0)), &mut results);
+            assert_eq!(results.len(), 1);
+            voted.verifier.holder(results[0].worker).map(|(worker, task)| (worker, task.piece))
         };
         assert_eq!(holder(&mut voted), Some((Worker(0), 0)));
         for (lost, left) in [(0, Some((Worker(1), 1))), (1, Some((Worker(2), 2))), (2, None)] {

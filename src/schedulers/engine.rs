@@ -49,8 +49,8 @@ use super::events::{Action, EngineError, Input, Unfit};
 use super::open_steps::{Fate, OpenSteps};
 use super::reduce::Reduce;
 use super::roster::{Doing, Roster};
-use crate::codes::sequential::{Fold, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
-use crate::ids::{Part, Step, Task, Worker, WorkerSet};
+use crate::codes::sequential::{Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
+use crate::ids::{Part, Step, Task, Weighted, Worker, WorkerSet};
 use crate::run::{ConfigError, RunConfig};
 use tracing::debug_span;
 
@@ -97,7 +97,7 @@ type Answer = (Task, bool, Option<u128>);
 ///     )
 ///     .unwrap();
 /// assert_eq!(actions[0], Action::Abandon { worker: Worker(1), late_counts: false });
-/// assert!(matches!(&actions[2], Action::Sum { folds, .. } if folds.len() == 1));
+/// assert!(matches!(&actions[2], Action::Sum { results, .. } if results.len() == 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Engine {
@@ -271,7 +271,7 @@ impl Engine {
         match input {
             Input::Begin => {
                 assert!(!self.round.phase().has_begun(), "a run begins once");
-                self.go_on(now, out)
+                self.advance(now, out)
             }
             Input::Done { worker, task, finite, digest } => {
                 self.done(now, worker, (task, finite, digest), out)
@@ -375,7 +375,7 @@ impl Engine {
     }
 
     /// Commits what is held, in order, and opens the next round once everything decoded is held.
-    fn go_on(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    fn advance(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         // Steps are committed in order: one that is not held yet holds back those after it, also if
         // these are held.
         if self.open_steps.summing().next().is_some() {
@@ -500,7 +500,7 @@ impl Engine {
         match becomes {
             Returned::Unwanted if finite => out.push(Action::Discard { worker, task }),
             Returned::Final if self.reduce == Reduce::Worker => {
-                out.push(self.open_steps.reduce(Fold { worker, task, weight: 1.0 }));
+                out.push(self.open_steps.reduce(Weighted { worker, task, weight: 1.0 }));
             }
             _ => {}
         }
@@ -543,7 +543,7 @@ impl Engine {
             // either, as schemes know workers, not single results, as missing.
             if self.round.has_failed(worker) {
                 self.round.erase([worker], &mut self.plan.scheme);
-                return self.carry_on(now, out);
+                return self.proceed(now, out);
             }
             self.round.answered(worker, now);
             self.give(vec![worker], out);
@@ -553,7 +553,7 @@ impl Engine {
 
     /// Goes on without what somebody will not do any more: while the round is open, idle workers
     /// are given it; after that the sums are looked after.
-    fn carry_on(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    fn proceed(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         if self.round.phase().is_open() {
             self.give(self.roster.ready(), out);
             self.check_outlook(now, out)?;
@@ -661,16 +661,16 @@ impl Engine {
         if self.reduce == Reduce::Worker {
             let (finals, quality) = self.plan.scheme.settle(Settle::Round);
             self.plan.check(self.steps.next, &quality)?;
-            out.extend(finals.into_iter().map(|fold| self.open_steps.reduce(fold)));
+            out.extend(finals.into_iter().map(|result| self.open_steps.reduce(result)));
         }
         self.end_round(now, out);
         self.round.close();
         for job in decoded {
-            let (folds, report) = self.plan.decode(job)?;
-            let step = self.open_steps.decoded(job, report, folds);
+            let (results, report) = self.plan.decode(job)?;
+            let step = self.open_steps.decoded(job, report, results);
             out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
         }
-        self.go_on(now, out)
+        self.advance(now, out)
     }
 
     /// Nobody answers any more in the round that is open: all are told to abandon its tasks.

@@ -1,8 +1,7 @@
 //! What goes into the engine and what comes out of it.
 
-use crate::codes::sequential::Fold;
 use crate::codes::{Dispute, GateError, Report};
-use crate::ids::{Part, Round, Step, Task, Units, Worker, WorkerSet};
+use crate::ids::{Part, Round, Step, Task, Units, Weighted, Worker, WorkerSet};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -172,7 +171,7 @@ pub enum Action {
         /// To the sum of which step.
         step: Step,
         /// Result and weight.
-        fold: Fold,
+        result: Weighted,
     },
     /// Nobody wants this result.
     Discard {
@@ -199,7 +198,7 @@ pub enum Action {
         /// Workers with a sum of results, of weight 1.
         sums: Vec<Worker>,
         /// Results to be added, with their weights, in the order of summation.
-        folds: Vec<Fold>,
+        results: Vec<Weighted>,
         /// How good the decode is.
         decode: Report,
         /// Of these two must hold it before it is committed, or the one that there is: workers that

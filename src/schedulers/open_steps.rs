@@ -8,8 +8,8 @@
 
 use super::events::{Action, Refusal};
 use crate::codes::Report;
-use crate::codes::sequential::{Fold, UNCODED, worst};
-use crate::ids::{Job, Step, Task, Units, Worker, WorkerSet};
+use crate::codes::sequential::{UNCODED, worst};
+use crate::ids::{Job, Step, Task, Units, Weighted, Worker, WorkerSet};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How a step came out.
@@ -42,7 +42,7 @@ struct Open {
     /// Workers with a sum of results.
     sums: BTreeSet<Worker>,
     /// Results not in such a sum: the first unit and the weight of each.
-    terms: Vec<(u32, Fold)>,
+    terms: Vec<(u32, Weighted)>,
 }
 
 impl Open {
@@ -87,8 +87,8 @@ impl OpenSteps {
     }
 
     /// Lets a worker add a result to what it holds of its step.
-    pub(super) fn reduce(&mut self, fold: Fold) -> Action {
-        let Fold { worker, task, weight } = fold;
+    pub(super) fn reduce(&mut self, result: Weighted) -> Action {
+        let Weighted { worker, task, weight } = result;
         if let Some((_, summed)) = self.given.get_mut(&(worker, task)) {
             *summed = true;
         }
@@ -98,21 +98,21 @@ impl OpenSteps {
         }
         let step = task.job.step(self.micro_steps);
         self.open(step).sums.insert(worker);
-        Action::Reduce { step, fold }
+        Action::Reduce { step, result }
     }
 
     /// A job is decoded, from the sums and these results; gives its step.
     ///
     /// # Panics
     /// When a result is of a task that was not given.
-    pub(super) fn decoded(&mut self, job: Job, report: Report, folds: Vec<Fold>) -> Step {
-        let place = |fold: Fold| {
+    pub(super) fn decoded(&mut self, job: Job, report: Report, results: Vec<Weighted>) -> Step {
+        let place = |result: Weighted| {
             let (start, summed) =
-                self.given.get(&(fold.worker, fold.task)).expect("what counts was given out");
+                self.given.get(&(result.worker, result.task)).expect("what counts was given out");
             // What is in its worker's sum is not a term of its own.
-            (!summed).then_some((*start, fold))
+            (!summed).then_some((*start, result))
         };
-        let terms: Vec<(u32, Fold)> = folds.into_iter().filter_map(place).collect();
+        let terms: Vec<(u32, Weighted)> = results.into_iter().filter_map(place).collect();
         let step = job.step(self.micro_steps);
         let open = self.open(step);
         open.decoded.insert(job);
@@ -130,12 +130,12 @@ impl OpenSteps {
             .get_mut(&step)
             .filter(|open| open.decoded.len() as u64 == self.micro_steps)?;
         // By place in the batch, so that the order of summation does not depend on who was fast.
-        open.terms.sort_by_key(|(start, fold)| (fold.task.job, *start, fold.worker));
+        open.terms.sort_by_key(|(start, result)| (result.task.job, *start, result.worker));
         open.stage = Stage::Summing;
         Some(Action::Sum {
             step,
             sums: open.sums.iter().copied().collect(),
-            folds: open.terms.iter().map(|term| term.1).collect(),
+            results: open.terms.iter().map(|term| term.1).collect(),
             decode: open.report.unwrap_or(UNCODED),
             counted,
         })

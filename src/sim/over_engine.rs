@@ -10,8 +10,8 @@
 use super::outcome::Tally;
 use super::{Played, RoundTime};
 use crate::codes::Report;
-use crate::codes::sequential::{Fold, by_worker};
-use crate::ids::{Part, Round, Run, Step, Task, Worker, WorkerSet};
+use crate::codes::sequential::by_worker;
+use crate::ids::{Part, Round, Run, Step, Task, Weighted, Worker, WorkerSet};
 use crate::schedulers::orders::{Abandoned, Came, Next, Orders};
 use crate::schedulers::{Action, Engine, EngineError, Input, RoundReport, VirtualClock};
 use std::collections::{BTreeMap, VecDeque};
@@ -65,7 +65,7 @@ pub struct DecodedStep {
     /// Which step.
     pub step: Step,
     /// The results in it, with their weights. Of a scheme of mixtures, those that a judge is given.
-    pub folds: Vec<Fold>,
+    pub results: Vec<Weighted>,
     /// How good the decode is.
     pub decode: Report,
 }
@@ -85,7 +85,7 @@ impl DecodedStep {
     }
 
     fn by_worker(&self, workers: usize) -> (WorkerSet, Vec<f64>) {
-        by_worker(workers, self.folds.iter().map(|fold| (fold.worker, fold.weight)))
+        by_worker(workers, self.results.iter().map(|result| (result.worker, result.weight)))
     }
 }
 
@@ -300,16 +300,16 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
                 self.first.extend(now.map(|_| Input::Idle { worker }));
                 self.journal.missing.insert(worker);
             }
-            Action::Reduce { step, fold } => {
+            Action::Reduce { step, result } => {
                 let sums = self.journal.sums.entry(step).or_default();
-                sums.entry(fold.worker).or_default().push(fold);
+                sums.entry(result.worker).or_default().push(result);
             }
             Action::Restart { step } => drop(self.journal.sums.remove(&step)),
             Action::Switched { .. } => check_log(&self.engine)?,
             Action::Discard { .. } => {}
             Action::Close(report) => self.journal.close(report),
-            Action::Sum { step, sums, folds, decode, .. } => {
-                self.journal.decoded(step, &sums, folds, decode);
+            Action::Sum { step, sums, results, decode, .. } => {
+                self.journal.decoded(step, &sums, results, decode);
                 self.then.push_back(Input::Summed { step, digest: step.0 });
             }
             Action::Commit { step, .. } => self.journal.commit(step),
@@ -376,7 +376,7 @@ struct Journal<'a> {
     missing: WorkerSet,
     late: Vec<(Worker, Task)>,
     /// Results that workers have added up already.
-    sums: BTreeMap<Step, BTreeMap<Worker, Vec<Fold>>>,
+    sums: BTreeMap<Step, BTreeMap<Worker, Vec<Weighted>>>,
     /// The round that was closed last, which is shown once all that followed is known.
     closed: Option<EngineRound>,
     tally: Tally,
@@ -422,13 +422,13 @@ impl<'a> Journal<'a> {
         });
     }
 
-    fn decoded(&mut self, step: Step, sums: &[Worker], folds: Vec<Fold>, decode: Report) {
+    fn decoded(&mut self, step: Step, sums: &[Worker], results: Vec<Weighted>, decode: Report) {
         let mut added = self.sums.remove(&step).unwrap_or_default();
         let summed = sums.iter().filter_map(|worker| added.remove(worker)).flatten();
-        let folds = summed.chain(folds).collect();
+        let results = summed.chain(results).collect();
         self.tally.covered(decode.coverage);
         let closed = self.closed.as_mut().expect("what is decoded is so at a close");
-        closed.decoded.push(DecodedStep { step, folds, decode });
+        closed.decoded.push(DecodedStep { step, results, decode });
     }
 
     fn commit(&mut self, step: Step) {

@@ -8,8 +8,7 @@
 //! is void, and what is still said of it is passed over.
 
 use super::{Piece, SumId, Summand, What};
-use crate::codes::sequential::Fold;
-use crate::ids::{Step, Worker, WorkerSet};
+use crate::ids::{Step, Weighted, Worker, WorkerSet};
 use crate::schedulers::{Action, Engine, EngineError, Input, OpenRound, SumFailure};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -24,14 +23,14 @@ struct Expected {
 impl Expected {
     /// Whether a step is made of one of the holders of each of its terms: any of them has the same
     /// numbers.
-    fn is_of(&self, sums: &[Worker], folds: &[Fold]) -> bool {
-        let alike = |(term, fold): (&Summand, &Fold)| {
-            let piece = Piece { worker: fold.worker, what: What::Result(fold.task) };
-            term.weight == fold.weight && term.holders.contains(&piece)
+    fn is_of(&self, sums: &[Worker], results: &[Weighted]) -> bool {
+        let alike = |(term, result): (&Summand, &Weighted)| {
+            let piece = Piece { worker: result.worker, what: What::Result(result.task) };
+            term.weight == result.weight && term.holders.contains(&piece)
         };
         sums.is_empty()
-            && self.terms.len() == folds.len()
-            && self.terms.iter().zip(folds).all(alike)
+            && self.terms.len() == results.len()
+            && self.terms.iter().zip(results).all(alike)
     }
 }
 
@@ -254,8 +253,9 @@ impl StepSums {
     /// What the engine decides of sums.
     fn follow(&mut self, now: f64, action: &Action) {
         match action {
-            Action::Sum { step, sums, folds, counted, .. } => {
-                let sources = folds.iter().map(|fold| fold.worker).chain(sums.iter().copied());
+            Action::Sum { step, sums, results, counted, .. } => {
+                let sources =
+                    results.iter().map(|result| result.worker).chain(sums.iter().copied());
                 let asked = Asked {
                     counted: counted.clone(),
                     sources: sources.collect(),
@@ -263,7 +263,7 @@ impl StepSums {
                     holders: Vec::new(),
                 };
                 let is_expected = |sum: &StepSum| match &sum.stage {
-                    Stage::Expected(expected) => !expected.failed && expected.is_of(sums, folds),
+                    Stage::Expected(expected) => !expected.failed && expected.is_of(sums, results),
                     _ => false,
                 };
                 match self.steps.get_mut(step).filter(|sum| is_expected(sum)) {

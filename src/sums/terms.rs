@@ -95,9 +95,9 @@ impl Summand {
     /// The vector that a worker takes which is number `place` of those that sum: its own, or else
     /// its turn's.
     #[must_use]
-    pub fn source(&self, summer: Worker, place: usize) -> Option<Piece> {
+    pub fn source(&self, owner: Worker, place: usize) -> Option<Piece> {
         let turn = || self.holders.get(place % self.holders.len().max(1)).copied();
-        self.piece_of(summer).or_else(turn)
+        self.piece_of(owner).or_else(turn)
     }
 
     /// What a worker has of it.

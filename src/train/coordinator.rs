@@ -28,7 +28,7 @@ mod waiting;
 use choosing::Choosing;
 use due::Patience;
 use ending::Ending;
-use gradients::{Decision, Gradients, PendingSum};
+use gradients::{Gradients, PendingSum, StepGradient};
 pub use happened::{Erasure, Happened, Happening};
 use inbox::Inbox;
 use judging::Judging;
@@ -50,15 +50,12 @@ pub use waiting::{MissingWorker, Waiting};
 
 use super::run_clock::{Abandoned, Arrival, Next, RunClock};
 use crate::codes::Report;
-use crate::codes::sequential::Fold;
 use crate::gpu::Vector;
-use crate::ids::{Step, Task, Worker, WorkerSet};
+use crate::ids::{Step, Task, Weighted, Worker, WorkerSet};
 use crate::run::RunConfig;
 use crate::schedulers::{Action, Engine, EngineError, Input};
 use crate::sums::{Decoded, Piece, SumNotice, Summand, What};
-use crate::transport::{
-    Cancel, Notice, Order, Stage, SumRequest, Summed, Transport, Unneeded, Weighted,
-};
+use crate::transport::{Cancel, Notice, Order, Stage, SumRequest, Summed, Transport, Unneeded};
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::info_span;
@@ -444,7 +441,7 @@ impl<T: Transport> Coordinator<T> {
                 }
                 now.into_iter().for_each(|notice| self.inbox.postpone(worker, notice));
             }
-            Action::Reduce { step, fold } => self.reduce(step, fold)?,
+            Action::Reduce { step, result } => self.reduce(step, result)?,
             Action::Discard { worker, task } => {
                 self.transport.forget(Unneeded::Result { worker, task });
                 self.results.take_aux(worker, task);
@@ -459,8 +456,8 @@ impl<T: Transport> Coordinator<T> {
                 }
                 self.journal.closed(record);
             }
-            Action::Sum { step, sums, folds, decode, counted } => {
-                self.sum(step, &sums, folds, decode, &counted)?;
+            Action::Sum { step, sums, results, decode, counted } => {
+                self.sum(step, &sums, results, decode, &counted)?;
             }
             Action::Erase { worker, step } => self.erase(worker, step, observer),
             Action::Restart { step } => self.begin_again(step),
@@ -482,7 +479,7 @@ impl<T: Transport> Coordinator<T> {
                 let refused_because = Some(because);
                 let record =
                     StepRecord { refused_because, ..self.record(step, None, units.clone()) };
-                self.remember(step, Decision::Refused(units.into()));
+                self.remember(step, StepGradient::Refused(units.into()));
                 return self.show(&record, None, observer);
             }
             Action::Apply { worker, step } => self.apply(worker, step),
@@ -505,9 +502,7 @@ impl<T: Transport> Coordinator<T> {
         WorkerSet::empty(self.config().shape.workers)
     }
 
-    fn reduce(&mut self, step: Step, fold: Fold) -> Result<(), RunError> {
-        let Fold { worker, task, weight } = fold;
-        let result = Weighted { worker, task, weight };
+    fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), RunError> {
         self.transport.reduce(step, result)?;
         self.results.reduced(step, result);
         Ok(())
@@ -519,12 +514,10 @@ impl<T: Transport> Coordinator<T> {
         &mut self,
         step: Step,
         sums: &[Worker],
-        folds: Vec<Fold>,
+        mut results: Vec<Weighted>,
         mut decode: Report,
         counted: &WorkerSet,
     ) -> Result<(), RunError> {
-        let result = |Fold { worker, task, weight }| Weighted { worker, task, weight };
-        let mut results: Vec<Weighted> = folds.into_iter().map(result).collect();
         let sum = self.gradients.sums.of(step);
         let summed = if self.engine.plan().facts().mixture {
             let received = |piece| self.transport.received(piece);
@@ -607,7 +600,7 @@ impl<T: Transport> Coordinator<T> {
         assert_eq!(decoded.digest, digest, "what is committed is what was folded");
         let mut record = self.record(step, Some((&pending, digest)), Vec::new());
         record.doubts.unverified.extend(unverified);
-        self.remember(step, Decision::Step { sum, decoded });
+        self.remember(step, StepGradient::Decided { sum, decoded });
         let shown = vector.map(|gradient| Decoded { gradient, aux, digest });
         let outcome = self.show(&record, shown.as_ref(), observer)?;
         self.inbox.add(observer.parameters().map(|digest| Input::Own { step, digest }));
@@ -663,7 +656,7 @@ impl<T: Transport> Coordinator<T> {
         self.ending.failures.release(end);
     }
 
-    fn remember(&mut self, step: Step, decision: Decision) {
+    fn remember(&mut self, step: Step, decision: StepGradient) {
         self.release(step);
         let log_steps = self.config().log_steps;
         for vector in self.gradients.remember(step, decision, log_steps) {

@@ -5,10 +5,10 @@
 
 use super::{
     Cancel, Closer, Dismissal, Link, Notice, Order, Parting, Received, Say, Stage, SumRequest,
-    Summed, Transport, Unneeded, Weighted,
+    Summed, Transport, Unneeded,
 };
 use crate::gpu::{CombineError, Vector};
-use crate::ids::{Step, Task, Worker};
+use crate::ids::{Step, Task, Weighted, Worker};
 use crate::sums::ledger::Ledgers;
 use crate::sums::{Piece, SumId, SumNotice, What, lock};
 use std::collections::{BTreeMap, VecDeque};

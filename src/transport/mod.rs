@@ -22,7 +22,7 @@ pub use staged::Staged;
 pub use state::{NotBytes, State};
 
 use crate::gpu::{CombineError, Folded, Vector};
-use crate::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
+use crate::ids::{Job, Part, Step, Task, Units, Weighted, Worker, WorkerSet};
 use crate::sums::{Decoded, Piece, SumId, SumNotice, Summand, TaskSpent};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -234,17 +234,6 @@ pub struct Summed {
     pub gradient: Vec<f32>,
     /// Its digest, and whether it is finite.
     pub folded: Folded,
-}
-
-/// A result with its weight.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Weighted {
-    /// Whose.
-    pub worker: Worker,
-    /// Which.
-    pub task: Task,
-    /// Its weight.
-    pub weight: f64,
 }
 
 /// What is known of a sum when it is asked for.

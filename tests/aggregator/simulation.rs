@@ -520,7 +520,8 @@ async fn steer(shared: &Arc<Shared>, transport: TcpTransport, config: RunConfig)
         *half = (*half).max(kept);
     }
     coordinator.stop();
-    reference.found.by_collective = shared.status.lock().unwrap().lock().unwrap().by_collective;
+    reference.found.by_collective =
+        shared.status.lock().unwrap().lock().unwrap().sums.by_collective;
     reference.found
 }
 

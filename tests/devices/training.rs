@@ -452,7 +452,7 @@ mod with_collective {
             let wanted = || if *died.lock().expect("no error") { WORKERS - 1 } else { WORKERS };
             for _ in 0..20_000 {
                 // While somebody is about to die, nobody waits for it.
-                if seen.lock().expect("no error").group == wanted()
+                if seen.lock().expect("no error").sums.group == wanted()
                     || (fault != Fault::None && (AT..AT + 3).contains(&step))
                 {
                     return;
@@ -503,7 +503,7 @@ mod with_collective {
             let (trained, status) = run(job, &places, keeps, Fault::None);
             assert!(trained == on_host(job), "{job:?}");
             assert!(
-                status.by_collective >= STEPS - 2 && status.exchanges == STEPS,
+                status.sums.by_collective >= STEPS - 2 && status.sums.exchanges == STEPS,
                 "{job:?}: {status:?}"
             );
         }
@@ -523,8 +523,11 @@ mod with_collective {
             );
             assert_eq!(trained[WHO].is_none(), fault == Fault::Dies);
             match fault {
-                Fault::Without => assert_eq!(status.by_collective, 0),
-                _ => assert!((4..STEPS).contains(&status.by_collective), "{fault:?}: {status:?}"),
+                Fault::Without => assert_eq!(status.sums.by_collective, 0),
+                _ => assert!(
+                    (4..STEPS).contains(&status.sums.by_collective),
+                    "{fault:?}: {status:?}"
+                ),
             }
         }
     }
@@ -581,8 +584,8 @@ mod with_collective {
             let there = (self.at)(record.step)?;
             for _ in 0..20_000 {
                 let status = self.status.lock().expect("no error").clone();
-                if status.group == there {
-                    self.by_collective.push(status.by_collective);
+                if status.sums.group == there {
+                    self.by_collective.push(status.sums.by_collective);
                     return Ok(Flow::Continue);
                 }
                 thread::sleep(Duration::from_millis(1));
@@ -694,7 +697,7 @@ mod with_collective {
         // which somebody is killed.
         assert!(
             by_collective[AT as usize] >= AT
-                && status.lock().expect("no error").by_collective >= STEPS - 2,
+                && status.lock().expect("no error").sums.by_collective >= STEPS - 2,
             "{by_collective:?}"
         );
     }

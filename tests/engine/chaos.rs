@@ -3,8 +3,8 @@
 
 use super::{CONFIG, Config, Driver};
 use codedgrad::codes::SchemeSpec;
-use codedgrad::codes::sequential::{Accept, Fold, Horizon, Scheme};
-use codedgrad::ids::{Job, Part, Step, Task, Worker, WorkerSet};
+use codedgrad::codes::sequential::{Accept, Horizon, Scheme};
+use codedgrad::ids::{Job, Part, Step, Task, Weighted, Worker, WorkerSet};
 use codedgrad::schedulers::{Action, EngineError, Input, Planned, Reduce, Refusal, Replan, Unfit};
 use codedgrad::sums::SumId;
 use proptest::prelude::*;
@@ -223,14 +223,16 @@ impl Chaos<'_> {
         self.waiting.remove(&step);
     }
 
-    fn check_fold(&mut self, sum: SumId, sums: &[Worker], folds: &[Fold]) {
+    fn check_fold(&mut self, sum: SumId, sums: &[Worker], results: &[Weighted]) {
         let step = sum.step;
         let summed = sums.iter().flat_map(|worker| {
             self.sums[&(step, *worker)].iter().map(|(task, weight)| (*worker, *task, *weight))
         });
-        let single = folds.iter().map(|fold| (fold.worker, fold.task, fold.weight));
-        let there = |fold: &Fold| self.places[fold.worker.index()].results.contains_key(&fold.task);
-        assert!(folds.iter().all(there), "what is folded is held");
+        let single = results.iter().map(|result| (result.worker, result.task, result.weight));
+        let there = |result: &Weighted| {
+            self.places[result.worker.index()].results.contains_key(&result.task)
+        };
+        assert!(results.iter().all(there), "what is folded is held");
         let mut counted: HashMap<(Job, u32), f64> = HashMap::new();
         for (worker, task, weight) in summed.chain(single) {
             for part in &self.parts[&(worker, task)] {
@@ -277,14 +279,14 @@ impl Chaos<'_> {
         );
     }
 
-    fn fold(&mut self, sum: SumId, sums: &[Worker], folds: &[Fold]) {
-        self.check_fold(sum, sums, folds);
+    fn fold(&mut self, sum: SumId, sums: &[Worker], results: &[Weighted]) {
+        self.check_fold(sum, sums, results);
         let step = sum.step;
         let before = self.asked.insert(step, sum);
         assert!(before.is_none_or(|before| before < sum), "{sum}: every sum has its number");
         let made_by = WorkerSet::of(
             self.places.len(),
-            sums.iter().copied().chain(folds.iter().map(|fold| fold.worker)),
+            sums.iter().copied().chain(results.iter().map(|result| result.worker)),
         );
         assert!(
             made_by.iter().all(|worker| !self.places[worker.index()].dead),
@@ -293,11 +295,11 @@ impl Chaos<'_> {
         let of_sums = sums.iter().flat_map(|worker| {
             self.sums[&(step, *worker)].iter().map(|(task, _)| (*worker, *task))
         });
-        let of_it = of_sums.chain(folds.iter().map(|fold| (fold.worker, fold.task)));
+        let of_it = of_sums.chain(results.iter().map(|result| (result.worker, result.task)));
         if of_it.into_iter().any(|result| self.astray.contains(&result)) {
             self.made_astray.insert(sum);
         }
-        let culprits = self.culprits(step, sums, folds);
+        let culprits = self.culprits(step, sums, results);
         let nonfinite = !culprits.is_empty();
         self.waiting.insert(step, Waiting { sum, made_by, broken: false, nonfinite });
         if nonfinite {
@@ -339,13 +341,13 @@ impl Chaos<'_> {
     }
 
     /// Whose results in a sum are not finite.
-    fn culprits(&self, step: Step, sums: &[Worker], folds: &[Fold]) -> Vec<Worker> {
+    fn culprits(&self, step: Step, sums: &[Worker], results: &[Weighted]) -> Vec<Worker> {
         let of_sum = |worker: &&Worker| {
             let tasks = self.sums[&(step, **worker)].iter();
             tasks.into_iter().any(|(task, _)| self.nonfinite.contains(&(**worker, *task)))
         };
-        let of_fold = |fold: &&Fold| self.nonfinite.contains(&(fold.worker, fold.task));
-        let single = folds.iter().filter(of_fold).map(|fold| fold.worker);
+        let of_fold = |result: &&Weighted| self.nonfinite.contains(&(result.worker, result.task));
+        let single = results.iter().filter(of_fold).map(|result| result.worker);
         let mut culprits: Vec<Worker> = sums.iter().filter(of_sum).copied().chain(single).collect();
         culprits.sort();
         culprits.dedup();
@@ -455,13 +457,16 @@ impl Chaos<'_> {
             }
             Action::Discard { worker, task } => self.discard(worker, task),
             Action::Erase { worker, step } => self.erase(worker, step),
-            Action::Reduce { step, fold } => {
+            Action::Reduce { step, result } => {
                 assert!(
-                    self.place(fold.worker).results.contains_key(&fold.task),
+                    self.place(result.worker).results.contains_key(&result.task),
                     "what is added up is held"
                 );
-                self.discard(fold.worker, fold.task);
-                self.sums.entry((step, fold.worker)).or_default().push((fold.task, fold.weight));
+                self.discard(result.worker, result.task);
+                self.sums
+                    .entry((step, result.worker))
+                    .or_default()
+                    .push((result.task, result.weight));
             }
             Action::Abandon { worker, late_counts } => {
                 let drifts = self.mishaps.drifts;
@@ -484,10 +489,10 @@ impl Chaos<'_> {
                     self.pool.push(Event::Input(Input::Late { worker, task, finite: true }));
                 }
             }
-            Action::Sum { step, sums, folds, counted, .. } => {
+            Action::Sum { step, sums, results, counted, .. } => {
                 self.check_counted(step, &counted);
                 let sum = self.driver.sums.of(step);
-                self.fold(sum, &sums, &folds);
+                self.fold(sum, &sums, &results);
             }
             Action::Commit { step, .. } | Action::Skip { step, .. } => self.decide(step, &action),
             Action::Restart { step } => {

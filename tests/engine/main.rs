@@ -174,7 +174,7 @@ fn applies(actions: &[Action]) -> Vec<(u32, u64)> {
 
 fn folded(actions: &[Action]) -> Option<Vec<u32>> {
     actions.iter().find_map(|action| match action {
-        Action::Sum { folds, .. } => Some(folds.iter().map(|fold| fold.worker.0).collect()),
+        Action::Sum { results, .. } => Some(results.iter().map(|result| result.worker.0).collect()),
         _ => None,
     })
 }
@@ -447,8 +447,8 @@ fn rescaling_goes_on_only_when_nobody_else_can_come() {
         "worker 1 is still out"
     );
     let closed = driver.answer(1, 0, true).unwrap();
-    let Some(Action::Sum { folds, decode, .. }) = closed.last() else { panic!() };
-    assert_eq!((folds[0].weight, decode.coverage), (2.0, 0.5));
+    let Some(Action::Sum { results, decode, .. }) = closed.last() else { panic!() };
+    assert_eq!((results[0].weight, decode.coverage), (2.0, 0.5));
     let (mut late, _) = Driver::new("groups:l=2,rescale", 4, 1, CONFIG);
     late.answer(0, 0, true).unwrap();
     assert_eq!(

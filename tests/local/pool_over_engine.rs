@@ -58,7 +58,7 @@ struct Driven {
     steps: u64,
     /// When there was another plan: one that is replaced before time goes on is none.
     planned: BTreeSet<u64>,
-    folds: u64,
+    sums: u64,
     closes: u64,
 }
 
@@ -85,7 +85,7 @@ impl Driven {
             held: VecDeque::new(),
             steps: 0,
             planned: BTreeSet::from([0]),
-            folds: 0,
+            sums: 0,
             closes: 0,
         };
         driven.settle();
@@ -119,7 +119,7 @@ impl Driven {
                 self.closes += u64::from(report.closed_at > report.opened_at);
             }
             Action::Sum { step, .. } => {
-                self.folds += 1;
+                self.sums += 1;
                 self.held.push_back(Input::Summed { step, digest: step.0 });
             }
             Action::Commit { .. } => self.steps += 1,
@@ -206,7 +206,7 @@ fn over_engine(spec: &SchemeSpec, rows: &[(u64, usize)], seed: u64, end: u64) ->
         }
     }
     driven.until(end);
-    [driven.steps, driven.closes - driven.folds, driven.planned.len() as u64]
+    [driven.steps, driven.closes - driven.sums, driven.planned.len() as u64]
 }
 
 fn agree(scheme: &str, stragglers: usize) {

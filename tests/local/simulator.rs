@@ -2,12 +2,12 @@
 //! sequential schemes.
 
 use codedgrad::codes::sequential::{
-    Accept, Fold, Horizon, MSgc, MSgcParameters, Outlook, Returned, RoundEvent, Scheme,
-    SchemeFacts, Settle, SlotKind,
+    Accept, Horizon, MSgc, MSgcParameters, Outlook, Returned, RoundEvent, Scheme, SchemeFacts,
+    Settle, SlotKind,
 };
 use codedgrad::codes::{Report, SchemeSpec};
 use codedgrad::delays::{Growth, Preset};
-use codedgrad::ids::{Job, Part, Task, Worker, WorkerSet};
+use codedgrad::ids::{Job, Part, Task, Weighted, Worker, WorkerSet};
 use codedgrad::sim::{Close, Rules, SimulationOutcome, simulate};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -208,11 +208,13 @@ fn decodes_exactly(
         let mut decoded = Vec::new();
         scheme.close(&missing, &late, &mut decoded);
         for job in decoded {
-            let mut folds: Vec<Fold> = Vec::new();
-            let report = scheme.settle(Settle::Job(job), &mut folds);
+            let mut results: Vec<Weighted> = Vec::new();
+            let report = scheme.settle(Settle::Job(job), &mut results);
             assert!(report.decodable && report.residual < 1e-9, "{report:?}");
-            let terms: Vec<(f64, [f64; 3])> =
-                folds.iter().map(|fold| (fold.weight, sent[&(fold.worker, fold.task)])).collect();
+            let terms: Vec<(f64, [f64; 3])> = results
+                .iter()
+                .map(|result| (result.weight, sent[&(result.worker, result.task)]))
+                .collect();
             for e in 0..3 {
                 let found: f64 = terms.iter().map(|(weight, message)| weight * message[e]).sum();
                 let expected: f64 = (0..facts.units).map(|unit| gradient(job, unit, e)).sum();
@@ -228,8 +230,8 @@ fn decodes_exactly(
 }
 
 /// Units of the task of a result.
-fn units_of(scheme: &dyn Scheme, fold: &Fold) -> u32 {
-    scheme.facts().units_of(scheme.parts(fold.worker, fold.task))
+fn units_of(scheme: &dyn Scheme, result: &Weighted) -> u32 {
+    scheme.facts().units_of(scheme.parts(result.worker, result.task))
 }
 
 /// A scheme that is told of every task by itself.
@@ -272,7 +274,7 @@ impl Scheme for TaskByTask {
         self.0.close(missing, late, decoded);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report {
         self.0.settle(what, out)
     }
 
@@ -457,14 +459,11 @@ proptest! {
         let mut decoded = Vec::new();
         scheme.close(&WorkerSet::of(6, [dies]), &[None; 6], &mut decoded);
         prop_assert_eq!(&decoded, &[Job(0)], "{} is not complete", text);
-        let mut folds: Vec<Fold> = Vec::new();
-        scheme.settle(Settle::Job(Job(0)), &mut folds);
-        prop_assert!(
-            folds
-                .iter()
-                .all(|fold| held.get(&fold.task) == Some(&fold.worker) && fold.weight == 1.0)
-        );
-        let units: u32 = folds.iter().map(|fold| units_of(&*scheme, fold)).sum();
+        let mut results: Vec<Weighted> = Vec::new();
+        scheme.settle(Settle::Job(Job(0)), &mut results);
+        let is_held = |result: &Weighted| held.get(&result.task) == Some(&result.worker);
+        prop_assert!(results.iter().all(|result| is_held(result) && result.weight == 1.0));
+        let units: u32 = results.iter().map(|result| units_of(&*scheme, result)).sum();
         prop_assert_eq!(units, scheme.facts().units, "every unit once");
     }
 
@@ -536,15 +535,15 @@ proptest! {
             let mut decoded = Vec::new();
             scheme.close(&WorkerSet::empty(workers), &vec![None; workers], &mut decoded);
             for job in decoded {
-                let mut folds: Vec<Fold> = Vec::new();
-                scheme.settle(Settle::Job(job), &mut folds);
+                let mut results: Vec<Weighted> = Vec::new();
+                scheme.settle(Settle::Job(job), &mut results);
                 prop_assert!(
-                    folds.iter().all(|fold| held.get(&fold.task) == Some(&fold.worker)),
+                    results.iter().all(|result| held.get(&result.task) == Some(&result.worker)),
                     "{}",
                     text
                 );
                 let mut seen = vec![0; scheme.facts().units as usize];
-                folds.iter().flat_map(|fold| &units[&fold.task]).for_each(|part| {
+                results.iter().flat_map(|result| &units[&result.task]).for_each(|part| {
                     (part.start..part.end).for_each(|unit| seen[unit as usize] += 1);
                 });
                 prop_assert!(seen.iter().all(|times| *times == 1), "{} {}: {:?}", text, job, seen);

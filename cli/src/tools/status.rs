@@ -344,22 +344,22 @@ impl Shown {
             "sent {:.1} MB, received {:.1} MB, last exchange {:.1} ms, {} calls refused, {} faults",
             network.sent as f64 / 1e6,
             network.received as f64 / 1e6,
-            1e3 * network.exchange_seconds,
+            1e3 * network.sums.exchange_seconds,
             network.refused,
             progress.faults.count
         );
-        if network.expected > 0 {
+        if network.sums.expected > 0 {
             let _ = writeln!(
                 text,
                 "{} sums begun while computing: {} steps made of them, {} of others",
-                network.expected, network.confirmed, network.replaced
+                network.sums.expected, network.sums.confirmed, network.sums.replaced
             );
         }
-        if network.by_collective > 0 || network.group > 0 {
+        if network.sums.by_collective > 0 || network.sums.group > 0 {
             let _ = writeln!(
                 text,
                 "{} of {} exchanges by NCCL, {} workers can now",
-                network.by_collective, network.exchanges, network.group
+                network.sums.by_collective, network.sums.exchanges, network.sums.group
             );
         }
         if let Some(fault) = &progress.faults.last {

@@ -25,11 +25,11 @@ mod scores;
 
 use crate::codes::family::{Family, Recipe, Space, Traits, doublings, keyed};
 use crate::codes::sequential::{
-    FastForward, Fold, Horizon, JobStream, Outlook, Returned, RoundEvent, Scheme, SchemeFacts,
-    Settle, UNCODED,
+    FastForward, Horizon, JobStream, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle,
+    UNCODED,
 };
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Run, Task, Units, Worker, WorkerSet};
+use crate::ids::{Job, Part, Run, Task, Units, Weighted, Worker, WorkerSet};
 use bundles::Bundles;
 use scores::Scores;
 use std::collections::VecDeque;
@@ -140,7 +140,7 @@ pub struct Defer {
 /// What passes from one step to the next where late units count for that.
 struct NextStep {
     /// What the last step is made of, and how many batch units that is.
-    taken: (Vec<Fold>, u32),
+    taken: (Vec<Weighted>, u32),
     /// What was left when the last round to begin began.
     carried: (Job, VecDeque<Open>),
 }
@@ -235,7 +235,7 @@ impl Defer {
     /// let mut defer = Defer::new(parameters, horizon)?.to_next_step();
     /// let mut tasks = Vec::new();
     /// let mut decoded = Vec::new();
-    /// let mut folds = Vec::new();
+    /// let mut results = Vec::new();
     /// defer.on(RoundEvent::Opened { dead: &WorkerSet::empty(2) });
     /// for (worker, finished) in [(Worker(0), 2), (Worker(1), 1)] {
     ///     tasks.clear();
@@ -245,8 +245,8 @@ impl Defer {
     ///     }
     /// }
     /// defer.close(&WorkerSet::of(2, [Worker(1)]), &[Some(1.0), None], &mut decoded);
-    /// let report = defer.settle(Settle::Job(Job(0)), &mut folds);
-    /// assert_eq!((report.coverage, folds[0].weight), (0.75, 4.0 / 3.0));
+    /// let report = defer.settle(Settle::Job(Job(0)), &mut results);
+    /// assert_eq!((report.coverage, results[0].weight), (0.75, 4.0 / 3.0));
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     #[must_use]
@@ -271,12 +271,12 @@ impl Defer {
     }
 
     /// Everything that was finished in a round, for its step, and how many batch units that is.
-    fn take_step(&mut self) -> (Vec<Fold>, u32) {
-        let mut folds = Vec::new();
-        self.stream.open.iter().for_each(|open| self.won(open, &mut folds));
-        let own = folds
+    fn take_step(&mut self) -> (Vec<Weighted>, u32) {
+        let mut results = Vec::new();
+        self.stream.open.iter().for_each(|open| self.won(open, &mut results));
+        let own = results
             .iter()
-            .filter_map(|fold| self.own.get(fold.task.piece as usize))
+            .filter_map(|result| self.own.get(result.task.piece as usize))
             .map(|part| part[0].units.count());
         let bundles = self.stream.open.iter().flat_map(|open| {
             open.bundles.iter().flat_map(|(_, _, range)| &open.parts[range.clone()])
@@ -286,11 +286,11 @@ impl Defer {
             open.finished.fill(0);
             open.bundles.clear();
         }
-        (folds, units)
+        (results, units)
     }
 
     /// What was finished of a job, in the order of its units.
-    fn won(&self, open: &Open, folds: &mut Vec<Fold>) {
+    fn won(&self, open: &Open, results: &mut Vec<Weighted>) {
         let (cut, job) = (self.parameters.cut as u32, open.job);
         let mut won: Vec<(u32, Worker, Task)> = open
             .bundles
@@ -302,7 +302,11 @@ impl Defer {
             won.extend(pieces.map(|piece| (piece, worker, Task { job, piece, plan: 0 })));
         }
         won.sort_unstable();
-        folds.extend(won.into_iter().map(|(_, worker, task)| Fold { worker, task, weight: 1.0 }));
+        results.extend(won.into_iter().map(|(_, worker, task)| Weighted {
+            worker,
+            task,
+            weight: 1.0,
+        }));
     }
 
     /// Whether anything was finished in this round.
@@ -589,11 +593,11 @@ impl Scheme for Defer {
         self.stream.close();
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report {
         let Settle::Job(job) = what else { return UNCODED };
         if let Some(NextStep { taken, .. }) = &self.next_step {
             let coverage = f64::from(taken.1) / f64::from(self.facts.units);
-            out.extend(taken.0.iter().map(|fold| Fold { weight: 1.0 / coverage, ..*fold }));
+            out.extend(taken.0.iter().map(|result| Weighted { weight: 1.0 / coverage, ..*result }));
             return Report { coverage, amplification: coverage.sqrt().recip(), ..UNCODED };
         }
         if let Some(open) = self.stream.open.iter().find(|open| open.job == job) {

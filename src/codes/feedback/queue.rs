@@ -24,10 +24,10 @@
 use super::claims::Claims;
 use crate::codes::family::{Family, Recipe, Space, Traits, doublings, keyed};
 use crate::codes::sequential::{
-    FastForward, Fold, Horizon, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle, UNCODED,
+    FastForward, Horizon, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle, UNCODED,
 };
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Run, Task, Worker, WorkerSet};
+use crate::ids::{Job, Part, Run, Task, Weighted, Worker, WorkerSet};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -313,7 +313,7 @@ impl Scheme for Queue {
         self.holders.fill(0);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report {
         self.claims.settle(what, out)
     }
 

@@ -21,10 +21,10 @@
 use super::claims::Claims;
 use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::sequential::{
-    FastForward, Fold, Horizon, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle, UNCODED,
+    FastForward, Horizon, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle, UNCODED,
 };
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Run, Task, Worker, WorkerSet};
+use crate::ids::{Job, Part, Run, Task, Weighted, Worker, WorkerSet};
 use std::ops::Range;
 
 /// Neighbours that help.
@@ -214,7 +214,7 @@ impl Scheme for Ring {
         self.claims.close(decoded);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report {
         self.claims.settle(what, out)
     }
 

@@ -22,13 +22,13 @@
 //! (arXiv 2211.13802). The look-ahead rule is our own.
 
 use super::models::{Admission, Bursty};
-use super::scheme::{FastForward, Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
+use super::scheme::{FastForward, Outlook, Returned, RoundEvent, Scheme, Settle};
 use super::slots::{SlotCode, SlotKind, atoms_to_units};
 use super::stream::JobStream;
 use super::{Horizon, SchemeFacts, UNCODED};
 use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Run, Task, Worker, WorkerSet};
+use crate::ids::{Job, Part, Run, Task, Weighted, Worker, WorkerSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -309,9 +309,9 @@ impl MSgc {
         WorkerSet::of(workers, Worker::all(workers).filter(|worker| row[worker.index()]))
     }
 
-    fn decode(&self, open: &Open, out: &mut Vec<Fold>) -> Report {
+    fn decode(&self, open: &Open, out: &mut Vec<Weighted>) -> Report {
         let (workers, job) = (self.facts.workers as u32, open.job);
-        out.extend((0..(self.window as u32 - 1) * workers).map(|piece| Fold {
+        out.extend((0..(self.window as u32 - 1) * workers).map(|piece| Weighted {
             worker: Worker(piece % workers),
             task: Task { job, piece, plan: 0 },
             weight: 1.0,
@@ -319,16 +319,16 @@ impl MSgc {
         super::worst((0..self.burst).map(|group| self.decode_group(open, group, out)))
     }
 
-    fn decode_group(&self, open: &Open, group: usize, out: &mut Vec<Fold>) -> Report {
+    fn decode_group(&self, open: &Open, group: usize, out: &mut Vec<Weighted>) -> Report {
         let Some(slots) = &self.slots else { return UNCODED };
         slots.decode(&self.answers(open, group), |worker, weight| {
             out.push(self.fold_of_group(open, group, worker, weight));
         })
     }
 
-    fn fold_of_group(&self, open: &Open, group: usize, worker: Worker, weight: f64) -> Fold {
+    fn fold_of_group(&self, open: &Open, group: usize, worker: Worker, weight: f64) -> Weighted {
         let piece = self.piece(self.window - 1 + group, worker);
-        Fold { worker, task: Task { job: open.job, piece, plan: 0 }, weight }
+        Weighted { worker, task: Task { job: open.job, piece, plan: 0 }, weight }
     }
 
     /// The groups that are answered in a round.
@@ -353,12 +353,12 @@ impl MSgc {
     }
 
     /// The weights of the groups that were answered in the round that was just closed.
-    fn settle_round(&self, out: &mut Vec<Fold>) -> Report {
+    fn settle_round(&self, out: &mut Vec<Weighted>) -> Report {
         let groups = self.groups_of(Job(self.stream.round.0 - 1)).map(|(open, group)| {
             let (mut unused, used) = (self.answers(open, group), out.len());
             let report = self.decode_group(open, group, out);
-            for fold in &out[used..] {
-                unused.remove(fold.worker);
+            for result in &out[used..] {
+                unused.remove(result.worker);
             }
             let unused = unused.iter();
             out.extend(unused.map(|worker| self.fold_of_group(open, group, worker, 0.0)));
@@ -496,7 +496,7 @@ impl Scheme for MSgc {
         self.admission.remember(missing);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report {
         let Settle::Job(job) = what else { return self.settle_round(out) };
         let open = self.stream.open.iter().find(|open| open.job == job);
         open.map_or(UNCODED, |open| self.decode(open, out))

@@ -1,10 +1,10 @@
 //! Any one-round code as a scheme: job `t` is computed and decoded in round `t`.
 
-use super::scheme::{FastForward, Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
+use super::scheme::{FastForward, Outlook, Returned, RoundEvent, Scheme, Settle};
 use super::{SchemeFacts, UNCODED, unheld};
 use crate::codes::judged::{CodeJudge, Rows};
 use crate::codes::{Decoder, GradientCode, Groups, Report, Status};
-use crate::ids::{Cut, Job, Part, Run, Share, Task, Units, Worker, WorkerSet};
+use crate::ids::{Cut, Job, Part, Run, Share, Task, Units, Weighted, Worker, WorkerSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -215,7 +215,7 @@ impl Scheme for OneRound {
         decoded.push(self.job);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report {
         assert!(self.closed, "weights are final when the round is closed");
         if what == Settle::Round {
             return UNCODED;
@@ -225,7 +225,11 @@ impl Scheme for OneRound {
             **weight != 0.0 || self.facts.mixture && self.returned.contains(*worker)
         };
         let used = Worker::all(self.facts.workers).zip(self.judge.weights()).filter(counts);
-        out.extend(used.map(|(worker, &weight)| Fold { worker, task: self.task(worker), weight }));
+        out.extend(used.map(|(worker, &weight)| Weighted {
+            worker,
+            task: self.task(worker),
+            weight,
+        }));
         report
     }
 
@@ -322,9 +326,9 @@ mod tests {
         }
         close(&mut scheme, &[3]);
         assert_eq!(lose(&mut scheme, 0), [], "worker 1 holds the same share");
-        let mut folds = Vec::new();
-        scheme.settle(Settle::Job(Job(5)), &mut folds);
-        assert_eq!(folds.iter().map(|fold| fold.worker.0).collect::<Vec<_>>(), [1, 2]);
+        let mut results = Vec::new();
+        scheme.settle(Settle::Job(Job(5)), &mut results);
+        assert_eq!(results.iter().map(|result| result.worker.0).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(lose(&mut scheme, 2), [Task { job: Job(5), piece: 2, plan: 0 }]);
         assert!(!scheme.admits(&WorkerSet::of(4, [0, 2, 3].map(Worker))));
         assert!(answer(&mut scheme, 3) && scheme.admits(&WorkerSet::of(4, [0, 2].map(Worker))));

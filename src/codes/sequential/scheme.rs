@@ -2,19 +2,8 @@
 
 use super::SchemeFacts;
 use crate::codes::Report;
-use crate::ids::{Job, Part, Run, Task, Units, Worker, WorkerSet};
+use crate::ids::{Job, Part, Run, Task, Units, Weighted, Worker, WorkerSet};
 use std::ops::Range;
-
-/// One result and its final weight in the gradient of its job.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fold {
-    /// Whose result.
-    pub worker: Worker,
-    /// The task it answers.
-    pub task: Task,
-    /// Its decode weight.
-    pub weight: f64,
-}
 
 /// What a scheme has to know beside the results.
 #[derive(Debug)]
@@ -124,7 +113,7 @@ pub enum Settle {
 /// use codedgrad::ids::{Worker, WorkerSet};
 /// let mut scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(4, 4, 0..1)?;
 /// let mut tasks = Vec::new();
-/// let mut folds = Vec::new();
+/// let mut results = Vec::new();
 /// let mut decoded = Vec::new();
 /// scheme.on(RoundEvent::Opened { dead: &WorkerSet::empty(4) });
 /// for worker in [Worker(1), Worker(2)] {
@@ -134,8 +123,8 @@ pub enum Settle {
 /// let missing = WorkerSet::of(4, [Worker(0), Worker(3)]);
 /// assert!(scheme.admits(&missing));
 /// scheme.close(&missing, &[None, Some(0.5), Some(1.0), None], &mut decoded);
-/// assert_eq!(scheme.settle(Settle::Job(decoded[0]), &mut folds).residual, 0.0);
-/// assert_eq!(folds.len(), 2);
+/// assert_eq!(scheme.settle(Settle::Job(decoded[0]), &mut results).residual, 0.0);
+/// assert_eq!(results.len(), 2);
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
 pub trait Scheme: Send {
@@ -164,7 +153,7 @@ pub trait Scheme: Send {
     /// in which nobody's time says anything.
     fn close(&mut self, missing: &WorkerSet, late: &[Option<f64>], decoded: &mut Vec<Job>);
     /// Weights that are final, and how good the decodes are that they are of.
-    fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report;
+    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report;
     /// Goes on with other jobs, all of the earlier ones being decoded or refused, or with the
     /// current ones from the beginning; what was learnt of the workers stays.
     fn restart(&mut self, jobs: Range<Job>);

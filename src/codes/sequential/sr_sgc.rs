@@ -21,13 +21,13 @@
 //! answer.
 
 use super::models::{Admission, Bursty};
-use super::scheme::{Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
+use super::scheme::{Outlook, Returned, RoundEvent, Scheme, Settle};
 use super::slots::{SlotCode, SlotKind};
 use super::stream::JobStream;
 use super::{Horizon, SchemeFacts, UNCODED};
 use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Task, Worker, WorkerSet};
+use crate::ids::{Job, Part, Task, Weighted, Worker, WorkerSet};
 use std::ops::Range;
 
 /// Selective repetition.
@@ -349,11 +349,11 @@ impl Scheme for SrSgc {
         self.admission.remember(missing);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report {
         let Settle::Job(job) = what else { return UNCODED };
         let answered = self.find(job).map(|open| open.answered.clone()).unwrap_or_default();
         self.slots.decode(&answered, |worker, weight| {
-            out.push(Fold { worker, task: Task { job, piece: worker.0, plan: 0 }, weight });
+            out.push(Weighted { worker, task: Task { job, piece: worker.0, plan: 0 }, weight });
         })
     }
 

@@ -3,9 +3,9 @@
 //! A scheme for some of the workers numbers them from 0: the numbers are translated here, and
 //! nowhere else.
 
-use crate::codes::sequential::{Fold, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
+use crate::codes::sequential::{Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
 use crate::codes::{Dispute, Gate, GateError, Report, Verifier};
-use crate::ids::{Job, Part, Task, Worker, WorkerSet};
+use crate::ids::{Job, Part, Task, Weighted, Worker, WorkerSet};
 use crate::run::NumberFormat;
 use std::ops::Range;
 
@@ -204,19 +204,19 @@ impl ActiveScheme {
     }
 
     /// Weights that are final, and how good the decodes are that they are of.
-    pub(super) fn settle(&mut self, what: Settle) -> (Vec<Fold>, Report) {
-        let mut folds = Vec::new();
-        let report = self.scheme.settle(what, &mut folds);
-        for fold in &mut folds {
-            let holder = self.verifier.as_ref().and_then(|verifier| verifier.holder(fold.worker));
+    pub(super) fn settle(&mut self, what: Settle) -> (Vec<Weighted>, Report) {
+        let mut results = Vec::new();
+        let report = self.scheme.settle(what, &mut results);
+        for result in &mut results {
+            let holder = self.verifier.as_ref().and_then(|verifier| verifier.holder(result.worker));
             if let Some((worker, task)) = holder {
-                fold.worker = worker;
-                fold.task = task;
+                result.worker = worker;
+                result.task = task;
             }
-            fold.worker = self.outside(fold.worker);
-            fold.task.plan = self.plan;
+            result.worker = self.outside(result.worker);
+            result.task.plan = self.plan;
         }
-        (folds, report)
+        (results, report)
     }
 
     /// Goes on with other jobs, or with the current ones from the beginning.

@@ -36,13 +36,13 @@ impl Engine {
             if reopened.iter().any(|task| task.job.step(1) == step) {
                 self.round.reopen(now);
             } else {
-                let (folds, report) = self.plan.decode(step.jobs(1).start)?;
-                self.open_steps.decoded(step.jobs(1).start, report, folds);
+                let (results, report) = self.plan.decode(step.jobs(1).start)?;
+                self.open_steps.decoded(step.jobs(1).start, report, results);
                 out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
             }
         }
         if self.round.phase().is_summing() {
-            self.go_on(now, out)?;
+            self.advance(now, out)?;
         }
         if self.round.phase().is_open() {
             let there = self.roster.alive();
@@ -54,6 +54,6 @@ impl Engine {
             }
             self.round.erase(self.trust.barred(), &mut self.plan.scheme);
         }
-        self.carry_on(now, out)
+        self.proceed(now, out)
     }
 }

@@ -70,7 +70,7 @@ impl Engine {
         if let Some(first) = unsummed {
             return self.make_again(first, now, out);
         }
-        self.carry_on(now, out)
+        self.proceed(now, out)
     }
 
     /// Starts all that is not decided from its first job, where results that are gone cannot be had

@@ -82,7 +82,7 @@ impl Engine {
                 // How late anybody was says nothing: the round has come to nothing.
                 self.plan.scheme.close(&self.round.missing(&self.roster), &[]);
                 self.end_round(now, out);
-                return self.go_on(now, out);
+                return self.advance(now, out);
             }
         }
         Ok(())

@@ -15,9 +15,9 @@ use super::leaving::Leaving;
 use super::membership::{PlanMembers, Seats};
 use super::steps::Steps;
 use super::{ActiveScheme, Engine};
-use crate::codes::sequential::{Fold, Outlook, Scheme, SchemeFacts, Settle};
+use crate::codes::sequential::{Outlook, Scheme, SchemeFacts, Settle};
 use crate::codes::{Report, SchemeSpec};
-use crate::ids::{Job, Step, Worker, WorkerSet};
+use crate::ids::{Job, Step, Weighted, Worker, WorkerSet};
 use crate::run::RunConfig;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -151,10 +151,10 @@ impl RunPlan {
     }
 
     /// What a job that can be decoded is made of.
-    pub(super) fn decode(&mut self, job: Job) -> Result<(Vec<Fold>, Report), EngineError> {
-        let (folds, report) = self.scheme.settle(Settle::Job(job));
+    pub(super) fn decode(&mut self, job: Job) -> Result<(Vec<Weighted>, Report), EngineError> {
+        let (results, report) = self.scheme.settle(Settle::Job(job));
         self.check(job.step(self.config.jobs.micro_steps), &report)?;
-        Ok((folds, report))
+        Ok((results, report))
     }
 
     /// Whether a decode of a step passes the gate.

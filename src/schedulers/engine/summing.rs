@@ -41,7 +41,7 @@ impl Engine {
                 // All results are finite: nobody could make a better sum.
                 let everything = Units { start: 0, end: self.plan.facts().units };
                 self.open_steps.refuse(step, vec![everything], Refusal::Overflow);
-                self.go_on(now, out)
+                self.advance(now, out)
             }
         }
     }
@@ -59,6 +59,6 @@ impl Engine {
             }
             return Err(self.plan.too_many_lost(self.steps.next, &self.roster, &self.leaving));
         }
-        if self.round.phase().is_summing() { self.go_on(now, out) } else { Ok(()) }
+        if self.round.phase().is_summing() { self.advance(now, out) } else { Ok(()) }
     }
 }

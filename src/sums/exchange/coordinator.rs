@@ -9,12 +9,11 @@ mod reports;
 use super::choices::Exchange;
 use super::context::NodeContext;
 use super::copies::Copies;
+use super::counts::SumCounts;
 use super::disputes::Disputes;
 use super::doubts::Doubts;
 use super::eager::{Answer, EagerReceiver};
-use super::events::{
-    CoordinatorEffect, CoordinatorEvent, Expectation, SumSettings, give_up, report, tell,
-};
+use super::events::{CoordinatorEffect, CoordinatorEvent, SumSettings, give_up, report, tell};
 use super::groups::{GroupStep, Groups};
 use super::hosts::Hosts;
 use super::monitor::{ExchangeMonitor, StalledSum};
@@ -50,6 +49,7 @@ pub(crate) struct CoordinatorSums {
     doubts: Doubts,
     disputes: Disputes,
     groups: Groups,
+    counts: SumCounts,
 }
 
 impl CoordinatorSums {
@@ -69,12 +69,18 @@ impl CoordinatorSums {
             doubts: Doubts::default(),
             disputes: Disputes::default(),
             groups: Groups::default(),
+            counts: SumCounts::default(),
         }
     }
 
     /// The sums that are here.
     pub(crate) fn sums(&self) -> SharedSums {
         self.copies.node.sums.clone()
+    }
+
+    /// What has come of all sums so far.
+    pub(crate) fn counts(&self) -> SumCounts {
+        SumCounts { group: self.groups.size(), ..self.counts }
     }
 
     /// Entries that are kept: exchanges, decided steps and sums.
@@ -289,7 +295,7 @@ impl CoordinatorSums {
     ) {
         let step = sum.step;
         if self.copies.monitors.last(step).is_some_and(ExchangeMonitor::is_expected) {
-            out.push(CoordinatorEffect::Expected(Expectation::Replaced));
+            self.counts.replaced += 1;
         }
         let holders = self.hosts.holders(&terms);
         // Somebody says that the sum is not finite, and the coordinator has not seen it: it makes
@@ -309,7 +315,7 @@ impl CoordinatorSums {
         let length = self.context.length;
         let by_group = self.groups.for_holders(&holders, length).filter(|_| all_here && !doubted);
         let group = by_group.as_ref().map(|(group, _)| *group);
-        let carried = self.go_on(step, &terms).filter(|_| group.is_none() && !alone);
+        let carried = self.carry_on(step, &terms).filter(|_| group.is_none() && !alone);
         let (owners, stripe, predecessor) = match (by_group, carried) {
             (Some((_, owners)), _) => (owners, None, None),
             (None, Some(((stripe, owners), before))) => (owners, Some(stripe), Some(before)),

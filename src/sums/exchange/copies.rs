@@ -198,7 +198,6 @@ impl Copies {
         out: &mut Effects,
     ) -> Vec<SumId> {
         tell(members, SumCommand::LeaveGroup { group: number }, out);
-        out.push(CoordinatorEffect::GroupSize(0));
         let (refused, begun) = self.monitors.leave_group(number);
         for (sum, worker) in refused {
             report(worker, SumNotice::Failed { sum }, out);

@@ -73,17 +73,6 @@ pub(crate) enum CoordinatorEvent {
     Tick,
 }
 
-/// How the sum that was expected of a step ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Expectation {
-    /// Workers were told.
-    Told,
-    /// The step is made of it.
-    Confirmed,
-    /// The step is made of something else, after all.
-    Replaced,
-}
-
 /// What is to be done for it.
 #[derive(Debug)]
 pub(crate) enum CoordinatorEffect {
@@ -97,12 +86,6 @@ pub(crate) enum CoordinatorEffect {
     Answered { worker: Worker, answer: Answer },
     /// A worker is to be given up.
     GiveUp { worker: u32, reason: String },
-    /// An exchange took so many seconds until two had the sum.
-    Took { seconds: f64, by_collective: bool },
-    /// A step was expected to be made of certain terms, or is made of them, or of others.
-    Expected(Expectation),
-    /// So many workers can sum by a collective now.
-    GroupSize(usize),
 }
 
 /// These workers are told something, if there are some.

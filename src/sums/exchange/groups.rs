@@ -118,6 +118,12 @@ impl Groups {
         group.is_complete().then_some(group.members.len())
     }
 
+    /// How many can sum by it now.
+    pub(super) fn size(&self) -> usize {
+        let complete = self.group.as_ref().filter(|group| group.is_complete());
+        complete.map_or(0, |group| group.members.len())
+    }
+
     /// A sum was made in a group.
     pub(super) fn went_well(&mut self) {
         self.failures = 0;

@@ -28,7 +28,7 @@
 //! what the coordinator knows of one exchange and `monitors` of all, `blame` who holds one up,
 //! `doubts` who says that a sum is not finite, `disputes` sums of which nodes hold different bytes,
 //! `suspects` who must have lied then, `warnings` what is told of wrong words, `groups` workers
-//! that sum by a collective.
+//! that sum by a collective, `counts` what came of all sums.
 
 mod adder;
 mod announced;
@@ -39,6 +39,7 @@ mod choices;
 mod context;
 mod coordinator;
 mod copies;
+mod counts;
 mod disputes;
 mod doubts;
 mod eager;
@@ -65,9 +66,10 @@ pub(crate) use block::{Block, Blocks, Vectors};
 pub use choices::{Carrier, Exchange, SendResults};
 pub(crate) use context::NodeContext;
 pub(crate) use coordinator::CoordinatorSums;
+pub use counts::SumCounts;
 pub(crate) use eager::{Answer, DoneWord, EagerReceiver};
 pub(crate) use events::{
-    CoordinatorEffect, CoordinatorEvent, Expectation, SumSettings, WorkerEffect, WorkerEvent,
+    CoordinatorEffect, CoordinatorEvent, SumSettings, WorkerEffect, WorkerEvent,
 };
 pub(crate) use frame::{Body, Frame};
 pub use monitor::StalledSum;

@@ -37,6 +37,14 @@ enum Machine {
     Worker(Box<WorkerSums>),
 }
 
+/// How the sum that was expected of a step went on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expectation {
+    Told,
+    Confirmed,
+    Replaced,
+}
+
 /// A machine with what its driver has beside it.
 struct Node {
     me: u32,
@@ -104,7 +112,16 @@ impl Node {
     fn coordinate(&mut self, now: Instant, event: CoordinatorEvent) -> Sent {
         let Machine::Coordinator(sums) = &mut self.machine else { unreachable!() };
         let mut effects = Vec::new();
+        let before = sums.counts();
         sums.handle(now, event, &mut effects);
+        let after = sums.counts();
+        for (what, more) in [
+            (Expectation::Told, after.expected - before.expected),
+            (Expectation::Confirmed, after.confirmed - before.confirmed),
+            (Expectation::Replaced, after.replaced - before.replaced),
+        ] {
+            self.expectations.extend(std::iter::repeat_n(what, more as usize));
+        }
         self.carry_out(effects)
     }
 
@@ -132,10 +149,7 @@ impl Node {
                 CoordinatorEffect::GiveUp { worker, reason } => {
                     self.given_up.push((worker, reason));
                 }
-                CoordinatorEffect::Answered { .. }
-                | CoordinatorEffect::Took { .. }
-                | CoordinatorEffect::GroupSize(_) => {}
-                CoordinatorEffect::Expected(what) => self.expectations.push(what),
+                CoordinatorEffect::Answered { .. } => {}
             }
         }
         sent

@@ -23,7 +23,7 @@ impl Told {
     /// How long a stripe is, and who sums what of it, if those who are able to go on with the sum
     /// of these terms: each what it did, and a share of what the others did. None if the sum is of
     /// other terms, or nobody is left.
-    pub(super) fn go_on(
+    pub(super) fn carry_on(
         &self,
         terms: &[Summand],
         able: &BTreeSet<u32>,

@@ -2,10 +2,10 @@
 
 use super::{Coordinator, Erasure, Happening, Observer};
 use crate::gpu::nonfinite_mask;
-use crate::ids::{Step, Worker};
+use crate::ids::{Step, Weighted, Worker};
 use crate::schedulers::Input;
 use crate::sums::{Piece, SumId, What};
-use crate::transport::{Transport, Unneeded, Weighted};
+use crate::transport::{Transport, Unneeded};
 
 impl<T: Transport> Coordinator<T> {
     /// Says why a sum that was made here is not finite: the first of its results that is not, if

@@ -1,18 +1,12 @@
 //! The gradients of the steps: those on their way to their holders, and those decided last.
 
 use crate::codes::Report;
-use crate::ids::{Step, Units, Worker, WorkerSet};
+use crate::ids::{Step, Units, Weighted, Worker, WorkerSet};
 use crate::schedulers::Engine;
 use crate::sums::{Decoded, StepSums, SumId, SumNotice};
-use crate::transport::{Order, Weighted};
+use crate::transport::Order;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// What came of a step.
-pub(super) enum Decision {
-    Step { sum: SumId, decoded: Arc<Decoded> },
-    Refused(Arc<[Units]>),
-}
 
 /// A vector on its way to its holders.
 pub(super) struct PendingSum {
@@ -27,26 +21,22 @@ pub(super) struct PendingSum {
 }
 
 /// What there is of a step.
-enum Stage {
+pub(super) enum StepGradient {
     /// Its sum was asked for.
     Pending(PendingSum),
-    /// It is decided.
-    Decided(Decision),
+    /// It is decided by this sum.
+    Decided { sum: SumId, decoded: Arc<Decoded> },
+    /// It is refused: nobody had a finite gradient of these units.
+    Refused(Arc<[Units]>),
 }
 
-impl Stage {
+impl StepGradient {
     fn pending(&self) -> Option<&PendingSum> {
-        match self {
-            Self::Pending(pending) => Some(pending),
-            Self::Decided(_) => None,
-        }
+        if let Self::Pending(pending) = self { Some(pending) } else { None }
     }
 
     fn pending_mut(&mut self) -> Option<&mut PendingSum> {
-        match self {
-            Self::Pending(pending) => Some(pending),
-            Self::Decided(_) => None,
-        }
+        if let Self::Pending(pending) = self { Some(pending) } else { None }
     }
 }
 
@@ -55,7 +45,7 @@ impl Stage {
 pub(super) struct Gradients {
     pub(super) sums: StepSums,
     /// The decided ones first, without a gap: steps are decided in order.
-    steps: BTreeMap<Step, Stage>,
+    steps: BTreeMap<Step, StepGradient>,
 }
 
 impl Gradients {
@@ -84,36 +74,34 @@ impl Gradients {
 
     /// A step's sum is under way, or made.
     pub(super) fn made(&mut self, step: Step, pending: PendingSum) {
-        self.steps.insert(step, Stage::Pending(pending));
+        self.steps.insert(step, StepGradient::Pending(pending));
     }
 
     /// What was made of a step is not wanted, or is to be written down.
     pub(super) fn take(&mut self, step: Step) -> Option<PendingSum> {
+        self.steps.get(&step)?.pending()?;
         match self.steps.remove(&step)? {
-            Stage::Pending(pending) => Some(pending),
-            decided @ Stage::Decided(_) => {
-                self.steps.insert(step, decided);
-                None
-            }
+            StepGradient::Pending(pending) => Some(pending),
+            _ => None,
         }
     }
 
     /// Whether all vectors on their way are here, or where it is looked for them.
     pub(super) fn are_kept(&self, elsewhere: impl Fn(SumId) -> bool) -> bool {
         let is_kept = |pending: &PendingSum| pending.decoded.is_some() || elsewhere(pending.sum);
-        self.steps.values().filter_map(Stage::pending).all(is_kept)
+        self.steps.values().filter_map(StepGradient::pending).all(is_kept)
     }
 
     /// A worker is there again, and has nothing of what it was sent.
     pub(super) fn back(&mut self, worker: Worker) {
-        for pending in self.steps.values_mut().filter_map(Stage::pending_mut) {
+        for pending in self.steps.values_mut().filter_map(StepGradient::pending_mut) {
             pending.sent.remove(worker);
         }
     }
 
     /// Sends the vectors that were made here to a worker, those that it was not sent.
     pub(super) fn send(&mut self, worker: Worker, mut send: impl FnMut(Order)) {
-        for pending in self.steps.values_mut().filter_map(Stage::pending_mut) {
+        for pending in self.steps.values_mut().filter_map(StepGradient::pending_mut) {
             if let Some(decoded) = &pending.decoded
                 && pending.sent.insert(worker)
             {
@@ -127,14 +115,14 @@ impl Gradients {
     pub(super) fn remember(
         &mut self,
         step: Step,
-        decision: Decision,
+        decision: StepGradient,
         log_steps: u64,
     ) -> Vec<Vec<f32>> {
-        self.steps.insert(step, Stage::Decided(decision));
+        self.steps.insert(step, decision);
         let oldest = Step(step.0.saturating_sub(log_steps));
         let mut spent = Vec::new();
         while let Some(first) = self.steps.first_entry().filter(|first| *first.key() < oldest) {
-            if let Stage::Decided(Decision::Step { decoded, .. }) = first.remove() {
+            if let StepGradient::Decided { decoded, .. } = first.remove() {
                 let old = Arc::into_inner(decoded);
                 spent.extend(old.and_then(|old| Arc::into_inner(old.gradient)));
             }
@@ -148,10 +136,10 @@ impl Gradients {
     /// When the step is not in the log, which holds all that a worker may still need.
     pub(super) fn order(&self, step: Step, saver: Worker) -> Order {
         match self.steps.get(&step) {
-            Some(Stage::Decided(Decision::Step { sum, decoded })) => {
+            Some(StepGradient::Decided { sum, decoded }) => {
                 Order::Apply { sum: *sum, decoded: Arc::clone(decoded), saver }
             }
-            Some(Stage::Decided(Decision::Refused(units))) => {
+            Some(StepGradient::Refused(units)) => {
                 Order::Skip { step, saver, units: Arc::clone(units) }
             }
             _ => panic!("the log holds all that a worker may still need"),

@@ -1,9 +1,8 @@
 //! What came with results, and of what they were made.
 
-use crate::ids::{Job, Part, Step, Task, Worker};
+use crate::ids::{Job, Part, Step, Task, Weighted, Worker};
 use crate::scalars;
 use crate::sums::{Piece, What};
-use crate::transport::Weighted;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64;

@@ -42,7 +42,7 @@ use crate::ids::{Step, Worker};
 use crate::sums::exchange::TICK;
 use crate::sums::exchange::{
     Answer, Blocks, CoordinatorEffect, CoordinatorEvent, CoordinatorSums, DoneWord, EagerReceiver,
-    Expectation, Frame, NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors,
+    Frame, NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors,
 };
 use crate::sums::ledger::Ledgers;
 use crate::sums::{COORDINATOR, Decoded, Kind, SumId, TaskSpent};
@@ -412,24 +412,10 @@ impl CoordinatorNode {
                     self.notify(worker, notice);
                 }
                 CoordinatorEffect::GiveUp { worker, reason } => self.lose(worker, &reason),
-                CoordinatorEffect::Took { seconds, by_collective } => {
-                    let mut status = self.watched.status();
-                    status.exchanges += 1;
-                    status.exchange_seconds = seconds;
-                    status.by_collective += u64::from(by_collective);
-                }
-                CoordinatorEffect::Expected(what) => {
-                    let mut status = self.watched.status();
-                    match what {
-                        Expectation::Told => status.expected += 1,
-                        Expectation::Confirmed => status.confirmed += 1,
-                        Expectation::Replaced => status.replaced += 1,
-                    }
-                }
-                CoordinatorEffect::GroupSize(size) => self.watched.status().group = size,
             }
         }
         self.spare = effects;
+        self.watched.count(self.sums.counts());
     }
 
     /// Sums chunks while nothing else is to be done.

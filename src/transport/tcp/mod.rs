@@ -27,7 +27,7 @@ mod status;
 mod threads;
 
 pub use super::wire::Welcome;
-pub use crate::sums::{Carrier, Exchange, SendResults, StalledSum};
+pub use crate::sums::{Carrier, Exchange, SendResults, StalledSum, SumCounts};
 pub use client::TcpLink;
 pub use environment::{Environment, EnvironmentError, Secrets, host_name};
 pub use join::Join;

@@ -8,13 +8,13 @@ use super::mailbox::{Waker, mailbox};
 use super::status::TcpStatus;
 use super::{Exchange, TcpError, wait};
 use crate::gpu::{CombineError, Folded, digest, nonfinite_mask};
-use crate::ids::{Step, Worker};
+use crate::ids::{Step, Weighted, Worker};
 use crate::run::NumberFormat;
 use crate::sums::exchange::{CoordinatorEvent, SharedSums, Vectors};
 use crate::sums::ledger::Ledgers;
 use crate::sums::{COORDINATOR, Piece, SumCommand, SumId, What, lock};
 use crate::transport::{
-    Notice, Order, RunFacts, Stage, State, SumRequest, Summed, Transport, Unneeded, Weighted,
+    Notice, Order, RunFacts, Stage, State, SumRequest, Summed, Transport, Unneeded,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! What is known of a coordinator's connections.
 
 use crate::ids::{Worker, WorkerSet};
-use crate::sums::exchange::StalledSum;
+use crate::sums::exchange::{StalledSum, SumCounts};
 
 /// What is known of one worker's connection.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -34,28 +34,12 @@ pub struct TcpStatus {
     pub sent: u64,
     /// Bytes received.
     pub received: u64,
-    /// Exchanges that came to an end.
-    pub exchanges: u64,
-    /// How many of them a collective made.
-    #[serde(default, alias = "woven")]
-    pub by_collective: u64,
-    /// Sums that workers were told to begin while their step was computed.
-    #[serde(default)]
-    pub expected: u64,
-    /// How many steps were made of such a sum.
-    #[serde(default)]
-    pub confirmed: u64,
-    /// How many were made of another one, after all.
-    #[serde(default)]
-    pub replaced: u64,
-    /// Workers that can sum by a collective now, among themselves.
-    #[serde(default)]
-    pub group: usize,
+    /// What has come of sums.
+    #[serde(flatten)]
+    pub sums: SumCounts,
     /// A sum that stands still for a second.
     #[serde(default)]
     pub stalled: Option<StalledSum>,
-    /// Seconds of the last one, from the plan to the second holder.
-    pub exchange_seconds: f64,
     /// Calls that were refused.
     pub refused: u64,
     /// Exchanges, sums and states that are kept.

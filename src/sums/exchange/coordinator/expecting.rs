@@ -3,7 +3,6 @@
 
 use super::{CoordinatorSums, Effects, report};
 use crate::ids::{Step, Task, Worker};
-use crate::sums::exchange::events::{CoordinatorEffect, Expectation};
 use crate::sums::exchange::monitor::ExchangeMonitor;
 use crate::sums::exchange::told::Told;
 use crate::sums::{
@@ -37,7 +36,7 @@ impl CoordinatorSums {
             return;
         }
         let length = self.context.length;
-        let ((stripe, owners), predecessor) = match self.go_on(sum.step, &terms) {
+        let ((stripe, owners), predecessor) = match self.carry_on(sum.step, &terms) {
             Some((shares, predecessor)) => (shares, Some(predecessor)),
             None => (self.hosts.of_stripes(&terms, length), None),
         };
@@ -56,7 +55,7 @@ impl CoordinatorSums {
             plan.terms.iter().flat_map(|term| &term.holders).filter_map(result).collect();
         self.copies.monitors.begin(sum, monitor);
         self.hosts.tell_plan(&plan, out);
-        out.push(CoordinatorEffect::Expected(Expectation::Told));
+        self.counts.expected += 1;
         if beside.is_some() {
             let wrong = self.copies.node.begin(plan, |_| None, now, &mut Vec::new());
             debug_assert!(wrong.is_empty(), "nothing comes before its plan");
@@ -67,13 +66,13 @@ impl CoordinatorSums {
 
     /// Who sums what, and of which exchange each keeps what it has, if workers can go on with the
     /// last sum of a step, which was interrupted.
-    pub(super) fn go_on(&self, step: Step, terms: &[Summand]) -> Option<(Shares, Predecessor)> {
+    pub(super) fn carry_on(&self, step: Step, terms: &[Summand]) -> Option<(Shares, Predecessor)> {
         let monitor = self.copies.monitors.interrupted(step)?;
         let told = monitor.parts.told.as_ref()?;
         // Who came meanwhile, or again, knows nothing of what the others go on with.
         let mut present = self.hosts.present().iter();
         let all_know = present.all(|node| monitor.receivers.contains(node));
-        let shares = told.go_on(terms, &self.hosts.able()).filter(|_| all_know)?;
+        let shares = told.carry_on(terms, &self.hosts.able()).filter(|_| all_know)?;
         Some((shares, told.plan().clone()))
     }
 
@@ -110,7 +109,7 @@ impl CoordinatorSums {
         }
         // Such as after one of two workers has come since.
         if self.doubts.of(step) || !monitor.reaches(&counted) {
-            out.push(CoordinatorEffect::Expected(Expectation::Replaced));
+            self.counts.replaced += 1;
             return self.fail(sum, out);
         }
         self.look_at_hosts(step, &holders);
@@ -124,7 +123,7 @@ impl CoordinatorSums {
         monitor.parts.can_ask(terms);
         self.copies.node.confirm(sum, now);
         self.hosts.tell_all(SumCommand::Confirm { sum }, out);
-        out.push(CoordinatorEffect::Expected(Expectation::Confirmed));
+        self.counts.confirmed += 1;
         // Some may have been faster than the engine.
         for (worker, report) in reports.into_iter().flatten() {
             self.said(now, worker, report, out);

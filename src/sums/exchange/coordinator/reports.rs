@@ -3,7 +3,6 @@
 use super::{CoordinatorSums, Effects, give_up, other_bytes, report, tell};
 use crate::ids::Worker;
 use crate::sums::exchange::copies::warn_of_other_bytes;
-use crate::sums::exchange::events::CoordinatorEffect;
 use crate::sums::{COORDINATOR, SumCommand, SumId, SumNotice, SumReport};
 use std::time::Instant;
 
@@ -37,7 +36,6 @@ impl CoordinatorSums {
             SumReport::GroupReady { group } => {
                 if let Some(size) = self.groups.joined(worker, group) {
                     tracing::info!("{size} workers sum among themselves by their collective");
-                    out.push(CoordinatorEffect::GroupSize(size));
                 }
             }
             SumReport::GroupFailed { group, reason } => {
@@ -92,7 +90,9 @@ impl CoordinatorSums {
         if monitor.holders.len() == 2 && !monitor.done {
             let took = now.duration_since(monitor.begun);
             let by_collective = monitor.group.is_some();
-            out.push(CoordinatorEffect::Took { seconds: took.as_secs_f64(), by_collective });
+            self.counts.exchanges += 1;
+            self.counts.exchange_seconds = took.as_secs_f64();
+            self.counts.by_collective += u64::from(by_collective);
             if by_collective {
                 self.groups.went_well();
             } else {

@@ -3,6 +3,7 @@
 use super::super::commands::{Heard, Offers};
 use super::super::mailbox::MailboxSender;
 use super::super::status::TcpStatus;
+use crate::sums::exchange::SumCounts;
 use crate::sums::lock;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::watch;
@@ -14,6 +15,7 @@ pub(in super::super) struct Watched {
     noticed: Vec<Heard>,
     status: Arc<Mutex<TcpStatus>>,
     offers: watch::Sender<Offers>,
+    counted: SumCounts,
 }
 
 impl Watched {
@@ -22,7 +24,8 @@ impl Watched {
         status: Arc<Mutex<TcpStatus>>,
         offers: watch::Sender<Offers>,
     ) -> Self {
-        Self { notices, noticed: Vec::new(), status, offers }
+        let counted = SumCounts::default();
+        Self { notices, noticed: Vec::new(), status, offers, counted }
     }
 
     /// Something was found out.
@@ -39,6 +42,15 @@ impl Watched {
 
     pub(super) fn status(&self) -> MutexGuard<'_, TcpStatus> {
         lock(&self.status)
+    }
+
+    /// So much has come of sums.
+    pub(super) fn count(&mut self, counts: SumCounts) {
+        // Asked after every chunk, and changed once a step.
+        if self.counted != counts {
+            self.counted = counts;
+            self.status().sums = counts;
+        }
     }
 
     /// Somebody has come or gone.
