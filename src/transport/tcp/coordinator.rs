@@ -36,8 +36,8 @@ use super::callers::Caller;
 use super::commands::{Command, Heard, Offers};
 use super::listen::Listen;
 use super::members::Members;
-use super::misses::Miss;
 use super::pipe::{ConnectionContext, Incoming, Stamp, Traffic};
+use super::sent::{Applied, Miss};
 use crate::ids::{Step, Worker};
 use crate::sums::exchange::TICK;
 use crate::sums::exchange::{
@@ -340,12 +340,8 @@ impl CoordinatorNode {
             }
             Order::LoadState { state } => {
                 let transfer = self.states.send();
-                self.members.member_mut(worker.0).into_iter().for_each(|member| {
-                    // What it was sent before is part of the state, and will not be applied.
-                    member.unapplied.clear();
-                    member.taking = Some((transfer, state.next));
-                    member.misses.takes(state.next);
-                });
+                let member = self.members.member_mut(worker.0).into_iter();
+                member.for_each(|member| member.sent.state(transfer, state.next));
                 let lengths = state.vectors.iter().map(Vec::len).collect();
                 self.members.tell(
                     worker.0,
@@ -432,7 +428,7 @@ impl CoordinatorNode {
     /// A worker is to apply a step whose sum it does not have.
     fn missing(&mut self, worker: Worker, step: Step) {
         let Some(member) = self.members.member_mut(worker.0) else { return };
-        match member.misses.ask(step, Instant::now()) {
+        let due = match member.sent.missed(step, Instant::now()) {
             Miss::Wait => return,
             Miss::NeverSent => {
                 return self
@@ -441,14 +437,11 @@ impl CoordinatorNode {
             Miss::Endless => {
                 return self.lose(worker.0, &format!("it misses {step} after all that it is sent"));
             }
-            Miss::Answer => {}
-        }
-        // A step that it was not sent over this connection, though a later one was, is not due
-        // there: a state has to come.
-        let was_sent = member.unapplied.contains(&step);
+            Miss::Answer { due } => due,
+        };
         let mut effects = Vec::new();
         let now = Instant::now().into_std();
-        let given = was_sent && self.sums.give(now, step, worker.0, &mut effects);
+        let given = due && self.sums.give(now, step, worker.0, &mut effects);
         self.carry_out(effects);
         if !given {
             self.members
@@ -456,7 +449,7 @@ impl CoordinatorNode {
                 .into_iter()
                 // It was not answered after all: the same question may come again, once there is a
                 // state.
-                .for_each(|member| member.misses.recall(step));
+                .for_each(|member| member.sent.recall(step));
             self.notify(worker, Notice::StepUnavailable);
         }
     }
@@ -524,26 +517,16 @@ impl CoordinatorNode {
             FromWorker::Sum(report) => {
                 self.sums(CoordinatorEvent::Said { worker: worker.0, report });
             }
-            // Said before it had taken over the state that it was sent.
-            FromWorker::Applied { .. }
-                if self
-                    .members
-                    .member_mut(worker.0)
-                    .is_some_and(|member| member.taking.is_some()) => {}
             FromWorker::Applied { step, digest } => {
                 let Some(member) = self.members.member_mut(worker.0) else { return };
-                if member.unapplied.remove(&step) {
-                    self.notify(worker, Notice::Applied { step, digest });
-                } else if step < member.offered.0 && member.offered.1 > 0 {
-                    // It was applied over the last connection, which broke before the digest had
-                    // come.
-                    member.offered.1 -= 1;
-                    self.notify(worker, Notice::AppliedBefore { step, digest });
-                } else {
-                    self.lose(
+                match member.sent.applied(step) {
+                    Applied::Now => self.notify(worker, Notice::Applied { step, digest }),
+                    Applied::Before => self.notify(worker, Notice::AppliedBefore { step, digest }),
+                    Applied::Void => {}
+                    Applied::NeverSent => self.lose(
                         worker.0,
                         &format!("it says it has applied {step}, which it was not sent"),
-                    );
+                    ),
                 }
             }
             FromWorker::State { needy, transfer, next, lengths } => {
@@ -568,11 +551,8 @@ impl CoordinatorNode {
             }
             FromWorker::Facts { facts } => self.agree(worker, &facts),
             FromWorker::StateLoaded { transfer, digests, unfit } => {
-                // A later one may be on its way.
                 let member = self.members.member_mut(worker.0);
-                let taken = member
-                    .and_then(|member| member.taking.take_if(|(taking, _)| *taking == transfer));
-                if let Some((_, next)) = taken {
+                if let Some(next) = member.and_then(|member| member.sent.loaded(transfer)) {
                     self.notify(worker, Notice::StateLoaded { next, digests, unfit });
                 }
             }

@@ -6,8 +6,8 @@
 //! (run, first step not applied) and is brought up to date by sums that others keep, at most
 //! `log_steps` of them, or else by another worker's state.
 
-use super::misses::Misses;
 use super::pipe::Pipe;
+use super::sent::Sent;
 use crate::ids::Step;
 use crate::sums::exchange::Frame;
 use crate::transport::wire::{Peer, ToWorker};
@@ -28,19 +28,10 @@ pub(super) struct Member {
     pub(super) heard: Instant,
     /// Number of its last order.
     pub(super) order: u64,
-    /// Steps it was sent and has not said to have applied.
-    pub(super) unapplied: BTreeSet<Step>,
-    /// First step that was not applied in what it offered, and how many digests of steps before
-    /// that it may still say: two per model, one that may have been lost with its last connection
-    /// and one that its trainer was at then.
-    pub(super) offered: (Step, u64),
-    /// What it may say it misses.
-    pub(super) misses: Misses,
+    /// The steps and states that it was sent.
+    pub(super) sent: Sent,
     /// For whom it was asked for its state.
     pub(super) provides: Vec<u32>,
-    /// The state that it was sent last, while it has said nothing of it: the number of its
-    /// transfer, and its `next`.
-    pub(super) taking: Option<(u64, Step)>,
 }
 
 /// One number of a run.
@@ -160,8 +151,7 @@ impl Members {
     /// A worker is sent a step.
     pub(super) fn sent(&mut self, worker: u32, step: Step) {
         if let Some(member) = self.member_mut(worker) {
-            member.unapplied.insert(step);
-            member.misses.sent(step);
+            member.sent.step(step);
         }
     }
 

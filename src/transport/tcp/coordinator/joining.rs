@@ -3,9 +3,9 @@
 use super::super::callers::Caller;
 use super::super::door::{brief, check_hello};
 use super::super::members::{Claim, Member, NotAdmitted};
-use super::super::misses::Misses;
 use super::super::pipe::{Pipe, run, write_first};
 use super::super::security::Role;
+use super::super::sent::Sent;
 use super::super::status::WorkerStatus;
 use super::super::{Exchange, HANDSHAKE};
 use super::CoordinatorNode;
@@ -14,7 +14,6 @@ use crate::ids::{Step, Worker};
 use crate::sums::exchange::CoordinatorEvent;
 use crate::transport::wire::{FromWorker, ToWorker, Welcome};
 use crate::transport::{Disagreement, Dismissal, LET_GO, Notice, RunFacts};
-use std::collections::BTreeSet;
 use tokio::time::Instant;
 use tracing::{Instrument, info_span};
 
@@ -138,13 +137,8 @@ impl CoordinatorNode {
             address,
             heard: Instant::now(),
             order: 0,
-            unapplied: BTreeSet::new(),
-            // Of each model the last that it has said may be lost, and the one that its trainer was
-            // at when the last connection broke comes over this one.
-            offered: offered.map_or((Step(0), 0), |next| (next, 2 * models)),
-            misses: Misses::default(),
+            sent: Sent::new(offered, models),
             provides: Vec::new(),
-            taking: None,
         };
         self.members.enter(worker, member, next);
         self.sums(CoordinatorEvent::Connected { worker, epoch, reachable });
