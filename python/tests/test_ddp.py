@@ -95,7 +95,8 @@ def hashes(outputs: List[str]) -> List[str]:
 
 
 # Runs a script and ends as soon as it is done. A thread of PyTorch's gloo may free its last tensor
-# while Python shuts down, and ends the process by SIGABRT then, all its output written.
+# while Python shuts down, and ends the process by SIGABRT then, all its output written. For ranks of
+# PyTorch alone: a worker of ours has to end well.
 AS_RANK = """
 import os, runpy, sys
 sys.argv = sys.argv[1:]

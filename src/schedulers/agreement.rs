@@ -136,8 +136,13 @@ impl Agreement {
     }
 
     fn tally(&mut self, step: Step) -> &mut Tally {
-        let expected = WorkerSet::empty(self.replicas.len());
-        let fresh = || Tally { expected, reports: Vec::new(), right: None, refused: false };
+        let workers = self.replicas.len();
+        let fresh = || Tally {
+            expected: WorkerSet::empty(workers),
+            reports: Vec::new(),
+            right: None,
+            refused: false,
+        };
         self.tallies.entry(step).or_insert_with(fresh)
     }
 

@@ -316,8 +316,8 @@ pub trait Transport {
     /// # Errors
     /// [`CombineError`] when a vector is not of gradient length.
     fn make_sum(&mut self, sum: SumRequest<'_>) -> Result<Option<Summed>, CombineError>;
-    /// The sum of a step that [`Transport::make_sum`] did not give back, if it is here or has come by
-    /// here.
+    /// The sum of a step that [`Transport::make_sum`] did not give back, if it is here or has come
+    /// by here.
     fn sum(&self, sum: SumId) -> Option<Arc<Self::Vector>>;
     /// Has its holders forget what nobody needs any more.
     fn forget(&mut self, what: Unneeded);

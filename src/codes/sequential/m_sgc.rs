@@ -322,11 +322,11 @@ impl MSgc {
     fn decode_group(&self, open: &Open, group: usize, out: &mut Vec<Weighted>) -> Report {
         let Some(slots) = &self.slots else { return UNCODED };
         slots.decode(&self.answers(open, group), |worker, weight| {
-            out.push(self.fold_of_group(open, group, worker, weight));
+            out.push(self.result_of_group(open, group, worker, weight));
         })
     }
 
-    fn fold_of_group(&self, open: &Open, group: usize, worker: Worker, weight: f64) -> Weighted {
+    fn result_of_group(&self, open: &Open, group: usize, worker: Worker, weight: f64) -> Weighted {
         let piece = self.piece(self.window - 1 + group, worker);
         Weighted { worker, task: Task { job: open.job, piece, plan: 0 }, weight }
     }
@@ -361,7 +361,7 @@ impl MSgc {
                 unused.remove(result.worker);
             }
             let unused = unused.iter();
-            out.extend(unused.map(|worker| self.fold_of_group(open, group, worker, 0.0)));
+            out.extend(unused.map(|worker| self.result_of_group(open, group, worker, 0.0)));
             report
         });
         super::worst(groups)

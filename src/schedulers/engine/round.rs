@@ -21,7 +21,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// Whether a round was open yet.
+    /// Whether the run has begun its first round, or ended without one.
     pub(super) fn has_begun(self) -> bool {
         self != Self::NotBegun
     }
@@ -55,7 +55,7 @@ pub(super) struct Moment {
 /// given tasks, answers, fails, or counts for nothing more; [`CurrentRound::missing`] then says who
 /// is not there, [`CurrentRound::held_open`] how long it is waited for them, and
 /// [`CurrentRound::report`] what was seen. After [`CurrentRound::close`] sums are waited for, until
-/// another opens or [`CurrentRound::finish`].
+/// it is opened again or another is, or [`CurrentRound::finish`].
 #[derive(Debug)]
 pub(super) struct CurrentRound {
     phase: Phase,

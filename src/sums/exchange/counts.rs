@@ -9,7 +9,6 @@ pub struct SumCounts {
     /// Exchanges that came to an end.
     pub exchanges: u64,
     /// How many of them a collective made.
-    #[serde(alias = "woven")]
     pub by_collective: u64,
     /// Seconds of the last one, from the plan to the second holder.
     pub exchange_seconds: f64,

@@ -122,7 +122,9 @@ impl Monitors {
 
     /// Another exchange is begun.
     pub(super) fn begin(&mut self, id: SumId, monitor: ExchangeMonitor) {
-        self.steps.entry(id.step).or_default().last = Some((id, monitor));
+        let of_step = self.steps.entry(id.step).or_default();
+        debug_assert!(of_step.last().is_none_or(|(last, _)| last <= id), "sums are begun in order");
+        of_step.last = Some((id, monitor));
     }
 
     /// These bytes of a step are to be applied; gives back who holds others.

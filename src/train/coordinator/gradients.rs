@@ -26,7 +26,7 @@ pub(super) enum StepGradient {
     Pending(PendingSum),
     /// It is decided by this sum.
     Decided { sum: SumId, decoded: Arc<Decoded> },
-    /// It is refused: nobody had a finite gradient of these units.
+    /// It is refused: of these units no finite results suffice, or the sum of all is not finite.
     Refused(Arc<[Units]>),
 }
 

@@ -22,8 +22,8 @@ const KNOWN: usize = 64;
 /// What is to be done about a step that a worker says it misses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Miss {
-    /// Have its sum sent again if it is `due` over this connection. Else a state has to come: a
-    /// later step was sent, and not this one.
+    /// Have its sum sent again if it is `due` over this connection. Else a state has to come: it
+    /// was not sent over this one, is applied, or was sent before the last state.
     Answer { due: bool },
     /// Nothing: it comes, or is in a state that comes.
     Wait,
