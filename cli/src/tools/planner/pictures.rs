@@ -156,11 +156,13 @@ pub(crate) fn by_scheme(plan: &Plan) -> anyhow::Result<String> {
         }
         rectangle(&canvas, (left, end), (right, end + 1), INK)?;
         let axis: RangedCoordf64 = (0.0..longest).into();
+        let centred = Pos::new(HPos::Center, VPos::Top);
+        let centred = ("sans-serif", 12).into_font().color(&INK).pos(centred);
         for seconds in axis.key_points(6) {
             let place = at(seconds);
             rectangle(&canvas, (place, end), (place + 1, end + 5), INK)?;
-            let number = axis.format_ext(&seconds);
-            text(&canvas, (place - 4 * number.len() as i32, end + 8), 12, &number)?;
+            let number = Text::new(axis.format_ext(&seconds), (place, end + 8), centred.clone());
+            canvas.draw(&number).map_err(failed)?;
         }
         text(&canvas, (left, end + 26), 13, "seconds per job")?;
         canvas.present().map_err(failed)?;
