@@ -22,7 +22,7 @@ use super::plan::share_out;
 use super::store::{SharedSums, Sum};
 use super::told::Told;
 use super::{Block, DATA_WAITING_MAX, QUIET};
-use crate::ids::{Step, Worker};
+use crate::ids::{Step, Worker, named};
 use crate::sums::{
     COORDINATOR, Header, Kind, SumCommand, SumId, SumNotice, SumPlan, Summand, chunks,
 };
@@ -433,10 +433,11 @@ impl CoordinatorSums {
         // One whose host does not answer costs the step no more than that, and is not given up for
         // it: others go on, and it is to own nothing until it holds a sum.
         let idle = self.copies.monitors.do_without_idle(now, &self.hosts.able());
-        if let Some((sum, worker)) = idle {
-            tracing::debug!("{}: others go on without {}", sum.step, Worker(worker));
-            self.hosts.lack([worker]);
-            report(worker, SumNotice::Failed { sum }, out);
+        if let Some((sum, workers)) = idle {
+            let idle: Vec<Worker> = workers.iter().copied().map(Worker).collect();
+            tracing::debug!("{}: others go on without {}", sum.step, named(&idle, |_| None));
+            report(workers[0], SumNotice::Failed { sum }, out);
+            self.hosts.lack(workers);
         }
         if let Some((worker, reason)) = self.copies.monitors.holds_up(now, deadlines) {
             // A group is made of those who stay.

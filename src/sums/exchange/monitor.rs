@@ -302,11 +302,7 @@ impl ExchangeMonitor {
         if !self.is_under_way() {
             return None;
         }
-        let insists = |(node, waiting): (&u32, &Waiting)| {
-            let is_recent = now.duration_since(waiting.said) < AGAIN;
-            (is_recent && waiting.said > waiting.since).then(|| (*node, waiting.on.clone()))
-        };
-        let insisting = self.waiting.iter().filter_map(insists).collect();
+        let insisting = self.insisting(now);
         // Who has only stopped waiting goes on, and may owe something for that moment.
         let silent = blamed(&insisting).into_iter().filter(|node| !self.still_waits(*node, now));
         let owing = silent.filter(|node| self.owes(*node));
@@ -316,12 +312,54 @@ impl ExchangeMonitor {
         })
     }
 
-    /// The worker for which most wait, for how many, and for how many the next one.
-    fn most_waited_for(&self, waiting: &BTreeMap<u32, Vec<u32>>) -> Option<(u32, usize, usize)> {
+    /// Owners that wait for each other and say so, or, if these are all, those of them for which most
+    /// wait: the connection between some of them stands still, if only in one direction. Others,
+    /// which get what both send, can own what they do; none if there are no others who answer. Who
+    /// is to own nothing is not taken to answer before it holds a sum, so that this does not go on
+    /// for ever.
+    pub(super) fn owners_cut_off(&self, now: Instant, able: &BTreeSet<u32>) -> Option<Vec<u32>> {
+        if !self.is_under_way() || self.parts.is_orphaned {
+            return None;
+        }
+        let insisting = self.insisting(now);
+        let waits_for =
+            |one: u32, other: u32| insisting.get(&one).is_some_and(|on| on.contains(&other));
+        let is_cut_off = |node: &u32| {
+            let on = insisting.get(node).into_iter().flatten();
+            on.copied().any(|other| waits_for(other, *node))
+        };
+        let owners: BTreeSet<u32> = self.parts.owners.iter().map(|owner| owner.node).collect();
+        let (mut cut_off, mut others): (Vec<u32>, Vec<u32>) =
+            owners.intersection(able).partition(|node| is_cut_off(node));
+        if others.is_empty() {
+            let waiters = self.waiters(&insisting);
+            let most = waiters.values().max();
+            (cut_off, others) = cut_off.iter().partition(|node| waiters.get(node) == most);
+        }
+        (!cut_off.is_empty() && !others.is_empty()).then_some(cut_off)
+    }
+
+    /// Who waits for whom and has said so more than once and lately.
+    fn insisting(&self, now: Instant) -> BTreeMap<u32, Vec<u32>> {
+        let insists = |(node, waiting): (&u32, &Waiting)| {
+            let is_recent = now.duration_since(waiting.said) < AGAIN;
+            (is_recent && waiting.said > waiting.since).then(|| (*node, waiting.on.clone()))
+        };
+        self.waiting.iter().filter_map(insists).collect()
+    }
+
+    /// How many wait for each worker.
+    fn waiters(&self, waiting: &BTreeMap<u32, Vec<u32>>) -> BTreeMap<u32, usize> {
         let mut waiters: BTreeMap<u32, usize> = BTreeMap::new();
         for node in waiting.values().flatten().filter(|node| self.owes(**node)) {
             *waiters.entry(*node).or_default() += 1;
         }
+        waiters
+    }
+
+    /// The worker for which most wait, for how many, and for how many the next one.
+    fn most_waited_for(&self, waiting: &BTreeMap<u32, Vec<u32>>) -> Option<(u32, usize, usize)> {
+        let mut waiters = self.waiters(waiting);
         let most = waiters.iter().max_by_key(|(node, count)| (**count, Reverse(**node)));
         let (node, count) = most.map(|(node, count)| (*node, *count))?;
         waiters.remove(&node);
@@ -484,6 +522,36 @@ mod tests {
         assert_eq!(idle(&cut_off), Some(2), "all wait for one, and it for all");
         assert_eq!(idle(&[(0, &[1, 2]), (1, &[2, 3]), (2, &[0]), (3, &[0])]), None);
         assert_eq!(idle(&[(0, &[7])]), None, "it is no receiver");
+    }
+
+    /// Two that wait for each other cannot send each other something: others own what they did.
+    #[test]
+    fn owners_that_wait_for_each_other_are_cut_off() {
+        let begun = Instant::now();
+        let owner = |node: u32| Owner { node, start: node as usize, end: node as usize + 1 };
+        let cut_off = |waiting: &[(u32, &[u32])], able: &[u32]| {
+            let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2, 3], BTreeSet::new(), begun);
+            monitor.parts.owners = (0..4).map(owner).collect();
+            for tick in 0..2 {
+                for (node, on) in waiting {
+                    monitor.waits(*node, on.to_vec(), begun + TICK * tick);
+                }
+            }
+            monitor.owners_cut_off(begun + TICK, &able.iter().copied().collect())
+        };
+        let all = [0, 1, 2, 3];
+        let waiting: [(u32, &[u32]); 4] = [(0, &[2]), (1, &[2]), (2, &[0, 1]), (3, &[2])];
+        assert_eq!(cut_off(&waiting, &all), Some(vec![0, 1, 2]), "worker 3 can own it all");
+        assert_eq!(cut_off(&[(0, &[2]), (2, &[0])], &all), Some(vec![0, 2]));
+        assert_eq!(cut_off(&[(0, &[2]), (2, &[0])], &[0, 2]), None, "nobody else answers");
+        assert_eq!(cut_off(&[(0, &[2]), (2, &[1]), (1, &[0])], &all), None, "no two of them");
+        let by_all: [(u32, &[u32]); 4] = [(0, &[2]), (1, &[2]), (3, &[2]), (2, &[0, 1, 3])];
+        assert_eq!(cut_off(&by_all, &all), Some(vec![2]), "all wait for one, and it for all");
+        let ambiguous: [(u32, &[u32]); 4] =
+            [(0, &[2, 3]), (1, &[0, 2]), (2, &[0, 1]), (3, &[0, 2])];
+        assert_eq!(cut_off(&ambiguous, &all), Some(vec![0, 2]), "most wait for these");
+        let equal: [(u32, &[u32]); 4] = [(0, &[1]), (1, &[0]), (2, &[3]), (3, &[2])];
+        assert_eq!(cut_off(&equal, &all), None, "nobody is left");
     }
 
     #[test]

@@ -195,16 +195,24 @@ impl Monitors {
         self.undecided().find_map(|(id, monitor)| monitor.stalled(id.step, now, patience))
     }
 
-    /// Ends a sum that a worker holds up without which those who are able can make it; gives both.
+    /// Ends a sum that workers hold up without which those who are able can go on: because they can
+    /// make it without these, or because they can sum what these were to sum. Gives the sum and
+    /// the workers.
     pub(super) fn do_without_idle(
         &mut self,
         now: Instant,
         able: &BTreeSet<u32>,
-    ) -> Option<(SumId, u32)> {
+    ) -> Option<(SumId, Vec<u32>)> {
         let found = self.undecided().find_map(|(id, monitor)| {
-            let waits = monitor.lacks_holders() && monitor.group.is_none();
-            let idle = waits.then(|| monitor.idle(now))??;
-            monitor.can_do_without(idle, |other| able.contains(&other)).then_some((id, idle))
+            if !monitor.lacks_holders() || monitor.group.is_some() {
+                return None;
+            }
+            let idle = monitor.idle(now);
+            let idle =
+                idle.filter(|idle| monitor.can_do_without(*idle, |node| able.contains(&node)));
+            let held_up =
+                idle.map(|idle| vec![idle]).or_else(|| monitor.owners_cut_off(now, able))?;
+            Some((id, held_up))
         });
         if let Some((id, _)) = found
             && let Some(monitor) = self.get_mut(id)

@@ -1182,6 +1182,38 @@ fn others_go_on_without_who_stops() {
     }
 }
 
+/// Where the connection between the only two that have results stands still, others own what one of
+/// them did: nobody is given up.
+#[test]
+fn others_own_what_two_cannot_send_each_other() {
+    for seed in 0..12 {
+        let draw = ChaCha8Rng::seed_from_u64(seed);
+        let mut world = World::of(draw, 2, 16 * CHUNK + 7, SETTINGS).at_work();
+        world.is_calm = true;
+        (0..4).for_each(|at| world.compute_in_parts(at, 2, at % 2 == 1));
+        for _ in 0..seed * 8 {
+            world.deliver();
+        }
+        let begun = world.now;
+        world.begin();
+        while world.agreed().is_none() {
+            assert!(world.now < begun + Duration::from_millis(350), "seed {seed}");
+            world.under_way.retain(|(from, to, _)| *from % 2 == 1 || *to % 2 == 1);
+            if world.has_failed() {
+                world.begin();
+            }
+            match world.under_way.is_empty() {
+                true => world.tick(),
+                false => world.deliver(),
+            }
+            assert!(world.coordinator.given_up.is_empty(), "seed {seed}");
+        }
+        let (id, digest) = (of_step(world.attempt), world.agreed().unwrap());
+        let right = whole(2, world.length());
+        assert!(world.workers.iter().all(|node| node.sum(id, digest).unwrap() == right));
+    }
+}
+
 /// Of two workers one comes back after the other was told what the step will be made of. If it
 /// can come to hold the sum, both are told to make it; if it takes over a state, the word of
 /// the other is enough, and nobody is given up for what it lacks.
