@@ -36,12 +36,26 @@ pub struct LevelShift {
     pub sure: bool,
 }
 
-impl LevelShift {
-    /// Whether it is confirmed, and to a higher level.
-    #[must_use]
-    pub fn is_rise(&self) -> bool {
-        self.sure && self.to > self.from
+/// The largest rise that has lasted, with the level of today: a worker that got slow is slow still
+/// if it got a little slower, or quicker, afterwards.
+///
+/// # Formula
+/// Of the confirmed shifts `i` with `to_j >= 1.1 from_i` for all `j >= i`, the one with the largest
+/// `to_i / from_i`; its `to` is given as that of the last.
+pub(super) fn lasting_rise(shifts: &[LevelShift]) -> Option<LevelShift> {
+    let mut lasting: Option<LevelShift> = None;
+    let sure = shifts.iter().filter(|shift| shift.sure).rev();
+    let now = sure.clone().next()?.to;
+    let mut least = f64::INFINITY;
+    for shift in sure {
+        least = least.min(shift.to);
+        let lasts = least >= (1.0 + CHANGE_LEAST) * shift.from;
+        let grows = |than: LevelShift| shift.to * than.from > than.to * shift.from;
+        if lasts && lasting.is_none_or(grows) {
+            lasting = Some(*shift);
+        }
     }
+    lasting.map(|shift| LevelShift { to: now, ..shift })
 }
 
 /// Finds level shifts in a series as its values come.
@@ -252,6 +266,24 @@ impl Windows {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Whatever comes after it, a rise is told of as long as the level before it is not reached.
+    #[test]
+    fn a_rise_lasts_through_smaller_changes() {
+        let found = |levels: &[f64]| {
+            let series = levels.iter().flat_map(|level| [*level; 45]).collect::<Vec<f64>>();
+            let rise = lasting_rise(&LevelShifts::of(&series))?;
+            Some((rise.round / 45, rise.to / rise.from))
+        };
+        assert_eq!(found(&[1.0, 2.0]), Some((1, 2.0)));
+        assert_eq!(found(&[1.0, 2.0, 2.5]), Some((1, 2.5)), "it grew a little further");
+        assert_eq!(found(&[1.0, 2.0, 1.5]), Some((1, 1.5)), "it is slow still");
+        assert_eq!(found(&[1.0, 1.25, 2.5]), Some((2, 2.0)), "the larger one is the later");
+        assert_eq!(found(&[1.0, 2.0, 1.0, 1.5]), Some((3, 1.5)), "the first one is over");
+        assert_eq!(found(&[1.0, 2.0, 1.0]), None);
+        assert_eq!(found(&[2.0, 1.0]), None);
+        assert_eq!(found(&[1.0]), None);
+    }
 
     proptest! {
         #[test]

@@ -600,7 +600,8 @@ impl Seen<'_> {
         };
         let slightly: Vec<&ExaminedWorker> = found.of_workers.iter().filter(other).collect();
         findings.extend(self.slightly_slow(&slightly));
-        findings.extend(found.changes.last().and_then(|change| self.everybody(change)));
+        findings
+            .extend(changes::lasting_rise(&found.changes).and_then(|rise| self.everybody(&rise)));
         findings
     }
 
@@ -681,7 +682,7 @@ impl Seen<'_> {
     }
 
     fn slower(&self, worker: &ExaminedWorker) -> Option<Finding> {
-        let change = worker.changes.last().filter(|change| change.is_rise())?;
+        let change = changes::lasting_rise(&worker.changes)?;
         let row = self.row_of(change.round)?;
         let spent = Spent::since(self.record, self.reports, self.times.places[row]);
         let problem = Problem::SlowerSince {
@@ -704,7 +705,7 @@ impl Seen<'_> {
     }
 
     fn everybody(&self, change: &LevelShift) -> Option<Finding> {
-        let row = self.row_of(change.round).filter(|_| change.is_rise())?;
+        let row = self.row_of(change.round)?;
         let times = numbers::times(change.to, change.from);
         let saves = self.replay.as_ref().and_then(|it| {
             it.saves(|round, cells| {
