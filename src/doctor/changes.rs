@@ -40,22 +40,21 @@ pub struct LevelShift {
 /// if it got a little slower, or quicker, afterwards.
 ///
 /// # Formula
-/// Of the confirmed shifts `i` with `to_j >= 1.1 from_i` for all `j >= i`, the one with the largest
-/// `to_i / from_i`; its `to` is given as that of the last.
+/// Of the confirmed shifts `i`, with `l_i` the least `to_j` of all `j >= i`, the one with the largest
+/// `l_i / from_i`, if that is 1.1 or more; of some within a tenth the earliest. Its `to` is given as
+/// that of the last.
 pub(super) fn lasting_rise(shifts: &[LevelShift]) -> Option<LevelShift> {
-    let mut lasting: Option<LevelShift> = None;
-    let sure = shifts.iter().filter(|shift| shift.sure).rev();
-    let now = sure.clone().next()?.to;
-    let mut least = f64::INFINITY;
-    for shift in sure {
-        least = least.min(shift.to);
-        let lasts = least >= (1.0 + CHANGE_LEAST) * shift.from;
-        let grows = |than: LevelShift| shift.to * than.from > than.to * shift.from;
-        if lasts && lasting.is_none_or(grows) {
-            lasting = Some(*shift);
+    let sure: Vec<LevelShift> = shifts.iter().copied().filter(|shift| shift.sure).collect();
+    let mut largest: Option<(f64, LevelShift)> = None;
+    for (at, shift) in sure.iter().enumerate() {
+        let least = sure[at..].iter().map(|later| later.to).fold(f64::INFINITY, f64::min);
+        let before = largest.map_or(1.0, |(times, _)| times);
+        if least > shift.from && least >= (1.0 + CHANGE_LEAST) * before * shift.from {
+            largest = Some((least / shift.from, *shift));
         }
     }
-    lasting.map(|shift| LevelShift { to: now, ..shift })
+    let to = sure.last()?.to;
+    largest.map(|(_, shift)| LevelShift { to, ..shift })
 }
 
 /// Finds level shifts in a series as its values come.
@@ -280,7 +279,10 @@ mod tests {
         assert_eq!(found(&[1.0, 2.0, 1.5]), Some((1, 1.5)), "it is slow still");
         assert_eq!(found(&[1.0, 1.25, 2.5]), Some((2, 2.0)), "the larger one is the later");
         assert_eq!(found(&[1.0, 2.0, 1.0, 1.5]), Some((3, 1.5)), "the first one is over");
+        assert_eq!(found(&[1.0, 1.3, 3.0, 1.5]), Some((1, 1.5)), "most of it is over");
+        assert_eq!(found(&[1.0, 1.2, 1.45, 1.75, 2.0]), Some((1, 2.0)), "it grew step by step");
         assert_eq!(found(&[1.0, 2.0, 1.0]), None);
+        assert_eq!(found(&[0.0, 0.0]), None);
         assert_eq!(found(&[2.0, 1.0]), None);
         assert_eq!(found(&[1.0]), None);
     }

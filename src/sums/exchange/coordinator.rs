@@ -433,11 +433,16 @@ impl CoordinatorSums {
         // One whose host does not answer costs the step no more than that, and is not given up for
         // it: others go on, and it is to own nothing until it holds a sum.
         let idle = self.copies.monitors.do_without_idle(now, &self.hosts.able());
-        if let Some((sum, workers)) = idle {
-            let idle: Vec<Worker> = workers.iter().copied().map(Worker).collect();
-            tracing::debug!("{}: others go on without {}", sum.step, named(&idle, |_| None));
-            report(workers[0], SumNotice::Failed { sum }, out);
-            self.hosts.lack(workers);
+        if let Some((sum, worker)) = idle {
+            tracing::debug!("{}: others go on without {}", sum.step, Worker(worker));
+            self.hosts.lack([worker]);
+            report(worker, SumNotice::Failed { sum }, out);
+        } else if let Some((sum, owners)) = self.copies.monitors.cut_off(now, &self.hosts.able()) {
+            let workers: Vec<Worker> = owners.iter().copied().map(Worker).collect();
+            let workers = named(&workers, |_| None);
+            tracing::warn!("{}: {workers} wait for each other: others sum instead", sum.step);
+            report(owners[0], SumNotice::Failed { sum }, out);
+            self.hosts.lack(owners);
         }
         if let Some((worker, reason)) = self.copies.monitors.holds_up(now, deadlines) {
             // A group is made of those who stay.

@@ -312,16 +312,18 @@ impl ExchangeMonitor {
         })
     }
 
-    /// Owners that wait for each other and say so, or, if these are all, those of them for which most
-    /// wait: the connection between some of them stands still, if only in one direction. Others,
-    /// which get what both send, can own what they do; none if there are no others who answer. Who
-    /// is to own nothing is not taken to answer before it holds a sum, so that this does not go on
-    /// for ever.
+    /// Owners whose chunks others should own, since they cannot send each other something: those
+    /// that wait for each other, or, if these are all of `able`, those for which most wait. Others
+    /// may get what both send. None if somebody waits for a node that does not wait: that one has
+    /// to go on, or is to blame.
     pub(super) fn owners_cut_off(&self, now: Instant, able: &BTreeSet<u32>) -> Option<Vec<u32>> {
         if !self.is_under_way() || self.parts.is_orphaned {
             return None;
         }
         let insisting = self.insisting(now);
+        if !blamed(&insisting).is_empty() {
+            return None;
+        }
         let waits_for =
             |one: u32, other: u32| insisting.get(&one).is_some_and(|on| on.contains(&other));
         let is_cut_off = |node: &u32| {
@@ -329,6 +331,7 @@ impl ExchangeMonitor {
             on.copied().any(|other| waits_for(other, *node))
         };
         let owners: BTreeSet<u32> = self.parts.owners.iter().map(|owner| owner.node).collect();
+        // Who was told to own nothing is not able before it holds a sum.
         let (mut cut_off, mut others): (Vec<u32>, Vec<u32>) =
             owners.intersection(able).partition(|node| is_cut_off(node));
         if others.is_empty() {
@@ -552,6 +555,8 @@ mod tests {
         assert_eq!(cut_off(&ambiguous, &all), Some(vec![0, 2]), "most wait for these");
         let equal: [(u32, &[u32]); 4] = [(0, &[1]), (1, &[0]), (2, &[3]), (3, &[2])];
         assert_eq!(cut_off(&equal, &all), None, "nobody is left");
+        let stopped: [(u32, &[u32]); 3] = [(0, &[1, 2, 3]), (1, &[0, 2, 3]), (2, &[0, 1, 3])];
+        assert_eq!(cut_off(&stopped, &all), None, "it is worker 3 for which all wait");
     }
 
     #[test]

@@ -47,11 +47,13 @@ pub(crate) struct Monitors {
     usual: Duration,
     /// Whether a worker may be lost without harm.
     may_lose: bool,
+    /// The last step in which owners were [cut off](Self::cut_off).
+    cut_off: Option<Step>,
 }
 
 impl Monitors {
     pub(super) fn new() -> Self {
-        Self { steps: BTreeMap::new(), usual: AT_FIRST, may_lose: false }
+        Self { steps: BTreeMap::new(), usual: AT_FIRST, may_lose: false, cut_off: None }
     }
 
     /// Steps of which something is kept.
@@ -195,24 +197,16 @@ impl Monitors {
         self.undecided().find_map(|(id, monitor)| monitor.stalled(id.step, now, patience))
     }
 
-    /// Ends a sum that workers hold up without which those who are able can go on: because they can
-    /// make it without these, or because they can sum what these were to sum. Gives the sum and
-    /// the workers.
+    /// Ends a sum that a worker holds up without which those who are able can make it; gives both.
     pub(super) fn do_without_idle(
         &mut self,
         now: Instant,
         able: &BTreeSet<u32>,
-    ) -> Option<(SumId, Vec<u32>)> {
+    ) -> Option<(SumId, u32)> {
         let found = self.undecided().find_map(|(id, monitor)| {
-            if !monitor.lacks_holders() || monitor.group.is_some() {
-                return None;
-            }
-            let idle = monitor.idle(now);
-            let idle =
-                idle.filter(|idle| monitor.can_do_without(*idle, |node| able.contains(&node)));
-            let held_up =
-                idle.map(|idle| vec![idle]).or_else(|| monitor.owners_cut_off(now, able))?;
-            Some((id, held_up))
+            let waits = monitor.lacks_holders() && monitor.group.is_none();
+            let idle = waits.then(|| monitor.idle(now))??;
+            monitor.can_do_without(idle, |other| able.contains(&other)).then_some((id, idle))
         });
         if let Some((id, _)) = found
             && let Some(monitor) = self.get_mut(id)
@@ -220,6 +214,28 @@ impl Monitors {
             monitor.end(Void::Interrupted);
         }
         found
+    }
+
+    /// Ends a sum that takes longer than usual and whose owners cannot send each other something,
+    /// though others could own it all; gives the sum and these owners. Once per step: if it does
+    /// not help, one who holds the others up is to be found in time.
+    pub(super) fn cut_off(
+        &mut self,
+        now: Instant,
+        able: &BTreeSet<u32>,
+    ) -> Option<(SumId, Vec<u32>)> {
+        let most = self.usual * 2;
+        let (id, owners) = self.undecided().find_map(|(id, monitor)| {
+            let may_be = monitor.lacks_holders()
+                && monitor.group.is_none()
+                && self.cut_off != Some(id.step)
+                && now.duration_since(monitor.begun) > most;
+            let owners = may_be.then(|| monitor.owners_cut_off(now, able))??;
+            Some((id, owners))
+        })?;
+        self.cut_off = Some(id.step);
+        self.get_mut(id)?.end(Void::Interrupted);
+        Some((id, owners))
     }
 
     /// The worker that holds up an exchange, and why it is given up: for whose chunks others wait
