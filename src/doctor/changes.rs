@@ -40,9 +40,9 @@ pub struct LevelShift {
 /// if it got a little slower, or quicker, afterwards.
 ///
 /// # Formula
-/// Of the confirmed shifts `i`, with `l_i` the least `to_j` of all `j >= i`, the one with the largest
-/// `l_i / from_i`, if that is 1.1 or more; of some within a tenth the earliest. Its `to` is given as
-/// that of the last.
+/// Of the confirmed shifts `i`, with `l_i` the least `to_j` of all `j >= i`, the one with the
+/// largest `l_i / from_i`, if that is 1.1 or more; of some within a tenth the earliest. Its `to` is
+/// given as that of the last.
 pub(super) fn lasting_rise(shifts: &[LevelShift]) -> Option<LevelShift> {
     let sure: Vec<LevelShift> = shifts.iter().copied().filter(|shift| shift.sure).collect();
     let mut largest: Option<(f64, LevelShift)> = None;
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Whatever comes after it, a rise is told of as long as the level before it is not reached.
+    /// A rise is told of as long as the level before it is not reached again.
     #[test]
     fn a_rise_lasts_through_smaller_changes() {
         let found = |levels: &[f64]| {

@@ -218,7 +218,8 @@ impl Copies {
         let monitor = self.monitors.get_mut(id);
         // Said again at every tick; the sum is sent once, if anybody has it. What the coordinator
         // itself has made it has sent to all of them.
-        let is_to_get = monitor.is_some_and(|monitor| monitor.waits(node, on, now) && !monitor.own);
+        let is_to_get =
+            monitor.is_some_and(|monitor| monitor.waits.says(node, on, now) && !monitor.own);
         if is_to_get {
             self.give(now, id, node, present, out);
         }

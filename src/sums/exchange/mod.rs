@@ -25,10 +25,10 @@
 //! exchanges of a node, `context` what they share with connections, `store` results and the sums
 //! that are made, `copies` who has which sum and sends it to whom, `reassembly` vectors that
 //! connections read into, `eager` results that are sent before their weights are known, `monitor`
-//! what the coordinator knows of one exchange and `monitors` of all, `blame` who holds one up,
-//! `doubts` who says that a sum is not finite, `disputes` sums of which nodes hold different bytes,
-//! `suspects` who must have lied then, `warnings` what is told of wrong words, `groups` workers
-//! that sum by a collective, `counts` what came of all sums.
+//! what the coordinator knows of one exchange and `monitors` of all, `waits` who waits for whom in
+//! one, `blame` who holds it up, `doubts` who says that a sum is not finite, `disputes` sums of
+//! which nodes hold different bytes, `suspects` who must have lied then, `warnings` what is told of
+//! wrong words, `groups` workers that sum by a collective, `counts` what came of all sums.
 
 mod adder;
 mod announced;
@@ -59,6 +59,7 @@ mod reassembly;
 mod store;
 mod suspects;
 mod told;
+mod waits;
 mod warnings;
 mod worker;
 

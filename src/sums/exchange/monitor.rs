@@ -3,9 +3,8 @@
 //! When an exchange stands still, the one to blame is a node that others wait for and that waits
 //! for nobody: its connection is ended.
 
-use super::blame::blame;
 use super::told::Told;
-use super::{AGAIN, QUIET, WORD};
+use super::waits::{WaitGraph, Waits};
 use crate::ids::{Step, Task, Worker, named};
 use crate::sums::{COORDINATOR, Owner, SumNotice, SumPlan, SumReport, Summand, chunks};
 use std::cmp::Reverse;
@@ -13,16 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 use std::time::Instant;
-
-/// A node to which nothing comes, by its own word.
-#[derive(Debug)]
-struct Waiting {
-    since: Instant,
-    /// When it said so last; a node that waits says so again and again.
-    said: Instant,
-    /// Whose chunks it lacks.
-    on: Vec<u32>,
-}
 
 /// Why a sum comes to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +74,7 @@ pub(super) struct ExchangeMonitor {
     /// Who has the whole sum, with which digest, if it takes one.
     pub(super) holders: BTreeMap<u32, Option<u64>>,
     pub(super) decision: Decision,
-    waiting: BTreeMap<u32, Waiting>,
+    pub(super) waits: Waits,
     /// Holders not reported yet, since the sum has not come by here.
     pub(super) unreported: Vec<(Worker, SumNotice)>,
     /// Its step is decided.
@@ -115,7 +104,7 @@ impl ExchangeMonitor {
             given: BTreeSet::new(),
             holders: BTreeMap::new(),
             decision: Decision::default(),
-            waiting: BTreeMap::new(),
+            waits: Waits::default(),
             unreported: Vec::new(),
             done: false,
             group: None,
@@ -200,21 +189,11 @@ impl ExchangeMonitor {
         told.count() >= counted.len().min(2)
     }
 
-    /// A node says that nothing has come to it for a while; whether that is news.
-    pub(super) fn waits(&mut self, node: u32, on: Vec<u32>, now: Instant) -> bool {
-        let since = self
-            .still_waiting(now)
-            .find(|(other, _)| *other == node)
-            .map(|(_, waiting)| waiting.since);
-        self.waiting.insert(node, Waiting { since: since.unwrap_or(now), said: now, on });
-        since.is_none()
-    }
-
     /// Who can hand the sum to a node that lacks it: if there is a choice, none of those for whom
     /// it waits in vain.
     pub(super) fn giver(&self, to: u32, is_there: impl Fn(u32) -> bool) -> Option<u32> {
         // A connection may be broken in one direction only, and nobody has noticed.
-        let on = self.waiting.get(&to).map_or(&[][..], |waiting| &waiting.on);
+        let on = self.waits.of(to);
         self.holders
             .keys()
             .copied()
@@ -224,7 +203,7 @@ impl ExchangeMonitor {
 
     /// A node has the whole sum; false if not the bytes that were decided.
     pub(super) fn holds(&mut self, node: u32, digest: Option<u64>) -> bool {
-        self.waiting.remove(&node);
+        self.waits.has_all(node);
         let right =
             self.decision.digest.is_none() || digest.is_none() || digest == self.decision.digest;
         if right {
@@ -257,8 +236,7 @@ impl ExchangeMonitor {
     pub(super) fn forget(&mut self, node: u32) -> bool {
         self.holders.remove(&node);
         self.given.remove(&node);
-        self.waiting.remove(&node);
-        self.waiting.values_mut().for_each(|waiting| waiting.on.retain(|other| *other != node));
+        self.waits.forget(node);
         self.receivers.retain(|receiver| *receiver != node);
         self.decision.counted.remove(&node);
         self.unreported.retain(|(holder, _)| holder.0 != node);
@@ -268,30 +246,16 @@ impl ExchangeMonitor {
         self.holders.is_empty() && self.sources.contains(&node)
     }
 
-    /// Whether a node has said lately that nothing comes to it.
-    pub(super) fn still_waits(&self, node: u32, now: Instant) -> bool {
-        self.still_waiting(now).any(|(waiting, _)| waiting == node)
-    }
-
-    fn still_waiting(&self, now: Instant) -> impl Iterator<Item = (u32, &Waiting)> {
-        self.waiting
-            .iter()
-            .map(|(node, waiting)| (*node, waiting))
-            .filter(move |(_, waiting)| now.duration_since(waiting.said) < WORD)
-    }
-
     /// Whether some node waits in vain for `patience`, or the whole takes longer than `longest`.
     pub(super) fn is_stuck(&self, now: Instant, patience: Duration, longest: Duration) -> bool {
-        let in_vain =
-            |(_, waiting): (u32, &Waiting)| now.duration_since(waiting.since) + QUIET > patience;
-        self.is_under_way()
-            && (now.duration_since(self.begun) > longest || self.still_waiting(now).any(in_vain))
+        let is_in_vain = || self.waits.are_longer(patience, now);
+        self.is_under_way() && (now.duration_since(self.begun) > longest || is_in_vain())
     }
 
     /// The worker to blame for that; where some wait for each other, the one for which most wait.
     pub(super) fn culprit(&self, now: Instant) -> Option<u32> {
-        let waiting = self.who_waits(now);
-        let blamed = blamed(&waiting).into_iter().find(|node| self.owes(*node));
+        let waiting = self.waits.known(now);
+        let blamed = waiting.blamed().into_iter().find(|node| self.owes(*node));
         blamed.or_else(|| Some(self.most_waited_for(&waiting)?.0))
     }
 
@@ -302,9 +266,10 @@ impl ExchangeMonitor {
         if !self.is_under_way() {
             return None;
         }
-        let insisting = self.insisting(now);
+        let insisting = self.waits.insisting(now);
         // Who has only stopped waiting goes on, and may owe something for that moment.
-        let silent = blamed(&insisting).into_iter().filter(|node| !self.still_waits(*node, now));
+        let is_silent = |node: &u32| !self.waits.is_waiting(*node, now);
+        let silent = insisting.blamed().into_iter().filter(is_silent);
         let owing = silent.filter(|node| self.owes(*node));
         owing.min_by_key(|node| self.holders.contains_key(node)).or_else(|| {
             let (node, waiters, others) = self.most_waited_for(&insisting)?;
@@ -312,57 +277,21 @@ impl ExchangeMonitor {
         })
     }
 
-    /// Owners whose chunks others should own, since they cannot send each other something: those
-    /// that wait for each other, or, if these are all of `able`, those for which most wait. Others
-    /// may get what both send. None if somebody waits for a node that does not wait: that one has
-    /// to go on, or is to blame.
+    /// Owners that cannot send each other something, and whose chunks others who answer should own:
+    /// these may get what both send. Who was told to own nothing does not answer, as far as is
+    /// known, before it holds a sum.
     pub(super) fn owners_cut_off(&self, now: Instant, able: &BTreeSet<u32>) -> Option<Vec<u32>> {
         if !self.is_under_way() || self.parts.is_orphaned {
             return None;
         }
-        let insisting = self.insisting(now);
-        if !blamed(&insisting).is_empty() {
-            return None;
-        }
-        let waits_for =
-            |one: u32, other: u32| insisting.get(&one).is_some_and(|on| on.contains(&other));
-        let is_cut_off = |node: &u32| {
-            let on = insisting.get(node).into_iter().flatten();
-            on.copied().any(|other| waits_for(other, *node))
-        };
         let owners: BTreeSet<u32> = self.parts.owners.iter().map(|owner| owner.node).collect();
-        // Who was told to own nothing is not able before it holds a sum.
-        let (mut cut_off, mut others): (Vec<u32>, Vec<u32>) =
-            owners.intersection(able).partition(|node| is_cut_off(node));
-        if others.is_empty() {
-            let waiters = self.waiters(&insisting);
-            let most = waiters.values().max();
-            (cut_off, others) = cut_off.iter().partition(|node| waiters.get(node) == most);
-        }
-        (!cut_off.is_empty() && !others.is_empty()).then_some(cut_off)
-    }
-
-    /// Who waits for whom and has said so more than once and lately.
-    fn insisting(&self, now: Instant) -> BTreeMap<u32, Vec<u32>> {
-        let insists = |(node, waiting): (&u32, &Waiting)| {
-            let is_recent = now.duration_since(waiting.said) < AGAIN;
-            (is_recent && waiting.said > waiting.since).then(|| (*node, waiting.on.clone()))
-        };
-        self.waiting.iter().filter_map(insists).collect()
-    }
-
-    /// How many wait for each worker.
-    fn waiters(&self, waiting: &BTreeMap<u32, Vec<u32>>) -> BTreeMap<u32, usize> {
-        let mut waiters: BTreeMap<u32, usize> = BTreeMap::new();
-        for node in waiting.values().flatten().filter(|node| self.owes(**node)) {
-            *waiters.entry(*node).or_default() += 1;
-        }
-        waiters
+        self.waits.insisting(now).cut_off(&owners.intersection(able).copied().collect())
     }
 
     /// The worker for which most wait, for how many, and for how many the next one.
-    fn most_waited_for(&self, waiting: &BTreeMap<u32, Vec<u32>>) -> Option<(u32, usize, usize)> {
-        let mut waiters = self.waiters(waiting);
+    fn most_waited_for(&self, waiting: &WaitGraph) -> Option<(u32, usize, usize)> {
+        let mut waiters = waiting.waiters();
+        waiters.retain(|node, _| self.owes(*node));
         let most = waiters.iter().max_by_key(|(node, count)| (**count, Reverse(**node)));
         let (node, count) = most.map(|(node, count)| (*node, *count))?;
         waiters.remove(&node);
@@ -389,12 +318,6 @@ impl ExchangeMonitor {
         self.expected.is_none() && !self.done && self.void.is_none()
     }
 
-    /// Who waits for whom, by their own words.
-    fn who_waits(&self, now: Instant) -> BTreeMap<u32, Vec<u32>> {
-        let waits = |(node, waiting): (u32, &Waiting)| (node, waiting.on.clone());
-        self.still_waiting(now).map(waits).collect()
-    }
-
     /// What is known of it while nodes wait in vain for `patience`.
     pub(super) fn stalled(
         &self,
@@ -408,26 +331,14 @@ impl ExchangeMonitor {
         let workers = |nodes: Vec<u32>| {
             nodes.into_iter().filter(|node| *node != COORDINATOR).map(Worker).collect()
         };
+        let waiting = self.waits.known(now);
         Some(StalledSum {
             step,
             seconds: now.duration_since(self.begun).as_secs_f64(),
-            waiting: workers(self.still_waiting(now).map(|(node, _)| node).collect()),
-            waited_for: workers(blamed(&self.who_waits(now))),
+            waiting: workers(waiting.nodes().collect()),
+            waited_for: workers(waiting.blamed()),
         })
     }
-}
-
-/// Those of whom others lack something and who lack nothing themselves, by what everybody lacks of
-/// whom; those of whom most do first.
-fn blamed(waiting: &BTreeMap<u32, Vec<u32>>) -> Vec<u32> {
-    let nodes: BTreeSet<u32> =
-        waiting.iter().flat_map(|(node, on)| on.iter().chain([node])).copied().collect();
-    let nodes: Vec<u32> = nodes.into_iter().collect();
-    let index = |node: &u32| nodes.binary_search(node).ok();
-    // Who says nothing has no connection any more: that is noticed elsewhere.
-    let on = |node| waiting.get(node).into_iter().flatten().filter_map(index).collect();
-    let waits_for: Vec<Option<Vec<usize>>> = nodes.iter().map(|node| Some(on(node))).collect();
-    blame(&waits_for).nodes.into_iter().map(|index| nodes[index]).collect()
 }
 
 /// A sum that stands still.
@@ -471,14 +382,15 @@ mod tests {
         let longest = 60 * SECOND;
         // Nothing comes to worker 0 from worker 2 for a while, then something does.
         (10..=20).for_each(|tenths| {
-            assert_eq!(monitor.waits(0, vec![2], at(f64::from(tenths) / 10.0)), tenths == 10);
+            assert_eq!(monitor.waits.says(0, vec![2], at(f64::from(tenths) / 10.0)), tenths == 10);
         });
         assert!(!monitor.is_stuck(at(2.0), 3 * SECOND, longest));
         assert!(!monitor.is_stuck(at(4.5), 3 * SECOND, longest), "it does not say so any more");
-        monitor.waits(0, vec![2], at(6.0));
+        monitor.waits.says(0, vec![2], at(6.0));
         assert!(!monitor.is_stuck(at(6.5), 3 * SECOND, longest), "it had got something in between");
-        (61..90)
-            .for_each(|tenths| assert!(!monitor.waits(0, vec![2], at(f64::from(tenths) / 10.0))));
+        (61..90).for_each(|tenths| {
+            assert!(!monitor.waits.says(0, vec![2], at(f64::from(tenths) / 10.0)));
+        });
         assert!(monitor.is_stuck(at(8.9), 3 * SECOND, longest));
         assert!(
             monitor.is_stuck(at(61.0), 3 * SECOND, longest),
@@ -496,7 +408,7 @@ mod tests {
                 ExchangeMonitor::new(None, vec![0, 1, 2, 3], BTreeSet::from([0, 1, 2]), begun);
             holder.into_iter().for_each(|holder| assert!(monitor.holds(holder, None)));
             (0..=20).for_each(|tenths| {
-                monitor.waits(1, vec![0, 2], begun + SECOND * tenths / 10);
+                monitor.waits.says(1, vec![0, 2], begun + SECOND * tenths / 10);
             });
             monitor.void = monitor.forget(lost).then_some(Void::Interrupted);
             monitor.is_stuck(begun + 2 * SECOND, SECOND, 60 * SECOND)
@@ -513,7 +425,7 @@ mod tests {
             let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2, 3], BTreeSet::new(), begun);
             for tick in 0..2 {
                 for (node, on) in waiting {
-                    monitor.waits(*node, on.to_vec(), begun + TICK * tick);
+                    monitor.waits.says(*node, on.to_vec(), begun + TICK * tick);
                 }
             }
             monitor.idle(begun + TICK)
@@ -527,38 +439,6 @@ mod tests {
         assert_eq!(idle(&[(0, &[7])]), None, "it is no receiver");
     }
 
-    /// Two that wait for each other cannot send each other something: others own what they did.
-    #[test]
-    fn owners_that_wait_for_each_other_are_cut_off() {
-        let begun = Instant::now();
-        let owner = |node: u32| Owner { node, start: node as usize, end: node as usize + 1 };
-        let cut_off = |waiting: &[(u32, &[u32])], able: &[u32]| {
-            let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2, 3], BTreeSet::new(), begun);
-            monitor.parts.owners = (0..4).map(owner).collect();
-            for tick in 0..2 {
-                for (node, on) in waiting {
-                    monitor.waits(*node, on.to_vec(), begun + TICK * tick);
-                }
-            }
-            monitor.owners_cut_off(begun + TICK, &able.iter().copied().collect())
-        };
-        let all = [0, 1, 2, 3];
-        let waiting: [(u32, &[u32]); 4] = [(0, &[2]), (1, &[2]), (2, &[0, 1]), (3, &[2])];
-        assert_eq!(cut_off(&waiting, &all), Some(vec![0, 1, 2]), "worker 3 can own it all");
-        assert_eq!(cut_off(&[(0, &[2]), (2, &[0])], &all), Some(vec![0, 2]));
-        assert_eq!(cut_off(&[(0, &[2]), (2, &[0])], &[0, 2]), None, "nobody else answers");
-        assert_eq!(cut_off(&[(0, &[2]), (2, &[1]), (1, &[0])], &all), None, "no two of them");
-        let by_all: [(u32, &[u32]); 4] = [(0, &[2]), (1, &[2]), (3, &[2]), (2, &[0, 1, 3])];
-        assert_eq!(cut_off(&by_all, &all), Some(vec![2]), "all wait for one, and it for all");
-        let ambiguous: [(u32, &[u32]); 4] =
-            [(0, &[2, 3]), (1, &[0, 2]), (2, &[0, 1]), (3, &[0, 2])];
-        assert_eq!(cut_off(&ambiguous, &all), Some(vec![0, 2]), "most wait for these");
-        let equal: [(u32, &[u32]); 4] = [(0, &[1]), (1, &[0]), (2, &[3]), (3, &[2])];
-        assert_eq!(cut_off(&equal, &all), None, "nobody is left");
-        let stopped: [(u32, &[u32]); 3] = [(0, &[1, 2, 3]), (1, &[0, 2, 3]), (2, &[0, 1, 3])];
-        assert_eq!(cut_off(&stopped, &all), None, "it is worker 3 for which all wait");
-    }
-
     #[test]
     fn a_sum_comes_from_somebody_who_gets_through() {
         let now = Instant::now();
@@ -567,7 +447,7 @@ mod tests {
         assert!([0, 1].into_iter().all(|node| monitor.holds(node, None)));
         assert_eq!(monitor.giver(2, |_| true), Some(0));
         assert_eq!(monitor.giver(0, |_| true), Some(1));
-        monitor.waits(2, vec![0], now);
+        monitor.waits.says(2, vec![0], now);
         assert_eq!(monitor.giver(2, |_| true), Some(1));
         assert_eq!(monitor.giver(2, |node| node == 0), Some(0));
     }
@@ -593,13 +473,13 @@ mod tests {
                 .stalled(Step(9), now + SECOND / 5, SECOND / 5)
                 .map(|stalled| stalled.to_string())
         };
-        monitor.waits(0, vec![1], now);
-        monitor.waits(1, vec![2], now);
+        monitor.waits.says(0, vec![1], now);
+        monitor.waits.says(1, vec![2], now);
         assert_eq!(
             stalled(&monitor).unwrap(),
             "the sum of step 9 stands still, begun 0.2 s ago: workers 0, 1 held up by worker 2"
         );
-        monitor.waits(2, vec![0], now);
+        monitor.waits.says(2, vec![0], now);
         assert!(stalled(&monitor).unwrap().ends_with("workers 0, 1, 2 wait for each other"));
         monitor.done = true;
         assert_eq!(stalled(&monitor), None);
@@ -609,11 +489,11 @@ mod tests {
     fn who_waits_is_a_victim() {
         let now = Instant::now();
         let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2], BTreeSet::new(), now);
-        monitor.waits(0, vec![1, 2], now);
-        monitor.waits(1, vec![2, COORDINATOR], now);
+        monitor.waits.says(0, vec![1, 2], now);
+        monitor.waits.says(1, vec![2, COORDINATOR], now);
         assert_eq!(monitor.culprit(now), Some(2));
-        monitor.waits(2, vec![0], now);
-        monitor.waits(COORDINATOR, vec![0], now);
+        monitor.waits.says(2, vec![0], now);
+        monitor.waits.says(COORDINATOR, vec![0], now);
         assert!(monitor.culprit(now).is_some(), "when everybody waits, somebody is it");
         monitor.forget(2);
         monitor.holds(0, None);

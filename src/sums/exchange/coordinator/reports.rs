@@ -107,7 +107,7 @@ impl CoordinatorSums {
         };
         monitor.unreported.push((Worker(worker), notice));
         // It may wait for somebody who does not get through, and said so before anybody had it.
-        if monitor.unreported.len() == 1 && monitor.still_waits(COORDINATOR, now) {
+        if monitor.unreported.len() == 1 && monitor.waits.is_waiting(COORDINATOR, now) {
             self.copies.give(now, id, COORDINATOR, self.hosts.present(), out);
         }
     }

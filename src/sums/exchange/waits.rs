@@ -1,0 +1,194 @@
+//! Who waits for whom in an exchange, by their own words.
+
+use super::blame::blame;
+use super::{AGAIN, QUIET, WORD};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// A node to which nothing comes, by its own word.
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    /// When it said so last; a node that waits says so again and again.
+    said: Instant,
+    /// Whose chunks it lacks.
+    on: Vec<u32>,
+}
+
+/// Who waits for whom in an exchange.
+///
+/// It is told when a node [says](Self::says) that it waits, [has](Self::has_all) all that it waited
+/// for, and is [lost](Self::forget). What is known of it at a moment is a [`WaitGraph`].
+#[derive(Debug, Default)]
+pub(super) struct Waits(BTreeMap<u32, Waiting>);
+
+impl Waits {
+    /// A node says that nothing has come to it for a while; whether that is news.
+    pub(super) fn says(&mut self, node: u32, on: Vec<u32>, now: Instant) -> bool {
+        let since = self.lately(now).find(|(other, _)| *other == node);
+        let since = since.map(|(_, waiting)| waiting.since);
+        self.0.insert(node, Waiting { since: since.unwrap_or(now), said: now, on });
+        since.is_none()
+    }
+
+    /// A node waits for nothing any more.
+    pub(super) fn has_all(&mut self, node: u32) {
+        self.0.remove(&node);
+    }
+
+    /// A node is lost.
+    pub(super) fn forget(&mut self, node: u32) {
+        self.0.remove(&node);
+        self.0.values_mut().for_each(|waiting| waiting.on.retain(|other| *other != node));
+    }
+
+    /// Whose chunks a node lacks, by its last word.
+    pub(super) fn of(&self, node: u32) -> &[u32] {
+        self.0.get(&node).map_or(&[], |waiting| &waiting.on)
+    }
+
+    /// Whether a node has said lately that it waits.
+    pub(super) fn is_waiting(&self, node: u32, now: Instant) -> bool {
+        self.lately(now).any(|(waiting, _)| waiting == node)
+    }
+
+    /// Whether nothing has come to some node for longer than that.
+    pub(super) fn are_longer(&self, than: Duration, now: Instant) -> bool {
+        // It had waited for a while when it first said so.
+        self.lately(now).any(|(_, waiting)| now.duration_since(waiting.since) + QUIET > than)
+    }
+
+    fn lately(&self, now: Instant) -> impl Iterator<Item = (u32, &Waiting)> {
+        let all = self.0.iter().map(|(node, waiting)| (*node, waiting));
+        all.filter(move |(_, waiting)| now.duration_since(waiting.said) < WORD)
+    }
+
+    /// Those who have said so lately.
+    pub(super) fn known(&self, now: Instant) -> WaitGraph {
+        let waits = |(node, waiting): (u32, &Waiting)| (node, waiting.on.clone());
+        WaitGraph(self.lately(now).map(waits).collect())
+    }
+
+    /// Those who have said so more than once, and just now.
+    pub(super) fn insisting(&self, now: Instant) -> WaitGraph {
+        let insists = |(node, waiting): (&u32, &Waiting)| {
+            let is_recent = now.duration_since(waiting.said) < AGAIN;
+            (is_recent && waiting.said > waiting.since).then(|| (*node, waiting.on.clone()))
+        };
+        WaitGraph(self.0.iter().filter_map(insists).collect())
+    }
+}
+
+/// For every node that waits, the nodes whose chunks it lacks.
+#[derive(Debug)]
+pub(super) struct WaitGraph(BTreeMap<u32, Vec<u32>>);
+
+impl WaitGraph {
+    /// Who waits.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = u32> {
+        self.0.keys().copied()
+    }
+
+    /// Those of whom others lack something and who lack nothing themselves; those of whom most do
+    /// first.
+    pub(super) fn blamed(&self) -> Vec<u32> {
+        let nodes: BTreeSet<u32> =
+            self.0.iter().flat_map(|(node, on)| on.iter().chain([node])).copied().collect();
+        let nodes: Vec<u32> = nodes.into_iter().collect();
+        let index = |node: &u32| nodes.binary_search(node).ok();
+        // Who says nothing has no connection any more: that is noticed elsewhere.
+        let on = |node| self.0.get(node).into_iter().flatten().filter_map(index).collect();
+        let waits_for: Vec<Option<Vec<usize>>> = nodes.iter().map(|node| Some(on(node))).collect();
+        blame(&waits_for).nodes.into_iter().map(|index| nodes[index]).collect()
+    }
+
+    /// How many wait for each node.
+    pub(super) fn waiters(&self) -> BTreeMap<u32, usize> {
+        let mut waiters: BTreeMap<u32, usize> = BTreeMap::new();
+        for node in self.0.values().flatten() {
+            *waiters.entry(*node).or_default() += 1;
+        }
+        waiters
+    }
+
+    /// Those of some nodes that cannot send each other something: who waits for another one that
+    /// waits for it; if these are all of them, those for which most wait. None if all are left, or
+    /// nobody is, or if somebody waits for a node that does not wait: that one has to go on, or is
+    /// to blame.
+    pub(super) fn cut_off(&self, of: &BTreeSet<u32>) -> Option<Vec<u32>> {
+        if !self.blamed().is_empty() {
+            return None;
+        }
+        let waits_for =
+            |one: u32, other: u32| self.0.get(&one).is_some_and(|on| on.contains(&other));
+        let is_cut_off = |node: &u32| {
+            let on = self.0.get(node).into_iter().flatten();
+            on.copied().any(|other| waits_for(other, *node))
+        };
+        let (mut cut_off, mut others): (Vec<u32>, Vec<u32>) =
+            of.iter().partition(|it| is_cut_off(it));
+        if others.is_empty() {
+            let waiters = self.waiters();
+            let most = cut_off.iter().map(|node| waiters.get(node)).max();
+            (cut_off, others) = of.iter().partition(|node| Some(waiters.get(node)) == most);
+        }
+        (!cut_off.is_empty() && !others.is_empty()).then_some(cut_off)
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "any moment will do: only differences count")]
+mod tests {
+    use super::super::TICK;
+    use super::*;
+
+    /// Who insists on waiting for whom.
+    fn graph(waiting: &[(u32, &[u32])]) -> WaitGraph {
+        let begun = Instant::now();
+        let mut waits = Waits::default();
+        for tick in 0..2 {
+            for (node, on) in waiting {
+                assert_eq!(waits.says(*node, on.to_vec(), begun + TICK * tick), tick == 0);
+            }
+        }
+        waits.insisting(begun + TICK)
+    }
+
+    /// Two that wait for each other cannot send each other something: others own what they did.
+    #[test]
+    fn owners_that_wait_for_each_other_are_cut_off() {
+        let cut_off = |waiting: &[(u32, &[u32])], of: &[u32]| {
+            graph(waiting).cut_off(&of.iter().copied().collect())
+        };
+        let all = [0, 1, 2, 3];
+        let waiting: [(u32, &[u32]); 4] = [(0, &[2]), (1, &[2]), (2, &[0, 1]), (3, &[2])];
+        assert_eq!(cut_off(&waiting, &all), Some(vec![0, 1, 2]), "worker 3 can own it all");
+        assert_eq!(cut_off(&[(0, &[2]), (2, &[0])], &all), Some(vec![0, 2]));
+        assert_eq!(cut_off(&[(0, &[2]), (2, &[0])], &[0, 2]), None, "nobody else answers");
+        assert_eq!(cut_off(&[(0, &[2]), (2, &[1]), (1, &[0])], &all), None, "no two of them");
+        let by_all: [(u32, &[u32]); 4] = [(0, &[2]), (1, &[2]), (3, &[2]), (2, &[0, 1, 3])];
+        assert_eq!(cut_off(&by_all, &all), Some(vec![2]), "all wait for one, and it for all");
+        let unclear: [(u32, &[u32]); 4] = [(0, &[2, 3]), (1, &[0, 2]), (2, &[0, 1]), (3, &[0, 2])];
+        assert_eq!(cut_off(&unclear, &all), Some(vec![0, 2]), "most wait for these");
+        let equal: [(u32, &[u32]); 4] = [(0, &[1]), (1, &[0]), (2, &[3]), (3, &[2])];
+        assert_eq!(cut_off(&equal, &all), None, "nobody is left");
+        let stopped: [(u32, &[u32]); 3] = [(0, &[1, 2, 3]), (1, &[0, 2, 3]), (2, &[0, 1, 3])];
+        assert_eq!(cut_off(&stopped, &all), None, "it is worker 3 for which all wait");
+    }
+
+    #[test]
+    fn a_word_holds_for_a_while() {
+        let begun = Instant::now();
+        let mut waits = Waits::default();
+        assert!(waits.says(0, vec![1], begun));
+        assert!(waits.insisting(begun).0.is_empty(), "it has said so once");
+        assert!(!waits.says(0, vec![1, 2], begun + TICK));
+        assert_eq!(waits.of(0), [1, 2]);
+        assert!(waits.is_waiting(0, begun + WORD) && !waits.is_waiting(0, begun + TICK + WORD));
+        assert!(waits.are_longer(WORD, begun + WORD));
+        assert!(!waits.are_longer(WORD + QUIET, begun + WORD));
+        waits.forget(1);
+        assert_eq!(waits.of(0), [2]);
+        assert!(waits.says(0, vec![2], begun + 2 * WORD), "it had got something in between");
+    }
+}
