@@ -1,6 +1,6 @@
 //! Since when: shifts of the level of a series, found value by value.
 
-use super::numbers::{Scratch, median};
+use super::numbers::{Scratch, median, times};
 use serde::Serialize;
 
 /// Most values before a possible shift that the level is taken of.
@@ -36,25 +36,38 @@ pub struct LevelShift {
     pub sure: bool,
 }
 
-/// The largest rise that has lasted, with the level of today: a worker that got slow is slow still
-/// if it got a little slower, or quicker, afterwards.
+/// A rise of the level of a series that has lasted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Rise {
+    /// Where the higher level begins.
+    pub(super) at: usize,
+    /// How many times as high the level is in the end.
+    pub(super) times: f64,
+}
+
+/// The largest rise that has lasted: a worker that got slow is slow still if it got a little
+/// slower, or quicker, afterwards.
 ///
 /// # Formula
-/// Of the confirmed shifts `i`, with `l_i` the least `to_j` of all `j >= i`, the one with the
-/// largest `l_i / from_i`, if that is 1.1 or more; of some within a tenth the earliest. Its `to` is
-/// given as that of the last.
-pub(super) fn lasting_rise(shifts: &[LevelShift]) -> Option<LevelShift> {
-    let sure: Vec<LevelShift> = shifts.iter().copied().filter(|shift| shift.sure).collect();
-    let mut largest: Option<(f64, LevelShift)> = None;
-    for (at, shift) in sure.iter().enumerate() {
-        let least = sure[at..].iter().map(|later| later.to).fold(f64::INFINITY, f64::min);
-        let before = largest.map_or(1.0, |(times, _)| times);
-        if least > shift.from && least >= (1.0 + CHANGE_LEAST) * before * shift.from {
-            largest = Some((least / shift.from, *shift));
+/// With `l_i` the median of the values from shift `i` to the next one, `l_0` of those before the
+/// first: of the shifts with `m_i = min_{j >= i} l_j` of 1.1 `l_{i-1}` or more, the one with the
+/// largest `m_i / l_{i-1}`; of some within a tenth the earliest. It rose by `l_last / l_{i-1}`.
+pub(super) fn lasting_rise(series: &[f64], shifts: &[usize]) -> Option<Rise> {
+    let bounds: Vec<usize> =
+        [&[0], shifts, &[series.len()]].into_iter().flatten().copied().collect();
+    let levels: Vec<f64> =
+        bounds.windows(2).map(|ends| median(series[ends[0]..ends[1]].to_vec())).collect();
+    let mut largest: Option<(f64, Rise)> = None;
+    for (before, at) in shifts.iter().copied().enumerate() {
+        let from = levels[before];
+        let least = levels[before + 1..].iter().copied().fold(f64::INFINITY, f64::min);
+        let most = largest.map_or(1.0, |(most, _)| most);
+        if least > from && least >= (1.0 + CHANGE_LEAST) * most * from {
+            let to = levels.last().copied().unwrap_or(least);
+            largest = Some((least / from, Rise { at, times: times(to, from) }));
         }
     }
-    let to = sure.last()?.to;
-    largest.map(|(_, shift)| LevelShift { to, ..shift })
+    largest.map(|(_, rise)| rise)
 }
 
 /// Finds level shifts in a series as its values come.
@@ -265,14 +278,20 @@ impl Windows {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
 
     /// A rise is told of as long as the level before it is not reached again.
     #[test]
     fn a_rise_lasts_through_smaller_changes() {
         let found = |levels: &[f64]| {
             let series = levels.iter().flat_map(|level| [*level; 45]).collect::<Vec<f64>>();
-            let rise = lasting_rise(&LevelShifts::of(&series))?;
-            Some((rise.round / 45, rise.to / rise.from))
+            let shifts = LevelShifts::of(&series)
+                .iter()
+                .map(|shift| shift.round as usize)
+                .collect::<Vec<_>>();
+            let Rise { at, times } = lasting_rise(&series, &shifts)?;
+            Some((at / 45, times))
         };
         assert_eq!(found(&[1.0, 2.0]), Some((1, 2.0)));
         assert_eq!(found(&[1.0, 2.0, 2.5]), Some((1, 2.5)), "it grew a little further");
@@ -285,6 +304,19 @@ mod tests {
         assert_eq!(found(&[0.0, 0.0]), None);
         assert_eq!(found(&[2.0, 1.0]), None);
         assert_eq!(found(&[1.0]), None);
+    }
+
+    /// A worker that is four times as late now and then has bursts, and no level that rises.
+    #[test]
+    fn bursts_are_no_rise() {
+        for seed in 0..40 {
+            let mut random = ChaCha8Rng::seed_from_u64(seed);
+            let late = |random: &mut ChaCha8Rng| if random.random_bool(0.25) { 4.0 } else { 1.0 };
+            let series: Vec<f64> = (0..600).map(|_| late(&mut random)).collect();
+            let sure = LevelShifts::of(&series).into_iter().filter(|shift| shift.sure);
+            let shifts: Vec<usize> = sure.map(|shift| shift.round as usize).collect();
+            assert_eq!(lasting_rise(&series, &shifts), None, "seed {seed}: {shifts:?}");
+        }
     }
 
     proptest! {

@@ -38,6 +38,7 @@ use crate::codes::{ParameterError, SchemeSpec};
 use crate::delays::{Growth, Suspicion, after_exchange};
 use crate::ids::Worker;
 use crate::sim::planner::{Candidate, Cause, CauseKind, Plan, lasting_causes};
+use changes::{Rise, lasting_rise};
 use findings::WorkerEvents;
 use rows::{Reports, Times};
 use std::collections::BTreeMap;
@@ -600,8 +601,7 @@ impl Seen<'_> {
         };
         let slightly: Vec<&ExaminedWorker> = found.of_workers.iter().filter(other).collect();
         findings.extend(self.slightly_slow(&slightly));
-        findings
-            .extend(changes::lasting_rise(&found.changes).and_then(|rise| self.everybody(&rise)));
+        findings.extend(self.everybody(&found.changes));
         findings
     }
 
@@ -659,6 +659,13 @@ impl Seen<'_> {
         Some(Moment { round: round.round, step, seconds: round.opened })
     }
 
+    /// The rise of a series that has lasted, of its changes.
+    fn lasting_rise(&self, series: &[f64], changes: &[LevelShift]) -> Option<Rise> {
+        let sure = changes.iter().filter(|change| change.sure);
+        let rows: Vec<usize> = sure.filter_map(|change| self.row_of(change.round)).collect();
+        lasting_rise(series, &rows)
+    }
+
     /// The row of a round.
     fn row_of(&self, round: u64) -> Option<usize> {
         let is_it = |place: &usize| self.record.closed[*place].round == round;
@@ -682,13 +689,13 @@ impl Seen<'_> {
     }
 
     fn slower(&self, worker: &ExaminedWorker) -> Option<Finding> {
-        let change = changes::lasting_rise(&worker.changes)?;
-        let row = self.row_of(change.round)?;
+        let series = &self.times.ratios[worker.worker];
+        let Rise { at: row, times } = self.lasting_rise(series, &worker.changes)?;
         let spent = Spent::since(self.record, self.reports, self.times.places[row]);
         let problem = Problem::SlowerSince {
             worker: worker.worker,
             since: self.moment(row)?,
-            times: numbers::times(change.to, change.from),
+            times,
             because: spent.because(worker.worker).filter(|_| self.equal_loads),
         };
         let saves = self.replay.as_ref().and_then(|it| it.saved_by(&[worker.worker], row));
@@ -704,9 +711,8 @@ impl Seen<'_> {
         (!all.is_empty()).then_some(Finding { problem, costs: saves })
     }
 
-    fn everybody(&self, change: &LevelShift) -> Option<Finding> {
-        let row = self.row_of(change.round)?;
-        let times = numbers::times(change.to, change.from);
+    fn everybody(&self, changes: &[LevelShift]) -> Option<Finding> {
+        let Rise { at: row, times } = self.lasting_rise(&self.times.quickest.times, changes)?;
         let saves = self.replay.as_ref().and_then(|it| {
             it.saves(|round, cells| {
                 if round >= row {
