@@ -48,6 +48,22 @@ const WRITTEN: [&str; 12] = [
     DRAIN,
 ];
 
+/// Refuses a folder for files of other commands, where it is none or holds a run: they could have
+/// the names of the run's own.
+pub(crate) fn holds_no_run(path: &Path) -> Result<(), Failure> {
+    let name = path.display();
+    if path.exists() && !path.is_dir() {
+        return Err(Failure::Input(anyhow!("{name} is not a folder")));
+    }
+    let of_runs = [RECORD, EVENTS, SERVED];
+    match of_runs.into_iter().find(|file| path.join(file).exists()) {
+        Some(file) => Err(Failure::Input(anyhow!(
+            "{name} holds a run, as its {file} shows: name another folder with --out"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// What was at a folder's path before this command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {

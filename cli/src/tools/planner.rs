@@ -7,6 +7,7 @@ use super::source::{Source, Told};
 use super::suspicious;
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
+use crate::folder::holds_no_run;
 use crate::itself::RELEASE;
 use crate::layout::{Column, Table, Width, help};
 use crate::limits::WORKERS;
@@ -165,6 +166,7 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
             "--max-work {work}: must be 1 or more, in uncoded batches per job (uncoded work is 1)"
         )));
     }
+    args.out.as_deref().map_or(Ok(()), holds_no_run)?;
     let preset = Preset::named(&args.delays);
     suspicious::say_of_shape(&args.delays, args.workers.map(|workers| workers as usize), output);
     let Trace { rows, cut, growth: usual, names, distance, beside } = trace(args, output)?;

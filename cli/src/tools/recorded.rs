@@ -104,6 +104,7 @@ impl Recorded {
         let mut chosen = number;
         let mut schemes: BTreeMap<usize, String> = BTreeMap::new();
         let (mut record, mut shown) = (Record::default(), 0);
+        let mut of_others = false;
         while let Some(mut step) =
             lines.next::<RecordedStep>("a step of a training run", &mut output.notes)?
         {
@@ -111,8 +112,13 @@ impl Recorded {
             if *chosen.get_or_insert(step.run) == step.run {
                 if record.steps() == 0 {
                     step.scheme.clone_from(&schemes[&step.run]);
+                } else if of_others {
+                    // Where runs take turns, the time between steps is the others'.
+                    step.at = None;
                 }
                 record.push(step).map_err(|problem| lines.wrong(&problem.to_string()))?;
+            } else {
+                of_others = record.steps() > 0;
             }
             if lines.read - shown > BYTES_PER_MOVE {
                 shown = lines.read;

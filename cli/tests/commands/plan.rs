@@ -254,6 +254,11 @@ fn delays_come_from_runs_and_from_standard_input() {
         }
         let said = text(&from("run").stderr);
         assert!(said.contains("recorded 30 steps of 4 workers") && !said.contains("one machine"));
+        let into = ["plan", "--delays", "hotspot", "--out"];
+        let refused_into =
+            |out, why: &[&str]| refused(folder.path(), &[&into[..], &[out]].concat(), why);
+        refused_into("run", &["run holds a run", "run.jsonl", "another folder with --out"]);
+        refused_into("trace.csv", &["trace.csv is not a folder"]);
         fs::write(folder.path().join("run/plan.json"), "{\"clock\":\"wall\"}").unwrap();
         assert!(text(&from("run").stderr).contains("the workers shared one machine"));
         fs::remove_file(folder.path().join("run/plan.json")).unwrap();

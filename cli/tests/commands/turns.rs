@@ -135,6 +135,8 @@ fn schemes_take_turns_and_no_bit_changes() {
         .flat_map(|(turn, start, steps)| (0..3).map(move |run| (run, Some(turn), start, steps)))
         .collect();
     assert_eq!(blocks(&lines), expected, "the last block takes the rest");
+    let found = json(&codedgrad(home, &["doctor", "--json", "turns", "--run", "1"]));
+    assert!(found["effective"].is_null(), "the time between its steps is that of the others");
     for turn in 0..3 {
         let mut seconds =
             lines.iter().filter(|line| line["turn"] == turn).map(|line| &line["step_seconds"]);
