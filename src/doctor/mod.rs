@@ -629,6 +629,13 @@ impl Seen<'_> {
     fn dead(&self, cause: Option<&Cause>, events: &WorkerEvents) -> Vec<Finding> {
         let Some(cause) = cause else {
             let mut findings = of_events(&events.lost, events);
+            // How much faster the run is with all of them: after they are lost others are waited
+            // for in their place.
+            let saved = self.replay.as_ref().and_then(|it| it.saved_by(&events.lost, 0));
+            let is_dead = |finding: &&mut Finding| finding.workers() == events.lost;
+            if let Some(dead) = findings.iter_mut().find(is_dead) {
+                dead.costs = saved.or(dead.costs);
+            }
             if let Some((workers, since)) = self.silent() {
                 let since = self.moment(since);
                 let problem = Problem::DeadWorkers { workers, since };
