@@ -56,9 +56,6 @@ impl<'a> Iterator for Cells<'a> {
     }
 }
 
-/// Thirty years. Longer times are slips, and sums of them are no numbers.
-const SECONDS_MAX: f64 = 1e9;
-
 /// Lines that are neither blank nor comments, with one of them in memory. What the first has
 /// between its cells, all have.
 #[derive(Debug)]
@@ -152,9 +149,7 @@ impl<R: BufRead> Lines<R> {
 
     /// A cell that should be a time, as [`time_in`] reads it; columns count from 0.
     pub(super) fn time(&self, column: usize, cell: &str) -> Result<f64, TraceError> {
-        let time = time_in(cell, self.separator().comma());
-        let is_possible = |time: &f64| *time <= SECONDS_MAX || !time.is_finite();
-        time.filter(is_possible).ok_or_else(|| TraceError::Cell {
+        time_in(cell, self.separator().comma()).ok_or_else(|| TraceError::Cell {
             path: self.path.clone(),
             line: self.line,
             column: column + 1,

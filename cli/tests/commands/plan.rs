@@ -317,9 +317,11 @@ fn bad_input_is_named_and_short_traces_are_answered() {
     fs::write(folder.path().join("dead.csv"), "1,2\n1,-2\n").unwrap();
     fs::write(folder.path().join("short.csv"), "1,1,4\n1,1,1\n5,1,1\n").unwrap();
     fs::write(folder.path().join("ragged.csv"), "1,2\n1\n").unwrap();
+    fs::write(folder.path().join("endless.csv"), "1,2\n1,1e308\n").unwrap();
     for (arguments, needles) in [
         (&["--delays", "dead.csv"][..], &["line 2, column 2", "\"-2\""][..]),
         (&["--delays", "ragged.csv"], &["line 2, column 2"]),
+        (&["--delays", "endless.csv"], &["round 2, worker 1", "is no time of at most 1e9 s"]),
         (&["--delays", "hotspott"], &["did you mean \"hotspot\""]),
         (&["--delays", "hotspot", "--max-work", "0.9"], &["--max-work 0.9"]),
         (&["--delays", "hotspot", "--dispatch", "-1"], &["--dispatch", "is no time of 0 or more"]),

@@ -26,6 +26,9 @@ impl ClosingRules {
     pub const PAPER_MU: f64 = 1.0;
 }
 
+/// Thirty years. Longer times are slips, and sums of them are no numbers.
+const SECONDS_MAX: f64 = 1e9;
+
 /// A trace, and what is allowed.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
@@ -90,6 +93,7 @@ impl<'a> Question<'a> {
         }
         let least = self.growth.least();
         self.cells(self.rows, "time", &|time| time >= 0.0)?;
+        self.cells(self.rows, "time of at most 1e9 s", &|time| time <= SECONDS_MAX)?;
         for (round, row) in (1..).zip(self.rows) {
             if let Some(worker) = row.iter().position(|delay| *delay < least) {
                 return Err(PlanError::Negative { round, worker, delay: row[worker], least });
