@@ -148,7 +148,7 @@ fn case_08_a_rank_that_ends_is_named_and_leaves_the_others() {
                 0 to 24)";
     found.says(&format!("warning: left out: {gone}"));
     let (said, found) = found.doctor();
-    has(&said, "worker 2 has taken 1.58 times as long");
+    has(&said, "worker 2 has taken 1.59 times as long");
     has(&said, "since step 40 (");
     has(&said, &format!("Not seen: {gone}"));
     assert_eq!(found["not_seen"][0], gone);
