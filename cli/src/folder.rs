@@ -48,15 +48,21 @@ const WRITTEN: [&str; 12] = [
     DRAIN,
 ];
 
-/// Refuses a folder for files of other commands, where it is none or holds a run: they could have
-/// the names of the run's own.
+/// Refuses a file, or a folder that holds a run, as the folder for what another command writes:
+/// that could have the names of the run's own files.
 pub(crate) fn holds_no_run(path: &Path) -> Result<(), Failure> {
     let name = path.display();
     if path.exists() && !path.is_dir() {
         return Err(Failure::Input(anyhow!("{name} is not a folder")));
     }
+    // Before its workers are there a run has only said what it is to do.
+    let has_begun = || {
+        let plan = fs::read(path.join(PLAN)).ok();
+        let plan = plan.and_then(|plan| serde_json::from_slice::<serde_json::Value>(&plan).ok());
+        plan.is_some_and(|plan| plan.get("started").is_some()).then_some(PLAN)
+    };
     let of_runs = [RECORD, EVENTS, SERVED];
-    match of_runs.into_iter().find(|file| path.join(file).exists()) {
+    match of_runs.into_iter().find(|file| path.join(file).exists()).or_else(has_begun) {
         Some(file) => Err(Failure::Input(anyhow!(
             "{name} holds a run, as its {file} shows: name another folder with --out"
         ))),

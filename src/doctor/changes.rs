@@ -49,12 +49,15 @@ pub(super) struct Rise {
 /// slower, or quicker, afterwards.
 ///
 /// # Formula
-/// With `l_i` the median of the values from shift `i` to the next one, `l_0` of those before the
-/// first: of the shifts with `m_i = min_{j >= i} l_j` of 1.1 `l_{i-1}` or more, the one with the
-/// largest `m_i / l_{i-1}`; of some within a tenth the earliest. It rose by `l_last / l_{i-1}`.
-pub(super) fn lasting_rise(series: &[f64], shifts: &[usize]) -> Option<Rise> {
+/// With `l_i` the median of the values from confirmed shift `i` to the next one, `l_0` of those
+/// before the first: of the shifts with `m_i = min_{j >= i} l_j` of 1.1 `l_{i-1}` or more, the one
+/// with the largest `m_i / l_{i-1}`; of some within a tenth the earliest. It rose by
+/// `l_last / l_{i-1}`.
+pub(super) fn lasting_rise(series: &[f64]) -> Option<Rise> {
+    let shifts = LevelShifts::of(series).into_iter().filter(|shift| shift.sure);
+    let shifts: Vec<usize> = shifts.map(|shift| shift.round as usize).collect();
     let bounds: Vec<usize> =
-        [&[0], shifts, &[series.len()]].into_iter().flatten().copied().collect();
+        [&[0], &shifts[..], &[series.len()]].into_iter().flatten().copied().collect();
     let levels: Vec<f64> =
         bounds.windows(2).map(|ends| median(series[ends[0]..ends[1]].to_vec())).collect();
     let mut largest: Option<(f64, Rise)> = None;
@@ -286,11 +289,7 @@ mod tests {
     fn a_rise_lasts_through_smaller_changes() {
         let found = |levels: &[f64]| {
             let series = levels.iter().flat_map(|level| [*level; 45]).collect::<Vec<f64>>();
-            let shifts = LevelShifts::of(&series)
-                .iter()
-                .map(|shift| shift.round as usize)
-                .collect::<Vec<_>>();
-            let Rise { at, times } = lasting_rise(&series, &shifts)?;
+            let Rise { at, times } = lasting_rise(&series)?;
             Some((at / 45, times))
         };
         assert_eq!(found(&[1.0, 2.0]), Some((1, 2.0)));
@@ -313,9 +312,7 @@ mod tests {
             let mut random = ChaCha8Rng::seed_from_u64(seed);
             let late = |random: &mut ChaCha8Rng| if random.random_bool(0.25) { 4.0 } else { 1.0 };
             let series: Vec<f64> = (0..600).map(|_| late(&mut random)).collect();
-            let sure = LevelShifts::of(&series).into_iter().filter(|shift| shift.sure);
-            let shifts: Vec<usize> = sure.map(|shift| shift.round as usize).collect();
-            assert_eq!(lasting_rise(&series, &shifts), None, "seed {seed}: {shifts:?}");
+            assert_eq!(lasting_rise(&series), None, "seed {seed}");
         }
     }
 

@@ -601,7 +601,7 @@ impl Seen<'_> {
         };
         let slightly: Vec<&ExaminedWorker> = found.of_workers.iter().filter(other).collect();
         findings.extend(self.slightly_slow(&slightly));
-        findings.extend(self.everybody(&found.changes));
+        findings.extend(self.everybody());
         findings
     }
 
@@ -629,8 +629,8 @@ impl Seen<'_> {
     fn dead(&self, cause: Option<&Cause>, events: &WorkerEvents) -> Vec<Finding> {
         let Some(cause) = cause else {
             let mut findings = of_events(&events.lost, events);
-            // How much faster the run is with all of them: after they are lost others are waited
-            // for in their place.
+            // What the run takes longer than with all of them at the median: once they are lost,
+            // others are waited for in their place.
             let saved = self.replay.as_ref().and_then(|it| it.saved_by(&events.lost, 0));
             let is_dead = |finding: &&mut Finding| finding.workers() == events.lost;
             if let Some(dead) = findings.iter_mut().find(is_dead) {
@@ -666,19 +666,6 @@ impl Seen<'_> {
         Some(Moment { round: round.round, step, seconds: round.opened })
     }
 
-    /// The rise of a series that has lasted, of its changes.
-    fn lasting_rise(&self, series: &[f64], changes: &[LevelShift]) -> Option<Rise> {
-        let sure = changes.iter().filter(|change| change.sure);
-        let rows: Vec<usize> = sure.filter_map(|change| self.row_of(change.round)).collect();
-        lasting_rise(series, &rows)
-    }
-
-    /// The row of a round.
-    fn row_of(&self, round: u64) -> Option<usize> {
-        let is_it = |place: &usize| self.record.closed[*place].round == round;
-        self.times.places.iter().position(is_it)
-    }
-
     fn slow_rounds(&self, found: &Examination) -> Finding {
         let slow = self.times.quickest.slow_rounds();
         let spans = slow.chunk_by(|a, b| a + 1 == *b);
@@ -697,7 +684,7 @@ impl Seen<'_> {
 
     fn slower(&self, worker: &ExaminedWorker) -> Option<Finding> {
         let series = &self.times.ratios[worker.worker];
-        let Rise { at: row, times } = self.lasting_rise(series, &worker.changes)?;
+        let Rise { at: row, times } = lasting_rise(series)?;
         let spent = Spent::since(self.record, self.reports, self.times.places[row]);
         let problem = Problem::SlowerSince {
             worker: worker.worker,
@@ -718,8 +705,8 @@ impl Seen<'_> {
         (!all.is_empty()).then_some(Finding { problem, costs: saves })
     }
 
-    fn everybody(&self, changes: &[LevelShift]) -> Option<Finding> {
-        let Rise { at: row, times } = self.lasting_rise(&self.times.quickest.times, changes)?;
+    fn everybody(&self) -> Option<Finding> {
+        let Rise { at: row, times } = lasting_rise(&self.times.quickest.times)?;
         let saves = self.replay.as_ref().and_then(|it| {
             it.saves(|round, cells| {
                 if round >= row {

@@ -259,6 +259,10 @@ fn delays_come_from_runs_and_from_standard_input() {
             |out, why: &[&str]| refused(folder.path(), &[&into[..], &[out]].concat(), why);
         refused_into("run", &["run holds a run", "run.jsonl", "another folder with --out"]);
         refused_into("trace.csv", &["trace.csv is not a folder"]);
+        fs::create_dir_all(folder.path().join("waits")).unwrap();
+        fs::write(folder.path().join("waits/plan.json"), "{\"started\":\"now\"}").unwrap();
+        refused_into("waits", &["waits holds a run", "plan.json"]);
+        fs::remove_dir_all(folder.path().join("waits")).unwrap();
         fs::write(folder.path().join("run/plan.json"), "{\"clock\":\"wall\"}").unwrap();
         assert!(text(&from("run").stderr).contains("the workers shared one machine"));
         fs::remove_file(folder.path().join("run/plan.json")).unwrap();

@@ -437,7 +437,9 @@ impl CoordinatorSums {
             tracing::debug!("{}: others go on without {}", sum.step, Worker(worker));
             self.hosts.lack([worker]);
             report(worker, SumNotice::Failed { sum }, out);
-        } else if let Some((sum, owners)) = self.copies.monitors.cut_off(now, &self.hosts.able()) {
+        } else if let Some((sum, owners)) =
+            self.copies.monitors.cut_off(now, &self.hosts.able(), deadlines.stall)
+        {
             let workers: Vec<Worker> = owners.iter().copied().map(Worker).collect();
             let workers = named(&workers, |_| None);
             tracing::warn!("{}: {workers} wait for each other: others sum instead", sum.step);

@@ -216,15 +216,16 @@ impl Monitors {
         found
     }
 
-    /// Ends a sum that takes longer than usual and whose owners cannot send each other something,
-    /// though others could own it all; gives the sum and these owners. Once per step: if it does
-    /// not help, one who holds the others up is to be found in time.
+    /// Ends a sum that takes twice as long as usual, or half of `stall`, and whose owners cannot
+    /// send each other something, though others could own it all; gives the sum and these owners.
+    /// Once per step: if it does not help, one who holds the others up is to be found in time.
     pub(super) fn cut_off(
         &mut self,
         now: Instant,
         able: &BTreeSet<u32>,
+        stall: Duration,
     ) -> Option<(SumId, Vec<u32>)> {
-        let most = self.usual * 2;
+        let most = (self.usual * 2).min(stall / 2);
         let (id, owners) = self.undecided().find_map(|(id, monitor)| {
             let may_be = monitor.lacks_holders()
                 && monitor.group.is_none()
