@@ -111,10 +111,11 @@ impl WaitGraph {
         waiters
     }
 
-    /// Those of some nodes that cannot send each other something: who waits for another one that
-    /// waits for it; if these are all of them, those for which most wait. None if all are left, or
-    /// nobody is, or if somebody waits for a node that does not wait: that one has to go on, or is
-    /// to blame.
+    /// Those of the nodes `of` that cannot send each other something: who waits for another one
+    /// that waits for it; if that is so of all of them, only those for which most wait.
+    ///
+    /// None if there is no such node, if none of `of` would be left without them, or if somebody
+    /// waits for a node that does not wait: that one has to go on, or is to blame.
     pub(super) fn cut_off(&self, of: &BTreeSet<u32>) -> Option<Vec<u32>> {
         if !self.blamed().is_empty() {
             return None;
