@@ -450,7 +450,7 @@ impl Examination {
             self.look_at_units(&found);
         }
         self.what_if.reason = Some(reason);
-        self.findings.extend(of_events(&events.lost, events));
+        self.findings.extend(of_events(&events.lost, 0.0, events));
     }
 
     /// What workers take per unit.
@@ -544,12 +544,12 @@ impl Examination {
     }
 }
 
-/// What events alone say of workers, the dead ones given.
-fn of_events(dead: &[usize], events: &WorkerEvents) -> Vec<Finding> {
+/// What events alone say of workers, the dead ones and what they cost given.
+fn of_events(dead: &[usize], costs: f64, events: &WorkerEvents) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !dead.is_empty() {
         let problem = Problem::DeadWorkers { workers: dead.to_vec(), since: None };
-        findings.push(Finding { problem, costs: Some(0.0) });
+        findings.push(Finding { problem, costs: Some(costs) });
     }
     findings.extend(events.flapping.iter().map(|(worker, times)| Finding {
         problem: Problem::Flapping { worker: *worker, times: *times },
@@ -628,14 +628,11 @@ impl Seen<'_> {
     /// Workers that answer no more, and those that are lost again and again.
     fn dead(&self, cause: Option<&Cause>, events: &WorkerEvents) -> Vec<Finding> {
         let Some(cause) = cause else {
-            let mut findings = of_events(&events.lost, events);
             // What the run takes longer than with all of them at the median: once they are lost,
             // others are waited for in their place.
-            let saved = self.replay.as_ref().and_then(|it| it.saved_by(&events.lost, 0));
-            let is_dead = |finding: &&mut Finding| finding.workers() == events.lost;
-            if let Some(dead) = findings.iter_mut().find(is_dead) {
-                dead.costs = saved.or(dead.costs);
-            }
+            let replay = self.replay.as_ref().filter(|_| !events.lost.is_empty());
+            let saved = replay.and_then(|it| it.saved_by(&events.lost, 0));
+            let mut findings = of_events(&events.lost, saved.unwrap_or(0.0), events);
             if let Some((workers, since)) = self.silent() {
                 let since = self.moment(since);
                 let problem = Problem::DeadWorkers { workers, since };
@@ -649,7 +646,7 @@ impl Seen<'_> {
         let since = cause.since.and_then(|row| self.moment(row));
         let problem = Problem::DeadWorkers { workers, since };
         let mut findings = vec![Finding { problem, costs: Some(cause.costs) }];
-        findings.extend(of_events(&[], events));
+        findings.extend(of_events(&[], 0.0, events));
         findings
     }
 
