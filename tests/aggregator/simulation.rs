@@ -41,6 +41,8 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Mean time between faults.
 const PAUSE: Duration = Duration::from_millis(300);
 const WORKERS: u8 = 4;
+/// Longer than a run, and not so long that its end is not waited for.
+const A_RUN: Duration = Duration::from_secs(110);
 /// Host of the coordinator; workers' hosts have their numbers.
 const COORDINATOR: u8 = 100;
 /// A run and its weather.
@@ -59,6 +61,8 @@ struct Voyage {
     /// Instead of all that can go wrong: the connection between two workers is gone without a word,
     /// once. The second of them is slow.
     silenced: Option<(u8, u8)>,
+    /// Instead of all that can go wrong: for so long workers 0 and 1 cannot reach each other.
+    parted: Option<Duration>,
     /// Instead of all that can go wrong: so often, on average, a worker's connection to the
     /// coordinator is held up and then cut, with what is on its way. Nobody dies.
     cuts: Option<Duration>,
@@ -93,6 +97,7 @@ fn voyage(exchange: Exchange, scheme: &'static str, seed: u64) -> Voyage {
         length,
         seed,
         silenced: None,
+        parted: None,
         cuts: None,
         wipes: false,
         returns: false,
@@ -384,7 +389,7 @@ async fn storm(shared: Arc<Shared>, deaths: Vec<watch::Sender<Death>>, faults: A
         sleep(PAUSE).await;
         return net.cut(worker, other, false);
     }
-    if shared.voyage.poison {
+    if shared.voyage.poison || shared.voyage.parted.is_some() {
         return;
     }
     if shared.voyage.returns {
@@ -551,6 +556,9 @@ async fn sail(voyage: Voyage, expected: Vec<Expected>) -> Landfall {
             .await
             .unwrap();
     *shared.status.lock().unwrap() = transport.status();
+    if let Some(time) = shared.voyage.parted {
+        shared.net.part(0, 1, time);
+    }
     let (deaths, ends): (Vec<_>, Vec<_>) = (0..workers).map(|_| watch::channel((0, true))).unzip();
     let address = transport.address().to_string();
     let life = |(me, ends)| tokio::spawn(live(Arc::clone(&shared), me, address.clone(), ends));
@@ -726,6 +734,25 @@ fn a_half_open_connection_between_workers_is_made_anew() {
     assert!(found.seconds > 20 && found.lost <= 1 && found.resynced < 20, "{found:?}");
     let at_first = u64::from(WORKERS * (WORKERS + 1) / 2);
     assert!((at_first + 1..at_first + 6).contains(&found.made), "{found:?}");
+}
+
+/// The two own nothing of most steps, and so need no connection to each other.
+#[test]
+fn two_workers_that_never_reach_each_other_cost_a_few_steps_their_time() {
+    let (steps, length) = (200, 4 * CHUNK + 77);
+    let expected = without_faults(length, steps);
+    for scheme in ["uncoded", "groups:s=1"] {
+        let whole = Voyage { steps, calm: steps, length, ..voyage(Exchange::SHARDED, scheme, 3) };
+        let seconds = |parted| {
+            let found = simulate(&Voyage { parted: Some(parted), ..whole.clone() }, &expected);
+            println!("{scheme}, parted {parted:?}: {found:?}");
+            assert_eq!(found.lost, 0, "{found:?}");
+            found.seconds
+        };
+        // Five or six of these steps stand still for a while; in the others fewer workers sum.
+        let (connected, parted) = (seconds(Duration::ZERO), seconds(A_RUN));
+        assert!(2 * parted <= 3 * connected, "{parted} s, {connected} s with all connections");
+    }
 }
 
 /// All workers are gone while the sum of a step is on its way to them, and only the coordinator has

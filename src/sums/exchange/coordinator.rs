@@ -320,7 +320,7 @@ impl CoordinatorSums {
             (Some((_, owners)), _) => (owners, None, None),
             (None, Some(((stripe, owners), before))) => (owners, Some(stripe), Some(before)),
             (None, None) if alone => (share_out(&[COORDINATOR], length), None, None),
-            (None, None) => (self.hosts.owners(&terms, length), None, None),
+            (None, None) => (self.hosts.owners(step, &terms, length), None, None),
         };
         let places = Vec::new();
         let plan = SumPlan { sum, places, terms, owners, stripe, predecessor, receivers, group };
@@ -435,7 +435,7 @@ impl CoordinatorSums {
         let idle = self.copies.monitors.do_without_idle(now, &self.hosts.able());
         if let Some((sum, worker)) = idle {
             tracing::debug!("{}: others go on without {}", sum.step, Worker(worker));
-            self.hosts.lack([worker]);
+            self.hosts.exclude(&[worker], sum.step);
             report(worker, SumNotice::Failed { sum }, out);
         } else if let Some((sum, owners)) =
             self.copies.monitors.cut_off(now, &self.hosts.able(), deadlines.stall)
@@ -444,7 +444,7 @@ impl CoordinatorSums {
             let workers = named(&workers, |_| None);
             tracing::warn!("{}: {workers} wait for each other: others sum instead", sum.step);
             report(owners[0], SumNotice::Failed { sum }, out);
-            self.hosts.lack(owners);
+            self.hosts.exclude(&owners, sum.step);
         }
         if let Some((worker, reason)) = self.copies.monitors.holds_up(now, deadlines) {
             // A group is made of those who stay.

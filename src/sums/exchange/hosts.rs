@@ -2,10 +2,11 @@
 
 use super::choices::Exchange;
 use super::events::{CoordinatorEffect, tell};
+use super::excluded::Excluded;
 use super::owners::{cut, loads, prefer, shares, taking_turns};
 use super::plan::share_chunks;
 use super::suspects::Suspects;
-use crate::ids::{Worker, named};
+use crate::ids::{Step, Worker, named};
 use crate::sums::{COORDINATOR, Owner, SumCommand, SumPlan, Summand, chunks};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,9 +23,9 @@ const SHARE_STEPS: usize = 16;
 ///
 /// It is told who [comes](Self::comes) and is [lost](Self::forget), who [holds](Self::holds) a sum
 /// and who [lacks](Self::lack) one that others have, who [had results](Self::step_begins) when a
-/// step's sum was begun, and of whom [one lies](Self::suspect). From that it says who sums which
-/// chunks: [`Hosts::owners`] of a step that is computed, [`Hosts::of_stripes`] of one that is yet
-/// to be.
+/// step's sum was begun, who is [excluded](Self::exclude), and of whom
+/// [one lies](Self::suspect). From that it says who sums which chunks: [`Hosts::owners`] of a step
+/// that is computed, [`Hosts::of_stripes`] of one that is yet to be.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
     /// Whether workers own anything at all.
@@ -39,6 +40,7 @@ pub(super) struct Hosts {
     unresponsive: BTreeSet<u32>,
     /// Workers to which no other can connect.
     unreachable: BTreeSet<u32>,
+    excluded: Excluded,
     /// Workers one of which has lied about sums, and those that have for certain: they sum nothing,
     /// not after they have come again either.
     suspects: Suspects,
@@ -80,6 +82,7 @@ impl Hosts {
         self.late.remove(&worker);
         self.unresponsive.remove(&worker);
         self.unreachable.remove(&worker);
+        self.excluded.forget(worker);
     }
 
     /// Who is there.
@@ -102,6 +105,12 @@ impl Hosts {
     /// These lack the sum of a step that others have applied: they own nothing until they have it.
     pub(super) fn lack(&mut self, workers: impl IntoIterator<Item = u32>) {
         self.unresponsive.extend(workers);
+    }
+
+    /// The sum of a step stands still for these: others own its chunks.
+    pub(super) fn exclude(&mut self, workers: &[u32], step: Step) {
+        self.lack(workers.iter().copied());
+        workers.iter().for_each(|worker| self.excluded.exclude(*worker, step));
     }
 
     /// A worker holds a sum.
@@ -165,11 +174,11 @@ impl Hosts {
         }
     }
 
-    /// Who sums which chunks of a vector of `length` numbers. At least one of the holders must be
+    /// Who sums which chunks of a step's vector of `length` numbers. At least one of the holders must be
     /// present and [able to](Self::some_can_own).
-    pub(super) fn owners(&self, terms: &[Summand], length: usize) -> Vec<Owner> {
+    pub(super) fn owners(&self, step: Step, terms: &[Summand], length: usize) -> Vec<Owner> {
         let count = chunks(length);
-        self.share(terms, count, count)
+        self.share(step, terms, count, count)
     }
 
     /// The same for a step that is not computed yet: gives the chunks of a stripe, and who sums
@@ -178,7 +187,12 @@ impl Hosts {
     ///
     /// Results become final from one end to the other, and all owners are to have something to sum
     /// from the first part on.
-    pub(super) fn of_stripes(&self, terms: &[Summand], length: usize) -> (usize, Vec<Owner>) {
+    pub(super) fn of_stripes(
+        &self,
+        step: Step,
+        terms: &[Summand],
+        length: usize,
+    ) -> (usize, Vec<Owner>) {
         let count = chunks(length);
         let mut by_load = false;
         let mut punctual = |term: &Summand| {
@@ -195,11 +209,11 @@ impl Hosts {
         if by_load {
             // Shares of different sizes are kept over more chunks, in which all take turns.
             let stripe = (workers * SHARE_STEPS).min(count);
-            return (stripe, taking_turns(&self.share(&terms, stripe, count)));
+            return (stripe, taking_turns(&self.share(step, &terms, stripe, count)));
         }
         let stripe = count.div_ceil(STRIPES).max(STRIPE_LEAST).max(workers);
         let stripe = stripe.next_multiple_of(workers).min(count);
-        (stripe, self.share(&terms, stripe, count))
+        (stripe, self.share(step, &terms, stripe, count))
     }
 
     /// Whether all can be asked by the others for what they have.
@@ -212,7 +226,7 @@ impl Hosts {
     }
 
     /// Cuts so many of the `all` chunks of a vector among those who can sum.
-    fn share(&self, terms: &[Summand], count: usize, all: usize) -> Vec<Owner> {
+    fn share(&self, step: Step, terms: &[Summand], count: usize, all: usize) -> Vec<Owner> {
         let loads = loads(terms);
         let load_of = |worker: &u32| loads.get(worker).copied().unwrap_or_default();
         let holds_none = |worker: &u32| !loads.contains_key(worker);
@@ -220,6 +234,10 @@ impl Hosts {
             self.is_trusted(**worker) && (self.answers(**worker) || !holds_none(worker))
         };
         let mut workers: Vec<u32> = self.present.iter().filter(owns).copied().collect();
+        let may_own = |worker: &u32| !self.excluded.owns_nothing(*worker, step);
+        if workers.iter().any(may_own) {
+            workers.retain(may_own);
+        }
         // Of a short vector only the first few get a chunk.
         if all < workers.len() {
             workers.sort_by_key(holds_none);

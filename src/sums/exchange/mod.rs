@@ -45,6 +45,7 @@ mod doubts;
 mod eager;
 mod early;
 mod events;
+mod excluded;
 mod frame;
 mod gathering;
 mod groups;

@@ -38,7 +38,7 @@ impl CoordinatorSums {
         let length = self.context.length;
         let ((stripe, owners), predecessor) = match self.carry_on(sum.step, &terms) {
             Some((shares, predecessor)) => (shares, Some(predecessor)),
-            None => (self.hosts.of_stripes(&terms, length), None),
+            None => (self.hosts.of_stripes(sum.step, &terms, length), None),
         };
         let beside = self.settings.beside;
         let receivers: Vec<u32> = present.into_iter().chain(beside).collect();

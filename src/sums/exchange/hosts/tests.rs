@@ -18,6 +18,7 @@ fn counts(owners: &[Owner]) -> Vec<(u32, usize)> {
 }
 
 const LENGTH: usize = 100 * CHUNK;
+const STEP: Step = Step(7);
 
 /// Workers that are there from the beginning and answer, up to a number.
 fn hosts(workers: u32) -> Hosts {
@@ -53,21 +54,45 @@ fn most(owners: &[Owner], terms: &[Summand], workers: u32) -> f64 {
 fn all_who_answer_own_alike() {
     let mut hosts = hosts(4);
     let one_late = terms(&[&[0, 1], &[2]]);
-    let owners = hosts.owners(&one_late, LENGTH);
+    let owners = hosts.owners(STEP, &one_late, LENGTH);
     assert_eq!(counts(&owners), [(0, 25), (1, 25), (2, 25), (3, 25)]);
     hosts.lack([2, 3]);
-    let owners = hosts.owners(&one_late, LENGTH);
+    let owners = hosts.owners(STEP, &one_late, LENGTH);
     let of_those = [(0, 33), (1, 33), (2, 34)];
     assert_eq!(counts(&owners), of_those, "who holds a term has answered");
     hosts.holds(3);
-    assert_eq!(hosts.owners(&one_late, LENGTH).len(), 4);
+    assert_eq!(hosts.owners(STEP, &one_late, LENGTH).len(), 4);
+}
+
+/// Also if it holds terms that nobody else has; if all are excluded, all own.
+#[test]
+fn who_is_excluded_owns_nothing() {
+    let mut hosts = hosts(4);
+    let each = terms(&[&[0], &[1], &[2], &[3]]);
+    let nodes = |hosts: &Hosts, step: Step| -> Vec<u32> {
+        let (stripe, owners) = hosts.of_stripes(step, &each, LENGTH);
+        assert_eq!(owners.last().unwrap().end, stripe);
+        let of_step: Vec<u32> = counts(&owners).iter().map(|(node, _)| *node).collect();
+        let again = counts(&hosts.owners(step, &each, LENGTH));
+        assert_eq!(again.iter().map(|(node, _)| *node).collect::<Vec<_>>(), of_step);
+        of_step
+    };
+    hosts.exclude(&[0, 2], STEP);
+    assert_eq!(nodes(&hosts, STEP), [1, 3]);
+    (0..4).for_each(|worker| hosts.holds(worker));
+    assert_eq!(nodes(&hosts, Step(8)), [0, 1, 2, 3], "it may have been a moment");
+    hosts.exclude(&[0, 2], Step(8));
+    (0..4).for_each(|worker| hosts.holds(worker));
+    assert_eq!((nodes(&hosts, Step(16)), nodes(&hosts, Step(17)).len()), (vec![1, 3], 4));
+    hosts.exclude(&[1, 3], Step(8));
+    assert_eq!(nodes(&hosts, Step(8)).len(), 4, "somebody has to");
 }
 
 #[test]
 fn who_cannot_sum_yet_or_at_all_owns_nothing() {
     let mut hosts = hosts(4);
     let one_late = terms(&[&[0, 1], &[2]]);
-    let owners = |hosts: &Hosts| counts(&hosts.owners(&one_late, LENGTH)).len();
+    let owners = |hosts: &Hosts| counts(&hosts.owners(STEP, &one_late, LENGTH)).len();
     hosts.comes(3, false);
     assert_eq!(owners(&hosts), 3, "nobody reaches it");
     hosts.holds(3);
@@ -78,7 +103,7 @@ fn who_cannot_sum_yet_or_at_all_owns_nothing() {
     assert_eq!(owners(&hosts), 3, "it may need a state first");
     hosts.holds(3);
     assert_eq!(owners(&hosts), 4);
-    let short = hosts.owners(&terms(&[&[3], &[2]]), 5);
+    let short = hosts.owners(STEP, &terms(&[&[3], &[2]]), 5);
     assert_eq!(counts(&short), [(2, 1)], "a holder has the one chunk");
 }
 
@@ -87,10 +112,10 @@ fn shares_are_by_load_where_one_is_always_late() {
     let mut hosts = hosts(4);
     let one_late = terms(&[&[0, 1], &[2]]);
     for step in 1..=4 {
-        assert_eq!(counts(&hosts.owners(&one_late, LENGTH))[3].1, 25, "step {step}");
+        assert_eq!(counts(&hosts.owners(STEP, &one_late, LENGTH))[3].1, 25, "step {step}");
         hosts.step_begins(&[0, 1, 2]);
     }
-    let owners = hosts.owners(&one_late, LENGTH);
+    let owners = hosts.owners(STEP, &one_late, LENGTH);
     assert_eq!(counts(&owners), [(0, 35), (1, 35), (2, 10), (3, 20)]);
     assert!((most(&owners, &one_late, 4) - 1.2).abs() < 0.02);
     let equal = share_out(&[0, 1, 2, 3], LENGTH);
@@ -100,7 +125,7 @@ fn shares_are_by_load_where_one_is_always_late() {
     // It answers in time once: equal shares again.
     hosts.step_begins(&[0, 1, 2, 3]);
     let calm = terms(&[&[0, 1], &[2, 3]]);
-    assert_eq!(counts(&hosts.owners(&calm, LENGTH)).len(), 4);
+    assert_eq!(counts(&hosts.owners(STEP, &calm, LENGTH)).len(), 4);
 }
 
 #[test]
@@ -112,7 +137,7 @@ fn chunks_are_cut_without_gaps_whatever_the_shares() {
             let held: Vec<&[u32]> = holders.iter().map(Vec::as_slice).collect();
             let had: Vec<u32> = (0..workers - 1).collect();
             (0..4).for_each(|_| hosts.step_begins(&had));
-            let owners = hosts.owners(&terms(&held), count * CHUNK - 1);
+            let owners = hosts.owners(STEP, &terms(&held), count * CHUNK - 1);
             let edges = owners.windows(2).all(|pair| pair[0].end == pair[1].start);
             assert!(edges && owners[0].start == 0, "{owners:?}");
             assert_eq!(owners.last().unwrap().end, count, "{owners:?}");
@@ -125,10 +150,10 @@ fn chunks_are_cut_without_gaps_whatever_the_shares() {
 fn owners_take_turns_in_stripes() {
     let held = terms(&[&[0, 1], &[2, 3]]);
     let mut hosts = hosts(4);
-    let (stripe, owners) = hosts.of_stripes(&held, 256 * CHUNK);
+    let (stripe, owners) = hosts.of_stripes(STEP, &held, 256 * CHUNK);
     assert_eq!((stripe, counts(&owners)), (8, vec![(0, 2), (1, 2), (2, 2), (3, 2)]));
     (0..LATE_STEPS).for_each(|_| hosts.step_begins(&[0, 2, 3]));
-    let (stripe, owners) = hosts.of_stripes(&held, 256 * CHUNK);
+    let (stripe, owners) = hosts.of_stripes(STEP, &held, 256 * CHUNK);
     assert_eq!(stripe, 64);
     let chunks = |node: u32, until: usize| -> usize {
         let own = owners.iter().filter(|owner| owner.node == node);
@@ -143,5 +168,5 @@ fn owners_take_turns_in_stripes() {
     }
     let next = |at: usize, owner: &Owner| (owner.start == at).then_some(owner.end);
     assert_eq!(owners.iter().try_fold(0, next), Some(64), "without gaps");
-    assert_eq!(hosts.of_stripes(&held, 5 * CHUNK).0, 5, "of a short vector");
+    assert_eq!(hosts.of_stripes(STEP, &held, 5 * CHUNK).0, 5, "of a short vector");
 }
