@@ -2,6 +2,7 @@
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
@@ -226,6 +227,8 @@ pub(super) struct Step {
     pub(super) at: Option<f64>,
     /// Its rounds, as places in the list of all of them.
     pub(super) rounds: std::ops::Range<usize>,
+    /// How often the run had been resumed.
+    leg: usize,
     using: Option<String>,
     plan: Option<Arc<UsedPlan>>,
 }
@@ -247,7 +250,8 @@ pub struct Record {
     workers: usize,
     pub(super) steps: Vec<Step>,
     pub(super) closed: Vec<RecordedRound>,
-    pub(super) reports: Vec<WorkReport>,
+    /// What was reported, and how often the run had been resumed then.
+    reports: Vec<(usize, WorkReport)>,
     unsound: usize,
     is_trace: bool,
     /// What is added to times, for a run that goes on begins its clock again.
@@ -274,23 +278,26 @@ impl Record {
                 }
             }
         }
-        let before = self.steps.last().and_then(|step| step.plan.clone());
-        let plan = line.plan.map(Arc::new).or(before);
-        let first = self.closed.len();
         self.workers = workers;
+        let mut leg = self.steps.last().map_or(0, |last| last.leg);
         if let Some(last) = self.steps.last().map(|last| last.committed)
-            && line.committed + self.since < last
+            && self.begins_again(&line, last)
         {
             let opened = line.rounds.first().map_or(line.committed, |round| round.opened);
             self.since = last - opened;
+            leg += 1;
         }
+        let before = self.steps.last().and_then(|step| step.plan.clone());
+        let plan = line.plan.map(Arc::new).or(before);
+        let first = self.closed.len();
         self.closed.extend(
             line.rounds
                 .into_iter()
                 .map(|round| RecordedRound { opened: round.opened + self.since, ..round }),
         );
         let before = self.reports.len();
-        self.reports.extend(line.spent.iter().filter(|report| report.is_sound(workers)));
+        let sound = line.spent.iter().filter(|report| report.is_sound(workers));
+        self.reports.extend(sound.map(|report| (leg, *report)));
         self.unsound += line.spent.len() - (self.reports.len() - before);
         self.steps.push(Step {
             step: line.step,
@@ -298,6 +305,7 @@ impl Record {
             seconds: line.seconds,
             at: line.at,
             rounds: first..self.closed.len(),
+            leg,
             using: line.using.map(|using| using.scheme),
             plan,
         });
@@ -305,6 +313,14 @@ impl Record {
             self.scheme = line.scheme;
         }
         Ok(())
+    }
+
+    /// Whether a run was resumed with this line, after a last step that was `committed` then: its
+    /// clock begins again, and so may the numbers of its rounds.
+    fn begins_again(&self, line: &RecordedStep, committed: f64) -> bool {
+        let numbers = (self.closed.last(), line.rounds.first());
+        let by_number = matches!(numbers, (Some(last), Some(next)) if next.round <= last.round);
+        by_number || line.committed + self.since < committed
     }
 
     /// The number of workers, if the line fits the lines before.
@@ -483,6 +499,19 @@ impl Record {
         self.unsound
     }
 
+    /// What was reported of the rounds that are held, with the places of these.
+    pub(super) fn reports(&self) -> impl Iterator<Item = (usize, &WorkReport)> {
+        // A run that was resumed may have several rounds of a number.
+        let of_step = |step: &Step| {
+            let leg = step.leg;
+            step.rounds.clone().map(move |place| ((leg, self.closed[place].round), place))
+        };
+        let places: HashMap<(usize, u64), usize> = self.steps.iter().flat_map(of_step).collect();
+        let place =
+            move |leg: usize, report: &WorkReport| places.get(&(leg, report.round)).copied();
+        self.reports.iter().filter_map(move |(leg, report)| Some((place(*leg, report)?, report)))
+    }
+
     /// The step in which a round closed, by the round's place.
     pub(super) fn step_of(&self, place: usize) -> Option<&Step> {
         let at = self.steps.partition_point(|step| step.rounds.end <= place);
@@ -554,6 +583,33 @@ mod tests {
         assert_eq!(two, "round 5 has arrivals of 2 workers, where 3 are expected");
     }
 
+    /// Its rounds may be numbered from 0 again, also where its clock tells nothing of that.
+    #[test]
+    fn reports_are_of_the_rounds_since_the_run_was_resumed() {
+        let report = |round, computed| WorkReport {
+            round,
+            worker: 0,
+            computed,
+            progress: 1.0,
+            came: computed,
+            units: None,
+        };
+        let mut record = Record::default();
+        for (step, round, committed) in [(0, 0, 1.0), (1, 1, 2.0), (2, 0, 2.5), (3, 1, 3.5)] {
+            // What is reported of a round may come with a later step.
+            let of_last = (round > 0).then(|| report(round - 1, committed));
+            let mut line = line(step, &[Some(1.0), None]);
+            (line.rounds[0].round, line.committed) = (round, committed);
+            record.push(RecordedStep { spent: of_last.into_iter().collect(), ..line }).unwrap();
+        }
+        let computed = |record: &Record| -> Vec<(usize, f64)> {
+            record.reports().map(|(place, report)| (place, report.computed)).collect()
+        };
+        assert_eq!(computed(&record), [(0, 2.0), (2, 3.5)]);
+        assert_eq!(record.closed[2].opened, 2.0);
+        assert_eq!(computed(&record.between(Some(2), None).unwrap()), [(0, 3.5)]);
+    }
+
     #[test]
     fn reports_that_cannot_be_true_are_counted() {
         let report = |worker, computed, progress, came| WorkReport {
@@ -576,7 +632,7 @@ mod tests {
         let mut record = Record::default();
         record.push(RecordedStep { spent, ..line(0, &[Some(1.0), None]) }).unwrap();
         assert_eq!((record.reports.len(), record.unsound_reports()), (2, 5));
-        assert_eq!(record.reports[1].whole(), None);
+        assert_eq!(record.reports[1].1.whole(), None);
     }
 
     #[test]

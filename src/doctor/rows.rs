@@ -5,7 +5,6 @@ use super::numbers::{Scratch, times};
 use super::record::{Record, WorkReport};
 use crate::delays::recorded_row;
 use crate::sim::planner::Quickest;
-use std::collections::HashMap;
 
 /// The times of all workers in the rounds of a record.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,16 +72,13 @@ impl<'a> Reports<'a> {
     /// Those of rounds that the record holds.
     pub(super) fn of(record: &'a Record) -> Self {
         let workers = record.workers();
-        if record.reports.is_empty() {
+        let mut reports = record.reports().peekable();
+        if reports.peek().is_none() {
             return Self { by_answer: Vec::new(), workers };
         }
-        let places: HashMap<u64, usize> =
-            record.closed.iter().enumerate().map(|(place, round)| (round.round, place)).collect();
         let mut by_answer = vec![None; record.rounds() * workers];
-        for report in &record.reports {
-            if let Some(place) = places.get(&report.round) {
-                by_answer[place * workers + report.worker as usize] = Some(report);
-            }
+        for (place, report) in reports {
+            by_answer[place * workers + report.worker as usize] = Some(report);
         }
         Self { by_answer, workers }
     }
