@@ -489,6 +489,7 @@ mod tests {
             step: None,
             worker,
             kind: kind.into(),
+            what: String::new(),
             blocked: None,
         };
         let mut events = vec![event(Some(0), "lost"), event(Some(9), "lost"), event(None, "stuck")];

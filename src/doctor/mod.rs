@@ -191,6 +191,14 @@ pub enum Caution {
         /// The first such step.
         step: u64,
     },
+    /// The run has ended before all of its steps were made.
+    #[error("the run broke off in step {step}, of which nothing is recorded: {why}")]
+    BrokeOff {
+        /// In which step.
+        step: u64,
+        /// Why.
+        why: String,
+    },
     /// Rounds overlap.
     #[error("rounds overlapped what was decided before them, so that no time was between them")]
     Overlapped,
@@ -283,7 +291,7 @@ pub fn examine(record: &Record, known: &Known<'_>) -> Examination {
         checkpoints,
         events: time::counted(events.iter().copied()),
         findings: Vec::new(),
-        cautions: cautions(record, &time, &wall),
+        cautions: cautions(record, known.events, &time, &wall),
         planned_on: None,
     };
     found.findings.extend(of_the_time(&found, wall));
@@ -305,12 +313,26 @@ fn in_record<'a>(record: &Record, events: &'a [RunEvent]) -> Vec<&'a RunEvent> {
     events.iter().filter(within).collect()
 }
 
-fn cautions(record: &Record, time: &TimeSpent, wall: &WallClock) -> Vec<Caution> {
+/// That the run broke off right after the steps that are looked at, and does not go on.
+fn broke_off(record: &Record, events: &[RunEvent]) -> Option<Caution> {
+    let legs = ["begin", "resume", "end"];
+    let end = events.iter().rfind(|event| legs.contains(&event.kind.as_str()))?;
+    let next = record.steps.last()?.step + 1;
+    let step = end.step.filter(|step| *step == next)?;
+    Some(Caution::BrokeOff { step, why: end.failure()?.into() })
+}
+
+fn cautions(
+    record: &Record,
+    events: &[RunEvent],
+    time: &TimeSpent,
+    wall: &WallClock,
+) -> Vec<Caution> {
     let unsound = record.unsound_reports();
     let reports = (unsound > 0).then_some(Caution::UnsoundReports { count: unsound });
     let clock = wall.went_back.map(|step| Caution::ClockWentBack { step });
     let overlapped = time.overlapped.then_some(Caution::Overlapped);
-    [reports, clock, overlapped].into_iter().flatten().collect()
+    [broke_off(record, events), reports, clock, overlapped].into_iter().flatten().collect()
 }
 
 /// What is wrong outside rounds.

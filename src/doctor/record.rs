@@ -171,9 +171,23 @@ pub struct RunEvent {
     pub worker: Option<usize>,
     /// `join`, `lost`, `checkpoint` and so on.
     pub kind: String,
+    /// The same in words.
+    #[serde(default)]
+    pub what: String,
     /// Of a checkpoint: seconds for which it held up training.
     #[serde(default)]
     pub blocked: Option<f64>,
+}
+
+impl RunEvent {
+    /// How the words of an `end` begin if the run broke off; what follows is why.
+    pub const FAILED: &str = "failed: ";
+
+    /// Why the run broke off, if that is what is told.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        self.what.strip_prefix(Self::FAILED).filter(|_| self.kind == "end")
+    }
 }
 
 /// A line that cannot belong to the record.

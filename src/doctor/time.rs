@@ -188,6 +188,7 @@ mod tests {
             step: None,
             worker: None,
             kind: kind.into(),
+            what: String::new(),
             blocked: None,
         };
         let stamped = |stamps: [Option<f64>; 3]| {

@@ -390,6 +390,29 @@ fn event(kind: &str, more: &Value) -> RunEvent {
     serde_json::from_value(event).unwrap()
 }
 
+/// As long as it does not go on, and only beside the last of its steps.
+#[test]
+fn a_run_that_broke_off_is_told_with_why() {
+    let steps = || Record::of_trace((0..20).map(|_| vec![1.0, 1.0])).unwrap();
+    let event =
+        |kind: &str, step: u64, what: &str| event(kind, &json!({"step": step, "what": what}));
+    let end = || event("end", 20, "failed: step 20 cannot be decoded");
+    let cautions = |record: &Record, events: &[RunEvent]| -> Vec<String> {
+        let found = examine(record, &Known { events, ..Known::default() });
+        found.cautions.iter().map(ToString::to_string).collect()
+    };
+    let told = "the run broke off in step 20, of which nothing is recorded: step 20 cannot be \
+                decoded";
+    let begin = event("begin", 0, "the run begins");
+    assert_eq!(cautions(&steps(), &[begin.clone(), end()]), [told]);
+    let first = steps().between(None, Some(9)).unwrap();
+    let stopped = event("end", 20, "stopped by a signal");
+    let resumed = event("resume", 20, "failed: no word of its own");
+    assert!(cautions(&first, &[begin.clone(), end()]).is_empty());
+    assert!(cautions(&steps(), &[begin, end(), resumed]).is_empty());
+    assert!(cautions(&steps(), &[stopped]).is_empty());
+}
+
 #[test]
 fn events_are_counted_and_judged() {
     let checkpoint = |blocked: f64| event("checkpoint", &json!({"blocked": blocked, "step": 50}));

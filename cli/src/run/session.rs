@@ -21,6 +21,7 @@ use crate::steps::OfWorkers;
 use anyhow::{Context, anyhow};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
+use codedgrad::doctor::RunEvent;
 use codedgrad::train::Outcome;
 use codedgrad_trainer::{Batches, LocalRun, Replica, ReplicaState, calibrate};
 use std::collections::BTreeSet;
@@ -591,7 +592,7 @@ impl Session {
             Ok(Outcome::Finished) => ended.then(|| "finished".into()),
             Ok(Outcome::Stopped) => Some("stopped by a signal".into()),
             Ok(Outcome::Left) => Some("ended by its workers".into()),
-            Err(error) => Some(format!("failed: {error:#}")),
+            Err(error) => Some(format!("{}{error:#}", RunEvent::FAILED)),
         };
         if let Some(how) = how {
             work.files.events.ends((run, made as u64), how);
