@@ -2,6 +2,7 @@
 
 use crate::output;
 use anyhow::anyhow;
+use std::fmt;
 
 /// What ends a command early.
 #[derive(Debug)]
@@ -15,6 +16,17 @@ pub(crate) enum Failure {
     Replaced(anyhow::Error),
     /// What it is was said already: this exit status.
     Said(u8),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Input(error) | Self::Work(error) | Self::Replaced(error) => {
+                write!(f, "{error:#}")
+            }
+            Self::Said(_) => write!(f, "it has said why"),
+        }
+    }
 }
 
 /// Marks errors of what the user gave.

@@ -607,7 +607,8 @@ fn carry_out(
     };
     look.over(outcome);
     asked.hears_again();
-    let summary = follower.ends(outcome);
+    let failure = ended.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let summary = follower.ends(outcome, &failure);
     drop(metrics);
     // Why the run broke off is told first, whatever else cannot be written.
     ended?;

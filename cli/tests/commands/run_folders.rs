@@ -49,6 +49,8 @@ impl Broken {
         );
         assert_eq!(output.status.code(), Some(1));
         assert!(text(&output.stderr).contains("kept up to step 8"), "{}", text(&output.stderr));
+        let examined = text(&codedgrad(home.path(), &["doctor", "broken"]).stderr);
+        assert!(examined.contains("warning: the run broke off in step 10, "), "{examined}");
         let plan = home.path().join("broken/plan.json");
         let mut parsed: Value = serde_json::from_slice(&fs::read(&plan).unwrap()).unwrap();
         parsed["faults"] = Value::Array(Vec::new());

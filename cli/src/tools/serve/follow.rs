@@ -20,6 +20,7 @@ use crate::steps::{Decided, OfWorkers, Spread, late, tell, unverified};
 use crate::tools::doctor;
 use crate::tools::status::Throughput;
 use anyhow::Context;
+use codedgrad::doctor::RunEvent;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::sums::Decoded;
 use codedgrad::train::{AUTO, Flow, Happened, Happening, Observer, StepRecord, Stopper, Waiting};
@@ -407,8 +408,8 @@ impl<'a> Follower<'a> {
         self.of_workers.preempted
     }
 
-    /// Writes down what has come of it, and shows that.
-    pub(super) fn ends(mut self, outcome: Outcome) -> Result<Summary, Failure> {
+    /// Writes down what has come of it, and shows that; `failure` is why it broke off, if it did.
+    pub(super) fn ends(mut self, outcome: Outcome, failure: &str) -> Result<Summary, Failure> {
         self.bar.finish();
         if let Some(events) = &mut self.events {
             let how = match (outcome, self.ended_by) {
@@ -418,7 +419,7 @@ impl<'a> Follower<'a> {
                     "all workers were told to leave".into()
                 }
                 (Outcome::Stopped, _) => "stopped by a signal".into(),
-                (Outcome::Failed, _) => "failed".into(),
+                (Outcome::Failed, _) => format!("{}{failure}", RunEvent::FAILED),
             };
             events.ends((0, self.next), how);
         }
