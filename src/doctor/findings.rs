@@ -202,9 +202,12 @@ impl Finding {
     }
 }
 
-/// The dearest first; those of unknown cost last.
+/// The dearest first; those of unknown cost last, but for workers that answer no more.
 pub(super) fn sort(findings: &mut [Finding]) {
-    let cost = |finding: &Finding| finding.costs.unwrap_or(f64::NEG_INFINITY);
+    let cost = |finding: &Finding| match finding.problem {
+        Problem::DeadWorkers { .. } => finding.costs.unwrap_or(f64::INFINITY),
+        _ => finding.costs.unwrap_or(f64::NEG_INFINITY),
+    };
     findings.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
 }
 

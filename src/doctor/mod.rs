@@ -472,7 +472,7 @@ impl Examination {
             self.look_at_units(&found);
         }
         self.what_if.reason = Some(reason);
-        self.findings.extend(of_events(&events.lost, 0.0, events));
+        self.findings.extend(of_events(&events.lost, None, events));
     }
 
     /// What workers take per unit.
@@ -566,12 +566,12 @@ impl Examination {
     }
 }
 
-/// What events alone say of workers, the dead ones and what they cost given.
-fn of_events(dead: &[usize], costs: f64, events: &WorkerEvents) -> Vec<Finding> {
+/// What events alone say of workers, the dead ones and what they cost, if that is known, given.
+fn of_events(dead: &[usize], costs: Option<f64>, events: &WorkerEvents) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !dead.is_empty() {
         let problem = Problem::DeadWorkers { workers: dead.to_vec(), since: None };
-        findings.push(Finding { problem, costs: Some(costs) });
+        findings.push(Finding { problem, costs });
     }
     findings.extend(events.flapping.iter().map(|(worker, times)| Finding {
         problem: Problem::Flapping { worker: *worker, times: *times },
@@ -654,7 +654,7 @@ impl Seen<'_> {
             // others are waited for in their place.
             let replay = self.replay.as_ref().filter(|_| !events.lost.is_empty());
             let saved = replay.and_then(|it| it.saved_by(&events.lost, 0));
-            let mut findings = of_events(&events.lost, saved.unwrap_or(0.0), events);
+            let mut findings = of_events(&events.lost, saved, events);
             if let Some((workers, since)) = self.silent() {
                 let since = self.moment(since);
                 let problem = Problem::DeadWorkers { workers, since };
@@ -668,7 +668,7 @@ impl Seen<'_> {
         let since = cause.since.and_then(|row| self.moment(row));
         let problem = Problem::DeadWorkers { workers, since };
         let mut findings = vec![Finding { problem, costs: Some(cause.costs) }];
-        findings.extend(of_events(&[], 0.0, events));
+        findings.extend(of_events(&[], None, events));
         findings
     }
 

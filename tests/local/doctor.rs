@@ -358,6 +358,11 @@ fn less_is_said_where_less_is_known() {
     assert_eq!((workers, estimated), (8, None));
     let (reason, ..) = said(&under("gruops:s=1"));
     assert!(reason.contains("groups:s=1"), "{reason}");
+    // That a worker is gone comes first, though not what it costs.
+    let lost = [event("lost", &json!({"worker": 6}))];
+    let gone = examine(&under("queue:m=16"), &known_events(&lost));
+    assert_eq!((gone.findings[0].kind(), gone.findings[0].costs), ("dead-workers", None));
+    assert!(gone.findings.len() > 1, "what is known of others follows");
     // Of schemes over rounds the pace is known where all workers have reported.
     let delayed = examined(&under("m-sgc:B=1,W=2,lambda=2"));
     assert!(matches!(delayed.what_if.reason, Some(NoReplay::Delayed { .. })));
