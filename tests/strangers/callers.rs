@@ -1,10 +1,7 @@
-//! Who calls, and what is said of it: strangers keep nobody out, many workers of one host may call
-//! at once, and what others send fills no log. A program of its own: two of these open 800 sockets at
-//! the same time, and most hosts let a process have 1,024 files.
+//! Strangers keep nobody out, many workers of one host may call at once, and what others send fills
+//! no log.
 
-mod bare;
-
-use bare::{Bare, wait_for};
+use super::bare::{self, Bare, wait_for};
 use codedgrad::ids::Worker;
 use codedgrad::run::{RunConfig, Shape};
 use codedgrad::transport::tcp::security::{Security, Stream, Token};
