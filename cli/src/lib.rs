@@ -17,6 +17,7 @@ mod failure;
 mod families;
 mod folder;
 mod found;
+mod http;
 mod itself;
 mod layout;
 mod legs;

@@ -2,6 +2,7 @@
 //! `codedgrad status`.
 
 use crate::failure::{Failure, OrWork};
+use crate::http::fetch;
 use crate::layout::{Column, Table, Width, help};
 use crate::output::{Output, is_harmful};
 use crate::pool::Bounds;
@@ -10,7 +11,6 @@ use clap::Args;
 use codedgrad::ids::Worker;
 use codedgrad::train::{PlanRecord, Waiting};
 use codedgrad::transport::tcp;
-use codedgrad::transport::tcp::http::fetch;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fmt::Write as _;

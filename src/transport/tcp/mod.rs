@@ -11,7 +11,6 @@ mod commands;
 mod coordinator;
 mod door;
 mod environment;
-pub mod http;
 mod join;
 mod listen;
 mod mailbox;
