@@ -100,15 +100,14 @@ pub(crate) struct CoordinatorArgs {
     )]
     token: Option<PathBuf>,
     /// How long to wait for all workers before the run begins without those that are missing
-    /// [default: 600, with MIN below MAX 30]
+    /// [default: 600, with MIN below MAX 30; when resumed, --return-wait]
     #[arg(
         long, value_name = "SECONDS", value_parser = seconds,
         help_heading = "Time and limits", hide_short_help = true
     )]
     join_wait: Option<f64>,
     /// How long lost workers may take to come back when too few are left to go on, at most
-    /// --max-wait; and how long a resumed run waits for its workers
-    /// [default: --max-wait; when resumed, as the run had it]
+    /// --max-wait [default: --max-wait; when resumed, as the run had it]
     #[arg(
         long, value_name = "SECONDS", value_parser = seconds,
         help_heading = "Time and limits", hide_short_help = true
@@ -309,9 +308,9 @@ fn carry_out(
         args.invite(transport.address(), session.folder())?;
         let resumed = args.run.resume.is_some();
         let (limits, workers) = (&session.plan().limits, session.plan().shape.workers);
-        let patience = match resumed {
-            true => limits.return_seconds,
-            false => join_wait(args.join_wait, limits.min_workers, workers),
+        let patience = match args.join_wait {
+            None if resumed => limits.return_seconds,
+            told => join_wait(told, limits.min_workers, workers),
         };
         let seats = (workers, limits.min_workers.unwrap_or(1));
         gather(&transport, seats, port::patience(patience), interrupted)?;

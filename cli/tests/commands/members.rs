@@ -233,7 +233,8 @@ fn a_coordinator_that_goes_on_has_seats_for_others() {
     run.wait_for_steps(20);
     run.coordinator.signal("-KILL");
     run.coordinator.ends();
-    let resumed = ["coordinator", "--resume", "run", "--json", "--workers", "2..5"];
+    let seats = ["--workers", "2..5", "--join-wait", "5"];
+    let resumed = [&["coordinator", "--resume", "run", "--json"][..], &seats].concat();
     let before = lines(&run.record()).len();
     run.coordinator = Kept::start(run.folder.path(), "coordinator-again", &resumed);
     // Of a run that all five begin no other plan would be told.
