@@ -36,8 +36,12 @@ struct Exclusion {
 }
 
 impl Excluded {
-    /// The sum of a step stood still with this worker as an owner.
+    /// The sum of a step stood still for this worker; that it does so again in a step of which the
+    /// worker owns nothing is nothing new.
     pub(super) fn exclude(&mut self, worker: u32, step: Step) {
+        if self.owns_nothing(worker, step) {
+            return;
+        }
         let last = self.0.get(&worker).filter(|last| step.0 < last.until.0 + IN_A_ROW);
         let times = last.map_or(1, |last| last.times + 1);
         let steps = match times {
@@ -83,6 +87,7 @@ mod tests {
     fn who_has_answered_for_a_while_is_trusted_again() {
         let mut excluded = Excluded::default();
         for step in [Step(3), Step(20), Step(40)] {
+            excluded.exclude(0, step);
             excluded.exclude(0, step);
             assert!(!excluded.owns_nothing(0, Step(step.0 + 1)));
         }
