@@ -18,141 +18,18 @@ mod processes;
 #[path = "../../tests/proxy/mod.rs"]
 mod proxy;
 mod reconnects;
+mod runs;
 mod table;
 mod tap;
 
-use crew::{Crew, replace};
-use parts::{End, UNITS, WORKERS};
-use processes::{Outcome, again, median, token};
-use std::collections::BTreeMap;
+use parts::{End, WORKERS};
+
+use processes::{Outcome, median};
+use runs::{Case, sail};
 use std::env;
-use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::Child;
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
 use table::{gaps, show};
-use tap::{Drill, FAULTS, Fault, HAPPENED, PHASES, Phase};
-
-/// How often a run is made until its fault has happened.
-const TRIES: usize = 9;
-
-/// A run, and what happens in it.
-#[derive(Clone, serde::Serialize, serde::Deserialize)]
-struct Case {
-    workers: usize,
-    exchange: String,
-    elements: usize,
-    steps: u64,
-    /// Seconds of computing in a step.
-    compute_seconds: f64,
-    /// For how long, at most, the coordinator is at something else at each commit.
-    busy_seconds: f64,
-    drill: Option<Drill>,
-    end: Option<End>,
-}
-
-impl Case {
-    /// The time for one of a worker's units; every second worker takes a tenth longer, unless both
-    /// of a group are to be asked: who is late when a step begins is not expected to help.
-    fn part(&self, worker: u32) -> Duration {
-        let equal = self.drill.is_some_and(|drill| drill.phase == Phase::Asked);
-        Duration::from_secs_f64(
-            self.compute_seconds / f64::from(self.units_of_task())
-                * if worker % 2 == 1 && !equal { 1.1 } else { 1.0 },
-        )
-    }
-
-    /// Units of a worker's task: under `groups:s=1` two workers compute each.
-    fn units_of_task(&self) -> u32 {
-        UNITS / self.workers as u32 * 2
-    }
-}
-
-/// What came of a run: of every step, when it was committed first, and its gradient's digest.
-type Commits = BTreeMap<u64, (f64, String)>;
-
-/// Reads a coordinator's commits until the last step or its end.
-fn read(child: &mut Child, steps: u64, commits: &mut Commits) -> Outcome<()> {
-    let Some(out) = child.stdout.take() else { return Err("nothing to read from".into()) };
-    for line in BufReader::new(out).lines() {
-        let line = line?;
-        let [step, time, digest, coverage] = line.split(' ').collect::<Vec<_>>()[..] else {
-            return Err(line.into());
-        };
-        let step: u64 = step.parse()?;
-        let digest =
-            if coverage == "1" { digest.to_owned() } else { format!("{coverage} of {digest}") };
-        if let Some((_, first)) = commits.get(&step).filter(|known| known.1 != digest) {
-            return Err(format!("step {step} was committed as {first} and as {digest}").into());
-        }
-        commits.entry(step).or_insert((time.parse()?, digest));
-        if step + 1 == steps {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// A run with its fault. Now and then worker 0's partner has answered before it, and it never comes
-/// to the phase.
-fn sail(case: &Case) -> Outcome<Commits> {
-    for _ in 0..TRIES {
-        let (commits, happened) = sail_once(case)?;
-        if happened || case.drill.is_none() {
-            return Ok(commits);
-        }
-    }
-    Err("it never came to that".into())
-}
-
-fn sail_once(case: &Case) -> Outcome<(Commits, bool)> {
-    let token = token();
-    let folder = env::temp_dir().join(format!("drill-{}", std::process::id()));
-    fs::create_dir(&folder)?;
-    let words = vec![serde_json::to_string(case)?];
-    let place = format!("{token} {}", folder.display());
-    let mut commits = Commits::new();
-    let mut coordinator = again(&words, "DRILL_COORDINATOR", &place)?;
-    let address = folder.join("address");
-    while !address.exists() {
-        thread::sleep(Duration::from_millis(1));
-    }
-    let address = fs::read_to_string(address)?;
-    let place_of = |me: usize, drilled: bool| format!("{address} {token} {me} {drilled}");
-    let workers = (0..case.workers)
-        .map(|me| again(&words, "DRILL_WORKER", &place_of(me, me == 0)))
-        .collect::<Result<_, _>>()?;
-    let crew = Crew(Arc::new(Mutex::new(workers)), Arc::default());
-    let after = case.drill.and_then(|drill| match drill.fault {
-        Fault::Back => Some(Duration::ZERO),
-        Fault::BackLate => Some(Duration::from_secs_f64(drill.slow_seconds)),
-        _ => None,
-    });
-    if let Some(after) = after {
-        replace(&crew, words.clone(), place_of(0, false), after);
-    }
-    let mut read_all = || -> Outcome<()> {
-        read(&mut coordinator, case.steps, &mut commits)?;
-        if case.end.is_some() {
-            coordinator.wait()?;
-            coordinator = again(&words, "DRILL_COORDINATOR", &place)?;
-            read(&mut coordinator, case.steps, &mut commits)?;
-        }
-        Ok(())
-    };
-    let ended = read_all();
-    let said = crew.children().first_mut().and_then(|victim| victim.stdout.take());
-    drop(crew);
-    drop(coordinator.kill());
-    coordinator.wait()?;
-    fs::remove_dir_all(folder)?;
-    let mut text = String::new();
-    said.into_iter().try_for_each(|mut said| said.read_to_string(&mut text).map(drop))?;
-    ended.map(|()| (commits, text.contains(HAPPENED)))
-}
+use tap::{Drill, FAULTS, Fault, PHASES, Phase};
 
 fn drills(words: &[String]) -> Outcome<()> {
     let value = |name: &str| {

@@ -1,8 +1,8 @@
 //! The processes of a drill: workers that train a model of small integers and 64ths of them, whose
 //! sums are exact, and a coordinator that tells of every commit.
 
-use super::Case;
 use super::processes::Outcome;
+use super::runs::Case;
 use super::tap::{Phase, Taps};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;

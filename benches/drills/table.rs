@@ -1,7 +1,7 @@
 //! What is printed of a run with a fault.
 
-use super::Commits;
 use super::processes::{Outcome, median};
+use super::runs::Commits;
 
 /// Seconds between commits, in order of steps.
 pub(crate) fn gaps(commits: &Commits) -> Vec<f64> {
