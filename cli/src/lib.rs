@@ -230,7 +230,17 @@ pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>
 
 /// All commands, whose `-h` are summaries.
 fn command_line() -> clap::Command {
-    Cli::command().mut_subcommands(layout::summarised)
+    Cli::command().mut_subcommands(|command| takes_negative(layout::summarised(command)))
+}
+
+/// A command whose flags take a number such as `-1` for their value, and not for a flag: each says
+/// itself what is wrong with it.
+fn takes_negative(command: clap::Command) -> clap::Command {
+    let takes = |argument: clap::Arg| {
+        let has_value = !argument.is_positional() && argument.get_action().takes_values();
+        argument.allow_negative_numbers(has_value)
+    };
+    command.mut_args(takes).mut_subcommands(takes_negative)
 }
 
 /// What a command line asks for.
@@ -367,5 +377,33 @@ fn run_command(command: Command, itself: &Itself, output: &mut Output<'_>) -> Re
         Command::Run(args) => tools::launch::run(&args, itself),
         Command::Serve(args) => tools::serve::run(&args, output),
         Command::Tool(tool) => tool.run(output),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks the flags of a command that is called by these words, and of those below it.
+    fn check_flags(command: &clap::Command, words: &[&str]) -> usize {
+        let mut checked = 0;
+        let takes_value = |argument: &&clap::Arg| argument.get_action().takes_values();
+        for flag in command.get_arguments().filter(takes_value).filter_map(clap::Arg::get_long) {
+            let flag = format!("--{flag}");
+            let line = words.iter().copied().chain([flag.as_str(), "-1"]);
+            if let Err(error) = command_line().try_get_matches_from(line) {
+                assert_ne!(error.kind(), ErrorKind::UnknownArgument, "{words:?} {flag}: {error}");
+            }
+            checked += 1;
+        }
+        for below in command.get_subcommands() {
+            checked += check_flags(below, &[words, &[below.get_name()]].concat());
+        }
+        checked
+    }
+
+    #[test]
+    fn a_negative_number_is_a_value_and_not_a_flag() {
+        assert!(check_flags(&command_line(), &["codedgrad"]) > 100);
     }
 }

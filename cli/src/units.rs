@@ -63,7 +63,13 @@ pub(crate) fn at_least<T: Count>(least: T) -> impl Fn(&str) -> Result<T, String>
     }
 }
 
-fn whole<T: Count>(text: &str) -> Result<T, String> {
+/// A number of things in memory.
+pub(crate) fn size(text: &str) -> Result<usize, String> {
+    whole::<u32>(text).map(|number| number as usize)
+}
+
+/// A number of things, or what tells one from others, of which none is too small.
+pub(crate) fn whole<T: Count>(text: &str) -> Result<T, String> {
     let plain = text.trim().replace('_', "");
     let number = plain.parse::<T>().ok().or_else(|| {
         // 2^53 is where numbers with a fraction stop counting one by one.

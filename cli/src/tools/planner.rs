@@ -12,7 +12,7 @@ use crate::itself::RELEASE;
 use crate::layout::{Column, Table, Width, help};
 use crate::limits::WORKERS;
 use crate::output::Output;
-use crate::units::{count, seconds};
+use crate::units::{count, seconds, whole};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -100,12 +100,12 @@ pub(crate) struct PlanArgs {
     )]
     max_delay: u32,
     /// Work allowed, in uncoded batches per job [default: any]
-    #[arg(long, value_name = "W", allow_negative_numbers = true, help_heading = "Limits")]
+    #[arg(long, value_name = "W", help_heading = "Limits")]
     max_work: Option<f64>,
     #[command(flatten)]
     load: LoadArgs,
     #[arg(
-        long, value_name = "S", allow_negative_numbers = true, value_parser = seconds,
+        long, value_name = "S", value_parser = seconds,
         help = families::dispatch_help(),
         help_heading = "Load", hide_short_help = true
     )]
@@ -146,7 +146,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "FILE", help_heading = "Load", hide_short_help = true)]
     share_costs: Option<PathBuf>,
     /// Seed of a preset
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_parser = whole::<u64>, default_value_t = 1)]
     seed: u64,
     /// When rounds close: as is best for each scheme, or all by the authors' rule of sequential
     /// gradient coding

@@ -10,7 +10,7 @@ use crate::itself::RELEASE;
 use crate::layout::{Width, help};
 use crate::output::Output;
 use crate::pictures;
-use crate::units::{count, seconds};
+use crate::units::{count, seconds, whole};
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use codedgrad::codes::SchemeSpec;
@@ -106,7 +106,7 @@ pub(crate) struct SimulateArgs {
     )]
     rounds: Option<u32>,
     /// Deadline tolerance: an answer later than (1+mu) x the fastest is late
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true, help_heading = "Rounds")]
+    #[arg(long, default_value_t = 1.0, help_heading = "Rounds")]
     mu: f64,
     /// When a round closes [default: decodable without delay, else incremental]
     #[arg(long, value_enum, help_heading = "Rounds")]
@@ -128,13 +128,13 @@ pub(crate) struct SimulateArgs {
     #[command(flatten)]
     load: LoadArgs,
     #[arg(
-        long, value_name = "S", allow_negative_numbers = true, value_parser = seconds,
+        long, value_name = "S", value_parser = seconds,
         help = families::dispatch_help(),
         help_heading = "Load", hide_short_help = true
     )]
     dispatch: Option<f64>,
     /// Seed of a preset or a pool
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_parser = whole::<u64>, default_value_t = 1)]
     seed: u64,
     /// Draw who did what in every round (on standard error with --json)
     #[arg(long, help_heading = "Output")]
@@ -170,13 +170,12 @@ impl SimulateArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LoadArgs {
     /// Load at which the delays were recorded, in batches per worker and round
-    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Load")]
+    #[arg(long, value_name = "X", help_heading = "Load")]
     base_load: Option<f64>,
     /// Seconds that a whole batch costs one worker
     #[arg(
         long,
         value_name = "A",
-        allow_negative_numbers = true,
         requires = "base_load",
         conflicts_with = "proportional",
         help_heading = "Load"
