@@ -407,7 +407,10 @@ impl<'a> Watch<'a> {
                 }
                 End::Signal(_) => format!("{end} before it joined the run."),
             };
-            let why = format!("{name} {why} The end of what worker {worker} said:\n{said}");
+            let mut why = format!("{name} {why}");
+            if !said.trim().is_empty() {
+                why += &format!(" The end of what worker {worker} said:\n{said}");
+            }
             self.close(Close::Because(why), Signal::TERM);
         } else if self.job.nodes == 1 && since >= SEEN {
             let (decided, steps) = self.decided.unwrap_or_default();
