@@ -31,6 +31,7 @@ pub use record::recorded_row;
 pub use serverless::{Serverless, ServerlessRows};
 pub use stats::{OverShare, SlowSummary, StragglerStats, StragglerSummary};
 pub use suspicions::{Suspicion, after_exchange, suspicions};
+pub(crate) use trace::in_few_digits;
 pub use trace::{Trace, TraceError, TraceReader, at_least, write_row};
 pub use windows::WindowSummary;
 

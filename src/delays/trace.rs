@@ -317,6 +317,15 @@ pub fn write_row(output: &mut (impl Write + ?Sized), row: &[f64]) -> std::io::Re
     output.write_all(b"\n")
 }
 
+/// A number as text of few digits: in scientific notation where plain digits would be many.
+pub(crate) fn in_few_digits(number: f64) -> String {
+    if number == 0.0 || (1e-5..1e16).contains(&number.abs()) {
+        format!("{number}")
+    } else {
+        format!("{number:e}")
+    }
+}
+
 /// Recorded delays of a run's workers, in seconds, in memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {

@@ -391,7 +391,7 @@ fn dead_workers_slow_shares_and_milliseconds_are_named() {
         (CauseKind::DeadWorkers, &[1][..])
     );
     assert!(
-        found.recommended != "uncoded" && found.why.contains("stopped answering (round 21 on)"),
+        found.recommended != "uncoded" && found.why.contains("has stopped answering (round 21 on)"),
         "{}",
         found.why
     );
@@ -444,6 +444,23 @@ fn what_cannot_be_a_trace_is_refused() {
             .contains("max_work = 0.5: must be a number of at least 1")
     );
     assert!(asked(Question { dispatch: f64::NAN, ..question }).contains("dispatch"));
+    assert_eq!(
+        refused(&[vec![1.0, 1e308]]).to_string(),
+        "round 1, worker 1: 1e308 is no time of at most 1e9 s"
+    );
+    for (growth, needle) in [
+        (Growth::Proportional { base: 0.0 }, "base load = 0: must be a number of at least 1e-9"),
+        (Growth::Proportional { base: f64::NAN }, "base load = NaN: must be a number of"),
+        (Growth::Additive { base: 0.0, slope: 1e308 }, "slope = 1e308: must be at most 1e9"),
+        (Growth::Additive { base: 0.0, slope: -1.0 }, "slope = -1: must be a number of"),
+    ] {
+        let error = asked(Question { accumulate: 2, ..Question::new(&trace, growth) });
+        assert!(error.starts_with(needle), "{error}");
+    }
+    let uneven = vec![vec![1.0, 1e308], vec![1e308, 1.0], vec![1.0, 1.0]];
+    let times = vec![vec![1.0, 2.0], vec![3.0, 1.0], vec![2.0, 2.0]];
+    let error = asked(Question { share_costs: Some(&uneven), ..Question::new(&times, growth) });
+    assert!(error.contains("do these costs belong to this trace"), "{error}");
     assert!(
         asked(Question { accumulate: 31, ..question }).contains("does not fit into a trace of 30")
     );
