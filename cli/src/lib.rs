@@ -79,8 +79,8 @@ const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed o
     about = "Gradient coding: data-parallel training at the speed of the fast workers, without \
         losing a sample",
     long_about = layout::help(LONG_ABOUT),
-    after_help = "Exit status: 0 done, 1 failed at work, 2 bad usage or input, 4 replaced by \
-        another process, 130 and 143 interrupted by Ctrl-C and SIGTERM, after saving."
+    after_help = "Exit status: 0 done, 1 failed at work, 2 bad usage or input, 4 another process \
+        took this worker's place, 130 and 143 interrupted by Ctrl-C and SIGTERM, after saving."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -176,9 +176,9 @@ pub fn main_with(registry: Registry) -> ExitCode {
 }
 
 /// Runs a command line, the program's name first, and gives back the exit status: 0 done, 1 failed
-/// at work, 2 bad usage or input, 4 replaced by another process, 130 and 143 ended by Ctrl-C and
-/// SIGTERM. For programs in other languages that carry the commands; [`main`] is for those that are
-/// nothing else.
+/// at work, 2 bad usage or input, 4 another process took this worker's place, 130 and 143 ended by
+/// Ctrl-C and SIGTERM. For programs in other languages that carry the commands; [`main`] is for
+/// those that are nothing else.
 #[must_use]
 pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     execute_as(&Itself::of_process(), arguments)

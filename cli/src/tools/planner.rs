@@ -46,10 +46,10 @@ fn family() -> impl TypedValueParser<Value = Family> {
 #[command(
     after_help = help("\
 It runs every scheme with all its parameters over the trace and recommends the fastest that loses
-no sample, if by the newer half of the rounds a code saves 3 % or more; else `uncoded`. How sure
-that is the older half tells, block by block, each under what is the fastest on the rounds after
-it: the interval is that of choosing so from traces like this one, at 95 %. Fewer than 20 rounds
-recommend nothing. It names what no code cures.
+no sample, if by the newer half of the rounds a code saves 3 % or more; else `uncoded`. The
+95 % interval beside the gain says how large it may be on traces like this one: it comes from the
+older half of the rounds, cut into blocks, each replayed with the scheme that is fastest on the
+rounds after it. Fewer than 20 rounds recommend nothing. It names what no code cures.
 
 Trace:   a CSV file without header, one line per round, one number of seconds per worker, as an
          UNCODED run had them (`codedgrad trace record` and `import` make such files), or a
