@@ -856,6 +856,13 @@ fn bad_input_is_refused_before_anything_is_made() {
     refused(folder.path(), &["train", "--resume", "nothing-here"], &["no run to resume"]);
     fs::write(path("taken/checkpoint.safetensors"), "garbage").unwrap();
     refused(folder.path(), &["train", "--resume", "taken"], &["checkpoint"]);
+    fs::create_dir(path("found")).unwrap();
+    fs::write(path("found/plan.json"), r#"{"recommended": "uncoded"}"#).unwrap();
+    refused(
+        folder.path(),
+        &["train", "--out", "found", "--clock", "virtual"],
+        &["found holds what `codedgrad plan` has found", "--force overwrites it"],
+    );
 }
 
 #[test]
