@@ -231,14 +231,16 @@ pub(crate) fn show(
         text += &width.prose(&(summary.sentence(session.plan()) + "\n"));
     }
     let path = session.folder().path().display();
-    // A command is not broken into lines: it could not be copied.
     text += &if summary.interrupted {
-        format!("\nInterrupted. Go on with: codedgrad {command} --resume {path}\n")
+        let command = format!("codedgrad {command} --resume {path}");
+        width.with_command("\nInterrupted. Go on with:", &command)
     } else {
+        let hint = doctor::hint(session.folder().path(), summary.runs.len().saturating_sub(1));
+        let (why, command) = hint.split_at(hint.rfind("codedgrad doctor ").unwrap_or(hint.len()));
         width.prose(&format!(
             "\nThe run is in {path}: summary.json, run.jsonl, loss.svg, steps.svg and the models.\n"
-        )) + &doctor::hint(session.folder().path(), summary.runs.len().saturating_sub(1))
-            + "\n"
+        )) + &width.with_command(why.trim_end(), command)
     };
+    text.push('\n');
     output.print(format_args!("{text}")).or_work()
 }

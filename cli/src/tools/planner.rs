@@ -404,9 +404,9 @@ fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'
         let _ = writeln!(text, "But {note}.");
     }
     let mut text = begun + &table + &width.prose(&text);
-    // A command is not broken into lines: it could not be copied.
     if args.accumulate == 1 && args.share_costs.is_none() {
-        let _ = writeln!(text, "To check: {}", check(args, question, found, known));
+        text += &width.with_command("To check:", &check(args, question, found, known));
+        text.push('\n');
     }
     text
 }

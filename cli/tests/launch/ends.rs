@@ -113,7 +113,8 @@ fn a_program_that_does_not_join_is_named() {
 fn of_workers_that_said_nothing_no_words_are_announced() {
     let folder = tempfile::tempdir().unwrap();
     let program = ["true".to_owned()];
-    let mut launched = Launched::start_program(folder.path(), "it", "-n 2 --out run", &program, &[]);
+    let mut launched =
+        Launched::start_program(folder.path(), "it", "-n 2 --out run", &program, &[]);
     assert_eq!(launched.ends(), Some(1), "{}", launched.said());
     let said = launched.said();
     assert!(said.contains("ended with status 0 without joining the run"), "{said}");

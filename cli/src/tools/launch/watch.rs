@@ -407,11 +407,11 @@ impl<'a> Watch<'a> {
                 }
                 End::Signal(_) => format!("{end} before it joined the run."),
             };
-            let mut why = format!("{name} {why}");
+            self.close(Close::Because(format!("{name} {why}")), Signal::TERM);
             if !said.trim().is_empty() {
-                why += &format!(" The end of what worker {worker} said:\n{said}");
+                let said = format!("The end of what worker {worker} said:\n{said}");
+                self.screen.verbatim(&said);
             }
-            self.close(Close::Because(why), Signal::TERM);
         } else if self.job.nodes == 1 && since >= SEEN {
             let (decided, steps) = self.decided.unwrap_or_default();
             let why = format!(
