@@ -80,6 +80,12 @@ pub(crate) fn whole<T: Count>(text: &str) -> Result<T, String> {
     number.ok_or_else(|| format!("{text:?} is no whole number of 0 or more, such as 150 or 1e3"))
 }
 
+/// A number of things, such as `1 step` or `3 steps`.
+pub(crate) fn several<T: Copy + Display + PartialEq + From<u8>>(number: T, thing: &str) -> String {
+    let end = if number == T::from(1) { "" } else { "s" };
+    format!("{number} {thing}{end}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,6 +121,12 @@ mod tests {
             let problem = parse(text).unwrap_err();
             assert!(problem.contains("is no whole number of 0 or more"), "{text}: {problem}");
         }
+        assert_eq!(size("1e3"), Ok(1000));
+        assert!(size("-1").unwrap_err().contains("is no whole number of 0 or more"));
+        assert_eq!(
+            (several(1, "step"), several(0u32, "step")),
+            ("1 step".into(), "0 steps".into())
+        );
         assert_eq!(at_least(0)("18446744073709551615"), Ok(u64::MAX));
         assert_eq!(at_least(1u32)("0").unwrap_err(), "1 or more is needed");
     }

@@ -295,8 +295,12 @@ fn few_rounds_speak_for_themselves_and_for_no_code() {
     let found = planned(&question);
     assert!((found.baseline - 2.35).abs() < 1e-12, "{}", found.baseline);
     assert_eq!((found.recommended.as_str(), found.interval), ("uncoded", None));
-    assert!(found.why.contains("19 rounds are too few to recommend a code"), "{}", found.why);
-    assert!(found.notes.iter().any(|note| note.contains("fewer than 20")), "{:?}", found.notes);
+    assert!(
+        found.why.contains("a trace of 19 rounds is too short to recommend a code"),
+        "{}",
+        found.why
+    );
+    assert!(found.notes.iter().any(|note| note.contains("shorter than 20")), "{:?}", found.notes);
     for candidate in &found.candidates {
         let time = simulated(candidate, &trace, Growth::AS_RECORDED);
         assert!((candidate.time_per_job / time - 1.0).abs() < 1e-9, "{}", candidate.scheme);
@@ -427,7 +431,7 @@ fn what_cannot_be_a_trace_is_refused() {
     assert_eq!(refused(&[vec![]]), PlanError::Empty);
     assert_eq!(
         refused(&[vec![1.0, 2.0], vec![1.0]]).to_string(),
-        "round 2 has a time for 1 workers, not for 2"
+        "round 2 has a time for 1 worker, not for 2"
     );
     assert_eq!(
         refused(&[vec![1.0, f64::INFINITY]]).to_string(),

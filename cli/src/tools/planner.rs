@@ -12,7 +12,7 @@ use crate::itself::RELEASE;
 use crate::layout::{Column, Table, Width, help};
 use crate::limits::WORKERS;
 use crate::output::Output;
-use crate::units::{count, seconds, whole};
+use crate::units::{count, seconds, several, whole};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -298,14 +298,15 @@ fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
     let Told { rows, names, distance, .. } = told;
     if wanted.is_none() && cut && preset.is_none() {
         output.note(format_args!(
-            "{}: using the first {most} rounds; --rounds takes more",
-            args.delays
+            "{}: using the first {}; --rounds takes more",
+            args.delays,
+            several(most, "round")
         ));
     } else if let Some(wanted) = wanted.filter(|wanted| *wanted > rows.len()) {
         output.note(format_args!(
-            "{}: has {} rounds, not {wanted}; a plan uses each only once",
+            "{}: has {}, not {wanted}; a plan uses each only once",
             args.delays,
-            rows.len()
+            several(rows.len(), "round")
         ));
     }
     Ok(Trace { rows, cut, growth, names, distance, beside })
@@ -316,8 +317,10 @@ fn beside(told: &Told, not_received: usize) -> Vec<String> {
     let late = after_exchange(&told.rows).filter(|_| told.is_trace).map(|it| it.to_string());
     let not_received = (not_received > 0).then(|| {
         format!(
-            "{not_received} answers were not received: the largest time of their round stands for \
-             them, so that times and what is saved are the least they can be"
+            "{} {} not received: the largest time of the round stands for each, so that times and \
+             what is saved are the least they can be",
+            several(not_received, "answer"),
+            if not_received == 1 { "was" } else { "were" }
         )
     });
     let apart = (told.distance != 1).then(|| {
@@ -358,10 +361,13 @@ struct Known<'a> {
 /// The answer in words.
 fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'_>) -> String {
     let width = known.width;
-    let (jobs, unit) = (found.jobs, if args.accumulate > 1 { "steps" } else { "rounds" });
+    let unit = if args.accumulate > 1 { "step" } else { "round" };
     let mut text = format!(
-        "{}: {jobs} {unit} of {} workers, {:.4} s per job uncoded",
-        args.delays, found.workers, found.baseline
+        "{}: {} of {}, {:.4} s per job uncoded",
+        args.delays,
+        several(found.jobs, unit),
+        several(found.workers, "worker"),
+        found.baseline
     );
     text.push_str("\n\n");
     let table = table_of(&found.candidates).laid_out(width);

@@ -11,7 +11,7 @@ use crate::layout::{Width, help};
 use crate::limits::{SECONDS_MAX, not_negative, refused};
 use crate::output::Output;
 use crate::pictures;
-use crate::units::{count, seconds, whole};
+use crate::units::{count, seconds, several, whole};
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use codedgrad::codes::SchemeSpec;
@@ -421,10 +421,10 @@ fn words(
 ) -> String {
     let (facts, time) = (scheme.facts(), outcome.round_time);
     let mut text = format!(
-        "{}: {} jobs of {} workers in {:.3} s, {:.4} s per job.\n",
+        "{}: {} of {} in {:.3} s, {:.4} s per job.\n",
         args.scheme,
-        args.jobs(),
-        facts.workers,
+        several(args.jobs(), "job"),
+        several(facts.workers, "worker"),
         outcome.total_time,
         outcome.total_time / args.jobs() as f64
     );
@@ -437,8 +437,10 @@ fn words(
     let _ = writeln!(
         text,
         "Load {:.6} of a batch per worker and round, {:.3} times the uncoded work, a job complete \
-         at most {} rounds after its first.",
-        outcome.load, outcome.work, facts.delay
+         at most {} after its first.",
+        outcome.load,
+        outcome.work,
+        several(facts.delay, "round")
     );
     let _ = write!(
         text,

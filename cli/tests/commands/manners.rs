@@ -56,7 +56,7 @@ fn nobody_is_faster_by_steps_that_were_refused() {
     let output = train(folder.path(), fault);
     let printed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(printed.contains("1 of 6 steps of uncoded were refused."), "{printed}");
+    assert!(printed.contains("1 of 6 steps of uncoded was refused."), "{printed}");
     let summary = fs::read_to_string(folder.path().join("run/summary.json")).unwrap();
     assert!(summary.contains("\"speedup\": null"), "{summary}");
     assert!(!printed.contains("faster") && !printed.contains("slower"), "{printed}");

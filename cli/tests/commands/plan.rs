@@ -367,8 +367,8 @@ fn bad_input_is_named_and_short_traces_are_answered() {
     let output = codedgrad(folder.path(), &["plan", "--delays", "short.csv"]);
     assert_eq!(output.status.code(), Some(0));
     assert!(
-        text(&output.stdout).contains("3 rounds are too few to recommend a code")
-            && text(&output.stderr).contains("3 rounds are fewer than 20")
+        text(&output.stdout).contains("a trace of 3 rounds is too short to recommend a code")
+            && text(&output.stderr).contains("a trace of 3 rounds is shorter than 20")
     );
 }
 

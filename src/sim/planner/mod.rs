@@ -26,6 +26,7 @@ use super::Close;
 use crate::codes::SchemeSpec;
 use crate::codes::registry::Family;
 use crate::delays::{Growth, StragglerStats};
+use crate::spelling::several;
 use families::spaces;
 use formulas::Pool;
 use judge::{Judge, Seconds, Seen};
@@ -339,7 +340,8 @@ impl<'a> Planner<'a> {
         match run {
             None => Err("it cannot be replayed on this trace".into()),
             Some(run) if run.delay > max_delay => {
-                Err(format!("its jobs are up to {} rounds late, not {max_delay}", run.delay))
+                let delay = several(run.delay, "round");
+                Err(format!("its jobs are up to {delay} late, not {max_delay}"))
             }
             Some(run) if run.work > max_work => {
                 Err(format!("it takes {} times the uncoded work, more than {max_work}", run.work))

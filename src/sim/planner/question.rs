@@ -5,6 +5,7 @@ use crate::codes::sequential::{Accept, Horizon};
 use crate::codes::{ParameterError, SchemeSpec};
 use crate::delays::{Growth, in_few_digits};
 use crate::ids::Job;
+use crate::spelling::several;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -189,7 +190,7 @@ pub enum PlanError {
     #[error("the trace has no rounds or no workers")]
     Empty,
     /// A row of another length.
-    #[error("round {round} has a {what} for {found} workers, not for {workers}")]
+    #[error("round {round} has a {what} for {}, not for {workers}", several(*found, "worker"))]
     Ragged {
         /// Of what.
         what: &'static str,
@@ -244,7 +245,7 @@ pub enum PlanError {
         seconds: f64,
     },
     /// Costs of shares for other rounds.
-    #[error("costs of shares for {found} rounds, but the trace has {expected}")]
+    #[error("costs of shares for {}, but the trace has {expected}", several(*found, "round"))]
     Rounds {
         /// Rounds with costs.
         found: usize,
@@ -252,7 +253,7 @@ pub enum PlanError {
         expected: usize,
     },
     /// A step longer than the trace.
-    #[error("a step of {accumulate} rounds does not fit into a trace of {rounds}")]
+    #[error("a step of {} does not fit into a trace of {rounds}", several(*accumulate, "round"))]
     Steps {
         /// Rounds of the trace.
         rounds: usize,
