@@ -639,9 +639,16 @@ impl Session {
         }
         let kept = checkpoint::last(&self.folder)
             .map_or(0, |place| place.made_by(run, self.plan.all_steps()));
+        let panics = self.plan.injected.panics_since(kept);
+        let with = if panics.is_empty() {
+            String::new()
+        } else {
+            let panics = panics.join(" --fault ");
+            format!(", with --fault {panics} as before; a new run without --fault avoids that")
+        };
         format!(
-            "{scheme} broke off after {made} steps (kept up to step {kept}; `codedgrad {command} \
-             --resume {path}` goes on from there)"
+            "{scheme} broke off after {after} (kept up to step {kept}; `codedgrad {command} \
+             --resume {path}` goes on from there{with})"
         )
     }
 
