@@ -26,6 +26,12 @@ pub(crate) fn hint(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest:?}?"))
 }
 
+/// A number of things, such as `1 round` or `3 rounds`.
+pub(crate) fn several(number: usize, thing: &str) -> String {
+    let end = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{end}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

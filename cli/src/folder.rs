@@ -57,8 +57,7 @@ pub(crate) fn holds_no_run(path: &Path) -> Result<(), Failure> {
     }
     // Before its workers are there a run has only said what it is to do.
     let has_begun = || {
-        let plan = fs::read(path.join(PLAN)).ok();
-        let plan = plan.and_then(|plan| serde_json::from_slice::<serde_json::Value>(&plan).ok());
+        let plan = plan_of(path);
         plan.is_some_and(|plan| plan.get("started").is_some()).then_some(PLAN)
     };
     let of_runs = [RECORD, EVENTS, SERVED];
@@ -68,6 +67,16 @@ pub(crate) fn holds_no_run(path: &Path) -> Result<(), Failure> {
         ))),
         None => Ok(()),
     }
+}
+
+/// The object in a folder's plan, if there is one.
+fn plan_of(path: &Path) -> Option<serde_json::Value> {
+    serde_json::from_slice(&fs::read(path.join(PLAN)).ok()?).ok()
+}
+
+/// Whether a folder's plan is an answer of `codedgrad plan`, which has the same name, and no run's.
+fn holds_found(path: &Path) -> bool {
+    plan_of(path).is_some_and(|plan| plan.get("recommended").is_some())
 }
 
 /// What was at a folder's path before this command.
@@ -102,6 +111,12 @@ impl RunFolder {
         let holds_run = || kind().is_some();
         let refused = || {
             let name = path.display();
+            if holds_found(path) {
+                return Failure::Input(anyhow!(
+                    "{name} holds what `codedgrad plan` has found ({PLAN}); another --out keeps \
+                     it, --force overwrites it"
+                ));
+            }
             let by = kind().map_or("", |(_, command)| command);
             Failure::Input(anyhow!(
                 "{name} holds a run already; another --out keeps both, --force overwrites it, {by} \

@@ -80,6 +80,22 @@ impl Width {
         }
         wrapped
     }
+
+    /// Sentences, and the command that they end with, such that it can be copied: on a line of its
+    /// own where it does not fit behind them.
+    pub(crate) fn with_command(self, sentences: &str, command_line: &str) -> String {
+        let text = self.prose(sentences);
+        let begun = text.lines().next_back().map_or(0, display_width);
+        if self.holds(begun + " ".len() + display_width(command_line)) {
+            return format!("{text} {command_line}");
+        }
+        let own = format!("  {command_line}");
+        match self.0 {
+            // Within quotation marks a line cannot go on in the next.
+            Some(width) if !own.contains('\'') => format!("{text}\n{}", command(&own, width)),
+            _ => format!("{text}\n{own}"),
+        }
+    }
 }
 
 /// Breaks a line between words, never within one: words are numbers, schemes and paths.
@@ -363,6 +379,21 @@ mod tests {
             Examples:\n  codedgrad code groups:s=1    # shown\n  \
             codedgrad code matrix:m.csv --workers 12 --verify    # is it true?";
         insta::assert_snapshot!([80, 40].map(|width| help_at(text, width)).join("\n---\n"));
+    }
+
+    #[test]
+    fn a_command_can_be_copied_from_any_terminal() {
+        let at =
+            |columns: usize, command: &str| Width::of(columns).with_command("To check:", command);
+        assert_eq!(at(40, "codedgrad plan -q"), "To check: codedgrad plan -q");
+        assert_eq!(at(30, "codedgrad plan --delays a"), "To check:\n  codedgrad plan --delays a");
+        assert_eq!(
+            at(30, "codedgrad plan --delays calm --workers 8"),
+            "To check:\n  codedgrad plan --delays \\\n      calm --workers 8"
+        );
+        let quoted = "codedgrad plan --delays 'my own file.csv'";
+        assert_eq!(at(30, quoted), format!("To check:\n  {quoted}"));
+        assert_eq!(Width::ENDLESS.with_command("To check:", quoted), format!("To check: {quoted}"));
     }
 
     #[test]

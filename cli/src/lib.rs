@@ -80,8 +80,8 @@ const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed o
     about = "Gradient coding: data-parallel training at the speed of the fast workers, without \
         losing a sample",
     long_about = layout::help(LONG_ABOUT),
-    after_help = "Exit status: 0 done, 1 failed at work, 2 bad usage or input, 4 replaced by \
-        another process, 130 and 143 interrupted by Ctrl-C and SIGTERM, after saving."
+    after_help = "Exit status: 0 done, 1 failed at work, 2 bad usage or input, 4 another process \
+        took this worker's place, 130 and 143 interrupted by Ctrl-C and SIGTERM, after saving."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -177,9 +177,9 @@ pub fn main_with(registry: Registry) -> ExitCode {
 }
 
 /// Runs a command line, the program's name first, and gives back the exit status: 0 done, 1 failed
-/// at work, 2 bad usage or input, 4 replaced by another process, 130 and 143 ended by Ctrl-C and
-/// SIGTERM. For programs in other languages that carry the commands; [`main`] is for those that are
-/// nothing else.
+/// at work, 2 bad usage or input, 4 another process took this worker's place, 130 and 143 ended by
+/// Ctrl-C and SIGTERM. For programs in other languages that carry the commands; [`main`] is for
+/// those that are nothing else.
 #[must_use]
 pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     execute_as(&Itself::of_process(), arguments)
@@ -231,7 +231,17 @@ pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>
 
 /// All commands, whose `-h` are summaries.
 fn command_line() -> clap::Command {
-    Cli::command().mut_subcommands(layout::summarised)
+    Cli::command().mut_subcommands(|command| takes_negative(layout::summarised(command)))
+}
+
+/// A command whose flags take a number such as `-1` for their value, and not for a flag: each says
+/// itself what is wrong with it.
+fn takes_negative(command: clap::Command) -> clap::Command {
+    let takes = |argument: clap::Arg| {
+        let has_value = !argument.is_positional() && argument.get_action().takes_values();
+        argument.allow_negative_numbers(has_value)
+    };
+    command.mut_args(takes).mut_subcommands(takes_negative)
 }
 
 /// What a command line asks for.
@@ -368,5 +378,33 @@ fn run_command(command: Command, itself: &Itself, output: &mut Output<'_>) -> Re
         Command::Run(args) => tools::launch::run(&args, itself),
         Command::Serve(args) => tools::serve::run(&args, output),
         Command::Tool(tool) => tool.run(output),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks the flags of a command that is called by these words, and of those below it.
+    fn check_flags(command: &clap::Command, words: &[&str]) -> usize {
+        let mut checked = 0;
+        let takes_value = |argument: &&clap::Arg| argument.get_action().takes_values();
+        for flag in command.get_arguments().filter(takes_value).filter_map(clap::Arg::get_long) {
+            let flag = format!("--{flag}");
+            let line = words.iter().copied().chain([flag.as_str(), "-1"]);
+            if let Err(error) = command_line().try_get_matches_from(line) {
+                assert_ne!(error.kind(), ErrorKind::UnknownArgument, "{words:?} {flag}: {error}");
+            }
+            checked += 1;
+        }
+        for below in command.get_subcommands() {
+            checked += check_flags(below, &[words, &[below.get_name()]].concat());
+        }
+        checked
+    }
+
+    #[test]
+    fn a_negative_number_is_a_value_and_not_a_flag() {
+        assert!(check_flags(&command_line(), &["codedgrad"]) > 100);
     }
 }

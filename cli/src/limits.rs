@@ -11,7 +11,7 @@ pub(crate) const WORKERS: RangeInclusive<u64> = Shape::WORKERS;
 /// As many as one likes.
 pub(crate) const ANY: RangeInclusive<u64> = 1..=u64::MAX;
 /// Thirty years. Longer times are slips, and the sum of two of them no clock can hold.
-const SECONDS_MAX: f64 = 1e9;
+pub(crate) const SECONDS_MAX: f64 = 1e9;
 
 /// Refuses a count out of bounds, by the name of its flag.
 pub(crate) fn count(flag: &str, number: u64, range: RangeInclusive<u64>) -> Result<(), Failure> {

@@ -63,7 +63,13 @@ pub(crate) fn at_least<T: Count>(least: T) -> impl Fn(&str) -> Result<T, String>
     }
 }
 
-fn whole<T: Count>(text: &str) -> Result<T, String> {
+/// A number of things in memory.
+pub(crate) fn size(text: &str) -> Result<usize, String> {
+    whole::<u32>(text).map(|number| number as usize)
+}
+
+/// A number of things, or what tells one from others, of which none is too small.
+pub(crate) fn whole<T: Count>(text: &str) -> Result<T, String> {
     let plain = text.trim().replace('_', "");
     let number = plain.parse::<T>().ok().or_else(|| {
         // 2^53 is where numbers with a fraction stop counting one by one.
@@ -72,6 +78,12 @@ fn whole<T: Count>(text: &str) -> Result<T, String> {
         T::try_from(whole.then_some(number as u64)?).ok()
     });
     number.ok_or_else(|| format!("{text:?} is no whole number of 0 or more, such as 150 or 1e3"))
+}
+
+/// A number of things, such as `1 step` or `3 steps`.
+pub(crate) fn several<T: Copy + Display + PartialEq + From<u8>>(number: T, thing: &str) -> String {
+    let end = if number == T::from(1) { "" } else { "s" };
+    format!("{number} {thing}{end}")
 }
 
 #[cfg(test)]
@@ -109,6 +121,12 @@ mod tests {
             let problem = parse(text).unwrap_err();
             assert!(problem.contains("is no whole number of 0 or more"), "{text}: {problem}");
         }
+        assert_eq!(size("1e3"), Ok(1000));
+        assert!(size("-1").unwrap_err().contains("is no whole number of 0 or more"));
+        assert_eq!(
+            (several(1, "step"), several(0u32, "step")),
+            ("1 step".into(), "0 steps".into())
+        );
         assert_eq!(at_least(0)("18446744073709551615"), Ok(u64::MAX));
         assert_eq!(at_least(1u32)("0").unwrap_err(), "1 or more is needed");
     }

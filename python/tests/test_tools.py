@@ -238,7 +238,7 @@ def test_records_compare_copy_and_pickle():
         (TypeError, "jobs = 1.5: expected a whole number",
          lambda: codedgrad.simulate("uncoded", delays="iid", jobs=1.5)),
         (ValueError, "'0' for 'jobs'", lambda: codedgrad.simulate("uncoded", delays="iid", jobs=0)),
-        (ValueError, "mu nan: must be a number of 0 or more",
+        (ValueError, "mu nan: a number of 0 or more is needed",
          lambda: codedgrad.simulate("uncoded", delays="iid", jobs=1, mu=math.nan)),
         (ValueError, "no-such-file", lambda: codedgrad.plan(delays="no-such-file")),
         (ValueError, "families", lambda: codedgrad.plan(delays="iid", families="gruops")),

@@ -4,7 +4,7 @@ use super::Defect;
 use super::family::AUTO;
 use super::table::TableError;
 use crate::ids::CutError;
-use crate::spelling::hint;
+use crate::spelling::{hint, several};
 use thiserror::Error;
 
 /// Parameters outside a code's conditions, or a text that names no scheme.
@@ -263,8 +263,8 @@ pub enum ParameterError {
     },
     /// A file for another number of workers.
     #[error(
-        "{path} is for {found} workers, but the run has {workers}: say --workers {found} or give \
-         another file"
+        "{path} is for {}, but the run has {workers}: say --workers {found} or give another file",
+        several(*found, "worker")
     )]
     Workers {
         /// Which file.

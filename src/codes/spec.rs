@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(with_file("interval:speeds=FILE,s=1,units=8", "3,1,2,2", 4), Ok(0.75));
         assert_eq!(with_file("interval:speeds=FILE,l=2,units=8", "3\n1\n3\n1\n", 4), Ok(0.75));
         for (text, content, problem) in [
-            ("matrix:FILE", "1,0\n0\n", "line 2 has 1 columns, expected 2"),
+            ("matrix:FILE", "1,0\n0\n", "line 2 has 1 column, expected 2"),
             ("matrix:FILE", "1,0\n\n0,1\n", "line 2 is empty"),
             ("matrix:FILE", "", "the table is empty"),
             ("matrix:FILE", "1,0\n0,NaN\n", "line 2, column 2: \"NaN\" is not a finite number"),

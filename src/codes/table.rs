@@ -1,5 +1,6 @@
 //! Tables of numbers as text: code matrices, intervals, speeds.
 
+use crate::spelling::several;
 use thiserror::Error;
 
 /// A table that cannot be used. Lines and columns are counted from 1; the lines of a matrix given
@@ -29,7 +30,7 @@ pub enum TableError {
         expected: &'static str,
     },
     /// A line of another length than the first.
-    #[error("line {line} has {found} columns, expected {expected}")]
+    #[error("line {line} has {}, expected {expected}", several(*found, "column"))]
     Ragged {
         /// Which line.
         line: usize,

@@ -31,10 +31,11 @@ pub use record::recorded_row;
 pub use serverless::{Serverless, ServerlessRows};
 pub use stats::{OverShare, SlowSummary, StragglerStats, StragglerSummary};
 pub use suspicions::{Suspicion, after_exchange, suspicions};
+pub(crate) use trace::in_few_digits;
 pub use trace::{Trace, TraceError, TraceReader, at_least, write_row};
 pub use windows::WindowSummary;
 
-use crate::spelling::{hint, near};
+use crate::spelling::{hint, near, several};
 use std::fmt;
 use std::path::Path;
 use thiserror::Error;
@@ -200,9 +201,9 @@ impl fmt::Display for Delays {
             Self::Trace(trace) => {
                 write!(
                     f,
-                    "{}{} rounds",
+                    "{}{}",
                     if trace.is_cut() { "a longer trace's first " } else { "trace of " },
-                    trace.rows().len()
+                    several(trace.rows().len(), "round")
                 )?;
                 let workers = trace.rows().first().map_or(0, Vec::len);
                 if workers < trace.columns() {
@@ -332,7 +333,7 @@ mod tests {
         assert_eq!(delays.to_string(), "trace of 2 rounds, the first 2 of 3 columns");
         assert_eq!(
             Delays::for_rounds(name, 3, 0, 1).unwrap().to_string(),
-            "a longer trace's first 1 rounds"
+            "a longer trace's first 1 round"
         );
         assert_eq!(DelayRows::open(name, None, 0).unwrap().columns(), Some(3));
     }

@@ -1,5 +1,6 @@
 //! What a table that was given as a trace looks like instead.
 
+use super::in_few_digits;
 use std::fmt;
 
 /// Fewer rows say nothing about a column.
@@ -81,8 +82,9 @@ impl fmt::Display for Suspicion {
             ),
             Self::Milliseconds { median } => write!(
                 out,
-                "the median is {median} s: if these are milliseconds, divide by 1000 (`codedgrad \
-                 trace import --per-second 1000`)"
+                "the median is {} s: if these are milliseconds, divide by 1000 (`codedgrad trace \
+                 import --per-second 1000`)",
+                in_few_digits(*median)
             ),
             Self::AfterExchange { quotient } => write!(
                 out,

@@ -1,6 +1,7 @@
 //! Recorded delays: CSV without a header, one line per round, one number of seconds per worker.
 
 use super::lines::Lines;
+use crate::spelling::several;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Error as IoError, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -46,8 +47,10 @@ pub enum TraceError {
     },
     /// Fewer columns than workers.
     #[error(
-        "{}: line {line} has {columns} columns, but the run has {workers} workers",
-        path.display()
+        "{}: line {line} has {}, but the run has {}",
+        path.display(),
+        several(*columns, "column"),
+        several(*workers, "worker")
     )]
     Columns {
         /// Which file.
@@ -60,8 +63,11 @@ pub enum TraceError {
         workers: usize,
     },
     /// A line that has not as many cells as the first.
-    #[error("{}: line {line}, column {column}: the line has {found} columns, but the first one has \
-        {columns}", path.display())]
+    #[error(
+        "{}: line {line}, column {column}: the line has {}, but the first one has {columns}",
+        path.display(),
+        several(*found, "column")
+    )]
     Ragged {
         /// Which file.
         path: PathBuf,
@@ -317,6 +323,15 @@ pub fn write_row(output: &mut (impl Write + ?Sized), row: &[f64]) -> std::io::Re
     output.write_all(b"\n")
 }
 
+/// A number as text of few digits: in scientific notation where plain digits would be many.
+pub(crate) fn in_few_digits(number: f64) -> String {
+    if number == 0.0 || (1e-5..1e16).contains(&number.abs()) {
+        format!("{number}")
+    } else {
+        format!("{number:e}")
+    }
+}
+
 /// Recorded delays of a run's workers, in seconds, in memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
@@ -388,10 +403,10 @@ mod tests {
         for bad in ["-2", "-inf", "1e999", "0x1", "1 2", "none of it"] {
             assert!(message(&format!("1,2\n1,{bad}")).contains("line 2, column 2"), "{bad}");
         }
-        assert!(message("1").contains("line 1 has 1 columns, but the run has 2 workers"));
+        assert!(message("1").contains("line 1 has 1 column, but the run has 2 workers"));
         assert!(
             message("1,2\n\n3")
-                .contains("line 3, column 2: the line has 1 columns, but the first one has 2")
+                .contains("line 3, column 2: the line has 1 column, but the first one has 2")
         );
         assert!(
             message("1,2\n3,4,5")

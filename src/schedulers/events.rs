@@ -2,6 +2,7 @@
 
 use crate::codes::{Dispute, GateError, Report};
 use crate::ids::{Part, Round, Step, Task, Units, Weighted, Worker, WorkerSet};
+use crate::spelling::several;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -357,7 +358,8 @@ pub enum EngineError {
     /// Too many workers are gone for the scheme.
     #[error(
         "{step} cannot be decoded without the dead workers {{{dead}}}: the scheme tolerates any \
-         {tolerance} stragglers"
+         {}",
+        several(*tolerance, "straggler")
     )]
     TooManyLost {
         /// The current step.
@@ -370,7 +372,8 @@ pub enum EngineError {
     /// Workers have left that the scheme needs.
     #[error(
         "{step} cannot be computed: workers {{{left}}} have left the run and do not come back, and \
-         the scheme tolerates any {tolerance} stragglers"
+         the scheme tolerates any {}",
+        several(*tolerance, "straggler")
     )]
     Left {
         /// The current step.

@@ -20,7 +20,7 @@ pub use pool::{Pool, PoolChange, PoolError, PoolOutcome, PoolRules, replay};
 
 use crate::codes::Verifier;
 use crate::codes::sequential::{RoundEvent, Scheme};
-use crate::delays::Growth;
+use crate::delays::{Growth, in_few_digits};
 use crate::ids::{Job, Run, Task, Worker, WorkerSet};
 use serde::Serialize;
 use thiserror::Error;
@@ -85,7 +85,7 @@ pub enum SimError<E: std::error::Error + 'static> {
     #[error(transparent)]
     Delays(E),
     /// A rule that is no number, or negative.
-    #[error("{name} = {value}: must be a number of 0 or more")]
+    #[error("{name} = {}: must be a number of 0 or more", in_few_digits(*value))]
     Rule {
         /// Which.
         name: &'static str,
@@ -114,8 +114,10 @@ pub enum SimError<E: std::error::Error + 'static> {
     },
     /// A delay that the load model would turn negative.
     #[error(
-        "round {round}, worker {worker}: a delay of {delay} s is less than base load x slope = \
-         {least} s; a smaller slope or base load fits this trace"
+        "round {round}, worker {worker}: a delay of {} s is less than base load x slope = {} s; a \
+         smaller slope or base load fits this trace",
+        in_few_digits(*delay),
+        in_few_digits(*least)
     )]
     Negative {
         /// Row of delays, from 1.

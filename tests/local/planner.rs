@@ -295,8 +295,12 @@ fn few_rounds_speak_for_themselves_and_for_no_code() {
     let found = planned(&question);
     assert!((found.baseline - 2.35).abs() < 1e-12, "{}", found.baseline);
     assert_eq!((found.recommended.as_str(), found.interval), ("uncoded", None));
-    assert!(found.why.contains("19 rounds are too few to recommend a code"), "{}", found.why);
-    assert!(found.notes.iter().any(|note| note.contains("fewer than 20")), "{:?}", found.notes);
+    assert!(
+        found.why.contains("a trace of 19 rounds is too short to recommend a code"),
+        "{}",
+        found.why
+    );
+    assert!(found.notes.iter().any(|note| note.contains("shorter than 20")), "{:?}", found.notes);
     for candidate in &found.candidates {
         let time = simulated(candidate, &trace, Growth::AS_RECORDED);
         assert!((candidate.time_per_job / time - 1.0).abs() < 1e-9, "{}", candidate.scheme);
@@ -391,7 +395,7 @@ fn dead_workers_slow_shares_and_milliseconds_are_named() {
         (CauseKind::DeadWorkers, &[1][..])
     );
     assert!(
-        found.recommended != "uncoded" && found.why.contains("stopped answering (round 21 on)"),
+        found.recommended != "uncoded" && found.why.contains("has stopped answering (round 21 on)"),
         "{}",
         found.why
     );
@@ -427,7 +431,7 @@ fn what_cannot_be_a_trace_is_refused() {
     assert_eq!(refused(&[vec![]]), PlanError::Empty);
     assert_eq!(
         refused(&[vec![1.0, 2.0], vec![1.0]]).to_string(),
-        "round 2 has a time for 1 workers, not for 2"
+        "round 2 has a time for 1 worker, not for 2"
     );
     assert_eq!(
         refused(&[vec![1.0, f64::INFINITY]]).to_string(),
@@ -444,6 +448,23 @@ fn what_cannot_be_a_trace_is_refused() {
             .contains("max_work = 0.5: must be a number of at least 1")
     );
     assert!(asked(Question { dispatch: f64::NAN, ..question }).contains("dispatch"));
+    assert_eq!(
+        refused(&[vec![1.0, 1e308]]).to_string(),
+        "round 1, worker 1: 1e308 is no time of at most 1e9 s"
+    );
+    for (growth, needle) in [
+        (Growth::Proportional { base: 0.0 }, "base load = 0: must be a number of at least 1e-9"),
+        (Growth::Proportional { base: f64::NAN }, "base load = NaN: must be a number of"),
+        (Growth::Additive { base: 0.0, slope: 1e308 }, "slope = 1e308: must be at most 1e9"),
+        (Growth::Additive { base: 0.0, slope: -1.0 }, "slope = -1: must be a number of"),
+    ] {
+        let error = asked(Question { accumulate: 2, ..Question::new(&trace, growth) });
+        assert!(error.starts_with(needle), "{error}");
+    }
+    let uneven = vec![vec![1.0, 1e308], vec![1e308, 1.0], vec![1.0, 1.0]];
+    let times = vec![vec![1.0, 2.0], vec![3.0, 1.0], vec![2.0, 2.0]];
+    let error = asked(Question { share_costs: Some(&uneven), ..Question::new(&times, growth) });
+    assert!(error.contains("do these costs belong to this trace"), "{error}");
     assert!(
         asked(Question { accumulate: 31, ..question }).contains("does not fit into a trace of 30")
     );

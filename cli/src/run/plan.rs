@@ -24,8 +24,8 @@ use codedgrad::sim::PoolChange;
 use codedgrad::train::{AdamWConfig, Auto, RoundRecord};
 use codedgrad::transport::wire::framed_format;
 use codedgrad_trainer::{
-    Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, Lanes, LocalRun, Processor,
-    ReplicaState, Tokens,
+    Attack, AttackKind, Batches, Compute, Corpus, Fault, FaultKind, GptConfig, Lanes, LocalRun,
+    Processor, ReplicaState, Tokens,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -261,6 +261,15 @@ impl Injected {
     pub(crate) fn faults(&self) -> Result<Vec<Fault>, Failure> {
         let fault = |text: &String| text.parse::<Fault>().map_err(refused);
         self.faults.iter().map(fault).collect()
+    }
+
+    /// The faults that end a worker in a step or after it, as they were given.
+    pub(crate) fn panics_since(&self, step: u64) -> Vec<&str> {
+        let panics = |text: &&String| {
+            let fault = text.parse::<Fault>();
+            fault.is_ok_and(|it| it.kind == FaultKind::Panic && it.step >= step)
+        };
+        self.faults.iter().filter(panics).map(String::as_str).collect()
     }
 
     fn attack(&self, seed: u64) -> Option<Attack> {

@@ -9,6 +9,7 @@ use crate::legs::{LegSummary, legs};
 use crate::pool::{Changed, PoolSummary};
 use crate::steps::{OfWorkers, Spread, unverified};
 use crate::tools::status::Throughput;
+use crate::units::several;
 use codedgrad::train::StepRecord;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -338,6 +339,12 @@ impl Summary {
         let name = &other.scheme;
         let baseline = &first.scheme;
         let times = other.work / first.work;
+        if format!("{:.2}", speedup.max(1.0 / speedup)) == "1.00" {
+            return format!(
+                "{name} made a step as fast as {baseline}{range}, at {times:.2} times the \
+                 computing work. "
+            );
+        }
         if speedup >= 1.0 {
             return format!(
                 "{name} made a step {speedup:.2}x{range} faster than {baseline}, at {times:.2} \
@@ -360,7 +367,8 @@ impl Summary {
         let mut text = self.refusals() + &self.checks() + &self.speeds_compared(plan);
         text.extend(self.unverified.as_deref());
         for run in self.runs.iter().filter(|run| run.samples_lost > 0) {
-            let _ = write!(text, "{} lost {} samples. ", run.scheme, run.samples_lost);
+            let lost = several(run.samples_lost, "sample");
+            let _ = write!(text, "{} lost {lost}. ", run.scheme);
         }
         for run in self.runs.iter().filter(|run| run.max_decode_error > APPROXIMATE) {
             let _ = write!(
@@ -375,7 +383,9 @@ impl Summary {
     fn refusals(&self) -> String {
         let refused = self.runs.iter().filter(|run| run.refused_steps > 0);
         let of_run = |run: &RunSummary| {
-            format!("{} of {} steps of {} were refused. ", run.refused_steps, run.steps, run.scheme)
+            let (were, steps) =
+                (if run.refused_steps == 1 { "was" } else { "were" }, several(run.steps, "step"));
+            format!("{} of {steps} of {} {were} refused. ", run.refused_steps, run.scheme)
         };
         refused.map(of_run).collect()
     }
@@ -462,11 +472,9 @@ mod tests {
         }
     }
 
-    #[test]
-    fn tables_fit_the_terminal() {
-        let schemes = [("uncoded", 0.456, 1.0), ("defer:T=1,cap=12,cut=16,copies=1", 0.25, 1.13)];
-        let summary = Summary {
-            runs: schemes.map(|(scheme, mean, work)| run(scheme, mean, work)).into(),
+    fn summary(runs: Vec<RunSummary>) -> Summary {
+        Summary {
+            runs,
             spread: None,
             compared: None,
             speedup: Some(1.824),
@@ -476,7 +484,28 @@ mod tests {
             of_workers: OfWorkers::default(),
             interrupted: false,
             unverified: None,
+        }
+    }
+
+    #[test]
+    fn a_difference_that_is_rounded_away_is_none() {
+        let compared = |mean: f64| {
+            let runs = vec![run("uncoded", 1.0, 1.0), run("groups:s=1", mean, 2.0)];
+            let summary = summary(runs);
+            summary.comparison(&summary.runs[0], (&summary.runs[1], 1))
         };
+        for mean in [0.998, 1.0, 1.002] {
+            let said = compared(mean);
+            assert!(said.contains("groups:s=1 made a step as fast as uncoded, at 2.00"), "{said}");
+        }
+        assert!(compared(0.98).contains("1.02x faster"));
+        assert!(compared(1.02).contains("1.02x slower"));
+    }
+
+    #[test]
+    fn tables_fit_the_terminal() {
+        let schemes = [("uncoded", 0.456, 1.0), ("defer:T=1,cap=12,cut=16,copies=1", 0.25, 1.13)];
+        let summary = summary(schemes.map(|(scheme, mean, work)| run(scheme, mean, work)).into());
         let at = |columns: usize| {
             let width = Width::of(columns);
             let rows = summary.runs.iter().map(|run| (run.scheme.as_str(), &run.honesty));

@@ -4,6 +4,7 @@
 use super::plan::{Plan, Upkeep};
 use crate::failure::{Failure, OrInput};
 use crate::pool::Seats;
+use crate::units::several;
 use anyhow::anyhow;
 use codedgrad::run::Limits;
 
@@ -71,10 +72,10 @@ pub(crate) fn check_steps(
         }
         if steps > plan.steps && made > 0 && !kept {
             return Err(anyhow!(
-                "--steps {steps}: {scheme} has ended after {} steps, and the state of its \
-                 optimizer is not kept where schemes run one after the other: begin a new run, or \
-                 go on without --steps",
-                plan.steps
+                "--steps {steps}: {scheme} has ended after {}, and the state of its optimizer is \
+                 not kept where schemes run one after the other: begin a new run, or go on \
+                 without --steps",
+                several(plan.steps, "step")
             ))
             .or_input();
         }

@@ -15,7 +15,7 @@ use crate::output::alert;
 use crate::pool::{Bounds, PoolArgs, Seats};
 use crate::port::{ExchangeKind, fresh_id, wire_format};
 use crate::tools::suspicious;
-use crate::units::{at_least, count, seconds};
+use crate::units::{at_least, count, seconds, size, whole};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
@@ -162,16 +162,40 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) micro_batch_rows: u32,
     /// Transformer blocks
-    #[arg(long, default_value_t = 4, help_heading = "Model", hide_short_help = true)]
+    #[arg(
+        long,
+        value_parser = size,
+        default_value_t = 4,
+        help_heading = "Model",
+        hide_short_help = true
+    )]
     pub(crate) layers: usize,
     /// Attention heads
-    #[arg(long, default_value_t = 4, help_heading = "Model", hide_short_help = true)]
+    #[arg(
+        long,
+        value_parser = size,
+        default_value_t = 4,
+        help_heading = "Model",
+        hide_short_help = true
+    )]
     pub(crate) heads: usize,
     /// Width of the residual stream
-    #[arg(long, default_value_t = 128, help_heading = "Model", hide_short_help = true)]
+    #[arg(
+        long,
+        value_parser = size,
+        default_value_t = 128,
+        help_heading = "Model",
+        hide_short_help = true
+    )]
     pub(crate) width: usize,
     /// Tokens per window
-    #[arg(long, default_value_t = 64, help_heading = "Model", hide_short_help = true)]
+    #[arg(
+        long,
+        value_parser = size,
+        default_value_t = 64,
+        help_heading = "Model",
+        hide_short_help = true
+    )]
     pub(crate) context: usize,
     /// Give the head a matrix of its own instead of the embedding's
     #[arg(long, help_heading = "Model", hide_short_help = true)]
@@ -221,13 +245,18 @@ pub(crate) struct RunArgs {
         long,
         value_name = "RATE",
         default_value_t = 2e-3,
-        allow_negative_numbers = true,
         help_heading = "Model",
         hide_short_help = true
     )]
     pub(crate) learning_rate: f64,
     /// Seed of parameters, batches and delays
-    #[arg(long, default_value_t = 1, help_heading = "Data", hide_short_help = true)]
+    #[arg(
+        long,
+        value_parser = whole::<u64>,
+        default_value_t = 1,
+        help_heading = "Data",
+        hide_short_help = true
+    )]
     pub(crate) seed: u64,
     /// Give up on workers that have not answered after so long [default: 60]
     #[arg(
@@ -281,7 +310,13 @@ pub(crate) struct RunArgs {
     pub(crate) checkpoint_every: Option<u64>,
     /// Refused steps in a row after which the run has diverged: it ends with exit status 1; 0 for
     /// never [default: 5]
-    #[arg(long, value_name = "N", help_heading = "Time and limits", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<u64>,
+        help_heading = "Time and limits",
+        hide_short_help = true
+    )]
     pub(crate) give_up_after: Option<u64>,
     /// Steps between checks of the gradient against the whole batch, where no equal run is compared
     /// [default: 10]

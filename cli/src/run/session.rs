@@ -18,6 +18,7 @@ use crate::folder::{PLAN, RECORD, RunFolder};
 use crate::output::{self, Output, alert, say};
 use crate::progress::Progress;
 use crate::steps::OfWorkers;
+use crate::units::several;
 use anyhow::{Context, anyhow};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
@@ -271,7 +272,7 @@ impl Session {
             let steps = self.plan.steps;
             let goes_on = (0..self.specs.len()).all(|run| self.states.contains_key(&run));
             let how = if goes_on { "; --steps M, with M above that, trains on" } else { "" };
-            say!("already finished: {steps} steps{how}");
+            say!("already finished: {}{how}", several(steps, "step"));
         }
     }
 
@@ -338,20 +339,22 @@ impl Session {
             (ClockKind::Wall, _) => "times are as measured, nobody is delayed on purpose".into(),
         };
         let order = self.plan.turns.map_or_else(String::new, |turns| {
-            format!("schemes take turns, {} steps each", turns.block)
+            format!("schemes take turns, {} each", several(turns.block, "step"))
         });
         let stragglers =
             self.plan.delays().map_or_else(|_| String::new(), |delays| delays.to_string());
         let lines = [
             format!(
-                "{workers} workers, {steps} steps of {per_step}{} x {} tokens",
+                "{}, {} of {per_step}{} x {}",
+                several(workers, "worker"),
+                several(*steps, "step"),
                 shape.samples(),
-                model.context
+                several(model.context, "token")
             ),
             format!(
-                "{models}: {:.2} M parameters, {} layers of width {}",
+                "{models}: {:.2} M parameters, {} of width {}",
                 model.parameters() as f64 / 1e6,
-                model.layers,
+                several(model.layers, "layer"),
                 model.width
             ),
             format!("text: {train} tokens for training, {validation} for validation"),
@@ -506,8 +509,9 @@ impl Session {
             Some(states) => Ok(states),
             None if made == 0 => self.plan.fresh_states(),
             None => Err(Failure::Work(anyhow!(
-                "{} has made {made} steps, and the state after them is not kept",
-                self.plan.schemes[run]
+                "{} has made {}, and the state after that is not kept",
+                self.plan.schemes[run],
+                several(made, "step")
             ))),
         }
     }
@@ -620,24 +624,32 @@ impl Session {
     /// Says after how many steps a run broke off, and how it can go on.
     fn broke_off(&self, run: usize, made: usize) -> String {
         let (scheme, path) = (&self.plan.schemes[run], self.folder.path().display());
+        let after = several(made, "step");
         let command = if self.board.is_some() { "coordinator" } else { "train" };
         if self.folder.is_moved() {
             return format!(
-                "{scheme} broke off after {made} steps, since {path} was moved; `codedgrad \
+                "{scheme} broke off after {after}, since {path} was moved; `codedgrad \
                  {command} --resume` with its new name goes on from its last checkpoint"
             );
         }
         if !self.folder.outlives_failure() {
             return match made {
                 0 => format!("{scheme} broke off before its first step"),
-                _ => format!("{scheme} broke off after {made} steps, of which nothing is left"),
+                _ => format!("{scheme} broke off after {after}, of which nothing is left"),
             };
         }
         let kept = checkpoint::last(&self.folder)
             .map_or(0, |place| place.made_by(run, self.plan.all_steps()));
+        let panics = self.plan.injected.panics_since(kept);
+        let with = if panics.is_empty() {
+            String::new()
+        } else {
+            let panics = panics.join(" --fault ");
+            format!(", with --fault {panics} as before; a new run without --fault avoids that")
+        };
         format!(
-            "{scheme} broke off after {made} steps (kept up to step {kept}; `codedgrad {command} \
-             --resume {path}` goes on from there)"
+            "{scheme} broke off after {after} (kept up to step {kept}; `codedgrad {command} \
+             --resume {path}` goes on from there{with})"
         )
     }
 

@@ -31,7 +31,7 @@ Delays:  hotspot | bursts | iid | static | calm | stalls | proportional, in unit
          them
 
 Examples:
-  codedgrad train    # uncoded, groups:s=1 and queue:m=2, about 2 minutes
+  codedgrad train    # uncoded, groups:s=1 and queue:m=2, 3 to 4 minutes on two cores
   codedgrad train --scheme defer:cap=2,cut=2 --models 2 --compare uncoded
   codedgrad train --scheme m-sgc:B=1,W=2,lambda=3 --micro-batches 40 --accumulate 8
   codedgrad train --scheme auto --compare uncoded    # let the planner choose
@@ -231,14 +231,16 @@ pub(crate) fn show(
         text += &width.prose(&(summary.sentence(session.plan()) + "\n"));
     }
     let path = session.folder().path().display();
-    // A command is not broken into lines: it could not be copied.
     text += &if summary.interrupted {
-        format!("\nInterrupted. Go on with: codedgrad {command} --resume {path}\n")
+        let command = format!("codedgrad {command} --resume {path}");
+        width.with_command("\nInterrupted. Go on with:", &command)
     } else {
+        let hint = doctor::hint(session.folder().path(), summary.runs.len().saturating_sub(1));
+        let (why, command) = hint.split_at(hint.rfind("codedgrad doctor ").unwrap_or(hint.len()));
         width.prose(&format!(
             "\nThe run is in {path}: summary.json, run.jsonl, loss.svg, steps.svg and the models.\n"
-        )) + &doctor::hint(session.folder().path(), summary.runs.len().saturating_sub(1))
-            + "\n"
+        )) + &width.with_command(why.trim_end(), command)
     };
+    text.push('\n');
     output.print(format_args!("{text}")).or_work()
 }

@@ -9,7 +9,7 @@ use crate::output::{alert, say};
 use crate::pool::notice;
 use crate::port::patience;
 use crate::signals::Asked;
-use crate::units::seconds;
+use crate::units::{seconds, whole};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use codedgrad::ids::Worker;
@@ -60,7 +60,7 @@ pub(crate) struct WorkerArgs {
     #[arg(long, value_name = "HOST:PORT", help_heading = "Connections")]
     join: Option<String>,
     /// The worker's number, from 0 [default: the launcher's rank, else whichever is free]
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", value_parser = whole::<u32>)]
     worker: Option<u32>,
     /// A name that stays the same when the worker is started again [default: host and number]
     #[arg(long, value_name = "NAME")]
@@ -94,7 +94,7 @@ pub(crate) struct WorkerArgs {
     /// Start the worker again when it dies, so often, after 1, 2, 4 .. 60 s; not where it ended
     /// with status 0, 2, 4, 130 or 143, by SIGINT or SIGTERM, or three times in a row within 10 s
     /// of its start
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>, default_value_t = 0)]
     pub(crate) restarts: u32,
 }
 

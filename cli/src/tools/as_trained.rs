@@ -5,7 +5,7 @@ use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
 use crate::limits::refused;
 use crate::output::Output;
-use crate::units::{count, seconds};
+use crate::units::{count, seconds, several};
 use clap::Args;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::SchemeFacts;
@@ -284,9 +284,10 @@ impl Predicted {
         let jobs = self.jobs();
         let total = outcome.total_time;
         let mut text = format!(
-            "{scheme}: {jobs} jobs of {} workers in {total:.3} s, {:.4} s per job, as trained on \
-             the virtual clock.\n",
-            facts.workers,
+            "{scheme}: {} of {} in {total:.3} s, {:.4} s per job, as trained on the virtual \
+             clock.\n",
+            several(jobs, "job"),
+            several(facts.workers, "worker"),
             total / jobs as f64
         );
         let Jobs { models, micro_steps } = config.jobs;
@@ -308,10 +309,10 @@ impl Predicted {
         );
         let _ = write!(
             text,
-            "{:.2} % of the workers were told to drop their tasks when a round closed; {} answers \
-             counted though they came later.",
+            "{:.2} % of the workers were told to drop their tasks when a round closed; {} counted \
+             though later than the close.",
             100.0 * outcome.dropped_fraction,
-            outcome.late_counted
+            several(outcome.late_counted, "answer")
         );
         if outcome.coverage < 1.0 {
             let _ = write!(

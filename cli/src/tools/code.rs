@@ -6,7 +6,7 @@ use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
 use crate::layout::help;
 use crate::output::Output;
-use crate::units::count;
+use crate::units::{count, several};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::codes::{
@@ -354,8 +354,11 @@ fn picture(code: &dyn GradientCode, survivors: &WorkerSet, weights: &[f64]) -> S
 fn words(scheme: &SchemeSpec, code: &dyn GradientCode, verified: Option<&Verified>) -> String {
     let facts = code.facts();
     let Facts { workers, tolerance, load, .. } = facts;
-    let mut text =
-        format!("\n{scheme}: {}, {}. ", many(*workers, "worker"), many(facts.shares(), "share"));
+    let mut text = format!(
+        "\n{scheme}: {}, {}. ",
+        several(*workers, "worker"),
+        several(facts.shares(), "share")
+    );
     let any = match tolerance {
         0 => "no straggler".to_owned(),
         1 => "any 1 straggler".to_owned(),
@@ -427,10 +430,6 @@ fn outcome(facts: &Facts, survivors: &WorkerSet, report: &Report) -> String {
         report.residual, report.error, report.amplification, report.coverage
     );
     text
-}
-
-fn many(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

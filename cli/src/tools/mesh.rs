@@ -73,8 +73,7 @@ pub(crate) struct MeshArgs {
     node: u32,
     /// Share of the steps in which a rank is late
     #[arg(
-        long, value_name = "SHARE", default_value_t = 0.001, allow_negative_numbers = true,
-        value_parser = share
+        long, value_name = "SHARE", default_value_t = 0.001, value_parser = share
     )]
     late_rank: f64,
     /// Delays of every rank: a CSV file, or - for standard input

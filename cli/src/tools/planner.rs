@@ -12,7 +12,7 @@ use crate::itself::RELEASE;
 use crate::layout::{Column, Table, Width, help};
 use crate::limits::WORKERS;
 use crate::output::Output;
-use crate::units::{count, seconds};
+use crate::units::{count, seconds, several, whole};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -46,10 +46,10 @@ fn family() -> impl TypedValueParser<Value = Family> {
 #[command(
     after_help = help("\
 It runs every scheme with all its parameters over the trace and recommends the fastest that loses
-no sample, if by the newer half of the rounds a code saves 3 % or more; else `uncoded`. How sure
-that is the older half tells, block by block, each under what is the fastest on the rounds after
-it: the interval is that of choosing so from traces like this one, at 95 %. Fewer than 20 rounds
-recommend nothing. It names what no code cures.
+no sample, if by the newer half of the rounds a code saves 3 % or more; else `uncoded`. The
+95 % interval beside the gain says how large it may be on traces like this one: it comes from the
+older half of the rounds, cut into blocks, each replayed with the scheme that is fastest on the
+rounds after it. Fewer than 20 rounds recommend nothing. It names what no code cures.
 
 Trace:   a CSV file without header, one line per round, one number of seconds per worker, as an
          UNCODED run had them (`codedgrad trace record` and `import` make such files), or a
@@ -100,12 +100,12 @@ pub(crate) struct PlanArgs {
     )]
     max_delay: u32,
     /// Work allowed, in uncoded batches per job [default: any]
-    #[arg(long, value_name = "W", allow_negative_numbers = true, help_heading = "Limits")]
+    #[arg(long, value_name = "W", help_heading = "Limits")]
     max_work: Option<f64>,
     #[command(flatten)]
     load: LoadArgs,
     #[arg(
-        long, value_name = "S", allow_negative_numbers = true, value_parser = seconds,
+        long, value_name = "S", value_parser = seconds,
         help = families::dispatch_help(),
         help_heading = "Load", hide_short_help = true
     )]
@@ -146,7 +146,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "FILE", help_heading = "Load", hide_short_help = true)]
     share_costs: Option<PathBuf>,
     /// Seed of a preset
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_parser = whole::<u64>, default_value_t = 1)]
     seed: u64,
     /// When rounds close: as is best for each scheme, or all by the authors' rule of sequential
     /// gradient coding
@@ -298,14 +298,15 @@ fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
     let Told { rows, names, distance, .. } = told;
     if wanted.is_none() && cut && preset.is_none() {
         output.note(format_args!(
-            "{}: using the first {most} rounds; --rounds takes more",
-            args.delays
+            "{}: using the first {}; --rounds takes more",
+            args.delays,
+            several(most, "round")
         ));
     } else if let Some(wanted) = wanted.filter(|wanted| *wanted > rows.len()) {
         output.note(format_args!(
-            "{}: has {} rounds, not {wanted}; a plan uses each only once",
+            "{}: has {}, not {wanted}; a plan uses each only once",
             args.delays,
-            rows.len()
+            several(rows.len(), "round")
         ));
     }
     Ok(Trace { rows, cut, growth, names, distance, beside })
@@ -316,8 +317,10 @@ fn beside(told: &Told, not_received: usize) -> Vec<String> {
     let late = after_exchange(&told.rows).filter(|_| told.is_trace).map(|it| it.to_string());
     let not_received = (not_received > 0).then(|| {
         format!(
-            "{not_received} answers were not received: the largest time of their round stands for \
-             them, so that times and what is saved are the least they can be"
+            "{} {} not received: the largest time of the round stands for each, so that times and \
+             what is saved are the least they can be",
+            several(not_received, "answer"),
+            if not_received == 1 { "was" } else { "were" }
         )
     });
     let apart = (told.distance != 1).then(|| {
@@ -358,10 +361,13 @@ struct Known<'a> {
 /// The answer in words.
 fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'_>) -> String {
     let width = known.width;
-    let (jobs, unit) = (found.jobs, if args.accumulate > 1 { "steps" } else { "rounds" });
+    let unit = if args.accumulate > 1 { "step" } else { "round" };
     let mut text = format!(
-        "{}: {jobs} {unit} of {} workers, {:.4} s per job uncoded",
-        args.delays, found.workers, found.baseline
+        "{}: {} of {}, {:.4} s per job uncoded",
+        args.delays,
+        several(found.jobs, unit),
+        several(found.workers, "worker"),
+        found.baseline
     );
     text.push_str("\n\n");
     let table = table_of(&found.candidates).laid_out(width);
@@ -404,9 +410,9 @@ fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'
         let _ = writeln!(text, "But {note}.");
     }
     let mut text = begun + &table + &width.prose(&text);
-    // A command is not broken into lines: it could not be copied.
     if args.accumulate == 1 && args.share_costs.is_none() {
-        let _ = writeln!(text, "To check: {}", check(args, question, found, known));
+        text += &width.with_command("To check:", &check(args, question, found, known));
+        text.push('\n');
     }
     text
 }

@@ -1,6 +1,7 @@
 //! Files that say how many workers there are, and from when on.
 
 use crate::failure::{Failure, OrInput};
+use crate::units::several;
 use anyhow::{Context, anyhow};
 use codedgrad::sim::{Pool, PoolError};
 use std::path::Path;
@@ -42,7 +43,8 @@ fn add(pool: &mut Pool, line: &str) -> Result<(), String> {
     let &[seconds, workers] = &cells[..] else {
         let column = cells.len().min(2) + usize::from(cells.len() > 2);
         let cell = cells[column - 1];
-        return Err(format!("column {column}: {cell:?} is the last of {} columns", cells.len()));
+        let columns = several(cells.len(), "column");
+        return Err(format!("column {column}: {cell:?} is the last of {columns}"));
     };
     let time: Option<f64> = seconds.parse().ok();
     let time = time.filter(|time| time.is_finite() && *time >= 0.0).ok_or_else(|| {

@@ -5,7 +5,7 @@ use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
 use crate::itself::RELEASE;
 use crate::output::Output;
-use crate::units::seconds;
+use crate::units::{seconds, several};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::sim::{Pool, PoolOutcome, PoolRules, replay};
@@ -131,7 +131,7 @@ fn words(
     outcome: &PoolOutcome,
 ) -> String {
     let PoolOutcome { steps, aborted, lost, plans, goodput } = *outcome;
-    let mut text = format!("{scheme}: {steps} steps in {} s, ", in_seconds(rules.end));
+    let mut text = format!("{scheme}: {} in {} s, ", several(steps, "step"), in_seconds(rules.end));
     let _ = match goodput {
         Some(goodput) => {
             writeln!(text, "{:.1} % of what the workers could have computed.", 100.0 * goodput)

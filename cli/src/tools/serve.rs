@@ -16,7 +16,7 @@ use crate::output::{Output, alert, say};
 use crate::pool::{Bounds, Pool, PoolArgs, Seats, join_wait, seats};
 use crate::port::{self, ExchangeKind, Port, Secret, fresh_id, wire_format};
 use crate::signals::Asked;
-use crate::units::{at_least, count, seconds};
+use crate::units::{at_least, count, seconds, whole};
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use codedgrad::run::{Limits, NumberFormat, RunConfig};
@@ -114,6 +114,7 @@ pub(crate) struct Options {
     #[arg(
         long,
         value_name = "N",
+        value_parser = whole::<u64>,
         default_value_t = 0,
         help_heading = "Time and limits",
         hide_short_help = true

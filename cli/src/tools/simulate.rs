@@ -8,20 +8,25 @@ use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
 use crate::itself::RELEASE;
 use crate::layout::{Width, help};
+use crate::limits::{SECONDS_MAX, not_negative, refused};
 use crate::output::Output;
 use crate::pictures;
-use crate::units::{count, seconds};
+use crate::units::{count, seconds, several, whole};
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon, Scheme, SchemeFacts};
-use codedgrad::delays::{Growth, Preset};
+use codedgrad::delays::{DelayError, Growth, Preset};
 use codedgrad::ids::{Job, Worker};
 use codedgrad::sim::planner::ClosingRules;
 use codedgrad::sim::{Close, Rules, Seen, SimulationOutcome, simulate};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+
+/// Delays that were recorded at less are not taken to grow in proportion to the load: times would
+/// be no numbers.
+const LOAD_MIN: f64 = 1e-9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum CloseArg {
@@ -106,7 +111,7 @@ pub(crate) struct SimulateArgs {
     )]
     rounds: Option<u32>,
     /// Deadline tolerance: an answer later than (1+mu) x the fastest is late
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true, help_heading = "Rounds")]
+    #[arg(long, default_value_t = 1.0, help_heading = "Rounds")]
     mu: f64,
     /// When a round closes [default: decodable without delay, else incremental]
     #[arg(long, value_enum, help_heading = "Rounds")]
@@ -128,13 +133,13 @@ pub(crate) struct SimulateArgs {
     #[command(flatten)]
     load: LoadArgs,
     #[arg(
-        long, value_name = "S", allow_negative_numbers = true, value_parser = seconds,
+        long, value_name = "S", value_parser = seconds,
         help = families::dispatch_help(),
         help_heading = "Load", hide_short_help = true
     )]
     dispatch: Option<f64>,
     /// Seed of a preset or a pool
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_parser = whole::<u64>, default_value_t = 1)]
     seed: u64,
     /// Draw who did what in every round (on standard error with --json)
     #[arg(long, help_heading = "Output")]
@@ -170,13 +175,12 @@ impl SimulateArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LoadArgs {
     /// Load at which the delays were recorded, in batches per worker and round
-    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Load")]
+    #[arg(long, value_name = "X", help_heading = "Load")]
     base_load: Option<f64>,
     /// Seconds that a whole batch costs one worker
     #[arg(
         long,
         value_name = "A",
-        allow_negative_numbers = true,
         requires = "base_load",
         conflicts_with = "proportional",
         help_heading = "Load"
@@ -201,18 +205,14 @@ impl LoadArgs {
 
     /// As the options say, else what is usual.
     pub(crate) fn growth(&self, usual: Growth) -> Result<Growth, Failure> {
-        if let Some(wrong) =
-            [self.base_load, self.slope].into_iter().flatten().find(|x| !x.is_finite() || *x < 0.0)
-        {
-            return Err(Failure::Input(anyhow!(
-                "{wrong} is no load or slope: both must be numbers of 0 or more"
-            )));
-        }
+        self.base_load.map_or(Ok(()), |load| not_negative("--base-load", load))?;
+        self.slope.map_or(Ok(()), |slope| not_negative("--slope", slope))?;
         match (self.base_load, self.slope, self.proportional) {
             (Some(base), Some(slope), _) => Ok(Growth::Additive { base, slope }),
-            (Some(base), None, true) if base > 0.0 => Ok(Growth::Proportional { base }),
+            (Some(base), None, true) if base >= LOAD_MIN => Ok(Growth::Proportional { base }),
             (Some(base), None, _) => Err(Failure::Input(anyhow!(
-                "--base-load {base} needs --slope A, or --proportional and a load above 0"
+                "--base-load {base:?} needs --slope A, or --proportional and a load of at least \
+                 {LOAD_MIN:e}"
             ))),
             (None, ..) if self.as_recorded => Ok(Growth::AS_RECORDED),
             (None, ..) => Ok(usual),
@@ -225,11 +225,8 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
         return args.replay.run(path, &args.scheme, args.seed, args.json, output);
     }
     let spec = families::scheme(&args.scheme).or_input()?;
-    for (name, value) in [("mu", args.mu), ("dispatch", args.dispatch.unwrap_or(0.0))] {
-        if !value.is_finite() || value < 0.0 {
-            return Err(Failure::Input(anyhow!("--{name} {value}: must be a number of 0 or more")));
-        }
-    }
+    not_negative("--mu", args.mu)?;
+    args.dispatch.map_or(Ok(()), |seconds| not_negative("--dispatch", seconds))?;
     if args.rules == RulesArg::Paper && (args.close.is_some() || args.mu != ClosingRules::PAPER_MU)
     {
         return Err(Failure::Input(anyhow!(
@@ -261,7 +258,12 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     }
     let rounds = args.jobs() + scheme.facts().delay as u64;
     let mut delays = delays.endless(args.rounds.map(|rounds| rounds as usize))?;
-    let mut rows = || delays.next().unwrap_or_else(|| unreachable!("delays do not end"));
+    let mut longest = 0.0;
+    let mut rows = || {
+        let row = delays.next().unwrap_or_else(|| unreachable!("delays do not end"))?;
+        longest = row.iter().copied().fold(longest, f64::max);
+        Ok::<_, DelayError>(row)
+    };
     let bar = output.progress_bar(rounds, &args.scheme);
     let mut grid = Grid::default();
     let outcome = simulate(&mut *scheme, args.jobs(), &mut rows, &rules, &mut |seen| {
@@ -272,6 +274,13 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     });
     bar.finish_and_clear();
     let outcome = outcome.or_input()?;
+    if !outcome.total_time.is_finite() {
+        return Err(refused(format!(
+            "{}: with delays of up to {longest:e} s the jobs take longer than a number can say; \
+             {SECONDS_MAX:e} s are always possible",
+            args.delays()
+        )));
+    }
     let json = || shown(args, &rules, (&spec, &*scheme), &outcome);
     let words = || words(args, &rules, &*scheme, &outcome);
     show(args, &grid, &outcome.job_finish_time, (&json, &words), output)
@@ -412,10 +421,10 @@ fn words(
 ) -> String {
     let (facts, time) = (scheme.facts(), outcome.round_time);
     let mut text = format!(
-        "{}: {} jobs of {} workers in {:.3} s, {:.4} s per job.\n",
+        "{}: {} of {} in {:.3} s, {:.4} s per job.\n",
         args.scheme,
-        args.jobs(),
-        facts.workers,
+        several(args.jobs(), "job"),
+        several(facts.workers, "worker"),
         outcome.total_time,
         outcome.total_time / args.jobs() as f64
     );
@@ -428,8 +437,10 @@ fn words(
     let _ = writeln!(
         text,
         "Load {:.6} of a batch per worker and round, {:.3} times the uncoded work, a job complete \
-         at most {} rounds after its first.",
-        outcome.load, outcome.work, facts.delay
+         at most {} after its first.",
+        outcome.load,
+        outcome.work,
+        several(facts.delay, "round")
     );
     let _ = write!(
         text,

@@ -282,7 +282,7 @@ impl Told {
             times.push(&number.to_string(), row);
         }
         let settled: Settled = times.settled();
-        settled.say_gaps("rounds", "a value was missing", output);
+        settled.say_gaps("round", "a value was missing", output);
         self.not_seen.extend(settled.gone());
         self.numbers = match Rounds::of(&settled.rounds).all_numbers() {
             Some(numbers) => numbers,

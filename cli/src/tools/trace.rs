@@ -10,7 +10,7 @@ use super::called::Called;
 use super::recorded::Recorded;
 use super::source::Source;
 use super::suspicious;
-use crate::units::{at_least, count};
+use crate::units::{at_least, count, size, whole};
 
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::layout::help;
@@ -69,7 +69,7 @@ struct RecordArgs {
     /// Folder of a run, or its run.jsonl
     run: PathBuf,
     /// Which of the folder's runs, from 0; the first if not given
-    #[arg(long = "run", value_name = "N")]
+    #[arg(long = "run", value_name = "N", value_parser = size)]
     number: Option<usize>,
     /// File to write; standard output if not given
     #[arg(long, value_name = "FILE")]
@@ -91,7 +91,7 @@ struct StatsArgs {
     #[arg(long, value_parser = at_least(1u64))]
     rounds: Option<u64>,
     /// Seed of a preset's draws
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_parser = whole::<u64>, default_value_t = 0)]
     seed: u64,
     /// Print one JSON object instead of tables
     #[arg(long)]

@@ -801,6 +801,9 @@ fn bad_input_is_refused_before_anything_is_made() {
         (&["--delays", "narrow.csv"], &["line 1 has 3 columns, but the run has 8 workers"]),
         (&["--width", "18"], &["the nearest that does is 20"]),
         (&["--learning-rate", "0"], &["--learning-rate 0"]),
+        (&["--learning-rate", "-1"], &["--learning-rate -1: a number above 0 is needed"]),
+        (&["--steps", "-1"], &["--steps", "\"-1\" is no whole number of 0 or more"]),
+        (&["--layers", "-1"], &["--layers", "\"-1\" is no whole number of 0 or more"]),
         (&["--max-wait", "NaN"], &["--max-wait", "\"NaN\" is no time of 0 or more"]),
         (
             &["--gpus-per-worker", "2", "--micro-batch-rows", "2"],
@@ -853,6 +856,13 @@ fn bad_input_is_refused_before_anything_is_made() {
         folder.path(),
         &["--steps", "3", "--scheme", "uncoded", "--out", "taken", "--force", "--json"],
     ));
+    fs::create_dir(path("found")).unwrap();
+    fs::write(path("found/plan.json"), r#"{"recommended": "uncoded"}"#).unwrap();
+    refused(
+        folder.path(),
+        &["train", "--out", "found", "--clock", "virtual"],
+        &["found holds what `codedgrad plan` has found", "--force overwrites it"],
+    );
     refused(folder.path(), &["train", "--resume", "nothing-here"], &["no run to resume"]);
     fs::write(path("taken/checkpoint.safetensors"), "garbage").unwrap();
     refused(folder.path(), &["train", "--resume", "taken"], &["checkpoint"]);

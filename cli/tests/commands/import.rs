@@ -35,7 +35,7 @@ fn lines_of_json_become_a_trace() {
     assert_eq!(trace, "0.5,0.25\n1,0.75\n");
     for words in [
         "imported 2 rounds of 2 workers from lines of JSON",
-        "left out: 1 rounds in which a worker had no time: worker b in 1 (round 2)",
+        "left out: 1 round in which a worker had no time: worker b in 1 (round 2)",
         "workers: 0 = a, 1 = b",
         "rounds: 0 to 10",
         "passed over: 1 line without all of the fields",
@@ -102,7 +102,7 @@ fn a_table_of_each_worker_becomes_a_trace() {
     let (trace, said) = good(home.path(), &each);
     assert_eq!(trace, "0.5,0.75\n0.25,1\n");
     assert!(said.contains("imported 2 rounds of 2 workers from a long table"), "{said}");
-    assert!(said.contains("left out: 1 rounds"), "{said}");
+    assert!(said.contains("left out: 1 round"), "{said}");
     let wrong = ["0.csv", "1.csv", "--long", "step,seconds"];
     no(home.path(), &wrong, &["no column is named \"seconds\"; the columns are step, loss, ms"]);
 }

@@ -322,6 +322,8 @@ fn bad_input_is_named_and_short_traces_are_answered() {
     fs::write(folder.path().join("short.csv"), "1,1,4\n1,1,1\n5,1,1\n").unwrap();
     fs::write(folder.path().join("ragged.csv"), "1,2\n1\n").unwrap();
     fs::write(folder.path().join("endless.csv"), "1,2\n1,1e308\n").unwrap();
+    fs::write(folder.path().join("even.csv"), "1,2,3\n3,1,2\n2,2,3\n").unwrap();
+    fs::write(folder.path().join("dear.csv"), "1,1e308,1e308\n1e308,1,1e308\n1,1,1\n").unwrap();
     for (arguments, needles) in [
         (&["--delays", "dead.csv"][..], &["line 2, column 2", "\"-2\""][..]),
         (&["--delays", "ragged.csv"], &["line 2, column 2"]),
@@ -332,6 +334,22 @@ fn bad_input_is_named_and_short_traces_are_answered() {
         (&["--delays", "hotspot", "--workers", "0"], &["0 is not in 1..=4096"]),
         (&["--delays", "hotspot", "--families", "grups"], &["groups"]),
         (&["--delays", "short.csv", "--base-load", "0.3"], &["needs --slope A"]),
+        (
+            &["--delays", "short.csv", "--base-load", "0", "--slope", "1e308"],
+            &["--slope 1e308: at most 1e9 is possible"],
+        ),
+        (
+            &["--delays", "short.csv", "--base-load", "1e-300", "--proportional"],
+            &["--base-load 1e-300 needs", "a load of at least 1e-9"],
+        ),
+        (
+            &["--delays", "even.csv", "--dispatch", "1e300"],
+            &["dispatch = 1e300: must be at most 1e9"],
+        ),
+        (
+            &["--delays", "even.csv", "--share-costs", "dear.csv"],
+            &["round 1, worker", "do these costs belong to this trace"],
+        ),
         (&["--delays", "short.csv", "--share-costs", "ragged.csv"], &["line 1 has 2 columns"]),
         (&["--delays", "short.csv", "--accumulate", "9"], &["does not fit"]),
         (&[], &["--delays"]),
@@ -349,8 +367,8 @@ fn bad_input_is_named_and_short_traces_are_answered() {
     let output = codedgrad(folder.path(), &["plan", "--delays", "short.csv"]);
     assert_eq!(output.status.code(), Some(0));
     assert!(
-        text(&output.stdout).contains("3 rounds are too few to recommend a code")
-            && text(&output.stderr).contains("3 rounds are fewer than 20")
+        text(&output.stdout).contains("a trace of 3 rounds is too short to recommend a code")
+            && text(&output.stderr).contains("a trace of 3 rounds is shorter than 20")
     );
 }
 

@@ -55,7 +55,7 @@ fn mistakes_of_a_pool_are_named() {
         ("", at(1, 1), "\"\" where the header is seconds,workers"),
         ("second,workers\n0,4\n", at(1, 1), "\"second,workers\" where the header is"),
         ("seconds,workers\n", at(2, 1), "no rows"),
-        ("seconds,workers\n0,4\n9\n", at(3, 1), "\"9\" is the last of 1 columns"),
+        ("seconds,workers\n0,4\n9\n", at(3, 1), "\"9\" is the last of 1 column"),
         ("seconds,workers\n0,4\n9,3,2\n", at(3, 3), "\"2\" is the last of 3 columns"),
         ("seconds,workers\n0,4\n-9,3\n", at(3, 1), "\"-9\" is no time in seconds"),
         ("seconds,workers\n0,4\ninf,3\n", at(3, 1), "\"inf\" is no time in seconds"),

@@ -166,7 +166,7 @@ fn case_09_rounds_that_are_told_again_count_once() {
 fn case_10_a_value_that_is_missing_leaves_out_its_round() {
     let found = import(&[file("10-nan-long.csv")], &LONG);
     assert_eq!(found.shape(), (19, 3));
-    found.says("left out: 1 rounds in which a worker had no time: worker 1 in 1 (round 3)");
+    found.says("left out: 1 round in which a worker had no time: worker 1 in 1 (round 3)");
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn records_that_cannot_be_used_are_named() {
     assert_eq!(trace, "1,2.5\n");
     assert!(
         said.contains("line 2 of one.jsonl was cut off")
-            && said.contains("censored: 1 answers (50.0 %)"),
+            && said.contains("censored: 1 answer (50.0 %)"),
         "{said}"
     );
 }
@@ -161,12 +161,12 @@ fn public_tables_are_imported() {
     );
     assert!(
         said.contains("7 rows of 10 workers from a table of rounds")
-            && said.contains("left out: 1 rows in which a number"),
+            && said.contains("left out: 1 row in which a number"),
         "{said}"
     );
     let (juwels, said) = good(folder.path(), &["trace", "import", &data("mlperf_juwels.csv")]);
     assert_eq!((rows(&juwels).len(), rows(&juwels)[0].len()), (7, 22));
-    assert!(said.contains("1 rows in which an evaluation"), "{said}");
+    assert!(said.contains("1 row in which an evaluation"), "{said}");
     let (all, said) = good(folder.path(), &["trace", "import", &data("bytedance_ar.csv")]);
     assert!(
         rows(&all)[0].len() == 16
@@ -271,7 +271,7 @@ fn stats_of_files() {
     for cell in ["", "NaN"] {
         fs::write(folder.path().join("gap.csv"), format!("1,2\n1,2\n1,{cell}\n")).unwrap();
         let (_, said) = good(folder.path(), &["trace", "stats", "gap.csv"]);
-        assert!(said.contains("left out: 1 rounds in which a value was missing"), "{said}");
+        assert!(said.contains("left out: 1 round in which a value was missing"), "{said}");
     }
     for (cell, named) in [("-3", "\"-3\""), ("x", "\"x\"")] {
         fs::write(folder.path().join("bad.csv"), format!("1,2\n1,2\n1,{cell}\n")).unwrap();
@@ -479,7 +479,7 @@ fn long_tables_are_imported() {
         "{made}"
     );
     assert!(said.contains("imported 6 rounds of 4 workers from a long table"), "{said}");
-    assert!(said.contains("left out: 1 rounds") && !said.contains("warning"), "{said}");
+    assert!(said.contains("left out: 1 round") && !said.contains("warning"), "{said}");
     // What went by without a word.
     let (_, said) = import(&["--columns", "ms"]);
     assert!(said.contains("warning: that is one worker; "), "{said}");

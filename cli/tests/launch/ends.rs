@@ -110,6 +110,18 @@ fn a_program_that_does_not_join_is_named() {
 }
 
 #[test]
+fn of_workers_that_said_nothing_no_words_are_announced() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = ["true".to_owned()];
+    let mut launched =
+        Launched::start_program(folder.path(), "it", "-n 2 --out run", &program, &[]);
+    assert_eq!(launched.ends(), Some(1), "{}", launched.said());
+    let said = launched.said();
+    assert!(said.contains("ended with status 0 without joining the run"), "{said}");
+    assert!(!said.contains("The end of what"), "{said}");
+}
+
+#[test]
 fn who_crashes_at_its_start_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
     let script = r#"if [ "$CODEDGRAD_WORKER" = 1 ]; then echo no luck; exit 7; fi; exec "$@""#;

@@ -115,8 +115,10 @@ pub(super) fn of_workers(replay: &Replay, baseline: f64) -> Vec<Cause> {
         everybody.clone().filter_map(|worker| Some((worker, dead_since(worker)?))).collect();
     let gone: Vec<usize> = dead.iter().map(|(worker, _)| *worker).collect();
     if let Some((_, since)) = dead.first() {
+        let (take, have) = if gone.len() == 1 { ("takes", "has") } else { ("take", "have") };
         let words = format!(
-            "{} stopped answering (round {} on); a code survives it, but a replacement cures it",
+            "{} {take} more than {DEAD} times as long as others, or {have} stopped answering \
+             (round {} on); a code survives it, but a replacement cures it",
             named(&gone),
             since + 1
         );

@@ -26,6 +26,7 @@ use super::Close;
 use crate::codes::SchemeSpec;
 use crate::codes::registry::Family;
 use crate::delays::{Growth, StragglerStats};
+use crate::spelling::several;
 use families::spaces;
 use formulas::Pool;
 use judge::{Judge, Seconds, Seen};
@@ -211,8 +212,8 @@ pub fn plan(question: &Question<'_>, progress: &(dyn Fn(f64) + Sync)) -> Result<
     question.check()?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     match ThreadPoolBuilder::new().num_threads(threads).build() {
-        Ok(pool) => Ok(pool.install(|| Planner::new(question).plan(progress))),
-        Err(_) => Ok(Planner::new(question).plan(progress)),
+        Ok(pool) => pool.install(|| Ok(Planner::new(question)?.plan(progress))),
+        Err(_) => Ok(Planner::new(question)?.plan(progress)),
     }
 }
 
@@ -248,7 +249,7 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(question: &'a Question<'a>) -> Self {
+    fn new(question: &'a Question<'a>) -> Result<Self, PlanError> {
         let mut notes = Vec::new();
         let replay =
             |rows| Replay::new(rows, question.growth, question.dispatch, question.accumulate);
@@ -257,6 +258,7 @@ impl<'a> Planner<'a> {
         if let Some(costs) = question.share_costs {
             match causes::balanced(question.rows, costs) {
                 Some((even, explained)) => {
+                    question.check_evened(&even)?;
                     let before =
                         trace.run(&uncoded(), trace.jobs()).map_or(0.0, |run| run.time_per_job);
                     (trace, shares) = (replay(even), Some((explained, before)));
@@ -270,7 +272,7 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        Self { question, replay: trace, shares, notes }
+        Ok(Self { question, replay: trace, shares, notes })
     }
 
     fn plan(mut self, progress: &(dyn Fn(f64) + Sync)) -> Plan {
@@ -338,7 +340,8 @@ impl<'a> Planner<'a> {
         match run {
             None => Err("it cannot be replayed on this trace".into()),
             Some(run) if run.delay > max_delay => {
-                Err(format!("its jobs are up to {} rounds late, not {max_delay}", run.delay))
+                let delay = several(run.delay, "round");
+                Err(format!("its jobs are up to {delay} late, not {max_delay}"))
             }
             Some(run) if run.work > max_work => {
                 Err(format!("it takes {} times the uncoded work, more than {max_work}", run.work))

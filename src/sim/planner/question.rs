@@ -3,8 +3,9 @@
 use crate::codes::registry::{Family, Registry, SearchLimits};
 use crate::codes::sequential::{Accept, Horizon};
 use crate::codes::{ParameterError, SchemeSpec};
-use crate::delays::Growth;
+use crate::delays::{Growth, in_few_digits};
 use crate::ids::Job;
+use crate::spelling::several;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -28,6 +29,8 @@ impl ClosingRules {
 
 /// Thirty years. Longer times are slips, and sums of them are no numbers.
 const SECONDS_MAX: f64 = 1e9;
+/// Delays that were recorded at less are not taken to grow in proportion to the load.
+const BASE_MIN: f64 = 1e-9;
 
 /// A trace, and what is allowed.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +94,7 @@ impl<'a> Question<'a> {
         if workers == 0 {
             return Err(PlanError::Empty);
         }
+        self.check_growth()?;
         let least = self.growth.least();
         self.cells(self.rows, "time", &|time| time >= 0.0)?;
         self.cells(self.rows, "time of at most 1e9 s", &|time| time <= SECONDS_MAX)?;
@@ -111,20 +115,40 @@ impl<'a> Question<'a> {
             spec.over(horizon)?;
             spec.check_claim(workers)?;
         }
-        for (name, value, least) in [
-            ("dispatch", self.dispatch, 0.0),
-            ("max_work", self.max_work.min(f64::MAX), 1.0),
-            ("cut", self.cut as f64, 1.0),
-            ("accumulate", self.accumulate as f64, 1.0),
-        ] {
-            if !(value.is_finite() && value >= least) {
-                return Err(PlanError::Limit { name, value, least });
-            }
-        }
+        limited("dispatch", self.dispatch, (0.0, SECONDS_MAX))?;
+        limited("max_work", self.max_work, (1.0, f64::INFINITY))?;
+        limited("cut", self.cut as f64, (1.0, f64::INFINITY))?;
+        limited("accumulate", self.accumulate as f64, (1.0, f64::INFINITY))?;
         if self.rows.len() < self.accumulate {
             return Err(PlanError::Steps { rounds: self.rows.len(), accumulate: self.accumulate });
         }
         Ok(())
+    }
+
+    /// Refuses times that cannot be once all shares of a round are taken to cost the same.
+    pub(super) fn check_evened(&self, rows: &[Vec<f64>]) -> Result<(), PlanError> {
+        let least = self.growth.least();
+        for (round, row) in (1..).zip(rows) {
+            for (worker, seconds) in row.iter().copied().enumerate() {
+                if seconds < least {
+                    return Err(PlanError::Negative { round, worker, delay: seconds, least });
+                }
+                if seconds.is_nan() || seconds > SECONDS_MAX {
+                    return Err(PlanError::Costs { round, worker, seconds });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_growth(&self) -> Result<(), PlanError> {
+        match self.growth {
+            Growth::Proportional { base } => limited("base load", base, (BASE_MIN, SECONDS_MAX)),
+            Growth::Additive { base, slope } => {
+                limited("base load", base, (0.0, SECONDS_MAX))?;
+                limited("slope", slope, (0.0, SECONDS_MAX))
+            }
+        }
     }
 
     fn cells(
@@ -147,6 +171,17 @@ impl<'a> Question<'a> {
     }
 }
 
+/// Refuses a number out of bounds, by its name.
+fn limited(name: &'static str, value: f64, (least, most): (f64, f64)) -> Result<(), PlanError> {
+    if value > most {
+        return Err(PlanError::TooLarge { name, value, most });
+    }
+    if value.is_nan() || value < least {
+        return Err(PlanError::Limit { name, value, least });
+    }
+    Ok(())
+}
+
 /// A question that cannot be answered. Rounds count from 1, workers from 0.
 #[derive(Debug, Error, PartialEq)]
 #[non_exhaustive]
@@ -155,7 +190,7 @@ pub enum PlanError {
     #[error("the trace has no rounds or no workers")]
     Empty,
     /// A row of another length.
-    #[error("round {round} has a {what} for {found} workers, not for {workers}")]
+    #[error("round {round} has a {what} for {}, not for {workers}", several(*found, "worker"))]
     Ragged {
         /// Of what.
         what: &'static str,
@@ -167,7 +202,7 @@ pub enum PlanError {
         workers: usize,
     },
     /// A number that cannot be.
-    #[error("round {round}, worker {worker}: {value} is no {what}")]
+    #[error("round {round}, worker {worker}: {} is no {what}", in_few_digits(*value))]
     Cell {
         /// Of what.
         what: &'static str,
@@ -180,8 +215,10 @@ pub enum PlanError {
     },
     /// A time that the load model would turn negative.
     #[error(
-        "round {round}, worker {worker}: a delay of {delay} s is less than base load x slope = \
-         {least} s; a smaller slope or base load fits this trace"
+        "round {round}, worker {worker}: a delay of {} s is less than base load x slope = {} s; a \
+         smaller slope or base load fits this trace",
+        in_few_digits(*delay),
+        in_few_digits(*least)
     )]
     Negative {
         /// Round.
@@ -193,8 +230,22 @@ pub enum PlanError {
         /// What the load alone would cost.
         least: f64,
     },
+    /// A time that is too long once all shares are taken to cost the same.
+    #[error(
+        "round {round}, worker {worker}: if its share had cost as much as the others of its round, \
+         it would have taken {} s, more than {SECONDS_MAX:e}: do these costs belong to this trace?",
+        in_few_digits(*seconds)
+    )]
+    Costs {
+        /// Round.
+        round: usize,
+        /// Worker.
+        worker: usize,
+        /// Its time then.
+        seconds: f64,
+    },
     /// Costs of shares for other rounds.
-    #[error("costs of shares for {found} rounds, but the trace has {expected}")]
+    #[error("costs of shares for {}, but the trace has {expected}", several(*found, "round"))]
     Rounds {
         /// Rounds with costs.
         found: usize,
@@ -202,7 +253,7 @@ pub enum PlanError {
         expected: usize,
     },
     /// A step longer than the trace.
-    #[error("a step of {accumulate} rounds does not fit into a trace of {rounds}")]
+    #[error("a step of {} does not fit into a trace of {rounds}", several(*accumulate, "round"))]
     Steps {
         /// Rounds of the trace.
         rounds: usize,
@@ -213,7 +264,11 @@ pub enum PlanError {
     #[error(transparent)]
     Scheme(#[from] ParameterError),
     /// A limit that excludes everything.
-    #[error("{name} = {value}: must be a number of at least {least}")]
+    #[error(
+        "{name} = {}: must be a number of at least {}",
+        in_few_digits(*value),
+        in_few_digits(*least)
+    )]
     Limit {
         /// Which.
         name: &'static str,
@@ -221,5 +276,15 @@ pub enum PlanError {
         value: f64,
         /// The least that makes sense.
         least: f64,
+    },
+    /// A limit with which times would be no numbers.
+    #[error("{name} = {}: must be at most {most:e}", in_few_digits(*value))]
+    TooLarge {
+        /// Which.
+        name: &'static str,
+        /// As given.
+        value: f64,
+        /// The most that is possible.
+        most: f64,
     },
 }

@@ -3,6 +3,7 @@
 use super::{Candidate, Cause, GAIN_MIN, GainInterval, Question, ROUNDS_MIN};
 use crate::codes::registry::{Family, listed};
 use crate::delays::StragglerSummary;
+use crate::spelling::several;
 
 /// Rounds of a recording from which its tail can be told.
 const ROUNDS_ENOUGH: usize = 100;
@@ -84,8 +85,9 @@ pub(super) fn why(
             "no scheme is any faster".into()
         } else if fastest.doubts.is_none() {
             format!(
-                "{jobs} rounds are too few to recommend a code (at least {ROUNDS_MIN}); on them \
-                 the fastest, {}, saves {}",
+                "a trace of {} is too short to recommend a code (at least {ROUNDS_MIN}); in it the \
+                 fastest, {}, saves {}",
+                several(jobs, "round"),
                 fastest.scheme,
                 percent(fastest.gain)
             )
@@ -176,7 +178,7 @@ pub(super) fn notes(
     choice: &Candidate,
 ) -> Vec<String> {
     let mut notes = Vec::new();
-    let unit = if question.accumulate > 1 { "steps" } else { "rounds" };
+    let unit = if question.accumulate > 1 { "step" } else { "round" };
     let cells = || question.rows.iter().flatten();
     let mut sorted: Vec<f64> = cells().copied().collect();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -201,12 +203,13 @@ pub(super) fn notes(
     }
     if jobs < ROUNDS_MIN {
         notes.push(format!(
-            "{jobs} {unit} are fewer than {ROUNDS_MIN}: times are those of these {unit} and of no \
-             others, no code is recommended, and how sure a gain is cannot be said"
+            "a trace of {} is shorter than {ROUNDS_MIN}: times are those of this trace alone, no \
+             code is recommended, and how sure a gain is cannot be said",
+            several(jobs, unit)
         ));
     } else if jobs < ROUNDS_ENOUGH {
         notes.push(format!(
-            "{jobs} {unit} say little about what happens once in {ROUNDS_ENOUGH}: \
+            "{jobs} {unit}s say little about what happens once in {ROUNDS_ENOUGH}: \
             rare stalls may be missing"
         ));
     }

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::layout::help;
-use crate::units::{at_least, count};
+use crate::units::{at_least, count, whole};
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use codedgrad::codes::berrut::trial::Function;
@@ -95,13 +95,13 @@ pub(crate) struct BerrutArgs {
     #[arg(long, value_name = "LIST")]
     pub(super) byzantine: Option<String>,
     /// Size of Byzantine workers' errors, in units of the outputs' rms
-    #[arg(long, value_name = "RMS", default_value_t = 10.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "RMS", default_value_t = 10.0)]
     pub(super) corruption: f64,
     /// Locate Byzantine workers and leave them out; workers then sit at points of the first kind
     #[arg(long)]
     pub(super) secure: bool,
     /// Most Byzantine workers that are looked for; as many as --byzantine lists if not given
-    #[arg(long, value_name = "A", requires = "secure")]
+    #[arg(long, value_name = "A", value_parser = whole::<u32>, requires = "secure")]
     pub(super) max_byzantine: Option<u32>,
     /// How shares are made of the data
     #[arg(long, value_enum)]
@@ -126,7 +126,7 @@ pub(crate) struct BerrutArgs {
     #[arg(long, value_name = "DIR", requires = "sweep")]
     pub(super) out: Option<PathBuf>,
     /// Seed of the data, the network, the errors and the sketches
-    #[arg(long, value_name = "S", default_value_t = 7)]
+    #[arg(long, value_name = "S", value_parser = whole::<u64>, default_value_t = 7)]
     pub(super) seed: u64,
     /// Print one JSON object instead of a picture and words
     #[arg(long)]

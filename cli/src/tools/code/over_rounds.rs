@@ -68,11 +68,11 @@ fn words(spec: &SchemeSpec, facts: &SchemeFacts) -> String {
         "{spec}: {}, batches of {units} units or a multiple. In a round a worker computes at most \
          {load:.4} of a batch, {:.2} times the uncoded load; a job is complete {complete}. Of one \
          round {} may be missing.\n",
-        super::many(*workers, "worker"),
+        super::several(*workers, "worker"),
         load * *workers as f64,
         match tolerance {
             0 => "nobody".into(),
-            s => format!("any {}", super::many(*s, "worker")),
+            s => format!("any {}", super::several(*s, "worker")),
         }
     )
 }

@@ -22,7 +22,7 @@ use crate::limits::WORKERS;
 use crate::output::{self, say};
 use crate::pool::{Seats, notice, seats};
 use crate::port::{TOKEN, patience};
-use crate::units::{count, seconds};
+use crate::units::{count, seconds, whole};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use codedgrad::transport::tcp::security::Keys;
@@ -104,7 +104,13 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
     /// How often each worker may be started again
-    #[arg(long, value_name = "N", default_value_t = 10, help_heading = "Time and limits")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<u32>,
+        default_value_t = 10,
+        help_heading = "Time and limits"
+    )]
     restarts: u32,
     /// How long processes may take to end before they are killed
     #[arg(
@@ -117,7 +123,7 @@ pub(crate) struct LaunchArgs {
     /// waited for 5 s longer; 0 for not at all. They find it as CODEDGRAD_NOTICE
     /// [default: $CODEDGRAD_NOTICE, or 20]
     #[arg(
-        long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true,
+        long, value_name = "SECONDS", value_parser = seconds,
         help_heading = "Time and limits", hide_short_help = true
     )]
     notice: Option<f64>,
@@ -129,7 +135,13 @@ pub(crate) struct LaunchArgs {
     )]
     nodes: u32,
     /// Which of them this is, from 0, where the coordinator is
-    #[arg(long, value_name = "I", requires = "nodes", help_heading = "Several hosts")]
+    #[arg(
+        long,
+        value_name = "I",
+        value_parser = whole::<u32>,
+        requires = "nodes",
+        help_heading = "Several hosts"
+    )]
     node: Option<u32>,
     /// Where the coordinator listens [default: 127.0.0.1:0, any free port]
     #[arg(long, value_name = "ADDR", help_heading = "Several hosts")]

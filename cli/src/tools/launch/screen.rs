@@ -3,6 +3,7 @@
 //! A thread writes it all, so that a terminal that stands still, or a pipe that nobody reads, holds
 //! up those who speak, and never the launcher.
 
+use crate::layout::Width;
 use crate::output;
 use crate::progress::Progress;
 use crate::steps::Decided;
@@ -69,6 +70,11 @@ impl Screen {
 
     /// Says a line beside what the run prints.
     pub(super) fn note(&self, text: &str) {
+        self.verbatim(&Width::of_stderr().prose(text));
+    }
+
+    /// Says what somebody else has said, in the lines that it had.
+    pub(super) fn verbatim(&self, text: &str) {
         self.bring(Say::Line { to: To::Err, text: text.as_bytes().to_vec() }, TRIES.0);
     }
 

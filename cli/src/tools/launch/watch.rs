@@ -407,8 +407,11 @@ impl<'a> Watch<'a> {
                 }
                 End::Signal(_) => format!("{end} before it joined the run."),
             };
-            let why = format!("{name} {why} The end of what worker {worker} said:\n{said}");
-            self.close(Close::Because(why), Signal::TERM);
+            self.close(Close::Because(format!("{name} {why}")), Signal::TERM);
+            if !said.trim().is_empty() {
+                let said = format!("The end of what worker {worker} said:\n{said}");
+                self.screen.verbatim(&said);
+            }
         } else if self.job.nodes == 1 && since >= SEEN {
             let (decided, steps) = self.decided.unwrap_or_default();
             let why = format!(

@@ -3,6 +3,7 @@
 use super::Answer;
 use super::figures::{Folding, Redundancy};
 use crate::layout::{Column, Table, Width};
+use crate::units::several;
 use codedgrad::mesh::Layout;
 use std::fmt::Write as _;
 
@@ -10,12 +11,6 @@ use std::fmt::Write as _;
 const SLOW_MOST: f64 = 10.0;
 /// With so few workers every scheme that tolerates a straggler computes the batch in each of them.
 const FEW: usize = 3;
-
-/// A number of things.
-fn several(count: usize, thing: &str) -> String {
-    let end = if count == 1 { "" } else { "s" };
-    format!("{count} {thing}{end}")
-}
 
 /// A share with three digits.
 fn percent(share: f64) -> String {
@@ -114,10 +109,10 @@ pub(super) fn all(answer: &Answer, width: Width) -> String {
 fn begin(answer: &Answer) -> String {
     let Answer { layout, cell_size, workers, late, .. } = answer;
     let mut text = match workers {
-        1 => format!("{} in one cell: 1 worker is left.", several(layout.world as usize, "rank")),
+        1 => format!("{} in one cell: 1 worker is left.", several(layout.world, "rank")),
         _ => format!(
             "{} in {workers} cells of {cell_size}: {workers} workers are left to code over.",
-            several(layout.world as usize, "rank")
+            several(layout.world, "rank")
         ),
     };
     if *cell_size > 1 {

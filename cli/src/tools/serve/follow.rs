@@ -19,6 +19,7 @@ use crate::signals::Asked;
 use crate::steps::{Decided, OfWorkers, Spread, late, tell, unverified};
 use crate::tools::doctor;
 use crate::tools::status::Throughput;
+use crate::units::several;
 use anyhow::Context;
 use codedgrad::doctor::RunEvent;
 use codedgrad::ids::{Step, Worker};
@@ -300,7 +301,7 @@ impl Refusals {
         let first = refused.next()?.step;
         let (count, all) = (1 + refused.count(), lines.len());
         let were = if count == 1 { "was" } else { "were" };
-        Some(format!("{count} of {all} steps {were} refused (first: step {first})"))
+        Some(format!("{count} of {} {were} refused (first: step {first})", several(all, "step")))
     }
 }
 
@@ -462,10 +463,10 @@ impl<'a> Follower<'a> {
             let Spread { mean, p50, p95 } = summary.seconds_per_step;
             let by = summary.ended_by.map(|worker| format!(" ({worker} has ended the run)"));
             say!(
-                "{} of {} steps{}, {mean:.3} s per step (p50 {p50:.3}, p95 {p95:.3}); {} has \
-                 run.jsonl and summary.json",
+                "{} of {}{}, {mean:.3} s per step (p50 {p50:.3}, p95 {p95:.3}); {} has run.jsonl \
+                 and summary.json",
                 summary.steps,
-                summary.steps_planned,
+                several(summary.steps_planned, "step"),
                 by.unwrap_or_default(),
                 self.folder.path().display()
             );

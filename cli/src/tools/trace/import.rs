@@ -15,6 +15,7 @@ use crate::layout::help;
 use crate::output::Output;
 use crate::tools::called::{Called, Rounds};
 use crate::tools::suspicious;
+use crate::units::several;
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::delays::{at_least, write_row};
@@ -141,7 +142,7 @@ fn wide(args: &ImportArgs, file: &Path, output: &mut Output<'_>) -> Result<(), F
     let made = Made {
         settled: table.times.settled(),
         kind: format,
-        row: "rows",
+        row: "row",
         why: "a number was missing",
     };
     if made.settled.is_empty() {
@@ -150,8 +151,8 @@ fn wide(args: &ImportArgs, file: &Path, output: &mut Output<'_>) -> Result<(), F
     made.write(args, output)?;
     if table.evaluations > 0 {
         output.note(format_args!(
-            "left out: {} rows in which an evaluation took place (same_epoch)",
-            table.evaluations
+            "left out: {} in which an evaluation took place (same_epoch)",
+            several(table.evaluations, "row")
         ));
     }
     if let Some(line) = table.cut {
@@ -194,8 +195,7 @@ fn long(args: &ImportArgs, names: &str, output: &mut Output<'_>) -> Result<(), F
 
 fn say_passed_over(count: usize, which: &str, output: &mut Output<'_>) {
     if count > 0 {
-        let plural = if count == 1 { "" } else { "s" };
-        output.note(format_args!("passed over: {count} line{plural} {which}"));
+        output.note(format_args!("passed over: {} {which}", several(count, "line")));
     }
 }
 
@@ -208,7 +208,7 @@ fn of_times(
 ) -> Result<(), Failure> {
     let names: Vec<String> = args.files.iter().map(|file| file.display().to_string()).collect();
     let name = if names.len() == 1 { names[0].clone() } else { format!("{} files", names.len()) };
-    let made = Made { settled: times.settled(), kind, row: "rounds", why: "a worker had no time" };
+    let made = Made { settled: times.settled(), kind, row: "round", why: "a worker had no time" };
     if made.settled.is_empty() {
         return Err(made.nothing(&name));
     }
@@ -230,9 +230,9 @@ impl Made {
         let gaps = found.gone();
         let why = if gaps.is_empty() { String::new() } else { format!(": {}", listed(&gaps)) };
         Failure::Input(anyhow!(
-            "{name}: no round has one time of each of {} workers ({} rounds){why}",
-            found.all_workers,
-            found.all_rounds
+            "{name}: no round has one time of each of {} ({}){why}",
+            several(found.all_workers, "worker"),
+            several(found.all_rounds, "round")
         ))
     }
 
@@ -251,8 +251,10 @@ impl Made {
         })?;
         let (rounds, workers) = (found.rounds.len(), found.workers.len());
         output.note(format_args!(
-            "imported {rounds} {} of {workers} workers from {}",
-            self.row, self.kind
+            "imported {} of {} from {}",
+            several(rounds, self.row),
+            several(workers, "worker"),
+            self.kind
         ));
         let called = Called {
             workers: found.workers.clone(),
@@ -286,13 +288,15 @@ impl Made {
         if !found.not_received.is_empty() {
             let all: usize = found.not_received.iter().map(|(_, count)| count).sum();
             let of = found.not_received.iter();
-            let of: Vec<String> =
-                of.map(|(worker, count)| format!("worker {worker} {count} times")).collect();
-            output.note(format_args!("not received: {all} answers ({})", listed(&of)));
+            let of: Vec<String> = of
+                .map(|(worker, count)| format!("worker {worker} {}", several(*count, "time")))
+                .collect();
+            output.note(format_args!("not received: {} ({})", several(all, "answer"), listed(&of)));
         }
         if let Some((rounds, most)) = found.again {
             output.note(format_args!(
-                "told several times: {rounds} rounds, up to {most} times; the last one counts"
+                "told several times: {}, up to {most} times; the last one counts",
+                several(rounds, "round")
             ));
         }
     }

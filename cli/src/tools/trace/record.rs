@@ -6,6 +6,7 @@ use crate::folder::PLAN;
 use crate::output::Output;
 use crate::port::ADDRESS;
 use crate::tools::recorded::Recorded;
+use crate::units::several;
 use codedgrad::delays::{Growth, write_row};
 use codedgrad::doctor::{AnswerRows, Known, examine};
 use serde::Deserialize;
@@ -69,11 +70,14 @@ impl Recording {
         let rows = rows.len();
         let share = *censored as f64 / (rows as f64 * *workers as f64).max(1.0);
         output.note(format_args!(
-            "recorded {rows} steps of {workers} workers, run {number} ({scheme}) of {runs}"
+            "recorded {} of {}, run {number} ({scheme}) of {runs}",
+            several(rows, "step"),
+            several(*workers, "worker")
         ));
         output.note(format_args!(
-            "censored: {censored} answers ({:.1} %) had not arrived by the close; they are \
-             estimates, and may be too low",
+            "censored: {} ({:.1} %) had not arrived by the close; what stands there is estimated, \
+             and may be too low",
+            several(*censored, "answer"),
             100.0 * share
         ));
         if share > CENSORED_MAX {

@@ -1,5 +1,6 @@
 //! What `codedgrad trace stats` prints.
 
+use crate::units::several;
 use codedgrad::delays::{Preset, SlowSummary, StragglerSummary, Unit};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -39,14 +40,15 @@ impl Shown<'_> {
         };
         let _ = writeln!(
             text,
-            "{} rounds of {} workers; times in {unit}\n",
-            found.rounds, found.workers
+            "{} of {}; times in {unit}\n",
+            several(found.rounds, "round"),
+            several(found.workers, "worker")
         );
         if found.not_received > 0 {
             let _ = writeln!(
                 text,
-                "not received  {} answers: slow, and counted with the largest time of their round",
-                found.not_received
+                "not received  {}: slow, and counted with the largest time of the round",
+                several(found.not_received, "answer")
             );
         }
         let _ = writeln!(text, "all answers   mean {:.4}, median {:.4}", found.mean, found.median);

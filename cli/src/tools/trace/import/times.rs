@@ -4,6 +4,7 @@ use super::names::{canonical, natural};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::tools::status::plain;
+use crate::units::several;
 use anyhow::anyhow;
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -351,8 +352,8 @@ impl Settled {
                 format!("worker {} in {} ({})", gap.worker, gap.rounds, range(&gap.missing))
             });
             output.note(format_args!(
-                "left out: {} {row} in which {why}: {}",
-                self.incomplete,
+                "left out: {} in which {why}: {}",
+                several(self.incomplete, row),
                 listed(&gaps.collect::<Vec<_>>())
             ));
         }
