@@ -461,8 +461,8 @@ fn what_cannot_be_a_trace_is_refused() {
         let error = asked(Question { accumulate: 2, ..Question::new(&trace, growth) });
         assert!(error.starts_with(needle), "{error}");
     }
-    let uneven = vec![vec![1.0, 1e308], vec![1e308, 1.0], vec![1.0, 1.0]];
-    let times = vec![vec![1.0, 2.0], vec![3.0, 1.0], vec![2.0, 2.0]];
+    let uneven = vec![vec![1.0, 1e308, 1e308], vec![1e308, 1.0, 1e308], vec![1.0; 3]];
+    let times = vec![vec![1.0, 2.0, 3.0], vec![3.0, 1.0, 2.0], vec![2.0, 2.0, 3.0]];
     let error = asked(Question { share_costs: Some(&uneven), ..Question::new(&times, growth) });
     assert!(error.contains("do these costs belong to this trace"), "{error}");
     assert!(
