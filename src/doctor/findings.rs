@@ -103,7 +103,7 @@ pub enum Problem {
         /// The first and the last step of the most such rounds in a row.
         steps: (u64, u64),
     },
-    /// Most of the time passes waiting for answers, now of these workers and now of those.
+    /// Most of the time is spent waiting for answers, now of these workers and now of those.
     Waiting,
     /// It takes long from the last answer to the commit.
     Deciding {
@@ -287,7 +287,7 @@ impl fmt::Display for Told<'_> {
             }
             Problem::Waiting => write!(
                 out,
-                "most of the time passes waiting for late answers, now of these workers and now of \
+                "most of the time is spent waiting for late answers, now of these workers and now of \
                  those; a code may save a part of it"
             ),
             Problem::Deciding { seconds } => write!(

@@ -443,7 +443,7 @@ impl Examination {
         self.findings.extend(found);
     }
 
-    /// Most of the time passes waiting, and no worker that is named explains half of that.
+    /// Most of the time is spent waiting, and no worker that is named explains half of that.
     fn waiting(&self) -> Option<Finding> {
         let share = self.time.share(self.time.waiting);
         let explains = |finding: &Finding| {
