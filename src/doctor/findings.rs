@@ -287,8 +287,8 @@ impl fmt::Display for Told<'_> {
             }
             Problem::Waiting => write!(
                 out,
-                "most of the time is spent waiting for late answers, now of these workers and now of \
-                 those; a code may save a part of it"
+                "most of the time is spent waiting for late answers, now of these workers and now \
+                 of those; a code may save a part of it"
             ),
             Problem::Deciding { seconds } => write!(
                 out,

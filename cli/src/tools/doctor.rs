@@ -197,9 +197,10 @@ pub(crate) fn hint(folder: &Path, number: usize) -> String {
     let case = Case::read(&args, &mut Output { out: &mut out, notes: Notes::Kept(&mut notes) });
     let found = case.ok().and_then(|case| {
         let known = Known { registry: families::registry(), events: &case.events };
-        let first = examine(&case.record, &known).findings.into_iter().next()?;
-        let costs = first.costs.filter(|costs| *costs >= TOLD_LEAST)?;
-        Some(format!("{:.1} % of its time: {first}. ", 100.0 * costs))
+        let findings = examine(&case.record, &known).findings;
+        let told = |it: &&Finding| it.costs.is_some_and(|costs| costs >= TOLD_LEAST);
+        let dearest = findings.iter().find(told)?;
+        Some(format!("{:.1} % of its time: {dearest}. ", 100.0 * dearest.costs?))
     });
     match found {
         Some(found) => format!("{found}More: {command}"),

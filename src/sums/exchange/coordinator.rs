@@ -431,20 +431,25 @@ impl CoordinatorSums {
             self.group_failed(&reason, now, out);
         }
         // One whose host does not answer costs the step no more than that, and is not given up for
-        // it: others go on, and it is to own nothing until it holds a sum.
+        // it: others go on, and it is to own nothing for a while, or until it holds a sum.
         let idle = self.copies.monitors.do_without_idle(now, &self.hosts.able());
         if let Some((sum, worker)) = idle {
             tracing::debug!("{}: others go on without {}", sum.step, Worker(worker));
-            self.hosts.exclude(&[worker], sum.step);
+            if let Some(until) = self.hosts.exclude_idle(worker, sum.step) {
+                let worker = Worker(worker);
+                let step = sum.step;
+                tracing::warn!("{step}: {worker} does not answer: it sums nothing until {until}");
+            }
             report(worker, SumNotice::Failed { sum }, out);
         } else if let Some((sum, owners)) =
             self.copies.monitors.cut_off(now, &self.hosts.able(), deadlines.stall)
         {
             let workers: Vec<Worker> = owners.iter().copied().map(Worker).collect();
             let workers = named(&workers, |_| None);
-            tracing::warn!("{}: {workers} wait for each other: others sum instead", sum.step);
             report(owners[0], SumNotice::Failed { sum }, out);
-            self.hosts.exclude(&owners, sum.step);
+            let until = self.hosts.exclude(&owners, sum.step);
+            let until = until.map_or_else(String::new, |until| format!(" until {until}"));
+            tracing::warn!("{}: {workers} wait for each other: others sum{until}", sum.step);
         }
         if let Some((worker, reason)) = self.copies.monitors.holds_up(now, deadlines) {
             // A group is made of those who stay.

@@ -3,27 +3,30 @@
 //! # Method
 //! An owner needs a connection to everybody who has a term or gets the sum. Who owns nothing sends
 //! its terms to the owners and gets the sum of them. So where a worker does not answer, or two
-//! cannot reach each other, others own everything for the rest of that step. It may have been a
-//! moment, and who owns nothing leaves more to the others, so in the next step they own again. If a
-//! sum soon stands still with them once more they own nothing for 8 steps, then for 16, and so on
-//! up to 1,024: a connection that never works costs a few steps their time, and not every step.
+//! cannot reach each other, others own everything for the rest of that step, and in the next one,
+//! which may have been planned already. The cause may be over in a moment, and who owns nothing
+//! leaves more to the others, so then they own again. If a sum soon stands still for them once more
+//! they own nothing for 8 steps more, then for 16, and so on up to 256: a connection that never
+//! works costs a few steps their time, and not every step.
 
 use crate::ids::Step;
 use std::collections::BTreeMap;
 
-/// Steps of which a worker owns nothing when it is excluded the second time in a row.
+/// Steps of which a worker owns nothing in any case: that which stood still, and the next.
+const IN_ANY_CASE: u64 = 2;
+/// Further steps when it is excluded the second time in a row.
 const FIRST: u64 = 8;
 /// How often that is doubled.
-const DOUBLED_MOST: u32 = 7;
-/// Within how many steps after a worker owns again another time counts as the next in a row. Of a
-/// connection that does not work something is missing only now and then, where several workers
-/// have a term.
+const DOUBLED_MOST: u32 = 5;
+/// A worker that is excluded again within so many steps after it owns again is excluded for longer.
+/// Not 1: where several workers have a term, a broken connection is needed only in some steps.
 const IN_A_ROW: u64 = 16;
 
 /// Workers that own nothing for a while.
 ///
-/// It is told who is [excluded](Self::exclude) in which step, and who is [lost](Self::forget); from
-/// that it says of which steps a worker [owns nothing](Self::owns_nothing).
+/// It is told who is [excluded](Self::exclude) in which step, and that somebody is
+/// [lost](Self::clear); from that it says of which steps a worker
+/// [owns nothing](Self::owns_nothing).
 #[derive(Debug, Default)]
 pub(super) struct Excluded(BTreeMap<u32, Exclusion>);
 
@@ -36,19 +39,22 @@ struct Exclusion {
 }
 
 impl Excluded {
-    /// The sum of a step stood still for this worker; that it does so again in a step of which the
-    /// worker owns nothing is nothing new.
-    pub(super) fn exclude(&mut self, worker: u32, step: Step) {
+    /// A sum of this step stood still for the worker; ignored if it owns nothing of the step: that
+    /// was counted. Gives the first step of which it may own something again, if it has been
+    /// excluded several times in a row.
+    pub(super) fn exclude(&mut self, worker: u32, step: Step) -> Option<Step> {
         if self.owns_nothing(worker, step) {
-            return;
+            return None;
         }
         let last = self.0.get(&worker).filter(|last| step.0 < last.until.0 + IN_A_ROW);
         let times = last.map_or(1, |last| last.times + 1);
-        let steps = match times {
+        let more = match times {
             1 => 0,
             times => FIRST << (times - 2).min(DOUBLED_MOST),
         };
-        self.0.insert(worker, Exclusion { times, until: Step(step.0 + 1 + steps) });
+        let until = Step(step.0 + IN_ANY_CASE + more);
+        self.0.insert(worker, Exclusion { times, until });
+        (times > 1).then_some(until)
     }
 
     /// Whether a worker owns nothing of a step.
@@ -56,9 +62,14 @@ impl Excluded {
         self.0.get(&worker).is_some_and(|exclusion| step < exclusion.until)
     }
 
-    /// A worker is lost: when it comes again it has other connections.
-    pub(super) fn forget(&mut self, worker: u32) {
-        self.0.remove(&worker);
+    /// How many own nothing of a step.
+    pub(super) fn count(&self, step: Step) -> usize {
+        self.0.values().filter(|exclusion| step < exclusion.until).count()
+    }
+
+    /// A worker is lost. It may be the one to which the others had no connection: all own again.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
     }
 }
 
@@ -73,27 +84,28 @@ mod tests {
         for step in (0..10_000).map(Step) {
             if !excluded.owns_nothing(2, step) {
                 tried.push(step.0);
-                excluded.exclude(2, step);
+                let again = excluded.exclude(2, step);
+                assert_eq!(again.is_some(), tried.len() > 1, "it is told the second time");
                 assert!(excluded.owns_nothing(2, step), "others own the rest of the step");
             }
             assert!(!excluded.owns_nothing(1, step));
         }
         let pauses: Vec<u64> = tried.windows(2).map(|pair| pair[1] - pair[0] - 1).collect();
-        assert_eq!(pauses[..9], [0, 8, 16, 32, 64, 128, 256, 512, 1024]);
-        assert!(pauses[9..].iter().all(|steps| *steps == 1024), "{pauses:?}");
+        assert_eq!(pauses[..7], [1, 9, 17, 33, 65, 129, 257]);
+        assert!(pauses[7..].iter().all(|steps| *steps == 257), "{pauses:?}");
     }
 
     #[test]
     fn who_has_answered_for_a_while_is_trusted_again() {
         let mut excluded = Excluded::default();
-        for step in [Step(3), Step(20), Step(40)] {
+        for step in [Step(3), Step(21), Step(39)] {
             excluded.exclude(0, step);
-            excluded.exclude(0, step);
-            assert!(!excluded.owns_nothing(0, Step(step.0 + 1)));
+            assert_eq!(excluded.exclude(0, step), None, "that was counted");
+            assert!(!excluded.owns_nothing(0, Step(step.0 + 2)));
         }
-        excluded.exclude(0, Step(45));
-        assert!(excluded.owns_nothing(0, Step(53)) && !excluded.owns_nothing(0, Step(54)));
-        excluded.forget(0);
-        assert!(!excluded.owns_nothing(0, Step(53)));
+        assert_eq!(excluded.exclude(0, Step(45)), Some(Step(55)));
+        assert_eq!((excluded.count(Step(54)), excluded.count(Step(55))), (1, 0));
+        excluded.clear();
+        assert!(!excluded.owns_nothing(0, Step(46)));
     }
 }

@@ -82,7 +82,7 @@ impl Hosts {
         self.late.remove(&worker);
         self.unresponsive.remove(&worker);
         self.unreachable.remove(&worker);
-        self.excluded.forget(worker);
+        self.excluded.clear();
     }
 
     /// Who is there.
@@ -107,10 +107,22 @@ impl Hosts {
         self.unresponsive.extend(workers);
     }
 
-    /// The sum of a step stands still for these: others own its chunks.
-    pub(super) fn exclude(&mut self, workers: &[u32], step: Step) {
+    /// The sum of a step stands still since these do not reach each other: others own its chunks.
+    /// Gives until which step they own nothing, if that happened several times.
+    pub(super) fn exclude(&mut self, workers: &[u32], step: Step) -> Option<Step> {
         self.lack(workers.iter().copied());
-        workers.iter().for_each(|worker| self.excluded.exclude(*worker, step));
+        let until = |worker: &u32| self.excluded.exclude(*worker, step);
+        workers.iter().filter_map(until).max()
+    }
+
+    /// The same for one that does not answer. Where half of the workers are excluded no more are:
+    /// pauses that many make now and then cost less than few owners do.
+    pub(super) fn exclude_idle(&mut self, worker: u32, step: Step) -> Option<Step> {
+        if 2 * (self.excluded.count(step) + 1) <= self.present.len() {
+            return self.exclude(&[worker], step);
+        }
+        self.lack([worker]);
+        None
     }
 
     /// A worker holds a sum.
@@ -126,6 +138,13 @@ impl Hosts {
     /// Those who are there and answer, as far as is known.
     pub(super) fn able(&self) -> BTreeSet<u32> {
         self.present.iter().copied().filter(|worker| self.answers(*worker)).collect()
+    }
+
+    /// Those of them that may own chunks of a step.
+    pub(super) fn able_to_own(&self, step: Step) -> BTreeSet<u32> {
+        let mut able = self.able();
+        able.retain(|worker| !self.excluded.owns_nothing(*worker, step));
+        able
     }
 
     /// Leaves terms those of their holders who are there and answer, if there are some.
@@ -174,8 +193,8 @@ impl Hosts {
         }
     }
 
-    /// Who sums which chunks of a step's vector of `length` numbers. At least one of the holders must be
-    /// present and [able to](Self::some_can_own).
+    /// Who sums which chunks of a step's vector of `length` numbers. At least one of the holders
+    /// must be present and [able to](Self::some_can_own).
     pub(super) fn owners(&self, step: Step, terms: &[Summand], length: usize) -> Vec<Owner> {
         let count = chunks(length);
         self.share(step, terms, count, count)
@@ -235,7 +254,7 @@ impl Hosts {
         };
         let mut workers: Vec<u32> = self.present.iter().filter(owns).copied().collect();
         let may_own = |worker: &u32| !self.excluded.owns_nothing(*worker, step);
-        if workers.iter().any(may_own) {
+        if workers.iter().any(|worker| may_own(worker) && self.answers(*worker)) {
             workers.retain(may_own);
         }
         // Of a short vector only the first few get a chunk.

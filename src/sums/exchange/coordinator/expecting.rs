@@ -72,7 +72,7 @@ impl CoordinatorSums {
         // Who came meanwhile, or again, knows nothing of what the others go on with.
         let mut present = self.hosts.present().iter();
         let all_know = present.all(|node| monitor.receivers.contains(node));
-        let shares = told.carry_on(terms, &self.hosts.able()).filter(|_| all_know)?;
+        let shares = told.carry_on(terms, &self.hosts.able_to_own(step)).filter(|_| all_know)?;
         Some((shares, told.plan().clone()))
     }
 

@@ -77,15 +77,24 @@ fn who_is_excluded_owns_nothing() {
         assert_eq!(again.iter().map(|(node, _)| *node).collect::<Vec<_>>(), of_step);
         of_step
     };
-    hosts.exclude(&[0, 2], STEP);
+    assert_eq!(hosts.exclude(&[0, 2], STEP), None);
     assert_eq!(nodes(&hosts, STEP), [1, 3]);
     (0..4).for_each(|worker| hosts.holds(worker));
-    assert_eq!(nodes(&hosts, Step(8)), [0, 1, 2, 3], "it may have been a moment");
-    hosts.exclude(&[0, 2], Step(8));
+    assert_eq!(hosts.able_to_own(Step(8)), BTreeSet::from([1, 3]));
+    assert_eq!(nodes(&hosts, Step(9)), [0, 1, 2, 3], "it may have been a moment");
+    assert_eq!(hosts.exclude(&[0, 2], Step(9)), Some(Step(19)));
     (0..4).for_each(|worker| hosts.holds(worker));
-    assert_eq!((nodes(&hosts, Step(16)), nodes(&hosts, Step(17)).len()), (vec![1, 3], 4));
-    hosts.exclude(&[1, 3], Step(8));
-    assert_eq!(nodes(&hosts, Step(8)).len(), 4, "somebody has to");
+    assert_eq!((nodes(&hosts, Step(18)), nodes(&hosts, Step(19)).len()), (vec![1, 3], 4));
+    hosts.exclude_idle(1, Step(9));
+    hosts.holds(1);
+    assert_eq!(nodes(&hosts, Step(9)), [1, 3], "half of them are excluded");
+    hosts.lack([1, 3]);
+    assert_eq!(nodes(&hosts, Step(9)).len(), 4, "of the others nobody answers");
+    (0..4).for_each(|worker| hosts.holds(worker));
+    hosts.exclude(&[1, 3], Step(9));
+    assert_eq!(nodes(&hosts, Step(9)).len(), 4, "somebody has to");
+    hosts.forget(2);
+    assert_eq!(nodes(&hosts, Step(9)), [0, 1, 3], "the others may have no connection to it alone");
 }
 
 #[test]
