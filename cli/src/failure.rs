@@ -4,6 +4,9 @@ use crate::output;
 use anyhow::anyhow;
 use std::fmt;
 
+/// What stands for a reason that was told already.
+const SAID: &str = "it has said why";
+
 /// What ends a command early.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -24,7 +27,7 @@ impl fmt::Display for Failure {
             Self::Input(error) | Self::Work(error) | Self::Replaced(error) => {
                 write!(f, "{error:#}")
             }
-            Self::Said(_) => write!(f, "it has said why"),
+            Self::Said(_) => f.write_str(SAID),
         }
     }
 }
@@ -67,7 +70,7 @@ impl From<Failure> for Ended {
             Failure::Input(error) => (error, 2),
             Failure::Work(error) => (error, 1),
             Failure::Replaced(error) => (error, 4),
-            Failure::Said(status) => (anyhow!("it has said why"), status),
+            Failure::Said(status) => (anyhow!(SAID), status),
         };
         Self { status, message: told(&error) }
     }

@@ -102,6 +102,10 @@ impl Growth {
     /// No growth at all: whatever it computes, a worker takes as long as it was recorded with.
     pub const AS_RECORDED: Self = Self::Additive { base: 0.0, slope: 0.0 };
 
+    /// Delays that were recorded at a smaller load are not taken to grow in proportion to the load:
+    /// times would be no numbers.
+    pub const PROPORTIONAL_BASE_MIN: f64 = 1e-9;
+
     /// What is taken for granted where nobody says otherwise: a preset grows as it was made, and a
     /// file's delays in proportion to the load, recorded at that of an uncoded worker (computing
     /// takes all the time).

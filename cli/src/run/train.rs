@@ -235,11 +235,11 @@ pub(crate) fn show(
         let command = format!("codedgrad {command} --resume {path}");
         width.with_command("\nInterrupted. Go on with:", &command)
     } else {
-        let hint = doctor::hint(session.folder().path(), summary.runs.len().saturating_sub(1));
-        let (why, command) = hint.split_at(hint.rfind("codedgrad doctor ").unwrap_or(hint.len()));
+        let last = summary.runs.len().saturating_sub(1);
+        let (found, command) = doctor::hint(session.folder().path(), last);
         width.prose(&format!(
             "\nThe run is in {path}: summary.json, run.jsonl, loss.svg, steps.svg and the models.\n"
-        )) + &width.with_command(why.trim_end(), command)
+        )) + &width.with_command(&found, &command)
     };
     text.push('\n');
     output.print(format_args!("{text}")).or_work()

@@ -179,9 +179,9 @@ impl Case {
     }
 }
 
-/// What is said of a run at its end: the command that looks at it, and the dearest finding if that
-/// costs much.
-pub(crate) fn hint(folder: &Path, number: usize) -> String {
+/// What is said of a run at its end: the dearest finding if that costs much, and the command that
+/// looks at it, which ends the sentence.
+pub(crate) fn hint(folder: &Path, number: usize) -> (String, String) {
     let input = folder.display().to_string();
     let args = DoctorArgs {
         input,
@@ -200,12 +200,9 @@ pub(crate) fn hint(folder: &Path, number: usize) -> String {
         let findings = examine(&case.record, &known).findings;
         let told = |it: &&Finding| it.costs.is_some_and(|costs| costs >= TOLD_LEAST);
         let dearest = findings.iter().find(told)?;
-        Some(format!("{:.1} % of its time: {dearest}. ", 100.0 * dearest.costs?))
+        Some(format!("{:.1} % of its time: {dearest}. More:", 100.0 * dearest.costs?))
     });
-    match found {
-        Some(found) => format!("{found}More: {command}"),
-        None => format!("Where its time went: {command}"),
-    }
+    (found.unwrap_or_else(|| "Where its time went:".into()), command)
 }
 
 /// Every scheme on the newest times.

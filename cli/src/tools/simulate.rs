@@ -24,9 +24,7 @@ use serde_json::json;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// Delays that were recorded at less are not taken to grow in proportion to the load: times would
-/// be no numbers.
-const LOAD_MIN: f64 = 1e-9;
+const LOAD_MIN: f64 = Growth::PROPORTIONAL_BASE_MIN;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum CloseArg {

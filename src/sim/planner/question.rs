@@ -29,8 +29,6 @@ impl ClosingRules {
 
 /// Thirty years. Longer times are slips, and sums of them are no numbers.
 const SECONDS_MAX: f64 = 1e9;
-/// Delays that were recorded at less are not taken to grow in proportion to the load.
-const BASE_MIN: f64 = 1e-9;
 
 /// A trace, and what is allowed.
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +141,9 @@ impl<'a> Question<'a> {
 
     fn check_growth(&self) -> Result<(), PlanError> {
         match self.growth {
-            Growth::Proportional { base } => limited("base load", base, (BASE_MIN, SECONDS_MAX)),
+            Growth::Proportional { base } => {
+                limited("base load", base, (Growth::PROPORTIONAL_BASE_MIN, SECONDS_MAX))
+            }
             Growth::Additive { base, slope } => {
                 limited("base load", base, (0.0, SECONDS_MAX))?;
                 limited("slope", slope, (0.0, SECONDS_MAX))

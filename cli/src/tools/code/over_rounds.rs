@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::output::Output;
+use crate::units::several;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::SchemeFacts;
 use serde::Serialize;
@@ -68,11 +69,11 @@ fn words(spec: &SchemeSpec, facts: &SchemeFacts) -> String {
         "{spec}: {}, batches of {units} units or a multiple. In a round a worker computes at most \
          {load:.4} of a batch, {:.2} times the uncoded load; a job is complete {complete}. Of one \
          round {} may be missing.\n",
-        super::several(*workers, "worker"),
+        several(*workers, "worker"),
         load * *workers as f64,
         match tolerance {
             0 => "nobody".into(),
-            s => format!("any {}", super::several(*s, "worker")),
+            s => format!("any {}", several(*s, "worker")),
         }
     )
 }

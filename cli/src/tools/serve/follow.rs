@@ -476,7 +476,8 @@ impl<'a> Follower<'a> {
             if let Some(unverified) = unverified(lines.iter(), &summary.of_workers.faults) {
                 say!("{}", unverified.trim_end());
             }
-            say!("{}", doctor::hint(self.folder.path(), 0));
+            let (found, command) = doctor::hint(self.folder.path(), 0);
+            say!("{found} {command}");
         }
         Ok(summary)
     }
