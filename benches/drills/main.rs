@@ -49,6 +49,7 @@ fn drills(words: &[String]) -> Outcome<()> {
             count.parse()?,
         );
     }
+    let mut rows = Vec::new();
     for exchange in value("--exchange").unwrap_or("sharded".into()).split(',') {
         let case = Case {
             workers: WORKERS,
@@ -105,12 +106,8 @@ fn drills(words: &[String]) -> Outcome<()> {
                         summed: bytes / 8,
                         sums: sharded,
                     };
-                    show(
-                        &fault_name,
-                        phase_name,
-                        calm,
-                        sail(&Case { drill: Some(drill), ..case.clone() }),
-                    );
+                    let found = sail(&Case { drill: Some(drill), ..case.clone() });
+                    rows.push(show(&fault_name, phase_name, calm, found));
                 }
             }
         }
@@ -118,16 +115,16 @@ fn drills(words: &[String]) -> Outcome<()> {
             [(End::InCompute(at), "computing"), (End::AtCommit(at), "committed, not applied")]
         {
             if format!("coordinator restarted, {phase_name}").contains(&only) && !quick {
-                show(
-                    "coordinator restarted",
-                    phase_name,
-                    &calm,
-                    sail(&Case { end: Some(end), ..case.clone() }),
-                );
+                let found = sail(&Case { end: Some(end), ..case.clone() });
+                rows.push(show("coordinator restarted", phase_name, &calm, found));
             }
         }
     }
-    Ok(())
+    match rows.iter().filter(|good| !**good).count() {
+        0 if rows.is_empty() => Err(format!("no fault and phase have {only:?} in them").into()),
+        0 => Ok(()),
+        bad => Err(format!("{bad} of {} runs lost a step or a gradient", rows.len()).into()),
+    }
 }
 
 fn main() -> Outcome<()> {

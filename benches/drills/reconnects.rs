@@ -80,6 +80,7 @@ fn once(case: &Case, seed: u64) -> Outcome<(Outcome<Commits>, usize)> {
 pub(crate) fn reconnects(exchanges: &str, cuts: usize) -> Outcome<()> {
     println!("| exchange | runs | reconnects | equal bits | other |\n|---|---|---|---|---|");
     let exchanges: Vec<&str> = exchanges.split(',').collect();
+    let mut bad = 0;
     for exchange in &exchanges {
         let exchange = (*exchange).to_owned();
         let elements = 3 << 16;
@@ -115,8 +116,12 @@ pub(crate) fn reconnects(exchanges: &str, cuts: usize) -> Outcome<()> {
                 Err(error) => others.push(format!("seed {runs}: {error}")),
             }
         }
+        bad += others.len();
         let (equal, other) = (runs - others.len() as u64, others.join("; "));
         println!("| {} | {runs} | {made} | {equal} | {other} |", case.exchange);
     }
-    Ok(())
+    match bad {
+        0 => Ok(()),
+        bad => Err(format!("{bad} runs lost a step or a gradient").into()),
+    }
 }

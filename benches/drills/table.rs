@@ -9,11 +9,14 @@ pub(crate) fn gaps(commits: &Commits) -> Vec<f64> {
     times.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }
 
-/// One line of the table.
-pub(crate) fn show(fault: &str, phase: &str, calm: &Commits, found: Outcome<Commits>) {
+/// One line of the table; whether every step was committed, with the gradient of the calm run.
+pub(crate) fn show(fault: &str, phase: &str, calm: &Commits, found: Outcome<Commits>) -> bool {
     let step = median(gaps(calm));
     match found {
-        Err(error) => println!("| {fault} | {phase} | {error} | | | |"),
+        Err(error) => {
+            println!("| {fault} | {phase} | {error} | | | |");
+            false
+        }
         Ok(found) => {
             let longest = gaps(&found).into_iter().fold(0.0, f64::max);
             let lost = calm.keys().filter(|step| !found.contains_key(step)).count();
@@ -25,6 +28,7 @@ pub(crate) fn show(fault: &str, phase: &str, calm: &Commits, found: Outcome<Comm
                 longest / step,
                 if equal { "equal" } else { "NOT EQUAL" }
             );
+            equal && lost == 0
         }
     }
 }

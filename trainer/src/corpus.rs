@@ -106,7 +106,6 @@ impl Corpus {
     /// # Errors
     /// [`CorpusError::NotText`] when the bytes are not UTF-8, [`CorpusError::Tokenizer`] when the
     /// file cannot be used.
-    #[cfg(feature = "tokenizers")]
     pub fn tokens_by(&self, tokenizer: &Path) -> Result<Tokens, CorpusError> {
         let fail = |problem: String| CorpusError::Tokenizer { path: tokenizer.into(), problem };
         let text = std::str::from_utf8(&self.bytes).map_err(|error| CorpusError::NotText {
@@ -301,7 +300,6 @@ mod tests {
         );
     }
 
-    #[cfg(feature = "tokenizers")]
     #[test]
     fn tokenizer_files_are_used_or_refused() {
         let folder = tempfile::tempdir().unwrap();

@@ -601,18 +601,6 @@ pub(crate) fn tokens(corpus: Option<&Path>, tokenizer: Option<&Path>) -> Result<
     };
     match tokenizer {
         None => Ok(corpus.byte_tokens()),
-        Some(path) => tokens_by(&corpus, path),
+        Some(path) => corpus.tokens_by(path).or_input(),
     }
-}
-
-#[cfg(feature = "tokenizers")]
-fn tokens_by(corpus: &Corpus, path: &Path) -> Result<Tokens, Failure> {
-    corpus.tokens_by(path).or_input()
-}
-
-#[cfg(not(feature = "tokenizers"))]
-fn tokens_by(_: &Corpus, _: &Path) -> Result<Tokens, Failure> {
-    Err(Failure::Input(anyhow!(
-        "--tokenizer needs a program built with --features tokenizers; without it, tokens are bytes"
-    )))
 }

@@ -72,7 +72,7 @@ pub(crate) struct RunArgs {
     /// Text to train on: a file or a folder of files; embedded text if not given
     #[arg(long, value_name = "FILE|DIR", help_heading = "Data")]
     pub(crate) corpus: Option<PathBuf>,
-    /// Hugging Face tokenizer.json (needs feature `tokenizers`); without it, tokens are bytes
+    /// Hugging Face tokenizer.json; without it, tokens are bytes
     #[arg(long, value_name = "FILE", help_heading = "Data", hide_short_help = true)]
     pub(crate) tokenizer: Option<PathBuf>,
     /// Start from a model saved by an earlier run (a folder with model.safetensors and config.json)

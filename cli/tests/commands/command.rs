@@ -796,6 +796,10 @@ fn bad_input_is_refused_before_anything_is_made() {
         (&["--corpus", "empty.txt"], &["empty.txt is empty"]),
         (&["--corpus", "short.txt"], &["9 tokens, but 170 are needed"]),
         (&["--corpus", "missing.txt"], &["cannot read the corpus missing.txt", "No such file"]),
+        (
+            &["--tokenizer", "bytes.bin"],
+            &["tokenizer bytes.bin: stream did not contain valid UTF-8"],
+        ),
         (&["--delays", "hotspt"], &["neither a preset nor a file", "did you mean \"hotspot\""]),
         (&["--delays", "bad.csv"], &["bad.csv: line 2, column 3: \"x\""]),
         (&["--delays", "narrow.csv"], &["line 1 has 3 columns, but the run has 8 workers"]),
@@ -866,6 +870,29 @@ fn bad_input_is_refused_before_anything_is_made() {
     refused(folder.path(), &["train", "--resume", "nothing-here"], &["no run to resume"]);
     fs::write(path("taken/checkpoint.safetensors"), "garbage").unwrap();
     refused(folder.path(), &["train", "--resume", "taken"], &["checkpoint"]);
+}
+
+#[test]
+fn a_tokenizer_file_gives_the_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["to", "be", "or", "not", "[UNK]"];
+    let vocabulary: Value = words.iter().enumerate().map(|(id, word)| (*word, id)).collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+    });
+    fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    fs::write(folder.path().join("words.txt"), "to be or not to be ".repeat(200)).unwrap();
+    let given = ["--steps", "2", "--scheme", "uncoded", "--corpus", "words.txt"];
+    json(&train(
+        folder.path(),
+        &[&given[..], &["--tokenizer", "tokenizer.json", "--out", "run", "--json"]].concat(),
+    ));
+    let config = fs::read_to_string(folder.path().join("run/model-0-uncoded/config.json")).unwrap();
+    let config: Value = serde_json::from_str(&config).unwrap();
+    assert_eq!(config["vocabulary"], words.len());
 }
 
 #[test]
