@@ -288,7 +288,7 @@ impl fmt::Display for Told<'_> {
             Problem::Waiting => write!(
                 out,
                 "most of the time is spent waiting for late answers, now of these workers and now \
-                 of those; a code may save a part of it"
+                 of those; another scheme may save a part of it"
             ),
             Problem::Deciding { seconds } => write!(
                 out,

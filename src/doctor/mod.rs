@@ -199,6 +199,14 @@ pub enum Caution {
         /// Why.
         why: String,
     },
+    /// Lines of the record are missing.
+    #[error("{count} of the steps before step {step} are not recorded: lines are missing")]
+    StepsMissing {
+        /// How many.
+        count: u64,
+        /// The step that follows the last of them.
+        step: u64,
+    },
     /// Rounds overlap.
     #[error("rounds overlapped what was decided before them, so that no time was between them")]
     Overlapped,
@@ -322,6 +330,17 @@ fn broke_off(record: &Record, events: &[RunEvent]) -> Option<Caution> {
     Some(Caution::BrokeOff { step, why: end.failure()?.into() })
 }
 
+/// That lines are missing between others.
+fn steps_missing(record: &Record) -> Option<Caution> {
+    let steps = record.steps.windows(2).map(|pair| (pair[0].step + 1, pair[1].step));
+    let gaps = steps.filter(|(expected, step)| expected < step);
+    gaps.fold(None, |missing, (expected, step)| match missing {
+        Some((count, _)) => Some((count + step - expected, step)),
+        None => Some((step - expected, step)),
+    })
+    .map(|(count, step)| Caution::StepsMissing { count, step })
+}
+
 fn cautions(
     record: &Record,
     events: &[RunEvent],
@@ -332,7 +351,8 @@ fn cautions(
     let reports = (unsound > 0).then_some(Caution::UnsoundReports { count: unsound });
     let clock = wall.went_back.map(|step| Caution::ClockWentBack { step });
     let overlapped = time.overlapped.then_some(Caution::Overlapped);
-    [broke_off(record, events), reports, clock, overlapped].into_iter().flatten().collect()
+    let cautions = [broke_off(record, events), steps_missing(record), reports, clock, overlapped];
+    cautions.into_iter().flatten().collect()
 }
 
 /// What is wrong outside rounds.

@@ -63,6 +63,9 @@ struct Voyage {
     silenced: Option<(u8, u8)>,
     /// Instead of all that can go wrong: for so long workers 0 and 1 cannot reach each other.
     parted: Option<Duration>,
+    /// Instead of all that can go wrong: for so long the host of worker 1 answers nobody, again and
+    /// again, each time after as long.
+    hangs: Option<Duration>,
     /// Instead of all that can go wrong: so often, on average, a worker's connection to the
     /// coordinator is held up and then cut, with what is on its way. Nobody dies.
     cuts: Option<Duration>,
@@ -98,6 +101,7 @@ fn voyage(exchange: Exchange, scheme: &'static str, seed: u64) -> Voyage {
         seed,
         silenced: None,
         parted: None,
+        hangs: None,
         cuts: None,
         wipes: false,
         returns: false,
@@ -390,6 +394,17 @@ async fn storm(shared: Arc<Shared>, deaths: Vec<watch::Sender<Death>>, faults: A
         return net.cut(worker, other, false);
     }
     if shared.voyage.poison || shared.voyage.parted.is_some() {
+        return;
+    }
+    if let Some(time) = shared.voyage.hangs {
+        while !time.is_zero() && !shared.over.load(Ordering::Relaxed) {
+            sleep(time).await;
+            for host in (0..WORKERS).chain([COORDINATOR]).filter(|host| *host != 1) {
+                net.part(1, host, time);
+            }
+            faults.fetch_add(1, Ordering::Relaxed);
+            sleep(time).await;
+        }
         return;
     }
     if shared.voyage.returns {
@@ -754,6 +769,25 @@ fn two_workers_that_never_reach_each_other_cost_a_few_steps_their_time() {
         // Five or six of these steps stand still for a while; in the others fewer workers sum.
         assert!(2 * parted.0 <= 3 * connected.0, "{parted:?}, {connected:?} with all connections");
     }
+}
+
+/// Another one has all that it has, and the others own what it would have owned.
+#[test]
+fn a_worker_that_hangs_again_and_again_costs_a_few_steps_their_time() {
+    let (steps, length) = (200, 4 * CHUNK + 77);
+    let expected = without_faults(length, steps);
+    let whole = voyage(Exchange::SHARDED, "groups:s=1", 4);
+    let seconds = |hangs| {
+        let voyage = Voyage { steps, calm: steps, length, hangs: Some(hangs), ..whole.clone() };
+        let found = simulate(&voyage, &expected);
+        println!("hangs for {hangs:?}: {found:?}");
+        assert_eq!(found.lost, 0, "{found:?}");
+        assert_eq!(found.faults > 20, !hangs.is_zero(), "{found:?}");
+        found.seconds
+    };
+    let [calm, hung] = [Duration::ZERO, Duration::from_millis(250)].map(seconds);
+    // Half of the time it hangs. Did it own chunks whenever it answers, that would be 1.7 times.
+    assert!(2 * hung <= 3 * calm, "{hung} s, {calm} s without");
 }
 
 /// All workers are gone while the sum of a step is on its way to them, and only the coordinator has

@@ -451,6 +451,11 @@ fn what_is_odd_is_said() {
     );
     assert_eq!(found.effective, None);
     assert!(kinds(&found).iter().all(|(kind, ..)| *kind != "lost-time"));
+    let mut steps = self::steps("made_up_uncoded");
+    steps.drain(20..23);
+    steps.remove(11);
+    let found = examined(&record(steps));
+    assert_eq!(found.cautions, [Caution::StepsMissing { count: 4, step: 23 }]);
 }
 
 /// Four workers, each late by itself in a quarter of the rounds; in none more than two are.

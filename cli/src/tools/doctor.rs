@@ -14,6 +14,7 @@ use crate::folder::RECORD;
 use crate::layout::help;
 use crate::lock::is_taken;
 use crate::output::{Notes, Output};
+use crate::units::{size, whole};
 use advice::Advice;
 use anyhow::anyhow;
 use clap::Args;
@@ -70,13 +71,13 @@ pub(crate) struct DoctorArgs {
     #[arg(value_name = "RUN|CSV")]
     input: String,
     /// Which of the folder's runs, from 0; the first if not given
-    #[arg(long = "run", value_name = "N")]
+    #[arg(long = "run", value_name = "N", value_parser = size)]
     number: Option<usize>,
     /// The first step to look at; rounds are the steps of a CSV file
-    #[arg(long, value_name = "STEP")]
+    #[arg(long, value_name = "STEP", value_parser = whole::<u64>)]
     from: Option<u64>,
     /// The last step to look at
-    #[arg(long, value_name = "STEP")]
+    #[arg(long, value_name = "STEP", value_parser = whole::<u64>)]
     to: Option<u64>,
     /// Try every scheme on these times too
     #[arg(long)]

@@ -27,6 +27,8 @@ struct OfStep {
     last: Option<(SumId, ExchangeMonitor)>,
     /// By which sum it was decided.
     decided: Option<SumId>,
+    /// Whether owners were [cut off](Monitors::cut_off) in it.
+    cut_off: bool,
 }
 
 impl OfStep {
@@ -47,13 +49,11 @@ pub(crate) struct Monitors {
     usual: Duration,
     /// Whether a worker may be lost without harm.
     may_lose: bool,
-    /// The last step in which owners were [cut off](Self::cut_off).
-    cut_off: Option<Step>,
 }
 
 impl Monitors {
     pub(super) fn new() -> Self {
-        Self { steps: BTreeMap::new(), usual: AT_FIRST, may_lose: false, cut_off: None }
+        Self { steps: BTreeMap::new(), usual: AT_FIRST, may_lose: false }
     }
 
     /// Steps of which something is kept.
@@ -226,17 +226,17 @@ impl Monitors {
         stall: Duration,
     ) -> Option<(SumId, Vec<u32>)> {
         let most = (self.usual * 2).min(stall / 2);
-        let (id, owners) = self.undecided().find_map(|(id, monitor)| {
-            let may_be = monitor.lacks_holders()
+        self.steps.values_mut().filter(|step| !step.cut_off).find_map(|step| {
+            let (id, monitor) = step.last.as_mut()?;
+            let may_be = !monitor.done
+                && monitor.lacks_holders()
                 && monitor.group.is_none()
-                && self.cut_off != Some(id.step)
                 && now.duration_since(monitor.begun) > most;
             let owners = may_be.then(|| monitor.owners_cut_off(now, able))??;
-            Some((id, owners))
-        })?;
-        self.cut_off = Some(id.step);
-        self.get_mut(id)?.end(Void::Interrupted);
-        Some((id, owners))
+            monitor.end(Void::Interrupted);
+            step.cut_off = true;
+            Some((*id, owners))
+        })
     }
 
     /// The worker that holds up an exchange, and why it is given up: for whose chunks others wait
