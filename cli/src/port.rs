@@ -133,10 +133,13 @@ impl Port<'_> {
         } else {
             address.to_string()
         };
+        // Workers may be started in another folder.
+        let whole = |path: &Path| std::path::absolute(path).unwrap_or(path.into());
+        let token = |path: &Path| Secret::Token(whole(path).display().to_string());
         let secret = match (self.keys, self.token) {
             (Some(_), _) => Secret::Keys,
-            (None, Some(path)) => Secret::Token(path.display().to_string()),
-            (None, None) => Secret::Token(folder.file(TOKEN).display().to_string()),
+            (None, Some(path)) => token(path),
+            (None, None) => token(&folder.file(TOKEN)),
         };
         (host, secret)
     }

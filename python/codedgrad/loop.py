@@ -107,7 +107,8 @@ class _NumpyArrays(Arrays):
         self._kept = [np.zeros(shape, dtype=np.float32) for shape in shapes]
         self._shown: List[Optional[np.ndarray]] = [None] * len(shapes)
         self._last_digest: Optional[int] = None
-        self._warned_of_copies = False
+        # Whether it is known that the arrays are trained in place, or are not.
+        self._trains_in_place: Optional[bool] = None
 
     def collect(self, micro: _Micro, native: _native.Worker) -> List[bool]:
         arrays = self._given(micro)
@@ -181,6 +182,7 @@ class _NumpyArrays(Arrays):
                 raise ValueError(f"parameter {place} has {numbers.size} numbers, not {array.size}")
         for numbers, array in zip(found, trained):
             array[...] = numbers.reshape(array.shape)
+        self._last_digest = None
         if self._user_load is not None:
             self._user_load(state[-1])
 
@@ -189,16 +191,19 @@ class _NumpyArrays(Arrays):
 
     def applied(self) -> None:
         moved = any(array is not None and array.any() for array in self._shown)
-        if self._warned_of_copies or self._trained is None or not moved:
+        if self._trains_in_place is not None or self._trained is None or not moved:
             return
         digest = self.digest()
-        if self._last_digest == digest:
-            self._warned_of_copies = True
+        if self._last_digest is None:
+            self._last_digest = digest
+            return
+        # Once they have changed they may stop to: training has converged.
+        self._trains_in_place = self._last_digest != digest
+        if not self._trains_in_place:
             warn(
                 "the arrays that were given to join do not change with the steps: train them in "
                 "place (`w -= ...`, not `w = w - ...`), or give shapes, save= and load="
             )
-        self._last_digest = digest
 
 
 def _digest(arrays: Sequence[np.ndarray]) -> int:

@@ -312,7 +312,8 @@ impl Iterator for DelayRows {
         if let Err(error) = trace.rewind() {
             return Some(Err(error.into()));
         }
-        trace.next().map(|row| row.map_err(DelayError::from))
+        let row = trace.next().unwrap_or_else(|| Err(trace.all_have_gaps()));
+        Some(row.map_err(DelayError::from))
     }
 }
 

@@ -90,6 +90,12 @@ pub enum TraceError {
         /// Bytes a line may have.
         limit: u64,
     },
+    /// A value is missing in every round.
+    #[error("{}: no round has a time of every worker", path.display())]
+    Gaps {
+        /// Which file.
+        path: PathBuf,
+    },
     /// A file without rounds.
     #[error("{}: no rounds: expected one line per round, one number per worker", path.display())]
     Empty {
@@ -269,6 +275,11 @@ impl<R: BufRead + Seek> TraceReader<R> {
     pub fn rewind(&mut self) -> Result<(), TraceError> {
         self.first = None;
         self.lines.rewind()
+    }
+
+    /// That there is no row.
+    pub(super) fn all_have_gaps(&self) -> TraceError {
+        TraceError::Gaps { path: self.lines.path().into() }
     }
 }
 

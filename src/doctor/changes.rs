@@ -50,9 +50,10 @@ pub(super) struct Rise {
 ///
 /// # Formula
 /// With `l_i` the median of the values from confirmed shift `i` to the next one, `l_0` of those
-/// before the first: of the shifts with `m_i = min_{j >= i} l_j` of 1.1 `l_{i-1}` or more, the one
-/// with the largest `m_i / l_{i-1}`; of some within a tenth the earliest. It rose by
-/// `l_last / l_{i-1}`.
+/// before the first, and `b_i` the larger of `l_{i-1}` and the median of all values before shift
+/// `i` (a spell in which it was quick is no level to rise from): of the shifts with
+/// `m_i = min_{j >= i} l_j` of 1.1 `b_i` or more, the one with the largest `m_i / b_i`; of some
+/// within a tenth the earliest. It rose by `l_last / b_i`.
 pub(super) fn lasting_rise(series: &[f64]) -> Option<Rise> {
     let shifts = LevelShifts::of(series).into_iter().filter(|shift| shift.sure);
     let shifts: Vec<usize> = shifts.map(|shift| shift.round as usize).collect();
@@ -62,7 +63,7 @@ pub(super) fn lasting_rise(series: &[f64]) -> Option<Rise> {
         bounds.windows(2).map(|ends| median(series[ends[0]..ends[1]].to_vec())).collect();
     let mut largest: Option<(f64, Rise)> = None;
     for (before, at) in shifts.iter().copied().enumerate() {
-        let from = levels[before];
+        let from = levels[before].max(median(series[..at].to_vec()));
         let least = levels[before + 1..].iter().copied().fold(f64::INFINITY, f64::min);
         let most = largest.map_or(1.0, |(most, _)| most);
         if least > from && least >= (1.0 + CHANGE_LEAST) * most * from {
@@ -300,6 +301,7 @@ mod tests {
         assert_eq!(found(&[1.0, 1.3, 3.0, 1.5]), Some((1, 1.5)), "most of it is over");
         assert_eq!(found(&[1.0, 1.2, 1.45, 1.75, 2.0]), Some((1, 2.0)), "it grew step by step");
         assert_eq!(found(&[1.0, 2.0, 1.0]), None);
+        assert_eq!(found(&[2.0, 2.0, 1.0, 2.0]), None, "it was quick for a while");
         assert_eq!(found(&[0.0, 0.0]), None);
         assert_eq!(found(&[2.0, 1.0]), None);
         assert_eq!(found(&[1.0]), None);

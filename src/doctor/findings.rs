@@ -1,13 +1,11 @@
 //! What is wrong, since when, and what it costs.
 
 use super::record::RunEvent;
-use super::time::TimeGap;
+use super::time::{Stall, TimeGap};
 use super::workers::Because;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Workers that are lost so often are unsteady.
-const LOST_OFTEN: usize = 3;
 /// Names in a list.
 const NAMED_MOST: usize = 16;
 
@@ -103,6 +101,22 @@ pub enum Problem {
         /// The first and the last step of the most such rounds in a row.
         steps: (u64, u64),
     },
+    /// A few steps stood still.
+    Stalls {
+        /// How many.
+        steps: usize,
+        /// The one that stood still for longest.
+        longest: Stall,
+    },
+    /// Workers that compute more units of a step than others, and no longer per unit.
+    MoreUnits {
+        /// Which.
+        workers: Vec<usize>,
+        /// How many units each of them computes at most.
+        units: u64,
+        /// How many the others compute.
+        others: u64,
+    },
     /// Most of the time is spent waiting for answers, now of these workers and now of those.
     Waiting,
     /// It takes long from the last answer to the commit.
@@ -129,7 +143,7 @@ pub enum Problem {
         /// For how many seconds.
         blocked: f64,
     },
-    /// A worker that is lost again and again.
+    /// A worker that was lost and came back.
     Flapping {
         /// Which.
         worker: usize,
@@ -157,6 +171,8 @@ impl Finding {
             Problem::SlowerSince { .. } => "slower-since",
             Problem::EverybodySlowerSince { .. } => "everybody-slower-since",
             Problem::SlowRounds { .. } => "slow-rounds",
+            Problem::Stalls { .. } => "stalls",
+            Problem::MoreUnits { .. } => "more-units",
             Problem::Waiting => "waiting",
             Problem::Deciding { .. } => "deciding",
             Problem::Between { .. } => "between",
@@ -171,9 +187,9 @@ impl Finding {
     #[must_use]
     pub fn workers(&self) -> Vec<usize> {
         match &self.problem {
-            Problem::DeadWorkers { workers, .. } | Problem::ConstantlySlow { workers, .. } => {
-                workers.clone()
-            }
+            Problem::DeadWorkers { workers, .. }
+            | Problem::ConstantlySlow { workers, .. }
+            | Problem::MoreUnits { workers, .. } => workers.clone(),
             Problem::SlightlySlow { workers } => {
                 workers.iter().map(|(worker, ..)| *worker).collect()
             }
@@ -250,28 +266,17 @@ impl fmt::Display for Told<'_> {
             }
             Problem::SlightlySlow { workers } => slightly_slow(workers, self.names, out),
             Problem::SlowPerUnit { workers } => slow_per_unit(workers, self.names, out),
-            Problem::SlowerSince { worker: which, since, times, because } => match because {
-                Some(Because::Computing) => {
-                    write!(
-                        out,
-                        "{} has computed {times:.2} times as long since {since}",
-                        worker(*which)
-                    )
-                }
-                Some(Because::Elsewhere) => write!(
-                    out,
-                    "{} has taken {times:.2} times as long since {since}, outside its \
-                     computation (network, queue, host)",
-                    worker(*which)
-                ),
-                None => {
-                    write!(
-                        out,
-                        "{} has taken {times:.2} times as long since {since}",
-                        worker(*which)
-                    )
-                }
-            },
+            Problem::SlowerSince { worker: which, since, times, because } => {
+                let (has, where_else) = match because {
+                    Some(Because::Computing) => ("has computed", ""),
+                    Some(Because::Elsewhere) => {
+                        ("has taken", ", outside its computation (network, queue, host)")
+                    }
+                    None => ("has taken", ""),
+                };
+                let which = worker(*which);
+                write!(out, "{which} {has} {times:.2} times as long since {since}{where_else}")
+            }
             Problem::EverybodySlowerSince { since, times } => {
                 write!(out, "all workers have taken {times:.2} times as long since {since}")
             }
@@ -284,6 +289,16 @@ impl fmt::Display for Told<'_> {
                     false => write!(out, "{most} steps {first} to {last}")?,
                 }
                 write!(out, " (network, file system, another job)")
+            }
+            Problem::Stalls { steps, longest } => stalls(*steps, *longest, self.names, out),
+            Problem::MoreUnits { workers, units, others } => {
+                let compute = if workers.len() == 1 { "computes" } else { "compute" };
+                write!(
+                    out,
+                    "{} {compute} {units} units of a step and others {others}; with a number of \
+                     units that the workers divide nobody waits for that",
+                    named(workers)
+                )
             }
             Problem::Waiting => write!(
                 out,
@@ -300,25 +315,13 @@ impl fmt::Display for Told<'_> {
                 "from a commit to the next round it takes {seconds:.3} s per step: the optimizer, \
                  and what workers do between steps"
             ),
-            Problem::LostTime { effective, gap } => {
-                write!(
-                    out,
-                    "{:.1} % of the wall time went into steps; the longest gap is {:.1} s before \
-                     step {}",
-                    100.0 * effective,
-                    gap.seconds,
-                    gap.step
-                )?;
-                let events = gap.events.iter().map(|(kind, count)| match count {
-                    1 => kind.clone(),
-                    _ => format!("{kind} x {count}"),
-                });
-                let events = events.collect::<Vec<_>>().join(", ");
-                if events.is_empty() { Ok(()) } else { write!(out, " ({events})") }
-            }
+            Problem::LostTime { effective, gap } => lost_time(*effective, gap, out),
             Problem::CheckpointStalls { checkpoints, blocked } => {
                 let plural = if *checkpoints == 1 { "" } else { "s" };
                 write!(out, "{checkpoints} checkpoint{plural} held up training for {blocked:.1} s")
+            }
+            Problem::Flapping { worker: which, times: 1 } => {
+                write!(out, "{} was lost once, and came back", worker(*which))
             }
             Problem::Flapping { worker: which, times } => {
                 write!(out, "{} was lost {times} times", worker(*which))
@@ -328,6 +331,40 @@ impl fmt::Display for Told<'_> {
             }
         }
     }
+}
+
+fn stalls(
+    steps: usize,
+    Stall { step, seconds, worker }: Stall,
+    names: &[String],
+    out: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    match steps {
+        1 => write!(out, "step {step} stood still for {seconds:.1} s")?,
+        _ => {
+            write!(out, "{steps} steps stood still, the longest, step {step}, for {seconds:.1} s")?;
+        }
+    }
+    match worker {
+        Some(worker) => write!(out, ": {} was waited for", named(&[worker], names)),
+        None => write!(out, ", all answers there: its sum was waited for"),
+    }
+}
+
+fn lost_time(effective: f64, gap: &TimeGap, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(
+        out,
+        "{:.1} % of the wall time went into steps; the longest gap is {:.1} s before step {}",
+        100.0 * effective,
+        gap.seconds,
+        gap.step
+    )?;
+    let events = gap.events.iter().map(|(kind, count)| match count {
+        1 => kind.clone(),
+        _ => format!("{kind} x {count}"),
+    });
+    let events = events.collect::<Vec<_>>().join(", ");
+    if events.is_empty() { Ok(()) } else { write!(out, " ({events})") }
 }
 
 /// `least`, or `least to most` of several numbers.
@@ -411,7 +448,7 @@ fn named(workers: &[usize], names: &[String]) -> String {
 pub(super) struct WorkerEvents {
     /// Workers whose last connection was lost.
     pub(super) lost: Vec<usize>,
-    /// Workers that were lost often, and how often.
+    /// Workers that were lost and came back, and how often they were lost.
     pub(super) flapping: Vec<(usize, usize)>,
 }
 
@@ -430,9 +467,11 @@ impl WorkerEvents {
                 _ => {}
             }
         }
+        let came_back = |worker: &usize, times: usize| times > usize::from(is_lost[worker]);
+        let flapping = losses.into_iter().filter(|(worker, times)| came_back(worker, *times));
+        let flapping = flapping.collect();
         let lost = is_lost.into_iter().filter_map(|(worker, lost)| lost.then_some(worker));
-        let flapping = losses.into_iter().filter(|(_, times)| *times >= LOST_OFTEN);
-        Self { lost: lost.collect(), flapping: flapping.collect() }
+        Self { lost: lost.collect(), flapping }
     }
 }
 

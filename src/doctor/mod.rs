@@ -28,7 +28,7 @@ pub use record::{
     Record, RecordError, RecordedRound, RecordedStep, RunEvent, UsedPlan, UsedScheme, WorkReport,
 };
 pub use rows::AnswerRows;
-pub use time::{TimeGap, TimeSpent};
+pub use time::{Stall, TimeGap, TimeSpent};
 pub use what_if::{REPLAY_ERROR_MAX, SlowRounds, WorstWorkers};
 pub use workers::{Because, ExaminedWorker};
 
@@ -43,7 +43,7 @@ use findings::WorkerEvents;
 use rows::{Reports, Times};
 use std::collections::BTreeMap;
 use thiserror::Error;
-use time::WallClock;
+use time::{Stalls, WallClock};
 use what_if::{OfWorker, Replay};
 use workers::{PerUnit, Spent};
 
@@ -57,6 +57,8 @@ const EFFECTIVE_LEAST: f64 = 0.90;
 const BLOCKED_MOST: f64 = 0.02;
 /// So many slow rounds at the beginning are the warm-up of a run: caches, compilers, connections.
 const WARM_UP_MOST: usize = 3;
+/// A larger share of the time in which a few steps stood still is worth a word.
+const STALLED_MOST: f64 = 0.05;
 /// A larger share of the time spent waiting for answers calls for a plan.
 const WAITING_MOST: f64 = 0.5;
 /// Another scheme that saves less is none.
@@ -302,9 +304,10 @@ pub fn examine(record: &Record, known: &Known<'_>) -> Examination {
         cautions: cautions(record, known.events, &time, &wall),
         planned_on: None,
     };
-    found.findings.extend(of_the_time(&found, wall));
+    let stalls = Stalls::of(record);
+    found.findings.extend(of_the_time(&found, &stalls, wall));
     found.look_at_workers(record, known.registry, &WorkerEvents::of(&events, record.workers()));
-    let waiting = found.waiting();
+    let waiting = found.waiting(&stalls);
     found.findings.extend(waiting);
     findings::sort(&mut found.findings);
     found
@@ -356,15 +359,19 @@ fn cautions(
 }
 
 /// What is wrong outside rounds.
-fn of_the_time(found: &Examination, wall: WallClock) -> Vec<Finding> {
+fn of_the_time(found: &Examination, stalls: &Stalls, wall: WallClock) -> Vec<Finding> {
     let time = &found.time;
     let per_step = |seconds: f64| seconds / found.steps.max(1) as f64;
     let finding = |problem, share| Finding { problem, costs: Some(share) };
     let mut findings = Vec::new();
-    let (deciding, between) = (time.share(time.deciding), time.share(time.between));
+    let stalled = time.share(stalls.seconds());
+    if let Some(longest) = stalls.longest.filter(|_| stalled > STALLED_MOST) {
+        findings.push(finding(Problem::Stalls { steps: stalls.steps, longest }, stalled));
+    }
+    let usually = time.deciding - stalls.deciding;
+    let (deciding, between) = (time.share(usually), time.share(time.between));
     if deciding > OUTSIDE_MOST {
-        let problem = Problem::Deciding { seconds: per_step(time.deciding) };
-        findings.push(finding(problem, deciding));
+        findings.push(finding(Problem::Deciding { seconds: per_step(usually) }, deciding));
     }
     if between > OUTSIDE_MOST {
         findings.push(finding(Problem::Between { seconds: per_step(time.between) }, between));
@@ -464,8 +471,8 @@ impl Examination {
     }
 
     /// Most of the time is spent waiting, and no worker that is named explains half of that.
-    fn waiting(&self) -> Option<Finding> {
-        let share = self.time.share(self.time.waiting);
+    fn waiting(&self, stalls: &Stalls) -> Option<Finding> {
+        let share = self.time.share(self.time.waiting - stalls.waiting);
         let explains = |finding: &Finding| {
             !finding.workers().is_empty() && finding.costs.is_some_and(|costs| costs >= share / 2.0)
         };
@@ -617,16 +624,9 @@ impl Seen<'_> {
         let dead = self.dead(of(CauseKind::DeadWorkers), events);
         let gone = dead.iter().flat_map(Finding::workers).collect::<Vec<_>>();
         let constant = of(CauseKind::ConstantlySlowWorkers);
-        let constant: Vec<usize> = constant.map_or(Vec::new(), |cause| cause.workers.clone());
         let mut findings = dead;
-        findings.extend(of(CauseKind::ConstantlySlowWorkers).map(|cause| Finding {
-            problem: Problem::ConstantlySlow {
-                times: self.mean_ratio(&cause.workers),
-                workers: cause.workers.clone(),
-                coded,
-            },
-            costs: Some(cause.costs),
-        }));
+        findings.extend(constant.map(|cause| self.constantly_slow(cause, coded)));
+        let constant: Vec<usize> = constant.map_or(Vec::new(), |cause| cause.workers.clone());
         let slow_rounds = of(CauseKind::SlowRounds).filter(|_| !self.is_warm_up());
         findings.extend(slow_rounds.map(|_| self.slow_rounds(found)));
         let slower: Vec<Finding> = found
@@ -690,6 +690,39 @@ impl Seen<'_> {
         let mut findings = vec![Finding { problem, costs: Some(cause.costs) }];
         findings.extend(of_events(&[], None, events));
         findings
+    }
+
+    /// Workers that take longer in almost every round, since they are slow or have more to do.
+    fn constantly_slow(&self, cause: &Cause, coded: bool) -> Finding {
+        let workers = cause.workers.clone();
+        let problem = self.more_units(&workers).unwrap_or_else(|| Problem::ConstantlySlow {
+            times: self.mean_ratio(&workers),
+            workers,
+            coded,
+        });
+        Finding { problem, costs: Some(cause.costs) }
+    }
+
+    /// That these compute more units than the others, if that is why they take longer.
+    fn more_units(&self, workers: &[usize]) -> Option<Problem> {
+        let units = |worker: usize| {
+            let told = self.reports.of_worker(worker, 0).filter(|it| it.progress >= 1.0);
+            let units: Vec<f64> = told.filter_map(|it| Some(it.units? as f64)).collect();
+            (!units.is_empty()).then(|| numbers::median(units))
+        };
+        let (mut most, mut others) = (0.0f64, 0.0f64);
+        for worker in 0..self.times.workers() {
+            let units = units(worker)?;
+            let side = if workers.contains(&worker) { &mut most } else { &mut others };
+            *side = side.max(units);
+        }
+        let per_unit = PerUnit::of(self.record, self.reports)?;
+        let none_is_slow = workers.iter().all(|worker| per_unit.slow[*worker] == Some(false));
+        (most > others && none_is_slow).then(|| Problem::MoreUnits {
+            workers: workers.to_vec(),
+            units: most as u64,
+            others: others as u64,
+        })
     }
 
     fn mean_ratio(&self, workers: &[usize]) -> f64 {

@@ -1,12 +1,19 @@
 //! Where the time of a run went.
 
-use super::record::{Record, RunEvent};
+use super::numbers::median;
+use super::record::{Record, RecordedRound, RunEvent, Step};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Rounds of one run begin a little before the step before them is decided. With a larger share of
 /// the time in which they overlap, its parts say little.
 const OVERLAP_MOST: f64 = 0.05;
+/// A step stands still that takes so many times as long as steps usually do.
+const STALL: f64 = 10.0;
+/// Where more than one in so many stand still, that is how the run is.
+const STALLS_APART: usize = 50;
+/// With fewer steps nothing is usual.
+const STEPS_LEAST: usize = 20;
 
 /// Seconds of a run, by what was waited for. Rounds do not overlap.
 ///
@@ -36,22 +43,24 @@ pub struct TimeSpent {
     pub overlapped: bool,
 }
 
+/// Seconds until the first worker has answered; the length of the round where nobody has.
+fn computing(round: &RecordedRound) -> f64 {
+    let answers = round.arrivals.iter().flatten().copied();
+    answers.reduce(f64::min).unwrap_or(round.seconds)
+}
+
+/// Seconds from the end of a step's last round to its commit.
+fn deciding(record: &Record, step: &Step) -> f64 {
+    let last = record.closed.get(step.rounds.clone()).and_then(<[_]>::last);
+    last.map_or(0.0, |last| (step.committed - (last.opened + last.seconds)).max(0.0))
+}
+
 impl TimeSpent {
     pub(super) fn of(record: &Record) -> Self {
-        let first = |arrivals: &[Option<f64>]| {
-            arrivals.iter().flatten().copied().fold(None, |least: Option<f64>, time| {
-                Some(least.map_or(time, |least| least.min(time)))
-            })
-        };
         let rounds = &record.closed;
-        let computing: f64 =
-            rounds.iter().map(|round| first(&round.arrivals).unwrap_or(round.seconds)).sum();
+        let computing: f64 = rounds.iter().map(computing).sum();
         let waiting = rounds.iter().map(|round| round.seconds).sum::<f64>() - computing;
-        let decided = record.steps.iter().filter_map(|step| {
-            let last = rounds.get(step.rounds.clone())?.last()?;
-            Some((step.committed - (last.opened + last.seconds)).max(0.0))
-        });
-        let deciding = decided.sum();
+        let deciding = record.steps.iter().map(|step| deciding(record, step)).sum();
         let ends = rounds.first().zip(record.steps.last());
         let total = ends.map_or(0.0, |(first, last)| last.committed - first.opened);
         let between = total - computing - waiting - deciding;
@@ -70,6 +79,78 @@ impl TimeSpent {
     pub fn share(&self, part: f64) -> f64 {
         if self.total > 0.0 { part / self.total } else { 0.0 }
     }
+}
+
+/// Steps that stood still: a few of them, which took far longer than the others.
+///
+/// # Formula
+/// ```text
+/// stood_k = waiting_k + deciding_k > 10 median_j(seconds of the rounds of step j + deciding_j)
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Stalls {
+    /// How many.
+    pub(super) steps: usize,
+    /// Seconds of them that were spent waiting for answers, and for the decision.
+    pub(super) waiting: f64,
+    pub(super) deciding: f64,
+    /// The one that stood still for longest.
+    pub(super) longest: Option<Stall>,
+}
+
+/// A step that stood still.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stall {
+    /// Number of the step.
+    pub step: u64,
+    /// For how many seconds it stood still.
+    pub seconds: f64,
+    /// Whose answer came last; none if its answers were there, and its decision was waited for.
+    pub worker: Option<usize>,
+}
+
+impl Stalls {
+    /// None where the steps are few, or so many stood still that it is no exception.
+    pub(super) fn of(record: &Record) -> Self {
+        let of_step = |step: &Step| {
+            let rounds = &record.closed[step.rounds.clone()];
+            let open: f64 = rounds.iter().map(|round| round.seconds).sum();
+            let waiting = open - rounds.iter().map(computing).sum::<f64>();
+            (open, waiting, deciding(record, step))
+        };
+        let of_steps: Vec<(f64, f64, f64)> = record.steps.iter().map(of_step).collect();
+        let usual = median(of_steps.iter().map(|(open, _, deciding)| open + deciding).collect());
+        let mut found = Self::default();
+        for (step, (_, waiting, deciding)) in record.steps.iter().zip(of_steps) {
+            let seconds = waiting + deciding;
+            // What is no number is no stall either.
+            if seconds > STALL * usual {
+                found.steps += 1;
+                found.waiting += waiting;
+                found.deciding += deciding;
+                if found.longest.is_none_or(|longest| seconds > longest.seconds) {
+                    let last = || last_answer(&record.closed[step.rounds.clone()]);
+                    let worker = if waiting > deciding { last() } else { None };
+                    found.longest = Some(Stall { step: step.step, seconds, worker });
+                }
+            }
+        }
+        let few = found.steps <= (record.steps.len() / STALLS_APART).max(1);
+        if few && record.steps.len() >= STEPS_LEAST { found } else { Self::default() }
+    }
+
+    /// Seconds that the steps stood still.
+    pub(super) fn seconds(&self) -> f64 {
+        self.waiting + self.deciding
+    }
+}
+
+/// Whose answer came last in the longest of some rounds.
+fn last_answer(rounds: &[RecordedRound]) -> Option<usize> {
+    let longest = rounds.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds))?;
+    let answers = longest.arrivals.iter().enumerate();
+    let answers = answers.filter_map(|(worker, arrival)| Some((worker, (*arrival)?)));
+    answers.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(worker, _)| worker)
 }
 
 /// Time on the wall's clock that is in no step.

@@ -437,6 +437,57 @@ fn events_are_counted_and_judged() {
     assert_eq!(found.events["lost"], 4, "that of a step beyond the record is none of it");
 }
 
+/// One round in which everybody waits for one worker is no run of many late ones.
+#[test]
+fn a_step_that_stood_still_is_named() {
+    let row = |round| vec![0.2, if round == 50 { 60.0 } else { 0.2 }, 0.2, 0.2];
+    let found = examined(&Record::of_trace((0..100).map(row)).unwrap());
+    let [stalls] = &found.findings[..] else { panic!("{:?}", found.findings) };
+    assert_eq!(stalls.to_string(), "step 50 stood still for 59.8 s: worker 1 was waited for");
+    assert!((stalls.costs.unwrap() - 59.8 / 79.8).abs() < 1e-9, "{stalls:?}");
+    // In the decision of a step, all of whose answers are there.
+    let mut steps = steps("made_up_uncoded");
+    let later = steps.split_off(30);
+    for (at, step) in (30..).zip(later) {
+        let mut step = step;
+        step.committed += 100.0;
+        step.rounds.iter_mut().filter(|_| at > 30).for_each(|round| round.opened += 100.0);
+        steps.push(step);
+    }
+    let found = examined(&record(steps));
+    assert!(kinds(&found).iter().all(|(kind, ..)| *kind != "deciding"), "{:?}", found.findings);
+    let words = found.findings.iter().find(|it| it.kind() == "stalls").unwrap().to_string();
+    assert!(words.ends_with(" s, all answers there: its sum was waited for"), "{words}");
+}
+
+/// Eight units of three workers.
+#[test]
+fn who_has_more_to_do_is_not_called_slow() {
+    let mut steps = steps("made_up_uncoded");
+    for step in &mut steps {
+        let round = &mut step.rounds[0];
+        round.arrivals = [2.0, 3.0, 3.0].map(|units| Some(0.1 * units)).to_vec();
+        round.delays.clear();
+        round.seconds = 0.3;
+        let report = |worker: u64, units: u64| WorkReport {
+            round: round.round,
+            worker,
+            computed: 0.1 * units as f64,
+            progress: 1.0,
+            came: 0.1 * units as f64,
+            units: Some(units),
+        };
+        step.spent = vec![report(0, 2), report(1, 3), report(2, 3)];
+    }
+    let found = examined(&record(steps));
+    let finding = found.findings.iter().find(|it| it.workers() == [1, 2]).unwrap();
+    assert_eq!(
+        finding.to_string(),
+        "workers 1, 2 compute 3 units of a step and others 2; with a number of units that the \
+         workers divide nobody waits for that"
+    );
+}
+
 #[test]
 fn what_is_odd_is_said() {
     let mut steps = steps("made_up_uncoded");

@@ -58,8 +58,8 @@ Schemes and delays are those of `codedgrad train`, --scheme auto included. Nobod
 purpose unless --delays says so.
 
 Examples:
-  codedgrad coordinator --listen 127.0.0.1:0 --workers 3 --scheme groups:s=1 --steps 100
-  codedgrad worker --join 127.0.0.1:PORT --token runs/0001/token    # three times, as printed
+  codedgrad coordinator --listen 127.0.0.1:0 --workers 4 --scheme groups:s=1 --steps 100
+  codedgrad worker --join 127.0.0.1:PORT --token runs/0001/token    # four times, as printed
   codedgrad coordinator --listen 0.0.0.0:7000 --keys keys --workers 8 --scheme queue:m=2
   codedgrad worker --join host0:7000 --keys keys --worker 3    # on each host
   codedgrad coordinator --resume runs/0001 --keys keys")

@@ -242,7 +242,7 @@ impl Summary {
             Column::right("valid"),
             Column::right("samples\nlost"),
             Column::right("work\npaid"),
-            Column::right("straggler\nrounds").spare(2),
+            Column::right("late\nanswers").spare(2),
         ]);
         for run in &self.runs {
             let Spread { mean, p50, p95 } = run.seconds_per_step;

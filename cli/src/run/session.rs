@@ -327,11 +327,12 @@ impl Session {
             (ClockKind::Virtual, _) => format!("step time c: {step_seconds:.3} s (modelled)"),
             (ClockKind::Wall, None) => {
                 let how = match self.plan.turns {
-                    Some(turns) if turns.measured => "measured again at every turn",
-                    Some(_) => "given",
-                    None => "measured",
+                    Some(turns) if turns.measured => ", measured again at every turn",
+                    Some(_) => ", given",
+                    // Whether it was given or measured before the run began.
+                    None => "",
                 };
-                format!("step time c: {step_seconds:.3} s (uncoded, nobody late, {how})")
+                format!("step time c: {step_seconds:.3} s (uncoded, nobody late{how})")
             }
             (ClockKind::Wall, _) if self.plan.timing.delays.is_some() => {
                 format!("step time c: {step_seconds:.3} s (given)")

@@ -169,7 +169,8 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     args.out.as_deref().map_or(Ok(()), holds_no_run)?;
     let preset = Preset::named(&args.delays);
     suspicious::say_of_shape(&args.delays, args.workers.map(|workers| workers as usize), output);
-    let Trace { rows, cut, growth: usual, names, distance, beside } = trace(args, output)?;
+    let Trace { rows, cut, lacks_workers, growth: usual, names, distance, beside } =
+        trace(args, output)?;
     let workers = rows.first().map_or(0, Vec::len);
     let growth = args.load.growth(usual)?;
     let costs =
@@ -218,7 +219,7 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     if args.json {
         return writeln!(output.out, "{json}").or_work();
     }
-    let known = Known { cut, usual, width: output.width(), beside: &beside };
+    let known = Known { cut, lacks_workers, usual, width: output.width(), beside: &beside };
     let said = words(args, &question, &found, &known);
     output.out.write_all(said.as_bytes()).or_work()
 }
@@ -264,6 +265,8 @@ struct Trace {
     rows: Vec<Vec<f64>>,
     /// Whether the trace goes on after these rounds.
     cut: bool,
+    /// Whether some workers were left out.
+    lacks_workers: bool,
     /// How they grow, unless an option says otherwise.
     growth: Growth,
     /// What workers are called, if they have more than numbers.
@@ -295,7 +298,7 @@ fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
     let cut = told.more;
     let not_received = told.at_least();
     let beside = beside(&told, not_received);
-    let Told { rows, names, distance, .. } = told;
+    let Told { rows, names, distance, lacks_workers, .. } = told;
     if wanted.is_none() && cut && preset.is_none() {
         output.note(format_args!(
             "{}: using the first {}; --rounds takes more",
@@ -309,7 +312,7 @@ fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
             several(rows.len(), "round")
         ));
     }
-    Ok(Trace { rows, cut, growth, names, distance, beside })
+    Ok(Trace { rows, cut, lacks_workers, growth, names, distance, beside })
 }
 
 /// What is to be kept in mind about a trace.
@@ -351,6 +354,8 @@ fn write(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
 struct Known<'a> {
     /// Whether the trace goes on after the rounds that were looked at.
     cut: bool,
+    /// Whether some of its workers were left out.
+    lacks_workers: bool,
     /// How delays grow where no option says it.
     usual: Growth,
     width: Width,
@@ -411,7 +416,13 @@ fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'
     }
     let mut text = begun + &table + &width.prose(&text);
     if args.accumulate == 1 && args.share_costs.is_none() {
-        text += &width.with_command("To check:", &check(args, question, found, known));
+        let begun = match known.lacks_workers {
+            true => {
+                "To check, on a file from which `codedgrad trace import` has left out the same:"
+            }
+            false => "To check:",
+        };
+        text += &width.with_command(begun, &check(args, question, found, known));
         text.push('\n');
     }
     text
@@ -449,7 +460,11 @@ fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'
         "codedgrad simulate {} --delays {} --workers {} --jobs {}",
         quoted(choice.scheme.text()),
         // What came by standard input is used up: it is for its user to say where it was from.
-        if args.delays == "-" { "FILE".into() } else { quoted(&args.delays) },
+        if args.delays == "-" || known.lacks_workers {
+            "FILE".into()
+        } else {
+            quoted(&args.delays)
+        },
         found.workers,
         found.jobs
     );

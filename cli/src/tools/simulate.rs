@@ -242,6 +242,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     let preset = delays.preset;
     let usual = delays.growth();
     suspicious::say(args.delays(), Some(workers), output);
+    suspicious::say_of_gaps(args.delays(), workers, output);
     if args.as_trained.as_trained {
         return predict(args, &spec, delays, output);
     }
@@ -442,8 +443,9 @@ fn words(
     );
     let _ = write!(
         text,
-        "{:.2} % of the answers were later than the deadline.",
-        100.0 * outcome.straggler_fraction
+        "{:.2} % of the answers were late: after {} times the fastest.",
+        100.0 * outcome.straggler_fraction,
+        1.0 + rules.mu
     );
     if outcome.coverage < 1.0 {
         let _ = write!(

@@ -46,6 +46,8 @@ pub(crate) struct Told {
     pub(crate) not_seen: Vec<String>,
     /// Whether the times may have been taken anywhere.
     pub(crate) is_trace: bool,
+    /// Whether some of the workers were left out.
+    pub(crate) lacks_workers: bool,
 }
 
 /// Rows of delays, one after the other.
@@ -218,6 +220,7 @@ impl Source {
             names: called.workers.into_iter().take(workers).collect(),
             not_seen: called.not_seen,
             is_trace,
+            lacks_workers: false,
             rows,
             more,
             numbers,
@@ -225,7 +228,7 @@ impl Source {
         if told.rows.iter().flatten().any(|time| time.is_nan()) {
             told.settle(output)?;
         }
-        if told.rows.is_empty() {
+        if told.rows.first().is_none_or(Vec::is_empty) {
             return Err(Failure::Input(anyhow!("no round has a time of every worker")));
         }
         Ok(told)
@@ -289,6 +292,7 @@ impl Told {
             None => (0..settled.rounds.len() as u64).collect(),
         };
         self.rows = settled.rows().collect();
+        self.lacks_workers = settled.workers.len() < workers;
         self.names = settled.workers;
         Ok(())
     }

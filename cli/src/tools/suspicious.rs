@@ -1,20 +1,26 @@
 //! Warnings of tables that look like no traces.
 
 use crate::output::Output;
+use crate::units::several;
 use codedgrad::delays::{Preset, Suspicion, TraceReader, suspicions};
 use std::path::Path;
 
 /// As many rows as tell what a column is.
 pub(crate) const ROWS: usize = 1000;
 
-/// What looks wrong about a file of delays. Pipes, which can be read only once, and what cannot be
-/// read are left to those who use them.
-fn found(delays: &str, workers: Option<usize>) -> Vec<Suspicion> {
+/// A file of delays. Pipes, which can be read only once, and what cannot be read are left to those
+/// who use them.
+fn opened(delays: &str, workers: Option<usize>) -> Option<TraceReader> {
     let path = Path::new(delays);
     if Preset::named(delays).is_some() || !path.is_file() {
-        return Vec::new();
+        return None;
     }
-    let Ok(rows) = TraceReader::open(path, workers) else { return Vec::new() };
+    TraceReader::open(path, workers).ok()
+}
+
+/// What looks wrong about a file of delays.
+fn found(delays: &str, workers: Option<usize>) -> Vec<Suspicion> {
+    let Some(rows) = opened(delays, workers) else { return Vec::new() };
     let rows: Vec<Vec<f64>> = rows.take(ROWS).map_while(Result::ok).collect();
     suspicions(&rows)
 }
@@ -57,6 +63,19 @@ pub(crate) fn say_of_shape(delays: &str, workers: Option<usize>, output: &mut Ou
 pub(crate) fn say_of_rows(name: &str, rows: &[Vec<f64>], output: &mut Output<'_>) {
     for suspicion in suspicions(rows) {
         output.note(format_args!("{}", warning(name, &suspicion)));
+    }
+}
+
+/// Says how many of the first rows are left out since a value is missing.
+pub(crate) fn say_of_gaps(delays: &str, workers: usize, output: &mut Output<'_>) {
+    let Some(mut rows) = opened(delays, Some(workers)) else { return };
+    let whole = rows.by_ref().take(ROWS).map_while(Result::ok).count();
+    match rows.incomplete() {
+        0 => {}
+        gaps => output.note(format_args!(
+            "{delays}: of the first {}, {gaps} are left out, in which a value is missing",
+            several(whole as u64 + gaps, "round")
+        )),
     }
 }
 

@@ -128,12 +128,10 @@ impl Assembly {
     }
 
     /// Which chunk this one of a term is of, which has come and is to be summed here.
-    pub(super) fn chunk_of_term(&self, header: &Header, from: u32) -> Result<usize, String> {
+    pub(super) fn chunk_of_term(&self, header: &Header) -> Result<usize, String> {
         let (chunk, term) = (header.chunk_of(self.out.len())?, header.piece);
         if !self.owns(self.me, chunk) {
-            return Err(format!(
-                "{from} sends term {term}, chunk {chunk}, which is summed elsewhere"
-            ));
+            return Err(format!("it sends term {term}, chunk {chunk}, which is summed elsewhere"));
         }
         Ok(chunk)
     }
@@ -164,7 +162,7 @@ impl Assembly {
     ) -> Result<(), String> {
         let chunk = header.chunk_of(self.out.len())?;
         if self.owns(self.me, chunk) {
-            return Err(format!("{from} sends a sum of chunk {chunk}, which is summed here"));
+            return Err(format!("it sends a sum of chunk {chunk}, which is summed here"));
         }
         if self.digests[chunk].is_none() {
             let of_wire = Some(header.digest)

@@ -82,7 +82,7 @@ impl Early {
         let more = self.bytes_of(&came);
         let bytes = self.bytes.entry(from).or_default();
         if *bytes + more > self.most {
-            return Err(format!("{from} sends too much of exchanges that are not under way"));
+            return Err("it sends too much of exchanges that are not under way".into());
         }
         *bytes += more;
         self.waiting.push((id, from, came));

@@ -241,7 +241,7 @@ impl Gathering {
         chunks: Range<usize>,
     ) -> Result<(), String> {
         if self.terms.get(term).is_none_or(|term| !term.holders.contains(&holder)) {
-            return Err(format!("{holder} announces term {term}, which it does not hold"));
+            return Err(format!("it announces term {term}, which it does not hold"));
         }
         if self.refused.contains(&(term, holder)) {
             return Ok(());

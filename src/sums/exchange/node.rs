@@ -255,7 +255,7 @@ impl NodeExchanges {
     ) -> Result<(), String> {
         let id = match &message {
             Across::Ready { sum, .. } | Across::Ask { sum, .. } => *sum,
-            Across::Peer { .. } => return Err(format!("{from} says twice who it is")),
+            Across::Peer { .. } => return Err("it says twice who it is".into()),
         };
         self.latest = Some(now);
         if self.is_over(id) {
@@ -292,7 +292,7 @@ impl NodeExchanges {
                 if header.kind == Kind::Term =>
             {
                 *progressed = now;
-                let what = (sum.chunk_of_term(&header, from)?, header.piece as usize);
+                let what = (sum.chunk_of_term(&header)?, header.piece as usize);
                 part.term(what, from, block, announced, now)?;
                 part.asks(now, out);
                 Ok(())

@@ -239,7 +239,7 @@ impl ExchangePart {
             Across::Ready { term, start, end, .. } => {
                 let count = chunks(self.length);
                 if start > end || end > count {
-                    return Err(format!("{from} announces chunks {start}..{end} of {count}"));
+                    return Err(format!("it announces chunks {start}..{end} of {count}"));
                 }
                 self.gathering.announced(term as usize, from, start..end)
             }

@@ -75,7 +75,10 @@ impl Waiting {
         let missing: Vec<Worker> = self.missing.iter().map(|it| it.worker).collect();
         let mut words = format!("step {} open for {:.1} s: ", self.step, self.open_seconds);
         if self.summing {
-            return words + &format!("its sum is not held by {}", named(&missing));
+            return match &missing[..] {
+                [] => words + "nobody is there who holds its sum",
+                missing => words + &format!("its sum is not held by {}", named(missing)),
+            };
         }
         words += &format!("{} of {} answered", self.workers - missing.len(), self.workers);
         match (&self.needed[..], &self.enough[..]) {

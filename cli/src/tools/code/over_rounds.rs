@@ -59,17 +59,20 @@ pub(super) fn run(
 }
 
 fn words(spec: &SchemeSpec, facts: &SchemeFacts) -> String {
-    let SchemeFacts { workers, units, load, delay, tolerance, .. } = facts;
+    let SchemeFacts { workers, units, load, delay, tolerance, partial, .. } = facts;
     let complete = match delay {
         0 => "in its own round".into(),
         1 => "at the latest 1 round after its own".into(),
         rounds => format!("at the latest {rounds} rounds after its own"),
     };
     format!(
-        "{spec}: {}, batches of {units} units or a multiple. In a round a worker computes at most \
-         {load:.4} of a batch, {:.2} times the uncoded load; a job is complete {complete}. Of one \
-         round {} may be missing.\n",
+        "{spec}: {}, batches of {units} units or a multiple. {} {load:.4} of a batch, {:.2} times \
+         the uncoded load; a job is complete {complete}. Of one round {} may be missing.\n",
         several(*workers, "worker"),
+        match partial {
+            true => "A worker takes tasks until the round is over, each of",
+            false => "In a round a worker computes at most",
+        },
         load * *workers as f64,
         match tolerance {
             0 => "nobody".into(),
