@@ -417,6 +417,24 @@ def test_a_parameter_that_no_unit_had_a_gradient_of_has_none() -> None:
     assert found == [[[1.0, 1.0], None]] + [[[1.0, 1.0], [1.0, 1.0, 1.0]]] * 2
 
 
+def test_arrays_that_do_not_change_are_warned_of_but_not_those_that_have_converged() -> None:
+    def trained(in_place: bool) -> List[str]:
+        weights = np.ones(2, np.float32)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for step in loop.join([weights], units=2, steps=6):
+                for micro in step:
+                    # Too small to change the weights.
+                    micro.give([np.full(2, 1.0 if step.index < 2 else 1e-12)])
+                if in_place:
+                    weights -= 0.1 * step.gradients[0]
+        return [str(each.message) for each in said]
+
+    assert trained(True) == []
+    [words] = trained(False)
+    assert "do not change with the steps: train them in place" in words
+
+
 def test_tokens_divide_by_those_of_the_whole_batch() -> None:
     def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
         weights = np.zeros(1, np.float32)

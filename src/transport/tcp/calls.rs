@@ -62,6 +62,7 @@ pub(super) async fn call(
     let mut deadline = begun + join.patience.min(Limits::WAIT_MAX);
     let mut pause = Duration::from_millis(50);
     let mut tries = 0;
+    let mut told = false;
     loop {
         tries += 1;
         let called = Instant::now();
@@ -76,6 +77,7 @@ pub(super) async fn call(
                 | TcpError::Replaced
                 | TcpError::Security(
                     SecurityError::Exposed { .. }
+                    | SecurityError::NotOurs { .. }
                     | SecurityError::WrongToken { .. }
                     | SecurityError::Certificate { .. }
                     | SecurityError::Tls { .. },
@@ -96,7 +98,13 @@ pub(super) async fn call(
         if Instant::now() + pause > deadline {
             return Err(error);
         }
-        tracing::debug!("{error}; trying again");
+        if !told && begun.elapsed() > AT_FIRST {
+            told = true;
+            let left = deadline.saturating_duration_since(Instant::now()).as_secs_f64();
+            tracing::warn!("{error}; calling again for {left:.0} s more");
+        } else {
+            tracing::debug!("{error}; trying again");
+        }
         tokio::time::sleep(jittered(pause, &join.identity, tries)).await;
         pause = (pause * 2).min(if begun.elapsed() < AT_FIRST { PAUSE_AT_FIRST } else { PAUSE });
     }
