@@ -4,16 +4,17 @@
 const START_LEAST: usize = 3;
 
 /// The name that another one is a slip of: one that begins with it, or differs in a letter for
-/// every three. None where all are something else altogether.
+/// every three, small and large ones alike. None where all are something else altogether.
 pub(crate) fn near<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
+    let name = name.to_lowercase();
     let distance = |known: &str| {
-        if name.len() >= START_LEAST && known.starts_with(name) {
+        if name.len() >= START_LEAST && known.starts_with(&name) {
             0
         } else {
-            strsim::damerau_levenshtein(known, name)
+            strsim::damerau_levenshtein(known, &name)
         }
     };
     let nearest = candidates.into_iter().min_by_key(|known| distance(known))?;
@@ -49,6 +50,7 @@ mod tests {
             ("uncodde", "uncoded"),
             ("idi", "iid"),
             ("vot", "vote"),
+            ("GROUPS", "groups"),
         ] {
             assert_eq!(near(slip), meant, "{slip}");
         }

@@ -378,6 +378,7 @@ mod tests {
         assert!(message("groups:s=1,rescue").contains("\"rescue\" is not a parameter of groups"));
         assert!(message("drop").contains("b= is missing"));
         assert!(message("drop:b=1,").contains("empty parameter"));
+        assert!(message("groups: s=1").contains("a blank beside s"));
         assert!(message("uncoded:s=1").contains("not a parameter of uncoded"));
         assert!(message("graph:d=3,err=low").contains("err=low is not a number"));
         assert!(message("min-lod:s=1").contains("did you mean \"min-load:s=2\""));

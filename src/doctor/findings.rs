@@ -6,6 +6,8 @@ use super::workers::Because;
 use std::collections::BTreeMap;
 use std::fmt;
 
+/// Workers that are lost so often are unsteady.
+const LOST_OFTEN: usize = 3;
 /// Names in a list.
 const NAMED_MOST: usize = 16;
 
@@ -108,13 +110,13 @@ pub enum Problem {
         /// The one that stood still for longest.
         longest: Stall,
     },
-    /// Workers that compute more units of a step than others, and no longer per unit.
+    /// Workers that take longer since they compute more units of a round than others.
     MoreUnits {
         /// Which.
         workers: Vec<usize>,
-        /// How many units each of them computes at most.
+        /// How many units each of them computes at least.
         units: u64,
-        /// How many the others compute.
+        /// How many others compute at most.
         others: u64,
     },
     /// Most of the time is spent waiting for answers, now of these workers and now of those.
@@ -143,7 +145,12 @@ pub enum Problem {
         /// For how many seconds.
         blocked: f64,
     },
-    /// A worker that was lost and came back.
+    /// Workers that were lost, not often, and came back.
+    CameBack {
+        /// Which.
+        workers: Vec<usize>,
+    },
+    /// A worker that is lost again and again.
     Flapping {
         /// Which.
         worker: usize,
@@ -178,6 +185,7 @@ impl Finding {
             Problem::Between { .. } => "between",
             Problem::LostTime { .. } => "lost-time",
             Problem::CheckpointStalls { .. } => "checkpoint-stalls",
+            Problem::CameBack { .. } => "came-back",
             Problem::Flapping { .. } => "flapping",
             Problem::OtherScheme { .. } => "other-scheme",
         }
@@ -189,7 +197,9 @@ impl Finding {
         match &self.problem {
             Problem::DeadWorkers { workers, .. }
             | Problem::ConstantlySlow { workers, .. }
-            | Problem::MoreUnits { workers, .. } => workers.clone(),
+            | Problem::MoreUnits { workers, .. }
+            | Problem::CameBack { workers } => workers.clone(),
+            Problem::Stalls { longest, .. } => longest.worker.into_iter().collect(),
             Problem::SlightlySlow { workers } => {
                 workers.iter().map(|(worker, ..)| *worker).collect()
             }
@@ -295,7 +305,7 @@ impl fmt::Display for Told<'_> {
                 let compute = if workers.len() == 1 { "computes" } else { "compute" };
                 write!(
                     out,
-                    "{} {compute} {units} units of a step and others {others}; with a number of \
+                    "{} {compute} {units} units of a round and others {others}; with a number of \
                      units that the workers divide nobody waits for that",
                     named(workers)
                 )
@@ -320,8 +330,9 @@ impl fmt::Display for Told<'_> {
                 let plural = if *checkpoints == 1 { "" } else { "s" };
                 write!(out, "{checkpoints} checkpoint{plural} held up training for {blocked:.1} s")
             }
-            Problem::Flapping { worker: which, times: 1 } => {
-                write!(out, "{} was lost once, and came back", worker(*which))
+            Problem::CameBack { workers } => {
+                let were = if workers.len() == 1 { "was" } else { "were" };
+                write!(out, "{} {were} lost, and came back", named(workers))
             }
             Problem::Flapping { worker: which, times } => {
                 write!(out, "{} was lost {times} times", worker(*which))
@@ -335,7 +346,7 @@ impl fmt::Display for Told<'_> {
 
 fn stalls(
     steps: usize,
-    Stall { step, seconds, worker }: Stall,
+    Stall { step, seconds, for_answers, worker }: Stall,
     names: &[String],
     out: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
@@ -347,6 +358,7 @@ fn stalls(
     }
     match worker {
         Some(worker) => write!(out, ": {} was waited for", named(&[worker], names)),
+        None if for_answers => write!(out, ", waiting for answers"),
         None => write!(out, ", all answers there: its sum was waited for"),
     }
 }
@@ -448,7 +460,9 @@ fn named(workers: &[usize], names: &[String]) -> String {
 pub(super) struct WorkerEvents {
     /// Workers whose last connection was lost.
     pub(super) lost: Vec<usize>,
-    /// Workers that were lost and came back, and how often they were lost.
+    /// Workers that were lost less often, and came back.
+    pub(super) came_back: Vec<usize>,
+    /// Workers that were lost often, and how often.
     pub(super) flapping: Vec<(usize, usize)>,
 }
 
@@ -467,11 +481,12 @@ impl WorkerEvents {
                 _ => {}
             }
         }
-        let came_back = |worker: &usize, times: usize| times > usize::from(is_lost[worker]);
-        let flapping = losses.into_iter().filter(|(worker, times)| came_back(worker, *times));
-        let flapping = flapping.collect();
+        let (flapping, seldom): (Vec<_>, Vec<_>) =
+            losses.into_iter().partition(|(_, times)| *times >= LOST_OFTEN);
+        let back = seldom.into_iter().map(|(worker, _)| worker);
+        let came_back = back.filter(|worker| !is_lost[worker]).collect();
         let lost = is_lost.into_iter().filter_map(|(worker, lost)| lost.then_some(worker));
-        Self { lost: lost.collect(), flapping }
+        Self { lost: lost.collect(), came_back, flapping }
     }
 }
 
@@ -535,10 +550,15 @@ mod tests {
             blocked: None,
         };
         let mut events = vec![event(Some(0), "lost"), event(Some(9), "lost"), event(None, "stuck")];
+        events.extend([event(Some(2), "lost"), event(Some(2), "join")]);
         for _ in 0..3 {
             events.extend([event(Some(1), "lost"), event(Some(1), "join")]);
         }
         let found = WorkerEvents::of(&events.iter().collect::<Vec<_>>(), 4);
-        assert_eq!((found.lost, found.flapping), (vec![0], vec![(1, 3)]));
+        assert_eq!((found.lost, found.came_back, found.flapping), (vec![0], vec![2], vec![(1, 3)]));
+        assert_eq!(
+            words(Problem::CameBack { workers: vec![2] }),
+            "worker 2 was lost, and came back"
+        );
     }
 }

@@ -59,6 +59,8 @@ const BLOCKED_MOST: f64 = 0.02;
 const WARM_UP_MOST: usize = 3;
 /// A larger share of the time in which a few steps stood still is worth a word.
 const STALLED_MOST: f64 = 0.05;
+/// Workers that take more than so many times as long as their units would have it are slow.
+const SLOW_FOR_ITS_UNITS: f64 = 1.15;
 /// A larger share of the time spent waiting for answers calls for a plan.
 const WAITING_MOST: f64 = 0.5;
 /// Another scheme that saves less is none.
@@ -333,8 +335,11 @@ fn broke_off(record: &Record, events: &[RunEvent]) -> Option<Caution> {
     Some(Caution::BrokeOff { step, why: end.failure()?.into() })
 }
 
-/// That lines are missing between others.
+/// That lines are missing between others; the rounds of a trace may have any numbers.
 fn steps_missing(record: &Record) -> Option<Caution> {
+    if record.is_trace() {
+        return None;
+    }
     let steps = record.steps.windows(2).map(|pair| (pair[0].step + 1, pair[1].step));
     let gaps = steps.filter(|(expected, step)| expected < step);
     gaps.fold(None, |missing, (expected, step)| match missing {
@@ -474,7 +479,10 @@ impl Examination {
     fn waiting(&self, stalls: &Stalls) -> Option<Finding> {
         let share = self.time.share(self.time.waiting - stalls.waiting);
         let explains = |finding: &Finding| {
-            !finding.workers().is_empty() && finding.costs.is_some_and(|costs| costs >= share / 2.0)
+            let is_stall = matches!(finding.problem, Problem::Stalls { .. });
+            !is_stall
+                && !finding.workers().is_empty()
+                && finding.costs.is_some_and(|costs| costs >= share / 2.0)
         };
         let is_one = share > WAITING_MOST
             && self.planned_on.is_some()
@@ -600,6 +608,10 @@ fn of_events(dead: &[usize], costs: Option<f64>, events: &WorkerEvents) -> Vec<F
         let problem = Problem::DeadWorkers { workers: dead.to_vec(), since: None };
         findings.push(Finding { problem, costs });
     }
+    if !events.came_back.is_empty() {
+        let problem = Problem::CameBack { workers: events.came_back.clone() };
+        findings.push(Finding { problem, costs: None });
+    }
     findings.extend(events.flapping.iter().map(|(worker, times)| Finding {
         problem: Problem::Flapping { worker: *worker, times: *times },
         costs: Some(0.0),
@@ -710,18 +722,21 @@ impl Seen<'_> {
             let units: Vec<f64> = told.filter_map(|it| Some(it.units? as f64)).collect();
             (!units.is_empty()).then(|| numbers::median(units))
         };
-        let (mut most, mut others) = (0.0f64, 0.0f64);
+        // The least that one of these has, and the most that one of the others has.
+        let (mut least, mut others) = (f64::INFINITY, 0.0f64);
         for worker in 0..self.times.workers() {
             let units = units(worker)?;
-            let side = if workers.contains(&worker) { &mut most } else { &mut others };
-            *side = side.max(units);
+            match workers.contains(&worker) {
+                true => least = least.min(units),
+                false => others = others.max(units),
+            }
         }
-        let per_unit = PerUnit::of(self.record, self.reports)?;
-        let none_is_slow = workers.iter().all(|worker| per_unit.slow[*worker] == Some(false));
-        (most > others && none_is_slow).then(|| Problem::MoreUnits {
+        let explained = least >= others + 1.0
+            && self.mean_ratio(workers) <= SLOW_FOR_ITS_UNITS * numbers::times(least, others);
+        explained.then(|| Problem::MoreUnits {
             workers: workers.to_vec(),
-            units: most as u64,
-            others: others as u64,
+            units: least.round() as u64,
+            others: others.round() as u64,
         })
     }
 

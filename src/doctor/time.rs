@@ -1,7 +1,9 @@
 //! Where the time of a run went.
 
+use super::WARM_UP_MOST;
 use super::numbers::median;
 use super::record::{Record, RecordedRound, RunEvent, Step};
+use super::workers::closed_by;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -10,7 +12,7 @@ use std::collections::BTreeMap;
 const OVERLAP_MOST: f64 = 0.05;
 /// A step stands still that takes so many times as long as steps usually do.
 const STALL: f64 = 10.0;
-/// Where more than one in so many stand still, that is how the run is.
+/// Where several steps, and more than one in so many, stand still, that is how the run is.
 const STALLS_APART: usize = 50;
 /// With fewer steps nothing is usual.
 const STEPS_LEAST: usize = 20;
@@ -81,12 +83,13 @@ impl TimeSpent {
     }
 }
 
-/// Steps that stood still: a few of them, which took far longer than the others.
+/// Steps that stood still: one in 50 or fewer, or a single one, of 20 or more.
 ///
 /// # Formula
 /// ```text
 /// stood_k = waiting_k + deciding_k > 10 median_j(seconds of the rounds of step j + deciding_j)
 /// ```
+/// Where these are among the first three steps alone that is the run's warm-up: none is named.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Stalls {
     /// How many.
@@ -94,7 +97,7 @@ pub(super) struct Stalls {
     /// Seconds of them that were spent waiting for answers, and for the decision.
     pub(super) waiting: f64,
     pub(super) deciding: f64,
-    /// The one that stood still for longest.
+    /// The one that stood still for longest, if one is worth naming.
     pub(super) longest: Option<Stall>,
 }
 
@@ -105,7 +108,9 @@ pub struct Stall {
     pub step: u64,
     /// For how many seconds it stood still.
     pub seconds: f64,
-    /// Whose answer came last; none if its answers were there, and its decision was waited for.
+    /// Whether most of that was spent waiting for answers; else for its sum.
+    pub for_answers: bool,
+    /// Whose answer closed the longest round, or is the only one that did not come.
     pub worker: Option<usize>,
 }
 
@@ -121,19 +126,25 @@ impl Stalls {
         let of_steps: Vec<(f64, f64, f64)> = record.steps.iter().map(of_step).collect();
         let usual = median(of_steps.iter().map(|(open, _, deciding)| open + deciding).collect());
         let mut found = Self::default();
-        for (step, (_, waiting, deciding)) in record.steps.iter().zip(of_steps) {
+        let mut warm_up = true;
+        for (at, (step, (_, waiting, deciding))) in record.steps.iter().zip(of_steps).enumerate() {
             let seconds = waiting + deciding;
             // What is no number is no stall either.
             if seconds > STALL * usual {
+                warm_up &= at < WARM_UP_MOST;
                 found.steps += 1;
                 found.waiting += waiting;
                 found.deciding += deciding;
                 if found.longest.is_none_or(|longest| seconds > longest.seconds) {
-                    let last = || last_answer(&record.closed[step.rounds.clone()]);
-                    let worker = if waiting > deciding { last() } else { None };
-                    found.longest = Some(Stall { step: step.step, seconds, worker });
+                    let for_answers = waiting > deciding;
+                    let rounds = &record.closed[step.rounds.clone()];
+                    let worker = if for_answers { waited_for(rounds) } else { None };
+                    found.longest = Some(Stall { step: step.step, seconds, for_answers, worker });
                 }
             }
+        }
+        if warm_up {
+            found.longest = None;
         }
         let few = found.steps <= (record.steps.len() / STALLS_APART).max(1);
         if few && record.steps.len() >= STEPS_LEAST { found } else { Self::default() }
@@ -145,12 +156,15 @@ impl Stalls {
     }
 }
 
-/// Whose answer came last in the longest of some rounds.
-fn last_answer(rounds: &[RecordedRound]) -> Option<usize> {
+/// Whose answer closed the longest of some rounds, or else is the only one that did not come.
+fn waited_for(rounds: &[RecordedRound]) -> Option<usize> {
     let longest = rounds.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds))?;
-    let answers = longest.arrivals.iter().enumerate();
-    let answers = answers.filter_map(|(worker, arrival)| Some((worker, (*arrival)?)));
-    answers.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(worker, _)| worker)
+    closed_by(longest).or_else(|| {
+        let arrivals = longest.arrivals.iter().enumerate();
+        let mut missing = arrivals.filter(|(_, arrival)| arrival.is_none());
+        let only = missing.next()?.0;
+        missing.next().is_none().then_some(only)
+    })
 }
 
 /// Time on the wall's clock that is in no step.

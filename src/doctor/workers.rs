@@ -2,7 +2,7 @@
 
 use super::changes::LevelShift;
 use super::numbers::{median, times};
-use super::record::{Record, WorkReport};
+use super::record::{Record, RecordedRound, WorkReport};
 use super::rows::{Reports, Times};
 use super::what_if::OfWorker;
 use crate::sim::planner::Quickest;
@@ -160,20 +160,13 @@ pub(super) fn mean_ratio(times: &Times, worker: usize) -> f64 {
     ratios.iter().sum::<f64>() / ratios.len() as f64
 }
 
-/// How often each worker's answer ended its round.
-fn closed_by(record: &Record) -> Vec<usize> {
-    let mut closed = vec![0; record.workers()];
-    for round in &record.closed {
-        let answers = (0..).zip(&round.arrivals);
-        let answers = answers.filter_map(|(worker, arrival)| Some((worker, (*arrival)?)));
-        // Of equal ones the first: `max_by` would keep the last.
-        let last = answers.reduce(|last, answer| if answer.1 > last.1 { answer } else { last });
-        if let Some((worker, _)) = last.filter(|last| last.1 >= CLOSES * round.seconds) {
-            let worker: usize = worker;
-            closed[worker] += 1;
-        }
-    }
-    closed
+/// Whose answer ended a round.
+pub(super) fn closed_by(round: &RecordedRound) -> Option<usize> {
+    let answers = round.arrivals.iter().enumerate();
+    let answers = answers.filter_map(|(worker, arrival)| Some((worker, (*arrival)?)));
+    // Of equal ones the first: `max_by` would keep the last.
+    let last = answers.reduce(|last, answer| if answer.1 > last.1 { answer } else { last });
+    last.filter(|last| last.1 >= CLOSES * round.seconds).map(|(worker, _)| worker)
 }
 
 /// All workers, as far as the record shows them; `equal_loads` where all are assigned as much.
@@ -186,7 +179,8 @@ pub(super) fn examined(
 ) -> Vec<ExaminedWorker> {
     let spent = Spent::since(record, reports, 0);
     let slow = known.map(slow);
-    let closed = closed_by(record);
+    let mut closed = vec![0; record.workers()];
+    record.closed.iter().filter_map(closed_by).for_each(|worker| closed[worker] += 1);
     let of = |worker: usize| {
         let unanswered = |round: &&super::RecordedRound| round.arrivals[worker].is_none();
         let slow = slow.as_ref().map(|slow| slow[worker]);

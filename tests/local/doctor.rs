@@ -460,32 +460,70 @@ fn a_step_that_stood_still_is_named() {
     assert!(words.ends_with(" s, all answers there: its sum was waited for"), "{words}");
 }
 
-/// Eight units of three workers.
+/// What took long in the first steps is the warm-up, and who answered in time is not waited for.
 #[test]
-fn who_has_more_to_do_is_not_called_slow() {
+fn a_stall_blames_nobody_who_is_innocent() {
+    let row = |round| vec![0.2, if round == 0 { 60.0 } else { 0.2 }, 0.2, 0.2];
+    let found = examined(&Record::of_trace((0..100).map(row)).unwrap());
+    assert!(kinds(&found).iter().all(|(kind, ..)| *kind != "stalls"), "{:?}", found.findings);
+    let mut steps = steps("made_up_uncoded");
+    let workers = steps[30].rounds[0].arrivals.len();
+    let round = &mut steps[30].rounds[0];
+    round.seconds = 60.0;
+    round.arrivals = vec![Some(1.0); workers];
+    round.arrivals[1] = None;
+    let stalls = |steps: &[RecordedStep]| {
+        let found = examined(&record(steps.to_vec()));
+        found.findings.iter().find(|it| it.kind() == "stalls").unwrap().clone()
+    };
+    let one = stalls(&steps);
+    assert_eq!(one.workers(), [1], "its answer alone did not come");
+    steps[30].rounds[0].arrivals[2] = None;
+    let nobody = stalls(&steps);
+    assert!(nobody.to_string().ends_with(" s, waiting for answers"), "{nobody}");
+    assert_eq!(nobody.workers(), [0; 0]);
+}
+
+/// Rounds of workers with so many units each, whose answers come after so many seconds.
+fn with_units(of_workers: &[(u64, f64)]) -> Vec<RecordedStep> {
     let mut steps = steps("made_up_uncoded");
     for step in &mut steps {
         let round = &mut step.rounds[0];
-        round.arrivals = [2.0, 3.0, 3.0].map(|units| Some(0.1 * units)).to_vec();
+        round.arrivals = of_workers.iter().map(|(_, seconds)| Some(*seconds)).collect();
         round.delays.clear();
-        round.seconds = 0.3;
-        let report = |worker: u64, units: u64| WorkReport {
+        round.seconds = of_workers.iter().map(|(_, seconds)| *seconds).fold(0.0, f64::max);
+        let report = |(worker, (units, seconds)): (u64, &(u64, f64))| WorkReport {
             round: round.round,
             worker,
-            computed: 0.1 * units as f64,
+            computed: 0.1 * *units as f64,
             progress: 1.0,
-            came: 0.1 * units as f64,
-            units: Some(units),
+            came: *seconds,
+            units: Some(*units),
         };
-        step.spent = vec![report(0, 2), report(1, 3), report(2, 3)];
+        step.spent = (0..).zip(of_workers).map(report).collect();
     }
-    let found = examined(&record(steps));
-    let finding = found.findings.iter().find(|it| it.workers() == [1, 2]).unwrap();
+    steps
+}
+
+#[test]
+fn who_has_more_to_do_is_not_called_slow() {
+    let found = |of_workers: &[(u64, f64)], named: &[usize]| {
+        let found = examined(&record(with_units(of_workers)));
+        let finding = found.findings.iter().find(|it| it.workers() == named);
+        finding.unwrap_or_else(|| panic!("{:?}", found.findings)).to_string()
+    };
+    // Eight units of three workers.
     assert_eq!(
-        finding.to_string(),
-        "workers 1, 2 compute 3 units of a step and others 2; with a number of units that the \
+        found(&[(2, 0.2), (3, 0.3), (3, 0.3)], &[1, 2]),
+        "workers 1, 2 compute 3 units of a round and others 2; with a number of units that the \
          workers divide nobody waits for that"
     );
+    // One of them has no more than others, and one takes longer than its units would have it.
+    let [two, three] = [(2, 0.2), (3, 0.3)];
+    let slow = found(&[two, two, two, two, three, (2, 0.6)], &[4, 5]);
+    assert!(slow.contains("times as long in almost every round"), "{slow}");
+    let late = found(&[two, two, two, (3, 1.5)], &[3]);
+    assert!(late.contains("times as long in almost every round"), "{late}");
 }
 
 #[test]
@@ -507,6 +545,9 @@ fn what_is_odd_is_said() {
     steps.remove(11);
     let found = examined(&record(steps));
     assert_eq!(found.cautions, [Caution::StepsMissing { count: 4, step: 23 }]);
+    let rows = (0..40).map(|round| (10 * round, vec![1.0, 1.0, 1.0]));
+    let found = examined(&Record::of_numbered_trace(rows).unwrap());
+    assert_eq!(found.cautions, [], "the rounds of a trace have the numbers that they had");
 }
 
 /// Four workers, each late by itself in a quarter of the rounds; in none more than two are.

@@ -23,7 +23,8 @@ use codedgrad::transport::{Link, Transport, local};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
@@ -432,6 +433,24 @@ fn a_token_as_text_joins() {
     let other = Aggregator::join(served.address().to_string()).security(plain());
     let error = other.patience(Duration::ZERO).connect().err().unwrap().to_string();
     assert!(error.contains("does not know this job's token"), "{error}");
+}
+
+/// It is called once: nobody listens there any more afterwards.
+#[test]
+fn who_is_no_coordinator_is_not_called_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let answer = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        drop(listener);
+        // It may hang up in the middle of a word.
+        drop(stream.read_to_end(&mut Vec::new()));
+    });
+    let joining = Aggregator::join(address).security(plain());
+    let error = joining.patience(Duration::from_secs(2)).connect().err().unwrap().to_string();
+    assert!(error.contains("does not talk codedgrad; it began with \"HT\""), "{error}");
+    answer.join().unwrap();
 }
 
 /// A run of another program, which does not say how many samples a unit has.

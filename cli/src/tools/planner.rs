@@ -480,7 +480,8 @@ fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'
         _ => {}
     }
     let _ = match question.growth {
-        usual if usual == known.usual => Ok(()),
+        // What is usual depends on how many workers there are.
+        usual if usual == known.usual && !known.lacks_workers => Ok(()),
         Growth::AS_RECORDED => write!(command, " --as-recorded"),
         Growth::Additive { base, slope } => write!(command, " --base-load {base} --slope {slope}"),
         Growth::Proportional { base } => write!(command, " --base-load {base} --proportional"),

@@ -244,7 +244,8 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     let preset = delays.preset;
     let usual = delays.growth();
     suspicious::say(args.delays(), Some(workers), output);
-    suspicious::say_of_gaps(args.delays(), workers, output);
+    let looked_at = args.rounds.map_or(suspicious::ROWS, |rounds| rounds as usize);
+    suspicious::say_of_gaps(args.delays(), workers, looked_at, output);
     if args.as_trained.as_trained {
         return predict(args, &spec, delays, output);
     }
@@ -445,9 +446,9 @@ fn words(
     );
     let _ = write!(
         text,
-        "{:.2} % of the answers were late: after {} times the fastest.",
+        "{:.2} % of the answers came later than (1+{}) x the fastest.",
         100.0 * outcome.straggler_fraction,
-        1.0 + rules.mu
+        rules.mu
     );
     if outcome.coverage < 1.0 {
         let _ = write!(

@@ -66,16 +66,16 @@ pub(crate) fn say_of_rows(name: &str, rows: &[Vec<f64>], output: &mut Output<'_>
     }
 }
 
-/// Says how many of the first rows are left out since a value is missing.
-pub(crate) fn say_of_gaps(delays: &str, workers: usize, output: &mut Output<'_>) {
+/// Says how many rows up to the `most`-th whole one are left out since a value is missing.
+pub(crate) fn say_of_gaps(delays: &str, workers: usize, most: usize, output: &mut Output<'_>) {
     let Some(mut rows) = opened(delays, Some(workers)) else { return };
-    let whole = rows.by_ref().take(ROWS).map_while(Result::ok).count();
-    match rows.incomplete() {
-        0 => {}
-        gaps => output.note(format_args!(
-            "{delays}: of the first {}, {gaps} are left out, in which a value is missing",
+    let whole = rows.by_ref().take(most).map_while(Result::ok).count();
+    let gaps = rows.incomplete();
+    if whole > 0 && gaps > 0 {
+        output.note(format_args!(
+            "{delays}: {gaps} of the first {} left out: a value is missing",
             several(whole as u64 + gaps, "round")
-        )),
+        ));
     }
 }
 

@@ -71,6 +71,9 @@ impl<'a> Fields<'a> {
             if key.is_empty() {
                 return Err(fields.wrong("an empty parameter"));
             }
+            if key != key.trim() {
+                return Err(fields.wrong(format!("a blank beside {}", key.trim())));
+            }
             if fields.left.iter().any(|(known, _)| *known == key) {
                 return Err(fields.wrong(format!("{key} is given twice")));
             }

@@ -57,7 +57,7 @@ pub(super) async fn greet(stream: &mut Stream, key: &hmac::Key) -> Result<(), Se
     if TLS.contains(&version) {
         return Err(SecurityError::UnexpectedTls { from });
     }
-    // Letters are no version: an HTTP server begins so.
+    // Printable characters are no version: an HTTP server begins so.
     if version.iter().all(u8::is_ascii_graphic) {
         return Err(SecurityError::NotOurs { from, first: version.escape_ascii().to_string() });
     }
