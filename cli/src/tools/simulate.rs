@@ -139,9 +139,10 @@ pub(crate) struct SimulateArgs {
     /// Seed of a preset or a pool
     #[arg(long, value_parser = whole::<u64>, default_value_t = 1)]
     seed: u64,
-    /// Draw who did what in every round (on standard error with --json): `n.3` is a task of job 3,
-    /// `x4` four of them, `x` alone that its worker was not waited for, `g(3)` that the gradient of
-    /// job 3 is complete
+    /// Draw who did what in every round (on standard error with --json)
+    ///
+    /// `n.3` is a task of job 3, `x4` four of them, `x` alone that its worker was not waited for,
+    /// `g(3)` that the gradient of job 3 is complete.
     #[arg(long, help_heading = "Output")]
     grid: bool,
     /// Draw when each job was complete
