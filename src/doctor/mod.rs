@@ -634,7 +634,9 @@ impl Seen<'_> {
         let causes = lasting_causes(&self.times.rows, Growth::Proportional { base: load });
         let of = |kind| causes.iter().find(|cause: &&Cause| cause.kind == kind);
         let dead = self.dead(of(CauseKind::DeadWorkers), events);
-        let gone = dead.iter().flat_map(Finding::workers).collect::<Vec<_>>();
+        // Of who came back it is still said whether they are slow.
+        let is_dead = |it: &&Finding| matches!(it.problem, Problem::DeadWorkers { .. });
+        let gone = dead.iter().filter(is_dead).flat_map(Finding::workers).collect::<Vec<_>>();
         let constant = of(CauseKind::ConstantlySlowWorkers);
         let mut findings = dead;
         findings.extend(constant.map(|cause| self.constantly_slow(cause, coded)));

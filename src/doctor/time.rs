@@ -125,29 +125,31 @@ impl Stalls {
         };
         let of_steps: Vec<(f64, f64, f64)> = record.steps.iter().map(of_step).collect();
         let usual = median(of_steps.iter().map(|(open, _, deciding)| open + deciding).collect());
-        let mut found = Self::default();
-        let mut warm_up = true;
-        for (at, (step, (_, waiting, deciding))) in record.steps.iter().zip(of_steps).enumerate() {
-            let seconds = waiting + deciding;
-            // What is no number is no stall either.
-            if seconds > STALL * usual {
-                warm_up &= at < WARM_UP_MOST;
-                found.steps += 1;
-                found.waiting += waiting;
-                found.deciding += deciding;
-                if found.longest.is_none_or(|longest| seconds > longest.seconds) {
-                    let for_answers = waiting > deciding;
-                    let rounds = &record.closed[step.rounds.clone()];
-                    let worker = if for_answers { waited_for(rounds) } else { None };
-                    found.longest = Some(Stall { step: step.step, seconds, for_answers, worker });
-                }
-            }
+        // What is no number is no stall either.
+        let stood = |(_, (_, waiting, deciding)): &(usize, (f64, f64, f64))| {
+            waiting + deciding > STALL * usual
+        };
+        let stalled: Vec<_> = of_steps.into_iter().enumerate().filter(stood).collect();
+        let few = stalled.len() <= (record.steps.len() / STALLS_APART).max(1);
+        if !few || record.steps.len() < STEPS_LEAST {
+            return Self::default();
         }
-        if warm_up {
-            found.longest = None;
+        let is_warm_up = stalled.iter().all(|(at, _)| *at < WARM_UP_MOST);
+        let stalls = stalled.iter().map(|&(at, (_, waiting, deciding))| {
+            let step = &record.steps[at];
+            let for_answers = waiting > deciding;
+            let rounds = &record.closed[step.rounds.clone()];
+            let worker = if for_answers { waited_for(rounds) } else { None };
+            Stall { step: step.step, seconds: waiting + deciding, for_answers, worker }
+        });
+        let longest =
+            stalls.reduce(|most, next| if next.seconds > most.seconds { next } else { most });
+        Self {
+            steps: stalled.len(),
+            waiting: stalled.iter().map(|(_, (_, waiting, _))| waiting).sum(),
+            deciding: stalled.iter().map(|(_, (.., deciding))| deciding).sum(),
+            longest: longest.filter(|_| !is_warm_up),
         }
-        let few = found.steps <= (record.steps.len() / STALLS_APART).max(1);
-        if few && record.steps.len() >= STEPS_LEAST { found } else { Self::default() }
     }
 
     /// Seconds that the steps stood still.

@@ -460,6 +460,22 @@ fn a_step_that_stood_still_is_named() {
     assert!(words.ends_with(" s, all answers there: its sum was waited for"), "{words}");
 }
 
+#[test]
+fn who_came_back_is_slow_still() {
+    let kinds_with = |events: &[RunEvent]| {
+        let found = examine(&record(steps("made_up_uncoded")), &known_events(events));
+        kinds(&found)
+    };
+    let slow = ("slower-since", vec![5]);
+    let is_slow =
+        |(kind, workers, _): &(&str, Vec<usize>, Option<u64>)| (*kind, workers.clone()) == slow;
+    assert!(kinds_with(&[]).iter().any(is_slow));
+    let events = ["lost", "join"].map(|kind| event(kind, &json!({"worker": 5, "step": 9})));
+    let found = kinds_with(&events);
+    assert!(found.contains(&("came-back", vec![5], None)), "{found:?}");
+    assert!(found.iter().any(is_slow), "{found:?}");
+}
+
 /// What took long in the first steps is the warm-up, and who answered in time is not waited for.
 #[test]
 fn a_stall_blames_nobody_who_is_innocent() {

@@ -294,11 +294,13 @@ fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
     }
     let (preset, growth) = (source.preset, source.growth());
     let most = wanted.unwrap_or(if preset.is_some() { ROUNDS.0 } else { ROUNDS.1 });
+    let workers = source.workers();
     let mut told = source.told(most, output)?;
     let cut = told.more;
     let not_received = told.at_least();
     let beside = beside(&told, not_received);
-    let Told { rows, names, distance, lacks_workers, .. } = told;
+    let Told { rows, names, distance, .. } = told;
+    let lacks_workers = rows.first().is_some_and(|row| row.len() < workers);
     if wanted.is_none() && cut && preset.is_none() {
         output.note(format_args!(
             "{}: using the first {}; --rounds takes more",

@@ -46,8 +46,6 @@ pub(crate) struct Told {
     pub(crate) not_seen: Vec<String>,
     /// Whether the times may have been taken anywhere.
     pub(crate) is_trace: bool,
-    /// Whether some of the workers were left out.
-    pub(crate) lacks_workers: bool,
 }
 
 /// Rows of delays, one after the other.
@@ -220,7 +218,6 @@ impl Source {
             names: called.workers.into_iter().take(workers).collect(),
             not_seen: called.not_seen,
             is_trace,
-            lacks_workers: false,
             rows,
             more,
             numbers,
@@ -292,7 +289,6 @@ impl Told {
             None => (0..settled.rounds.len() as u64).collect(),
         };
         self.rows = settled.rows().collect();
-        self.lacks_workers = settled.workers.len() < workers;
         self.names = settled.workers;
         Ok(())
     }
