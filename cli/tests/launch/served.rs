@@ -26,7 +26,8 @@ fn a_run_is_learned_from_its_workers_and_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
     let flags = format!("{FLAGS} --metrics 127.0.0.1:0 --json");
     let mut serve = Launched::serve(folder.path(), "serve", &flags);
-    serve.waits_for_words("CODEDGRAD_TOKEN_FILE=run/token");
+    let token = folder.path().canonicalize().unwrap().join("run/token");
+    serve.waits_for_words(&format!("CODEDGRAD_TOKEN_FILE={}", token.display()));
     let metrics = wait_for("its metrics", || {
         let said = serve.said();
         Some(said.split_once("metrics are at http://")?.1.split_once("/metrics")?.0.to_owned())
