@@ -46,8 +46,11 @@ pub(crate) fn count<T: Count>(
     range: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| {
-        let number: T = whole(text)?;
         let (least, most) = (range.start(), range.end());
+        let number: T = match counted(text) {
+            Err(NoCount::TooLarge) => return Err(format!("{text} is not in {least}..={most}")),
+            other => other.map_err(|why| why.words(text))?,
+        };
         range
             .contains(&number.into())
             .then_some(number)
@@ -70,14 +73,37 @@ pub(crate) fn size(text: &str) -> Result<usize, String> {
 
 /// A number of things, or what tells one from others, of which none is too small.
 pub(crate) fn whole<T: Count>(text: &str) -> Result<T, String> {
+    counted(text).map_err(|why| why.words(text))
+}
+
+/// Why a text is no number of things.
+enum NoCount {
+    TooLarge,
+    NotWhole,
+}
+
+impl NoCount {
+    fn words(self, text: &str) -> String {
+        match self {
+            Self::TooLarge => format!("{text} is too large a number"),
+            Self::NotWhole => {
+                format!("{text:?} is no whole number of 0 or more, such as 150 or 1e3")
+            }
+        }
+    }
+}
+
+fn counted<T: Count>(text: &str) -> Result<T, NoCount> {
     let plain = text.trim().replace('_', "");
-    let number = plain.parse::<T>().ok().or_else(|| {
-        // 2^53 is where numbers with a fraction stop counting one by one.
-        let number: f64 = plain.parse().ok()?;
-        let whole = number.fract() == 0.0 && (0.0..9e15).contains(&number);
-        T::try_from(whole.then_some(number as u64)?).ok()
-    });
-    number.ok_or_else(|| format!("{text:?} is no whole number of 0 or more, such as 150 or 1e3"))
+    if let Ok(number) = plain.parse::<T>() {
+        return Ok(number);
+    }
+    let number = plain.parse::<f64>().ok().filter(|number| number.is_finite());
+    let whole = number.filter(|number| number.fract() == 0.0 && *number >= 0.0);
+    let whole = whole.ok_or(NoCount::NotWhole)?;
+    // 2^53 is where numbers with a fraction stop counting one by one.
+    let few = (whole < 9e15).then_some(whole as u64);
+    few.and_then(|few| T::try_from(few).ok()).ok_or(NoCount::TooLarge)
 }
 
 /// A number of things, such as `1 step` or `3 steps`.

@@ -3,6 +3,7 @@
 use super::record::RunEvent;
 use super::time::{Stall, TimeGap};
 use super::workers::Because;
+use crate::sim::planner::DEAD;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -55,15 +56,28 @@ pub enum Problem {
         workers: Vec<usize>,
         /// Since when the first of them does not, where its answers show it.
         since: Option<Moment>,
+        /// Whether answers came after all, so late that they are as good as dead.
+        answered: bool,
     },
     /// Workers that take longer than others in almost every round.
     ConstantlySlow {
         /// Which.
         workers: Vec<usize>,
-        /// How many times as long, on average.
+        /// How many times as long as the quickest quarter, in the middle of their rounds.
         times: f64,
         /// Whether the cost is that of an uncoded run, and not this run's.
         coded: bool,
+    },
+    /// A worker that was slow in some rounds, and waited for.
+    SlowAtTimes {
+        /// Which.
+        worker: usize,
+        /// In how many rounds.
+        rounds: usize,
+        /// Of how many.
+        of: usize,
+        /// The first and the last step in which it was so.
+        steps: (u64, u64),
     },
     /// Workers that are slow by a little, but steadily.
     SlightlySlow {
@@ -119,7 +133,7 @@ pub enum Problem {
         /// How many others compute at most.
         others: u64,
     },
-    /// Most of the time is spent waiting for answers, now of these workers and now of those.
+    /// Much of the time is spent waiting for answers, now of these workers and now of those.
     Waiting,
     /// It takes long from the last answer to the commit.
     Deciding {
@@ -173,6 +187,7 @@ impl Finding {
         match self.problem {
             Problem::DeadWorkers { .. } => "dead-workers",
             Problem::ConstantlySlow { .. } => "constantly-slow-workers",
+            Problem::SlowAtTimes { .. } => "slow-at-times",
             Problem::SlightlySlow { .. } => "slightly-slow-workers",
             Problem::SlowPerUnit { .. } => "slow-per-unit",
             Problem::SlowerSince { .. } => "slower-since",
@@ -204,7 +219,9 @@ impl Finding {
                 workers.iter().map(|(worker, ..)| *worker).collect()
             }
             Problem::SlowPerUnit { workers } => workers.iter().map(|(worker, _)| *worker).collect(),
-            Problem::SlowerSince { worker, .. } | Problem::Flapping { worker, .. } => vec![*worker],
+            Problem::SlowerSince { worker, .. }
+            | Problem::SlowAtTimes { worker, .. }
+            | Problem::Flapping { worker, .. } => vec![*worker],
             _ => Vec::new(),
         }
     }
@@ -255,9 +272,15 @@ impl fmt::Display for Told<'_> {
         let named = |workers: &[usize]| named(workers, self.names);
         let worker = |worker: usize| named(&[worker]);
         match self.problem {
-            Problem::DeadWorkers { workers, since } => {
-                let has = if workers.len() == 1 { "has" } else { "have" };
-                write!(out, "{} {has} not answered", named(workers))?;
+            Problem::DeadWorkers { workers, since, answered } => {
+                let one = workers.len() == 1;
+                write!(out, "{} ", named(workers))?;
+                match (answered, one) {
+                    (false, true) => write!(out, "has not answered")?,
+                    (false, false) => write!(out, "have not answered")?,
+                    (true, true) => write!(out, "takes more than {DEAD} times as long")?,
+                    (true, false) => write!(out, "take more than {DEAD} times as long")?,
+                }
                 match since {
                     Some(since) => write!(out, " since {since}")?,
                     None => write!(out, " since the connection was lost")?,
@@ -269,10 +292,18 @@ impl fmt::Display for Told<'_> {
                 write!(
                     out,
                     "{} {take} {times:.2} times as long in almost every round; repair or replace, \
-                     or assign less work (interval:speeds=FILE)",
+                     or assign less work (interval:speeds=FILE,s=1,units=N)",
                     named(workers)
                 )?;
                 if *coded { write!(out, "; the cost is that of an uncoded run") } else { Ok(()) }
+            }
+            Problem::SlowAtTimes { worker: which, rounds, of, steps: (first, last) } => {
+                let which = worker(*which);
+                write!(
+                    out,
+                    "{which} was slow in {rounds} of {of} rounds, steps {first} to {last}, \
+                             and most of the waiting was for it"
+                )
             }
             Problem::SlightlySlow { workers } => slightly_slow(workers, self.names, out),
             Problem::SlowPerUnit { workers } => slow_per_unit(workers, self.names, out),
@@ -312,8 +343,8 @@ impl fmt::Display for Told<'_> {
             }
             Problem::Waiting => write!(
                 out,
-                "most of the time is spent waiting for late answers, now of these workers and now \
-                 of those; another scheme may save a part of it"
+                "so much of the time is spent waiting for late answers, now of these workers and \
+                 now of those; another scheme may save a part of it"
             ),
             Problem::Deciding { seconds } => write!(
                 out,
@@ -526,7 +557,8 @@ mod tests {
         };
         assert!(one.told(&hosts).to_string().starts_with("worker gpu-12 takes 1.50 times"));
         assert!(one.told(&["0".into(), "1".into()]).to_string().starts_with("worker 1 takes"));
-        let dead = |since| words(Problem::DeadWorkers { workers: vec![0, 3], since });
+        let dead =
+            |since| words(Problem::DeadWorkers { workers: vec![0, 3], since, answered: false });
         assert!(dead(Some(since)).starts_with("workers 0, 3 have not answered since step 60"));
         assert!(dead(None).contains("since the connection was lost"));
         let events = BTreeMap::from([("lost".into(), 2), ("resume".into(), 1)]);

@@ -53,6 +53,8 @@ const ROUNDS_LEAST: usize = 2;
 const OUTSIDE_MOST: f64 = 0.10;
 /// Below that, time on the wall's clock is lost.
 const EFFECTIVE_LEAST: f64 = 0.90;
+/// That is not worth a word if it is fewer seconds: a run of a few short steps.
+const LOST_LEAST: f64 = 1.0;
 /// A larger share of the time in which checkpoints block is worth a word.
 const BLOCKED_MOST: f64 = 0.02;
 /// So many slow rounds at the beginning are the warm-up of a run: caches, compilers, connections.
@@ -62,7 +64,12 @@ const STALLED_MOST: f64 = 0.05;
 /// Workers that take more than so many times as long as their units would have it are slow.
 const SLOW_FOR_ITS_UNITS: f64 = 1.15;
 /// A larger share of the time spent waiting for answers calls for a plan.
-const WAITING_MOST: f64 = 0.5;
+const WAITING_MOST: f64 = 0.25;
+/// A worker that was slow at times is worth a word if its cure alone saves so much, and half of the
+/// waiting.
+const ALONE_LEAST: f64 = 0.10;
+/// It was so in rounds in which it took so many times as long as the quickest quarter.
+const SLOW_AT_TIMES: f64 = 1.5;
 /// Another scheme that saves less is none.
 const OTHER_SCHEME_LEAST: f64 = 0.05;
 
@@ -382,6 +389,7 @@ fn of_the_time(found: &Examination, stalls: &Stalls, wall: WallClock) -> Vec<Fin
         findings.push(finding(Problem::Between { seconds: per_step(time.between) }, between));
     }
     let lost = wall.effective.filter(|effective| *effective < EFFECTIVE_LEAST);
+    let lost = lost.filter(|_| wall.lost_seconds >= LOST_LEAST);
     if let Some((effective, gap)) = lost.zip(wall.gap) {
         findings.push(finding(Problem::LostTime { effective, gap }, 1.0 - effective));
     }
@@ -475,18 +483,16 @@ impl Examination {
         self.findings.extend(found);
     }
 
-    /// Most of the time is spent waiting, and no worker that is named explains half of that.
+    /// Much of the time is spent waiting, and workers that are named do not explain half of that.
     fn waiting(&self, stalls: &Stalls) -> Option<Finding> {
         let share = self.time.share(self.time.waiting - stalls.waiting);
-        let explains = |finding: &Finding| {
+        let names_workers = |finding: &&Finding| {
             let is_stall = matches!(finding.problem, Problem::Stalls { .. });
-            !is_stall
-                && !finding.workers().is_empty()
-                && finding.costs.is_some_and(|costs| costs >= share / 2.0)
+            !is_stall && !finding.workers().is_empty()
         };
-        let is_one = share > WAITING_MOST
-            && self.planned_on.is_some()
-            && !self.findings.iter().any(explains);
+        let named = self.findings.iter().filter(names_workers);
+        let explained: f64 = named.filter_map(|finding| finding.costs).sum();
+        let is_one = share > WAITING_MOST && self.planned_on.is_some() && explained < share / 2.0;
         is_one.then_some(Finding { problem: Problem::Waiting, costs: Some(share) })
     }
 
@@ -605,7 +611,8 @@ impl Examination {
 fn of_events(dead: &[usize], costs: Option<f64>, events: &WorkerEvents) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !dead.is_empty() {
-        let problem = Problem::DeadWorkers { workers: dead.to_vec(), since: None };
+        let workers = dead.to_vec();
+        let problem = Problem::DeadWorkers { workers, since: None, answered: false };
         findings.push(Finding { problem, costs });
     }
     if !events.came_back.is_empty() {
@@ -658,6 +665,13 @@ impl Seen<'_> {
         let slightly: Vec<&ExaminedWorker> = found.of_workers.iter().filter(other).collect();
         findings.extend(self.slightly_slow(&slightly));
         findings.extend(self.everybody());
+        let known = findings.iter().chain(&found.findings).flat_map(Finding::workers);
+        let known: Vec<usize> = known.collect();
+        let others = found.of_workers.iter().filter(|it| !known.contains(&it.worker));
+        let waiting = found.time.share(found.time.waiting);
+        let at_times: Vec<Finding> =
+            others.filter_map(|worker| self.slow_at_times(worker, waiting)).collect();
+        findings.extend(at_times);
         findings
     }
 
@@ -691,7 +705,7 @@ impl Seen<'_> {
             let mut findings = of_events(&events.lost, saved, events);
             if let Some((workers, since)) = self.silent() {
                 let since = self.moment(since);
-                let problem = Problem::DeadWorkers { workers, since };
+                let problem = Problem::DeadWorkers { workers, since, answered: false };
                 findings.push(Finding { problem, costs: None });
             }
             return findings;
@@ -700,25 +714,32 @@ impl Seen<'_> {
         workers.sort_unstable();
         workers.dedup();
         let since = cause.since.and_then(|row| self.moment(row));
-        let problem = Problem::DeadWorkers { workers, since };
+        let answered = events.lost.is_empty() && self.all_answered(cause);
+        let problem = Problem::DeadWorkers { workers, since, answered };
         let mut findings = vec![Finding { problem, costs: Some(cause.costs) }];
         findings.extend(of_events(&[], None, events));
         findings
     }
 
+    /// Whether the times of workers that are as good as dead are those of answers that came.
+    fn all_answered(&self, cause: &Cause) -> bool {
+        let mut places = self.times.places.iter().skip(cause.since.unwrap_or(0));
+        let arrivals = |place: &usize| &self.record.closed[*place].arrivals;
+        places.all(|place| cause.workers.iter().all(|it| arrivals(place)[*it].is_some()))
+    }
+
     /// Workers that take longer in almost every round, since they are slow or have more to do.
     fn constantly_slow(&self, cause: &Cause, coded: bool) -> Finding {
         let workers = cause.workers.clone();
-        let problem = self.more_units(&workers).unwrap_or_else(|| Problem::ConstantlySlow {
-            times: self.mean_ratio(&workers),
-            workers,
-            coded,
-        });
+        let times = cause.times.unwrap_or(1.0);
+        let problem = self.more_units(&workers, times);
+        let problem = problem.unwrap_or(Problem::ConstantlySlow { workers, times, coded });
         Finding { problem, costs: Some(cause.costs) }
     }
 
-    /// That these compute more units than the others, if that is why they take longer.
-    fn more_units(&self, workers: &[usize]) -> Option<Problem> {
+    /// That these compute more units than the others, if that is why they take so many times as
+    /// long.
+    fn more_units(&self, workers: &[usize], times: f64) -> Option<Problem> {
         let units = |worker: usize| {
             let told = self.reports.of_worker(worker, 0).filter(|it| it.progress >= 1.0);
             let units: Vec<f64> = told.filter_map(|it| Some(it.units? as f64)).collect();
@@ -733,8 +754,8 @@ impl Seen<'_> {
                 false => others = others.max(units),
             }
         }
-        let explained = least >= others + 1.0
-            && self.mean_ratio(workers) <= SLOW_FOR_ITS_UNITS * numbers::times(least, others);
+        let explained =
+            least >= others + 1.0 && times <= SLOW_FOR_ITS_UNITS * numbers::times(least, others);
         explained.then(|| Problem::MoreUnits {
             workers: workers.to_vec(),
             units: least.round() as u64,
@@ -742,9 +763,22 @@ impl Seen<'_> {
         })
     }
 
-    fn mean_ratio(&self, workers: &[usize]) -> f64 {
-        let ratios = workers.iter().map(|worker| workers::mean_ratio(self.times, *worker));
-        ratios.sum::<f64>() / workers.len() as f64
+    /// A worker that was not slow all the time, nor since some time, and that most of the waiting
+    /// was for.
+    fn slow_at_times(&self, worker: &ExaminedWorker, waiting: f64) -> Option<Finding> {
+        let saves = worker.saves.filter(|saves| *saves >= ALONE_LEAST.max(waiting / 2.0))?;
+        let quick = &self.times.quickest.times;
+        let is_slow =
+            |row: &usize| self.times.rows[*row][worker.worker] > SLOW_AT_TIMES * quick[*row];
+        let slow: Vec<usize> = (0..self.times.rows.len()).filter(is_slow).collect();
+        let step = |row: Option<&usize>| Some(self.moment(*row?)?.step);
+        let problem = Problem::SlowAtTimes {
+            worker: worker.worker,
+            rounds: slow.len(),
+            of: self.times.rows.len(),
+            steps: (step(slow.first())?, step(slow.last())?),
+        };
+        Some(Finding { problem, costs: Some(saves) })
     }
 
     /// The point of the run at which a row's round opened.

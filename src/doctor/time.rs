@@ -185,6 +185,8 @@ pub struct TimeGap {
 pub(super) struct WallClock {
     /// Share of the time that went into steps that count.
     pub(super) effective: Option<f64>,
+    /// Seconds that went into none.
+    pub(super) lost_seconds: f64,
     /// The longest time that went into none.
     pub(super) gap: Option<TimeGap>,
     /// The first step whose time stamp is before that of the step before it.
@@ -216,7 +218,12 @@ impl WallClock {
             let events = counted(events.iter().filter(within).copied());
             TimeGap { step: step.step, seconds, events }
         });
-        Self { effective: (whole > 0.0).then(|| useful / whole), gap, went_back: None }
+        Self {
+            effective: (whole > 0.0).then(|| useful / whole),
+            lost_seconds: whole - useful,
+            gap,
+            went_back: None,
+        }
     }
 }
 
@@ -295,7 +302,7 @@ mod tests {
         let events = [event(104.0, "lost"), event(101.0, "join"), event(110.0, "resume")];
         let events: Vec<&RunEvent> = events.iter().collect();
         let found = WallClock::of(&stamped([Some(100.0), Some(102.0), Some(110.0)]), &events);
-        assert_eq!(found.effective, Some(0.5));
+        assert_eq!((found.effective, found.lost_seconds), (Some(0.5), 6.0));
         let gap = found.gap.unwrap();
         assert_eq!((gap.step, gap.seconds), (2, 6.0));
         assert_eq!(gap.events, BTreeMap::from([("lost".into(), 1), ("resume".into(), 1)]));

@@ -11,6 +11,7 @@ use crate::board::Board;
 use crate::failure::{Failure, OrInput};
 use crate::families::RunScheme;
 use crate::folder::{PLAN, RunFolder};
+use crate::itself;
 use crate::layout::help;
 use crate::output::{Output, say};
 use crate::pool::{Seats, join_wait, seats};
@@ -161,7 +162,10 @@ impl CoordinatorArgs {
             Secret::Keys => "--keys DIR".into(),
             Secret::Token(file) => format!("--token {file}"),
         };
-        say!("listening on {address}; workers join with: codedgrad worker --join {host} {secret}");
+        say!(
+            "listening on {address}; workers join with: {} worker --join {host} {secret}",
+            itself::name()
+        );
         Ok(())
     }
 }

@@ -15,6 +15,7 @@ use crate::board::Board;
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
 use crate::folder::{PLAN, RECORD, RunFolder};
+use crate::itself::{self, quoted};
 use crate::output::{self, Output, alert, say};
 use crate::progress::Progress;
 use crate::steps::OfWorkers;
@@ -32,6 +33,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Windows of the validation text on which a model is judged.
 const VALIDATION_ROWS: usize = 64;
+/// Short enough for a bar of 80 columns.
+const TIMES_UNCODED: &str = "timing an uncoded step";
 
 /// A training run under way.
 pub(crate) struct Session {
@@ -469,7 +472,7 @@ impl Session {
         match states {
             Some((_, Turn { step_seconds: Some(seconds), .. })) => Ok(*seconds),
             Some((states, Turn { number: 1.., .. })) => {
-                bar.say("measuring the compute time of an uncoded step");
+                bar.say(TIMES_UNCODED);
                 calibrate(&self.plan.local_run(&self.specs[0])?, &states[0], &self.batches)
                     .or_work()
             }
@@ -649,8 +652,10 @@ impl Session {
             format!(", with --fault {panics} as before; a new run without --fault avoids that")
         };
         format!(
-            "{scheme} broke off after {after} (kept up to step {kept}; `codedgrad {command} \
-             --resume {path}` goes on from there{with})"
+            "{scheme} broke off after {after} (kept up to step {kept}; `{} {command} \
+             --resume {}` goes on from there{with})",
+            itself::name(),
+            quoted(&path.to_string())
         )
     }
 
@@ -702,7 +707,7 @@ fn prepare(
     folder: &RunFolder,
 ) -> Result<(), Failure> {
     if let Some((start, batches)) = measured.filter(|_| plan.timing.clock == ClockKind::Wall) {
-        let spinner = output::spinner("measuring the compute time of an uncoded step");
+        let spinner = output::spinner(TIMES_UNCODED);
         plan.timing.step_seconds = calibrate(&plan.local_run(spec)?, start, batches).or_work()?;
         spinner.finish_and_clear();
     }

@@ -8,6 +8,7 @@ use super::session::Session;
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::families::{self, RunScheme};
 use crate::folder::{PLAN, RunFolder};
+use crate::itself::{self, quoted};
 use crate::layout::help;
 use crate::output::{Output, say};
 use crate::pool::{Seats, seats};
@@ -232,7 +233,8 @@ pub(crate) fn show(
     }
     let path = session.folder().path().display();
     text += &if summary.interrupted {
-        let command = format!("codedgrad {command} --resume {path}");
+        let command =
+            format!("{} {command} --resume {}", itself::name(), quoted(&path.to_string()));
         width.with_command("\nInterrupted. Go on with:", &command)
     } else {
         let last = summary.runs.len().saturating_sub(1);

@@ -3,7 +3,6 @@
 mod advice;
 mod text;
 
-use super::planner::quoted;
 use super::ranks::Ranks;
 use super::recorded::Recorded;
 use super::source::{Source, Told};
@@ -11,6 +10,7 @@ use super::suspicious;
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
 use crate::folder::RECORD;
+use crate::itself::{self, quoted};
 use crate::layout::help;
 use crate::lock::is_taken;
 use crate::output::{Notes, Output};
@@ -164,8 +164,13 @@ impl Case {
             )));
         }
         if args.input != STDIN && !of_ranks && !path.is_file() {
+            let what = match path.exists() {
+                true if path.is_dir() => "no run is in this folder",
+                true => "this is no regular file: - reads standard input",
+                false => "no such file",
+            };
             return Err(Failure::Input(anyhow!(
-                "{}: no such file; expected the folder of a run, its {RECORD}, or a CSV file of \
+                "{}: {what}; expected the folder of a run, its {RECORD}, or a CSV file of \
                  delays",
                 args.input
             )));
@@ -193,7 +198,7 @@ pub(crate) fn hint(folder: &Path, number: usize) -> (String, String) {
         json: false,
     };
     let run = args.number.map_or(String::new(), |number| format!(" --run {number}"));
-    let command = format!("codedgrad doctor {}{run}", quoted(&args.input));
+    let command = format!("{} doctor {}{run}", itself::name(), quoted(&args.input));
     let (mut out, mut notes) = (io::sink(), io::sink());
     let case = Case::read(&args, &mut Output { out: &mut out, notes: Notes::Kept(&mut notes) });
     let found = case.ok().and_then(|case| {
@@ -304,7 +309,7 @@ mod tests {
         let found = examine(&record, &Known::default());
         let since = Moment { round: 30, step: 30, seconds: 75.0 };
         let problems = [
-            Problem::DeadWorkers { workers: vec![1], since: Some(since) },
+            Problem::DeadWorkers { workers: vec![1], since: Some(since), answered: false },
             Problem::ConstantlySlow { workers: vec![1], times: 2.0, coded: false },
             Problem::SlightlySlow { workers: vec![(1, 1.1, None)] },
             Problem::SlowerSince { worker: 1, since, times: 1.5, because: None },

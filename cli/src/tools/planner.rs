@@ -8,7 +8,7 @@ use super::suspicious;
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
 use crate::folder::holds_no_run;
-use crate::itself::RELEASE;
+use crate::itself::{self, RELEASE, quoted};
 use crate::layout::{Column, Table, Width, help};
 use crate::limits::WORKERS;
 use crate::output::Output;
@@ -20,7 +20,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::registry::Family;
 use codedgrad::delays::{Growth, Preset, TraceReader, after_exchange};
 use codedgrad::sim::Close;
-use codedgrad::sim::planner::{Candidate, ClosingRules, Plan, Question, plan};
+use codedgrad::sim::planner::{Candidate, CauseKind, ClosingRules, Plan, Question, plan};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
@@ -169,7 +169,7 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     args.out.as_deref().map_or(Ok(()), holds_no_run)?;
     let preset = Preset::named(&args.delays);
     suspicious::say_of_shape(&args.delays, args.workers.map(|workers| workers as usize), output);
-    let Trace { rows, cut, lacks_workers, growth: usual, names, distance, beside } =
+    let Trace { rows, cut, lacks_workers, growth: usual, names, numbers, distance, beside } =
         trace(args, output)?;
     let workers = rows.first().map_or(0, Vec::len);
     let growth = args.load.growth(usual)?;
@@ -205,6 +205,7 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     if names.iter().enumerate().any(|(number, name)| *name != number.to_string()) {
         found.call_workers(&names);
     }
+    found.call_rounds(&numbers);
     found.notes.iter().for_each(|note| output.notes.hint(format_args!("{note}")));
     found.notes.extend(beside.iter().cloned());
     let json = shown(args, &found)?.to_string();
@@ -271,6 +272,8 @@ struct Trace {
     growth: Growth,
     /// What workers are called, if they have more than numbers.
     names: Vec<String>,
+    /// What rounds are numbered.
+    numbers: Vec<u64>,
     /// How far rounds are apart.
     distance: u64,
     /// What an answer cannot be without.
@@ -299,7 +302,7 @@ fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
     let cut = told.more;
     let not_received = told.at_least();
     let beside = beside(&told, not_received);
-    let Told { rows, names, distance, .. } = told;
+    let Told { rows, names, numbers, distance, .. } = told;
     let lacks_workers = rows.first().is_some_and(|row| row.len() < workers);
     if wanted.is_none() && cut && preset.is_none() {
         output.note(format_args!(
@@ -314,7 +317,7 @@ fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
             several(rows.len(), "round")
         ));
     }
-    Ok(Trace { rows, cut, lacks_workers, growth, names, distance, beside })
+    Ok(Trace { rows, cut, lacks_workers, growth, names, numbers, distance, beside })
 }
 
 /// What is to be kept in mind about a trace.
@@ -406,9 +409,14 @@ fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'
         );
     }
     for cause in found.causes.iter().filter(|cause| !found.why.contains(&cause.words[1..])) {
+        let begun = match cause.kind {
+            // A scheme may well work around them.
+            CauseKind::ConstantlySlowWorkers => "Beside any code",
+            _ => "No code cures this",
+        };
         let _ = writeln!(
             text,
-            "No code cures this: {} ({:.1} % of the uncoded time).",
+            "{begun}: {} ({:.1} % of the uncoded time).",
             cause.words,
             100.0 * cause.costs
         );
@@ -459,7 +467,8 @@ pub(crate) fn table_of(candidates: &[Candidate]) -> Table {
 fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'_>) -> String {
     let (choice, preset) = (found.choice(), Preset::named(&args.delays));
     let mut command = format!(
-        "codedgrad simulate {} --delays {} --workers {} --jobs {}",
+        "{} simulate {} --delays {} --workers {} --jobs {}",
+        itself::name(),
         quoted(choice.scheme.text()),
         // What came by standard input is used up: it is for its user to say where it was from.
         if args.delays == "-" || known.lacks_workers {
@@ -495,13 +504,4 @@ fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'
         let _ = write!(command, " --seed {}", args.seed);
     }
     command
-}
-
-/// A word of a command line, as a shell takes it.
-pub(crate) fn quoted(word: &str) -> String {
-    let plain = |letter: char| letter.is_alphanumeric() || "-_./:=,+@%".contains(letter);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
 }

@@ -39,7 +39,7 @@ Examples:
 )]
 pub(crate) struct StatusArgs {
     /// Where the coordinator shows its metrics
-    #[arg(value_name = "ADDR")]
+    #[arg(value_name = "ADDR", value_parser = address)]
     address: String,
     /// Print the answer as JSON, as it came
     #[arg(long)]
@@ -47,6 +47,17 @@ pub(crate) struct StatusArgs {
     /// Ask again every second until the coordinator has ended
     #[arg(long)]
     watch: bool,
+}
+
+/// A host and a port, also of a whole URL, as the coordinator prints it.
+fn address(text: &str) -> Result<String, String> {
+    let place = text.strip_prefix("http://").unwrap_or(text);
+    let place = place.split('/').next().unwrap_or_default();
+    let port = place.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    if port.is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+        return Ok(place.to_owned());
+    }
+    Err("write HOST:PORT, such as 127.0.0.1:9400".to_owned())
 }
 
 /// What happened so far, of one worker.

@@ -26,6 +26,8 @@ pub struct OpenRound {
     pub enough: WorkerSet,
     /// Whether it cannot close unless somebody who is lost comes back.
     pub needs_return: bool,
+    /// Until when it is waited for somebody to come back, if the run ends then.
+    pub returns_by: Option<f64>,
 }
 
 impl Engine {
@@ -58,6 +60,7 @@ impl Engine {
             needed,
             enough,
             needs_return: !summing && !self.plan.can_close(&self.roster.dead(), &self.roster),
+            returns_by: self.states.returns_by,
         })
     }
 }
@@ -92,7 +95,8 @@ mod tests {
             .map(|workers| workers.iter().map(|worker| worker.0).collect())
     }
 
-    /// Whether a round needs the return of somebody once so many are lost.
+    /// Whether a round needs the return of somebody once so many are lost, a second after it began;
+    /// by when, if it does.
     fn needs_return(text: &str, lost: &[u32]) -> bool {
         let scheme = text.parse::<SchemeSpec>().unwrap().scheme(4, 4, 0..2).unwrap();
         let mut config = RunConfig::new(Shape::new(4, 4), 10, 2);
@@ -104,7 +108,10 @@ mod tests {
             let lost = Input::Lost { worker: Worker(*worker), kept: true };
             engine.handle(1.0, lost, &mut actions).unwrap();
         }
-        engine.waits_for().unwrap().needs_return
+        let open = engine.waits_for().unwrap();
+        // Rounds stay open for a minute in any case.
+        assert_eq!(open.returns_by, open.needs_return.then_some(60.5));
+        open.needs_return
     }
 
     #[test]

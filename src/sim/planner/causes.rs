@@ -3,15 +3,14 @@
 use super::replay::Replay;
 use serde::Serialize;
 
-/// A worker is slow in a round if it takes so many times the time that a quarter of the workers
-/// keep to.
+/// A worker is slow in a round if it takes so many times as long as the quickest quarter.
 const SLOW: f64 = 1.15;
 /// Constantly slow: in so many of its rounds.
 const CONSTANTLY: f64 = 0.9;
 /// Fewer rounds show nobody to be constantly slow.
 const CONSTANTLY_LEAST: usize = 5;
 /// A worker whose answers take so many times as long, to the end of the trace, is as good as dead.
-const DEAD: f64 = 50.0;
+pub(crate) const DEAD: f64 = 50.0;
 /// Rounds in which the quickest quarter takes so many times its usual time are slow for everybody.
 const SLOW_ROUND: f64 = 1.5;
 /// Part of the workers that is never waited for by chance: where it is slow, everybody is.
@@ -30,6 +29,10 @@ pub struct Cause {
     /// Since which row of the trace, from 0, where it was not so before.
     #[serde(skip)]
     pub since: Option<usize>,
+    /// How many times as long as the quickest quarter the workers take in the middle of their
+    /// rounds, where they are slow all the time.
+    #[serde(skip)]
+    pub times: Option<f64>,
     /// Share of the uncoded time that its cure would save.
     pub costs: f64,
     /// What it is and what helps, in a sentence.
@@ -74,6 +77,18 @@ fn listed(workers: &[usize]) -> String {
 }
 
 impl Cause {
+    /// Calls the round since which it is so by the number of its row; gives back what it said
+    /// before.
+    pub(super) fn call_rounds(&mut self, numbers: &[u64]) -> String {
+        let before = self.words.clone();
+        if let Some(since) = self.since
+            && let Some(number) = numbers.get(since)
+        {
+            self.words = before.replacen(&round(since as u64), &round(*number), 1);
+        }
+        before
+    }
+
     /// Calls its workers by their names, of which each has one; gives back what it said before.
     pub(super) fn call_workers(&mut self, names: &[String]) -> String {
         const SHOWN_MOST: usize = 16;
@@ -101,9 +116,10 @@ fn named(workers: &[usize]) -> String {
 /// that of an uncoded share.
 pub(super) fn of_workers(replay: &Replay, baseline: f64) -> Vec<Cause> {
     let rows = replay.rows();
-    let quick: Vec<f64> = rows.iter().map(|row| quantile(row.iter().copied(), 0.25)).collect();
-    let ratio =
-        |round: usize, worker: usize| rows[round][worker] / quick[round].max(f64::MIN_POSITIVE);
+    let quickest = Quickest::of(rows);
+    let ratio = |round: usize, worker: usize| {
+        rows[round][worker] / quickest.times[round].max(f64::MIN_POSITIVE)
+    };
     let mut causes = Vec::new();
     let dead_since = |worker: usize| {
         let answers =
@@ -118,15 +134,16 @@ pub(super) fn of_workers(replay: &Replay, baseline: f64) -> Vec<Cause> {
         let (take, have) = if gone.len() == 1 { ("takes", "has") } else { ("take", "have") };
         let words = format!(
             "{} {take} more than {DEAD} times as long as others, or {have} stopped answering \
-             (round {} on); a code survives it, but a replacement cures it",
+             ({} on); a code survives it, but a replacement cures it",
             named(&gone),
-            since + 1
+            round(*since as u64)
         );
         causes.push(Cause {
             kind: CauseKind::DeadWorkers,
-            costs: saved(replay, &gone, baseline),
+            costs: share_saved(replay, without(rows, &gone), baseline),
             workers: gone.clone(),
             since: Some(*since),
+            times: None,
             words,
         });
     }
@@ -141,43 +158,59 @@ pub(super) fn of_workers(replay: &Replay, baseline: f64) -> Vec<Cause> {
             .iter()
             .map(|worker| quantile((0..rows.len()).map(|round| ratio(round, *worker)), 0.5));
         let times = times.sum::<f64>() / slow.len() as f64;
-        let without = [&gone[..], &slow].concat();
-        let costs =
-            saved(replay, &without, baseline) - causes.first().map_or(0.0, |dead| dead.costs);
-        let cure = if costs >= WORTH_SAYING {
-            "drain or mend, or give less (interval:speeds=FILE)"
+        let known = causes.first().map_or(0.0, |dead| dead.costs);
+        let of_slow = |rows| share_saved(replay, rows, baseline) - known;
+        let drained = of_slow(without(rows, &[&gone[..], &slow].concat()));
+        let mended = of_slow(without(&as_quick(rows, &slow, &quickest), &gone));
+        let cure = if drained >= WORTH_SAYING {
+            "drain or mend, or give less (interval:speeds=FILE,s=1,units=N)"
         } else {
-            "mend or give less (interval:speeds=FILE); to drain costs the others as much"
+            "mend or give less (interval:speeds=FILE,s=1,units=N); to drain costs the others as \
+             much"
         };
         let take = if slow.len() == 1 { "takes" } else { "take" };
-        let words = format!(
-            "{} always {take} {times:.2} times as long: {cure}; a code pays for it in every round",
-            named(&slow)
-        );
+        let words = format!("{} always {take} {times:.2} times as long: {cure}", named(&slow));
         causes.push(Cause {
             kind: CauseKind::ConstantlySlowWorkers,
             workers: slow,
             since: None,
-            costs: costs.max(0.0),
+            times: Some(times),
+            costs: mended.max(0.0),
             words,
         });
     }
-    causes.extend(slow_rounds(rows, baseline));
+    causes.extend(slow_rounds(rows, &quickest, baseline));
     causes
 }
 
-/// What an uncoded job would save without these workers, the others doing their shares.
-fn saved(replay: &Replay, without: &[usize], baseline: f64) -> f64 {
-    let stay: Vec<usize> =
-        (0..replay.workers()).filter(|worker| !without.contains(worker)).collect();
-    if stay.is_empty() || baseline <= 0.0 {
+/// The round of a row, which [`Cause::call_rounds`] finds.
+fn round(number: u64) -> String {
+    format!("round {number}")
+}
+
+/// The times of all but these workers, the others doing their shares.
+fn without(rows: &[Vec<f64>], gone: &[usize]) -> Vec<Vec<f64>> {
+    let stays = |(worker, _): &(usize, &f64)| !gone.contains(worker);
+    let of_row = |row: &Vec<f64>| row.iter().enumerate().filter(stays).map(|it| *it.1).collect();
+    rows.iter().map(of_row).collect()
+}
+
+/// The times if these workers are never slower than the quickest quarter.
+fn as_quick(rows: &[Vec<f64>], slow: &[usize], quickest: &Quickest) -> Vec<Vec<f64>> {
+    let mut rows = rows.to_vec();
+    for (row, quick) in rows.iter_mut().zip(&quickest.times) {
+        slow.iter().for_each(|worker| row[*worker] = row[*worker].min(*quick));
+    }
+    rows
+}
+
+/// What an uncoded job would save with these times.
+fn share_saved(replay: &Replay, rows: Vec<Vec<f64>>, baseline: f64) -> f64 {
+    if rows.iter().all(Vec::is_empty) || baseline <= 0.0 {
         return 0.0;
     }
-    let rows =
-        replay.rows().iter().map(|row| stay.iter().map(|worker| row[*worker]).collect()).collect();
-    let smaller = Replay::new(rows, replay.growth(), 0.0, 1);
-    let time =
-        smaller.run(&super::uncoded(), smaller.jobs()).map_or(baseline, |run| run.time_per_job);
+    let other = Replay::new(rows, replay.growth(), 0.0, 1);
+    let time = other.run(&super::uncoded(), other.jobs()).map_or(baseline, |run| run.time_per_job);
     1.0 - time / baseline
 }
 
@@ -214,8 +247,7 @@ impl Quickest {
     }
 }
 
-fn slow_rounds(rows: &[Vec<f64>], baseline: f64) -> Option<Cause> {
-    let quickest = Quickest::of(rows);
+fn slow_rounds(rows: &[Vec<f64>], quickest: &Quickest, baseline: f64) -> Option<Cause> {
     let slow = quickest.slow_rounds();
     let more: f64 = slow.iter().map(|round| quickest.times[*round] - quickest.usual).sum();
     let costs = more / (baseline * rows.len() as f64);
@@ -223,6 +255,7 @@ fn slow_rounds(rows: &[Vec<f64>], baseline: f64) -> Option<Cause> {
         kind: CauseKind::SlowRounds,
         workers: Vec::new(),
         since: None,
+        times: None,
         costs,
         words: format!(
             "in {} of {} rounds everybody was slow (network, file system, a barrier elsewhere)",
@@ -290,7 +323,8 @@ pub(super) fn of_shares(before: f64, after: f64, explained: f64) -> Cause {
          so what follows is planned on evened-out times",
         100.0 * explained
     );
-    Cause { kind: CauseKind::SlowShares, workers: Vec::new(), since: None, costs, words }
+    let (workers, kind) = (Vec::new(), CauseKind::SlowShares);
+    Cause { kind, workers, since: None, times: None, costs, words }
 }
 
 #[cfg(test)]
@@ -317,7 +351,7 @@ mod tests {
         of_workers(&replay, baseline)
     }
 
-    /// 2.35 s with the slow worker; without it, seven do an eighth more each.
+    /// 2.35 s with the slow worker, and 1.01 s if it is as quick as the others.
     #[test]
     fn the_constantly_slow_worker_is_named_and_its_price_too() {
         let causes = found(preset(Preset::Static, 60));
@@ -326,8 +360,23 @@ mod tests {
             (causes[0].kind, &causes[0].workers[..]),
             (CauseKind::ConstantlySlowWorkers, &[7][..])
         );
-        assert!((causes[0].costs - (1.0 - 8.0 / 7.0 * 1.01 / 2.355)).abs() < 0.01, "{causes:?}");
+        assert!((causes[0].costs - (1.0 - 1.01 / 2.355)).abs() < 0.01, "{causes:?}");
         assert!(causes[0].words.contains("worker 7 always takes 2.3"), "{causes:?}");
+    }
+
+    /// Of few workers the quickest quarter is one.
+    #[test]
+    fn how_slow_workers_are_is_told_by_the_quick_ones() {
+        for (row, slow) in [
+            (vec![1.0, 2.9], vec![1]),
+            (vec![1.0, 1.0, 2.9, 2.9], vec![2, 3]),
+            (vec![2.9, 2.9, 1.0, 2.9], vec![0, 1, 3]),
+        ] {
+            let causes = found(vec![row; 60]);
+            assert_eq!((causes.len(), &causes[0].workers), (1, &slow));
+            assert!((causes[0].times.unwrap() - 2.9).abs() < 1e-9, "{causes:?}");
+            assert!((causes[0].costs - (1.0 - 1.0 / 2.9)).abs() < 1e-9, "{causes:?}");
+        }
     }
 
     #[test]
@@ -344,9 +393,12 @@ mod tests {
         let mut rows = preset(Preset::Calm, 40);
         rows.iter_mut().skip(30).for_each(|row| row[2] = 1e6);
         rows.iter_mut().take(5).for_each(|row| row[3] = 1e6);
-        let causes = found(rows);
+        let mut causes = found(rows);
         assert_eq!((causes[0].kind, &causes[0].workers[..]), (CauseKind::DeadWorkers, &[2][..]));
-        assert!(causes[0].words.contains("round 31 on"), "{causes:?}");
+        assert!(causes[0].words.contains("round 30 on"), "{causes:?}");
+        let numbers: Vec<u64> = (12_000..12_040).collect();
+        causes[0].call_rounds(&numbers);
+        assert!(causes[0].words.contains("round 12030 on"), "{causes:?}");
     }
 
     #[test]

@@ -17,8 +17,8 @@ mod replay;
 mod search;
 mod verdict;
 
-pub(crate) use causes::Quickest;
 pub use causes::{Cause, CauseKind};
+pub(crate) use causes::{DEAD, Quickest};
 pub use judge::GainInterval;
 pub use question::{ClosingRules, PlanError, Question};
 
@@ -176,8 +176,18 @@ impl Plan {
 
     /// Calls workers by their names, of which there is one each, wherever words name some.
     pub fn call_workers(&mut self, names: &[String]) {
+        self.reword(|cause| cause.call_workers(names));
+    }
+
+    /// Calls rounds by the numbers of the trace's rows, wherever words name some.
+    pub fn call_rounds(&mut self, numbers: &[u64]) {
+        self.reword(|cause| cause.call_rounds(numbers));
+    }
+
+    /// Lets every cause say the same in other words; `change` gives back those before.
+    fn reword(&mut self, change: impl Fn(&mut Cause) -> String) {
         for cause in &mut self.causes {
-            let before = cause.call_workers(names);
+            let before = change(cause);
             // A sentence may begin with what a cause says.
             self.why = self.why.replace(&before[1..], &cause.words[1..]);
         }

@@ -66,6 +66,9 @@ pub struct Waiting {
     /// Whether it cannot close unless somebody who is lost comes back.
     #[serde(default)]
     pub needs_return: bool,
+    /// After how many seconds more the run ends if nobody comes back, where that is so.
+    #[serde(default)]
+    pub ends_within_seconds: Option<f64>,
 }
 
 impl Waiting {
@@ -89,6 +92,9 @@ impl Waiting {
             ([], [one]) => words += &format!(", {} would do", named(&[*one])),
             ([], []) if !missing.is_empty() => words += &format!(", without {}", named(&missing)),
             ([], []) => {}
+        }
+        if let Some(seconds) = self.ends_within_seconds {
+            words += &format!("; unless a lost worker comes back, the run ends in {seconds:.0} s");
         }
         words
     }
@@ -228,6 +234,7 @@ impl<T: Transport> Coordinator<T> {
             needed: list(&open.needed),
             enough: list(&open.enough),
             needs_return: open.needs_return,
+            ends_within_seconds: open.returns_by.map(|by| (by - now).max(0.0)),
         })
     }
 
@@ -294,6 +301,7 @@ mod tests {
             needed: workers(needed),
             enough: workers(enough),
             needs_return: false,
+            ends_within_seconds: None,
         }
     }
 
@@ -305,6 +313,9 @@ mod tests {
             needs.words(known),
             "step 166 open for 8.2 s: 11 of 12 answered, needs worker 1 (silent 8.2 s)"
         );
+        let lost = Waiting { ends_within_seconds: Some(29.6), ..needs };
+        let end = "needs worker 1; unless a lost worker comes back, the run ends in 30 s";
+        assert!(lost.to_string().ends_with(end), "{lost}");
         let several = waiting(&[4, 5, 6], &[], &[4, 5]).to_string();
         assert!(several.ends_with("9 of 12 answered, any one of workers 4, 5 would do"));
         assert!(waiting(&[3], &[], &[3]).to_string().ends_with("worker 3 would do"));

@@ -1,7 +1,8 @@
 //! What to try first about a finding.
 
-use super::{DoctorArgs, STDIN, quoted};
+use super::{DoctorArgs, STDIN};
 use crate::drain::DRAIN;
+use crate::itself::{self, quoted};
 use codedgrad::doctor::{Examination, Finding, Problem};
 use codedgrad::sim::planner::Plan;
 use std::fmt::Write as _;
@@ -37,9 +38,10 @@ impl Advice<'_> {
             Problem::ConstantlySlow { workers, .. } => {
                 self.drain(workers).or_else(|| self.would_code(self.args.from))
             }
-            Problem::DeadWorkers { .. } | Problem::SlightlySlow { .. } | Problem::Waiting => {
-                self.would_code(self.args.from)
-            }
+            Problem::DeadWorkers { .. }
+            | Problem::SlightlySlow { .. }
+            | Problem::SlowAtTimes { .. }
+            | Problem::Waiting => self.would_code(self.args.from),
             Problem::SlowerSince { worker, since, .. } => {
                 self.drain(&[*worker]).or_else(|| self.would_code(Some(since.step)))
             }
@@ -72,7 +74,7 @@ impl Advice<'_> {
         if self.args.input == STDIN {
             return None;
         }
-        let mut command = format!("codedgrad doctor {}", quoted(&self.args.input));
+        let mut command = format!("{} doctor {}", itself::name(), quoted(&self.args.input));
         let number = self.args.number.map(|number| number as u64);
         for (flag, value) in [("run", number), ("from", from), ("to", to)] {
             if let Some(value) = value {
@@ -98,7 +100,8 @@ impl Advice<'_> {
         }
         let workers = self.found.workers;
         Some(format!(
-            "codedgrad simulate {} --delays {} --workers {workers} --jobs {}",
+            "{} simulate {} --delays {} --workers {workers} --jobs {}",
+            itself::name(),
             quoted(scheme),
             quoted(input),
             self.found.rounds

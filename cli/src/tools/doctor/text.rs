@@ -16,6 +16,8 @@ const LINES_MOST: usize = 40;
 const SHOWN_MOST: usize = 8;
 /// With less there is nothing to explain.
 const SLOWDOWN_LEAST: f64 = 1.01;
+/// The worst workers are not worth a word where they explain less.
+const EXPLAINS_LEAST: f64 = 0.1;
 /// A larger share of estimates is worth a word.
 const ESTIMATED_MOST: f64 = 0.05;
 
@@ -154,7 +156,7 @@ fn summary(advice: &Advice<'_>) -> String {
     let what_if = &found.what_if;
     if let Some(slowdown) = what_if.slowdown {
         let _ = write!(text, "Rounds took {slowdown:.2} times as long as their median answers");
-        let worst = what_if.worst_workers.as_ref().filter(|worst| worst.explain > 0.0);
+        let worst = what_if.worst_workers.as_ref().filter(|worst| worst.explain >= EXPLAINS_LEAST);
         if let Some(worst) = worst.filter(|_| slowdown >= SLOWDOWN_LEAST) {
             let first = worst.workers.iter().take(SHOWN_MOST);
             let mut workers: Vec<String> = first.map(|worker| advice.name(*worker)).collect();

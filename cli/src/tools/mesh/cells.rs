@@ -2,9 +2,9 @@
 //! whose delay is not known is not known, one with a rank that never answered never answers.
 
 use crate::failure::{Failure, OrInput, OrWork};
+use crate::itself::{self, quoted};
 use crate::limits::WORKERS;
 use crate::output::Output;
-use crate::tools::planner::quoted;
 use crate::tools::suspicious;
 use crate::tools::trace::to_output;
 use anyhow::anyhow;
@@ -33,7 +33,8 @@ pub(super) fn write(
     if Preset::named(&name).is_some() && !delays.exists() {
         return Err(Failure::Input(anyhow!(
             "--delays {name}: a preset has no ranks; give a CSV file of seconds with a column per \
-             rank, or try the preset by `codedgrad plan --delays {name} --workers {}`",
+             rank, or try the preset by `{} plan --delays {name} --workers {}`",
+            itself::name(),
             mesh.workers()
         )));
     }
@@ -93,6 +94,6 @@ pub(super) fn plan(out: &Path, workers: usize) -> Option<String> {
     let planned = workers > 1 && WORKERS.contains(&(workers as u64));
     planned.then(|| {
         let file = quoted(&out.display().to_string());
-        format!("codedgrad plan --delays {file} --workers {workers}")
+        format!("{} plan --delays {file} --workers {workers}", itself::name())
     })
 }
