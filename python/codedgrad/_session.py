@@ -146,7 +146,9 @@ class Session:
         self.state = State.SKIPPED
         self.tally.counts["skipped"] += 1
         if self.tally.counts["skipped"] == 1:
-            shown = ", ".join(f"{start}..{end - 1}" for start, end in units)
+            shown = ", ".join(
+                f"{start}" if end == start + 1 else f"{start} to {end - 1}" for start, end in units
+            )
             warn(
                 f"step {step} was refused: no worker had a finite gradient of units {shown}. "
                 "Further ones are counted in report()"

@@ -13,22 +13,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import torch
 
 from ._torch_passages import Passages
-
-
-class Kept:
-    """What goes with a replica beside what the user names: up to which step each scheduler has made
-    its steps outside of the loop."""
-
-    def __init__(self, schedulers: int):
-        self.ends = [-1] * schedulers
-
-    def state_dict(self) -> Dict[str, Any]:
-        """To be handed over."""
-        return {"ends": list(self.ends)}
-
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Takes over what `state_dict` gave."""
-        self.ends = [int(end) for end in state["ends"]]
+from ._torch_watch import Kept
 
 
 class Gates:

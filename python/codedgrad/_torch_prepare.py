@@ -19,12 +19,13 @@ from ._loops import loop_of
 from ._run import Membership
 from ._session import Session
 from ._torch_accelerate import follow
-from ._torch_gate import Gates, Kept
+from ._torch_gate import Gates
 from ._torch_joining import joined, optimizers_of, verify_of
 from ._torch_passages import Passages
 from ._torch_ranks import Ranks
 from ._torch_samples import PreparedLoader, Samples
 from ._torch_scaler import GradScaler
+from ._torch_watch import Kept
 from ._torch_wrapper import CodedModule, leave_uncompiled
 from ._units import Totals
 

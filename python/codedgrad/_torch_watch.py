@@ -88,6 +88,22 @@ class Agreed:
         )
 
 
+class Kept:
+    """What goes with a replica beside what the user names: up to which step each scheduler has made
+    its steps outside of the loop."""
+
+    def __init__(self, schedulers: int):
+        self.ends = [-1] * schedulers
+
+    def state_dict(self) -> Dict[str, Any]:
+        """To be handed over."""
+        return {"ends": list(self.ends)}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Takes over what `state_dict` gave."""
+        self.ends = [int(end) for end in state["ends"]]
+
+
 class Schedules:
     """Whether some scheduler changes learning rates and is in nobody's state."""
 
@@ -104,7 +120,7 @@ class Schedules:
         """Warns, once, of a scheduler that whoever takes over this replica's state would lack."""
         if self._rates is None:
             return
-        if any(not isinstance(item, GradScaler) for item in self._state.values()):
+        if any(not isinstance(item, (GradScaler, Kept)) for item in self._state.values()):
             self._rates = None
             return
         # PyTorch's schedulers leave the rate that they begin with in what they change.
@@ -116,8 +132,8 @@ class Schedules:
             self._rates = None
             warn(
                 "a scheduler changes the learning rate and is not in state=: a worker that takes "
-                "over another's state would count its steps from 0. Join with "
-                'state={"scheduler": scheduler}'
+                "over another's state would count its steps from 0. Give it to prepare(), or join "
+                'with state={"scheduler": scheduler}'
             )
 
 

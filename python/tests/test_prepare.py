@@ -267,6 +267,23 @@ def test_all_begin_with_worker_zeros_parameters(scheme: str) -> None:
     assert [each[1] for each in found] == [0, 1, 1, 1]
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_a_scheduler_that_is_not_given_is_told(given: bool, recwarn: Any) -> None:
+    model = Model(0.0)
+    optimizer = optimizer_of(model)
+    scheduler = StepLR(optimizer, step_size=1, gamma=0.5)
+    loader = DataLoader(dataset(1), batch_size=ROWS)
+    objects = [model, optimizer, loader] + [scheduler] * given
+    wrapped, optimizer, loader, *_ = coded.prepare(*objects, epochs=1)
+    for x, y, _ in loader:
+        optimizer.zero_grad()
+        F.mse_loss(wrapped(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+    said = [str(each.message) for each in recwarn.list]
+    assert any("Give it to prepare()" in each for each in said) is not given, said
+
+
 def test_without_it_they_must_begin_alike() -> None:
     def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
         model = Model(0.0)

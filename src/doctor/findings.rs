@@ -63,10 +63,17 @@ pub enum Problem {
     ConstantlySlow {
         /// Which.
         workers: Vec<usize>,
-        /// How many times as long as the quickest quarter, in the middle of their rounds.
+        /// How many times as long as the median of the others, in the middle of their rounds.
         times: f64,
         /// Whether the cost is that of an uncoded run, and not this run's.
         coded: bool,
+    },
+    /// Workers that are there, and whose answers rounds closed without.
+    NeverInTime {
+        /// Which.
+        workers: Vec<usize>,
+        /// How many rounds there were.
+        of: usize,
     },
     /// A worker that was slow in some rounds, and waited for.
     SlowAtTimes {
@@ -187,6 +194,7 @@ impl Finding {
         match self.problem {
             Problem::DeadWorkers { .. } => "dead-workers",
             Problem::ConstantlySlow { .. } => "constantly-slow-workers",
+            Problem::NeverInTime { .. } => "never-in-time",
             Problem::SlowAtTimes { .. } => "slow-at-times",
             Problem::SlightlySlow { .. } => "slightly-slow-workers",
             Problem::SlowPerUnit { .. } => "slow-per-unit",
@@ -213,6 +221,7 @@ impl Finding {
             Problem::DeadWorkers { workers, .. }
             | Problem::ConstantlySlow { workers, .. }
             | Problem::MoreUnits { workers, .. }
+            | Problem::NeverInTime { workers, .. }
             | Problem::CameBack { workers } => workers.clone(),
             Problem::Stalls { longest, .. } => longest.worker.into_iter().collect(),
             Problem::SlightlySlow { workers } => {
@@ -245,10 +254,13 @@ impl Finding {
     }
 }
 
-/// The dearest first; those of unknown cost last, but for workers that answer no more.
+/// The dearest first; those of unknown cost last, but for workers that answer no more, or never in
+/// time.
 pub(super) fn sort(findings: &mut [Finding]) {
     let cost = |finding: &Finding| match finding.problem {
-        Problem::DeadWorkers { .. } => finding.costs.unwrap_or(f64::INFINITY),
+        Problem::DeadWorkers { .. } | Problem::NeverInTime { .. } => {
+            finding.costs.unwrap_or(f64::INFINITY)
+        }
         _ => finding.costs.unwrap_or(f64::NEG_INFINITY),
     };
     findings.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
@@ -296,6 +308,15 @@ impl fmt::Display for Told<'_> {
                     named(workers)
                 )?;
                 if *coded { write!(out, "; the cost is that of an uncoded run") } else { Ok(()) }
+            }
+            Problem::NeverInTime { workers, of } => {
+                let was = if workers.len() == 1 { "was" } else { "were" };
+                write!(
+                    out,
+                    "{} {was} too late for almost every one of {of} rounds, which closed without; \
+                     repair or replace",
+                    named(workers)
+                )
             }
             Problem::SlowAtTimes { worker: which, rounds, of, steps: (first, last) } => {
                 let which = worker(*which);
@@ -461,7 +482,7 @@ fn slightly_slow(
 }
 
 /// Workers by their numbers, as in `workers 0, 3-5`, or by their names where these say more.
-fn named(workers: &[usize], names: &[String]) -> String {
+pub(super) fn named(workers: &[usize], names: &[String]) -> String {
     let plural = if workers.len() == 1 { "" } else { "s" };
     let is_number = |(number, name): (usize, &String)| *name == number.to_string();
     if !names.iter().enumerate().all(is_number) {

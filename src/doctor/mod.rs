@@ -64,12 +64,15 @@ const STALLED_MOST: f64 = 0.05;
 /// Workers that take more than so many times as long as their units would have it are slow.
 const SLOW_FOR_ITS_UNITS: f64 = 1.15;
 /// A larger share of the time spent waiting for answers calls for a plan.
-const WAITING_MOST: f64 = 0.25;
+const WAITING_MOST: f64 = 0.4;
 /// A worker that was slow at times is worth a word if its cure alone saves so much, and half of the
 /// waiting.
 const ALONE_LEAST: f64 = 0.10;
 /// It was so in rounds in which it took so many times as long as the quickest quarter.
 const SLOW_AT_TIMES: f64 = 1.5;
+/// Nothing is known of a worker that is seen in a smaller part of the rounds, of so many at least.
+const SEEN_MOST: f64 = 0.1;
+const UNSEEN_ROUNDS_LEAST: usize = 10;
 /// Another scheme that saves less is none.
 const OTHER_SCHEME_LEAST: f64 = 0.05;
 
@@ -118,6 +121,15 @@ pub enum NoReplay {
     Feedback {
         /// The scheme.
         text: String,
+    },
+    /// Nothing is known of some workers' times.
+    #[error(
+        "{} answered in almost no round before it closed, and reported no work: how slow they are \
+         is not known", findings::named(workers, &[])
+    )]
+    Unseen {
+        /// Which workers.
+        workers: Vec<usize>,
     },
     /// Rounds depend on those before.
     #[error("with {text} a round depends on the rounds before it")]
@@ -467,6 +479,15 @@ impl Examination {
                 (Times::of_answers(rows), true, spec)
             }
         };
+        let unseen = unseen(record, &reports, &events.lost);
+        if !unseen.is_empty() {
+            // Estimates of all their times would pass for measurements.
+            self.planned_on = None;
+            let (workers, of) = (unseen.clone(), record.closed.len());
+            let problem = Problem::NeverInTime { workers, of };
+            self.findings.push(Finding { problem, costs: None });
+            self.what_if.reason = Some(NoReplay::Unseen { workers: unseen });
+        }
         let equal_loads = loads_are_equal(&spec, record.workers());
         let replay = if replay { self.replay(record, &spec, &times) } else { None };
         let what_ifs = replay.as_ref().and_then(Replay::of_workers);
@@ -605,6 +626,24 @@ impl Examination {
             findings::sort(&mut self.findings);
         }
     }
+}
+
+/// Workers that are there, and of whose answers and work almost no round shows anything.
+fn unseen(record: &Record, reports: &Reports<'_>, lost: &[usize]) -> Vec<usize> {
+    let rounds = record.closed.len();
+    if record.is_trace() || rounds < UNSEEN_ROUNDS_LEAST {
+        return Vec::new();
+    }
+    let seen = |worker: usize| {
+        let is_seen = |(place, round): &(usize, &RecordedRound)| {
+            let report = reports.of_answer(*place, worker);
+            round.arrivals[worker].is_some() || report.is_some_and(|it| it.whole().is_some())
+        };
+        record.closed.iter().enumerate().filter(is_seen).count()
+    };
+    let most = rounds as f64 * SEEN_MOST;
+    let unseen = |worker: &usize| !lost.contains(worker) && (seen(*worker) as f64) < most;
+    (0..record.workers()).filter(unseen).collect()
 }
 
 /// What events alone say of workers, the dead ones and what they cost, if that is known, given.

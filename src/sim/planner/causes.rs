@@ -29,7 +29,7 @@ pub struct Cause {
     /// Since which row of the trace, from 0, where it was not so before.
     #[serde(skip)]
     pub since: Option<usize>,
-    /// How many times as long as the quickest quarter the workers take in the middle of their
+    /// How many times as long as the median of the others the workers take, in the middle of their
     /// rounds, where they are slow all the time.
     #[serde(skip)]
     pub times: Option<f64>,
@@ -154,14 +154,17 @@ pub(super) fn of_workers(replay: &Replay, baseline: f64) -> Vec<Cause> {
     let slow: Vec<usize> =
         everybody.filter(|worker| !gone.contains(worker)).filter(constantly).collect();
     if !slow.is_empty() {
-        let times = slow
-            .iter()
-            .map(|worker| quantile((0..rows.len()).map(|round| ratio(round, *worker)), 0.5));
+        let usual = of_the_rest(rows, &[&gone[..], &slow].concat(), &quickest);
+        let times = slow.iter().map(|worker| {
+            let of_row =
+                |(row, usual): (&Vec<f64>, &f64)| row[*worker] / usual.max(f64::MIN_POSITIVE);
+            quantile(rows.iter().zip(&usual).map(of_row), 0.5)
+        });
         let times = times.sum::<f64>() / slow.len() as f64;
         let known = causes.first().map_or(0.0, |dead| dead.costs);
         let of_slow = |rows| share_saved(replay, rows, baseline) - known;
         let drained = of_slow(without(rows, &[&gone[..], &slow].concat()));
-        let mended = of_slow(without(&as_quick(rows, &slow, &quickest), &gone));
+        let mended = of_slow(without(&as_quick(rows, &slow, &usual), &gone));
         let cure = if drained >= WORTH_SAYING {
             "drain or mend, or give less (interval:speeds=FILE,s=1,units=N)"
         } else {
@@ -195,11 +198,21 @@ fn without(rows: &[Vec<f64>], gone: &[usize]) -> Vec<Vec<f64>> {
     rows.iter().map(of_row).collect()
 }
 
-/// The times if these workers are never slower than the quickest quarter.
-fn as_quick(rows: &[Vec<f64>], slow: &[usize], quickest: &Quickest) -> Vec<Vec<f64>> {
+/// The median of each round's times of all but these workers, of whom some are slow.
+fn of_the_rest(rows: &[Vec<f64>], some: &[usize], quickest: &Quickest) -> Vec<f64> {
+    let rest = without(rows, some);
+    let median = |(row, quick): (Vec<f64>, &f64)| match row.is_empty() {
+        true => *quick,
+        false => quantile(row.into_iter(), 0.5),
+    };
+    rest.into_iter().zip(&quickest.times).map(median).collect()
+}
+
+/// The times if these workers are never slower than usual in each round.
+fn as_quick(rows: &[Vec<f64>], slow: &[usize], usual: &[f64]) -> Vec<Vec<f64>> {
     let mut rows = rows.to_vec();
-    for (row, quick) in rows.iter_mut().zip(&quickest.times) {
-        slow.iter().for_each(|worker| row[*worker] = row[*worker].min(*quick));
+    for (row, usual) in rows.iter_mut().zip(usual) {
+        slow.iter().for_each(|worker| row[*worker] = row[*worker].min(*usual));
     }
     rows
 }
@@ -364,7 +377,7 @@ mod tests {
         assert!(causes[0].words.contains("worker 7 always takes 2.3"), "{causes:?}");
     }
 
-    /// Of few workers the quickest quarter is one.
+    /// Also where they are most of them.
     #[test]
     fn how_slow_workers_are_is_told_by_the_quick_ones() {
         for (row, slow) in [

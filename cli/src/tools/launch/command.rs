@@ -28,11 +28,11 @@ pub(super) struct Trainer {
 /// What a Python program calls to join, by which module of the package it names.
 const JOINS: [(&str, &str); 3] = [
     ("transformers", "codedgrad.transformers.CodedTrainer.train"),
-    ("torch", "codedgrad.torch.join"),
+    ("torch", "codedgrad.torch.prepare or join"),
     ("loop", "codedgrad.loop.join"),
 ];
 /// Where it names none, or is not read.
-const EITHER_JOIN: &str = "codedgrad.torch.join or codedgrad.loop.join";
+const EITHER_JOIN: &str = "codedgrad.torch.prepare or join, or codedgrad.loop.join";
 /// So much of a script is looked at.
 const SCRIPT_MAX: u64 = 1 << 20;
 
@@ -88,7 +88,8 @@ impl Trainer {
             return Ok(Self { line, name: named(program), joins_by });
         }
         let line = [found(program, "the program")?].into_iter().chain(rest.iter().cloned());
-        let joins_by = "codedgrad.torch.join, codedgrad.loop.join or Aggregator::from_env";
+        let joins_by =
+            "codedgrad.torch.prepare or join, codedgrad.loop.join or Aggregator::from_env";
         Ok(Self { line: line.collect(), name: named(program), joins_by })
     }
 
@@ -229,7 +230,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("train.py");
         for (text, join) in [
-            ("import codedgrad.torch as coded\n", "codedgrad.torch.join"),
+            ("import codedgrad.torch as coded\n", "codedgrad.torch.prepare or join"),
             ("import os\nfrom codedgrad import loop\n", "codedgrad.loop.join"),
             ("from codedgrad import plan, loop as l\n", "codedgrad.loop.join"),
             ("def main():\n    from codedgrad.loop import join\n", "codedgrad.loop.join"),
