@@ -1,7 +1,7 @@
 //! Lines of a CSV file, one at a time, with what is needed to say where something is wrong.
 
+use super::TraceError;
 use super::cell::{Comma, time_in};
-use super::{SECONDS_MAX, TraceError};
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -149,16 +149,11 @@ impl<R: BufRead> Lines<R> {
 
     /// A cell that should be a time, as [`time_in`] reads it; columns count from 0.
     pub(super) fn time(&self, column: usize, cell: &str) -> Result<f64, TraceError> {
-        let time = time_in(cell, self.separator().comma());
-        // Infinity is an answer that was not received.
-        if let Some(time) = time.filter(|time| *time <= SECONDS_MAX || !time.is_finite()) {
-            return Ok(time);
-        }
-        let (path, line, column) = (self.path.clone(), self.line, column + 1);
-        let cell = shortened(cell);
-        Err(match time {
-            Some(_) => TraceError::TooLong { path, line, column, cell },
-            None => TraceError::Cell { path, line, column, cell },
+        time_in(cell, self.separator().comma()).ok_or_else(|| TraceError::Cell {
+            path: self.path.clone(),
+            line: self.line,
+            column: column + 1,
+            cell: shortened(cell),
         })
     }
 

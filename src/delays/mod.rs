@@ -40,9 +40,6 @@ use std::fmt;
 use std::path::Path;
 use thiserror::Error;
 
-/// Thirty years. Longer times are slips, and sums of them are no numbers.
-pub(crate) const SECONDS_MAX: f64 = 1e9;
-
 /// What a row of delays is measured in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {

@@ -637,7 +637,10 @@ fn unseen(record: &Record, reports: &Reports<'_>, lost: &[usize]) -> Vec<usize> 
     let seen = |worker: usize| {
         let is_seen = |(place, round): &(usize, &RecordedRound)| {
             let report = reports.of_answer(*place, worker);
-            round.arrivals[worker].is_some() || report.is_some_and(|it| it.whole().is_some())
+            // With injected delays the record tells when an answer would have come.
+            round.arrivals[worker].is_some()
+                || !round.delays.is_empty()
+                || report.is_some_and(|it| it.whole().is_some())
         };
         record.closed.iter().enumerate().filter(is_seen).count()
     };

@@ -3,7 +3,7 @@
 use crate::codes::registry::{Family, Registry, SearchLimits};
 use crate::codes::sequential::{Accept, Horizon};
 use crate::codes::{ParameterError, SchemeSpec};
-use crate::delays::{Growth, SECONDS_MAX, in_few_digits};
+use crate::delays::{Growth, in_few_digits};
 use crate::ids::Job;
 use crate::spelling::several;
 use serde::Serialize;
@@ -26,6 +26,9 @@ impl ClosingRules {
     /// Deadline tolerance of [`ClosingRules::Paper`].
     pub const PAPER_MU: f64 = 1.0;
 }
+
+/// Thirty years. Longer times are slips, and sums of them are no numbers.
+const SECONDS_MAX: f64 = 1e9;
 
 /// A trace, and what is allowed.
 #[derive(Clone, Copy, Debug)]
