@@ -285,19 +285,7 @@ impl fmt::Display for Told<'_> {
         let worker = |worker: usize| named(&[worker]);
         match self.problem {
             Problem::DeadWorkers { workers, since, answered } => {
-                let one = workers.len() == 1;
-                write!(out, "{} ", named(workers))?;
-                match (answered, one) {
-                    (false, true) => write!(out, "has not answered")?,
-                    (false, false) => write!(out, "have not answered")?,
-                    (true, true) => write!(out, "takes more than {DEAD} times as long")?,
-                    (true, false) => write!(out, "take more than {DEAD} times as long")?,
-                }
-                match since {
-                    Some(since) => write!(out, " since {since}")?,
-                    None => write!(out, " since the connection was lost")?,
-                }
-                write!(out, "; replace what is dead")
+                dead(workers, *since, *answered, self.names, out)
             }
             Problem::ConstantlySlow { workers, times, coded } => {
                 let take = if workers.len() == 1 { "takes" } else { "take" };
@@ -394,6 +382,27 @@ impl fmt::Display for Told<'_> {
             }
         }
     }
+}
+
+fn dead(
+    workers: &[usize],
+    since: Option<Moment>,
+    answered: bool,
+    names: &[String],
+    out: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    write!(out, "{} ", named(workers, names))?;
+    match (answered, workers.len()) {
+        (false, 1) => write!(out, "has not answered")?,
+        (false, _) => write!(out, "have not answered")?,
+        (true, 1) => write!(out, "takes more than {DEAD} times as long")?,
+        (true, _) => write!(out, "take more than {DEAD} times as long")?,
+    }
+    match since {
+        Some(since) => write!(out, " since {since}")?,
+        None => write!(out, " since the connection was lost")?,
+    }
+    write!(out, "; replace what is dead")
 }
 
 fn stalls(
