@@ -34,7 +34,7 @@ pub(super) fn unseen(record: &Record, reports: &Reports<'_>, lost: &[usize]) -> 
             let report = reports.of_answer(*place, worker);
             // With injected delays the record tells when an answer would have come.
             round.arrivals[worker].is_some()
-                || !round.delays.is_empty()
+                || round.delays.get(worker).is_some_and(|delay| *delay > 0.0)
                 || report.is_some_and(|it| it.whole().is_some())
         };
         record.closed.iter().enumerate().filter(is_seen).count()

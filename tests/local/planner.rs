@@ -395,7 +395,7 @@ fn dead_workers_slow_shares_and_milliseconds_are_named() {
         (CauseKind::DeadWorkers, &[1][..])
     );
     assert!(
-        found.recommended != "uncoded" && found.why.contains("has stopped answering (round 21 on)"),
+        found.recommended != "uncoded" && found.why.contains("has stopped answering (round 20 on)"),
         "{}",
         found.why
     );
