@@ -1108,7 +1108,7 @@ def test_the_scaler_and_refused_steps_as_events() -> None:
     optim = torch.optim.SGD(model.parameters(), 0.1)
     scaler = coded.GradScaler(init_scale=4.0)
     run = joined(model, optim, steps=3, state={"scaler": scaler})
-    with pytest.warns(RuntimeWarning, match="step 0 was refused.*units 0..1"):
+    with pytest.warns(RuntimeWarning, match="step 0 was refused.*units 0 to 1"):
         for event in run.events():
             if isinstance(event, coded.Compute):
                 for micro in event:
