@@ -311,7 +311,7 @@ impl fmt::Display for Told<'_> {
                 write!(
                     out,
                     "{which} was slow in {rounds} of {of} rounds, steps {first} to {last}, \
-                             and most of the waiting was for it"
+                     and most of the waiting was for it"
                 )
             }
             Problem::SlightlySlow { workers } => slightly_slow(workers, self.names, out),

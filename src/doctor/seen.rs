@@ -283,3 +283,6 @@ impl Seen<'_> {
         Some(Finding { problem, costs: saves })
     }
 }
+
+#[cfg(test)]
+mod tests;

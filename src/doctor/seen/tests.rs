@@ -1,0 +1,75 @@
+//! Which findings times make that no other test has.
+
+#![cfg(test)]
+
+use crate::doctor::{Examination, Known, Record, RecordedRound, RecordedStep, examine};
+
+/// Of a trace of 90 rounds of four workers, of whom one takes so long from round 30 to a later one.
+fn of_trace(seconds: f64, until: usize) -> Examination {
+    let of_one = |round| if (30..until).contains(&round) { seconds } else { 1.0 };
+    let rows = (0..90).map(|round| vec![1.0, of_one(round), 1.0, 1.0]);
+    examine(&Record::of_trace(rows).unwrap(), &Known::default())
+}
+
+fn first(found: &Examination) -> String {
+    found.findings.first().map_or_else(String::new, ToString::to_string)
+}
+
+#[test]
+fn a_worker_that_was_slow_in_some_rounds_is_named_with_them() {
+    let found = of_trace(2.0, 60);
+    assert_eq!((found.findings.len(), found.findings[0].kind()), (1, "slow-at-times"));
+    assert!((found.findings[0].costs.unwrap() - 0.25).abs() < 1e-9);
+    assert_eq!(
+        first(&found),
+        "worker 1 was slow in 30 of 90 rounds, steps 30 to 59, and most of the waiting was for it"
+    );
+}
+
+#[test]
+fn late_answers_are_told_from_those_that_never_came() {
+    let late = first(&of_trace(60.0, 90));
+    assert!(late.starts_with("worker 1 takes more than 50 times as long since step 30"), "{late}");
+    let never = first(&of_trace(f64::INFINITY, 90));
+    assert!(never.starts_with("worker 1 has not answered since step 30"), "{never}");
+}
+
+#[test]
+fn nothing_is_planned_from_estimates_of_a_worker_that_was_never_seen() {
+    let of_run = |delay: f64| {
+        let mut record = Record::default();
+        for step in 0..12 {
+            let round = RecordedRound {
+                round: step,
+                opened: step as f64,
+                seconds: 1.0,
+                arrivals: vec![Some(1.0), None, Some(1.0), Some(1.0)],
+                delays: vec![0.0, delay, 0.0, 0.0],
+            };
+            let line = RecordedStep {
+                run: 0,
+                scheme: "groups:s=1".into(),
+                step,
+                committed: step as f64 + 1.0,
+                seconds: 1.0,
+                at: None,
+                rounds: vec![round],
+                spent: Vec::new(),
+                using: None,
+                plan: None,
+            };
+            record.push(line).unwrap();
+        }
+        examine(&record, &Known::default())
+    };
+    let found = of_run(0.0);
+    assert_eq!((found.findings[0].kind(), found.to_plan()), ("never-in-time", None));
+    assert!(first(&found).starts_with("worker 1 was too late for almost every one of 12 rounds"));
+    assert!(
+        found.what_if.reason.unwrap().to_string().starts_with("worker 1 answered in almost no")
+    );
+    // When it would have come is known where its lateness was injected.
+    let found = of_run(3.0);
+    assert!(found.findings.iter().all(|finding| finding.kind() != "never-in-time"));
+    assert!(found.to_plan().is_some());
+}
