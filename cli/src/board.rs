@@ -10,7 +10,7 @@ use crate::http::{HttpServer, Page};
 use crate::layout::Width;
 use crate::pool::Bounds;
 use crate::shared::lock;
-use crate::steps::{has_left, late};
+use crate::steps::{Newcomers, has_left, late};
 use crate::tools::status::{OfWorker, Progress, Shown, Throughput};
 use anyhow::Context;
 use codedgrad::ids::Worker;
@@ -64,6 +64,7 @@ pub(crate) struct Board {
     tolerant: Mutex<Tolerant>,
     progress: Mutex<Progress>,
     open: Mutex<Open>,
+    newcomers: Mutex<Newcomers>,
     /// Of each worker the rounds that closed without its answer, until it is known why.
     doubtful: Mutex<Vec<Doubtful>>,
     network: Arc<Mutex<tcp::TcpStatus>>,
@@ -89,6 +90,7 @@ impl Board {
             tolerant: Mutex::default(),
             progress: Mutex::new(progress),
             open: Mutex::default(),
+            newcomers: Mutex::default(),
             doubtful: Mutex::new(vec![Doubtful::default(); count]),
             network,
         })
@@ -230,7 +232,7 @@ impl Board {
 
     /// Something has happened.
     pub(crate) fn happened(&self, happened: &Happened) {
-        match happened.what.worker().filter(|_| happened.what.is_fault()) {
+        match lock(&self.newcomers).faulty(happened) {
             Some(worker) => self.fault(worker, &happened.what.to_string()),
             None if matches!(happened.what, Happening::Stuck { .. }) => {
                 lock(&self.open).stuck += 1;

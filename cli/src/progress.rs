@@ -131,6 +131,7 @@ mod tests {
             seconds: 0.1,
             outcome: "applied".into(),
             late: BTreeSet::new(),
+            answered: [4, 4],
         }
     }
 

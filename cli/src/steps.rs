@@ -41,6 +41,26 @@ pub(crate) struct FaultLine {
     stays: bool,
 }
 
+/// Workers that are there for the first time, of which nothing else has been heard: a state that
+/// they take over first is what they begin with.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Newcomers(BTreeSet<Worker>);
+
+impl Newcomers {
+    /// Takes note of what has happened, and gives back the worker with which something is wrong
+    /// by that, or was.
+    pub(crate) fn faulty(&mut self, happened: &Happened) -> Option<Worker> {
+        let what = &happened.what;
+        let worker = what.worker()?;
+        let was_new = self.0.remove(&worker);
+        if matches!(what, Happening::Joined { again: false, .. }) {
+            self.0.insert(worker);
+        }
+        let begins = was_new && matches!(what, Happening::Resynced { .. });
+        (what.is_fault() && !begins).then_some(worker)
+    }
+}
+
 /// What has happened to workers while runs went on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct OfWorkers {
@@ -54,6 +74,8 @@ pub(crate) struct OfWorkers {
     /// Whether the last one that left was told to, and is to be started again elsewhere.
     #[serde(skip)]
     pub(crate) preempted: bool,
+    #[serde(skip)]
+    newcomers: Newcomers,
     /// How often workers have come and gone in each run.
     #[serde(skip)]
     changed: BTreeMap<usize, Changed>,
@@ -62,7 +84,12 @@ pub(crate) struct OfWorkers {
 impl OfWorkers {
     /// Something has happened.
     pub(crate) fn note(&mut self, run: usize, happened: &Happened) {
-        self.faults.extend(FaultLine::of(run, happened));
+        if let Some(worker) = self.newcomers.faulty(happened) {
+            let Happened { step, what, .. } = happened;
+            let stays = matches!(what, Happening::Changed { is_decided: true, .. });
+            let what = what.to_string();
+            self.faults.push(FaultLine { run, step: step.0, worker, what, stays });
+        }
         let changed = self.changed.entry(run).or_default();
         match &happened.what {
             Happening::Joined { .. } => changed.joined += 1,
@@ -135,18 +162,6 @@ pub(crate) fn tell(scheme: &str, happened: &Happened) {
     say!("{scheme}: {}", plain(&happened.to_string()));
 }
 
-impl FaultLine {
-    /// What has happened to a worker, if it was one.
-    pub(crate) fn of(run: usize, happened: &Happened) -> Option<Self> {
-        let Happened { step, what, .. } = happened;
-        if !what.is_fault() {
-            return None;
-        }
-        let stays = matches!(what, Happening::Changed { is_decided: true, .. });
-        Some(Self { run, step: step.0, worker: what.worker()?, what: what.to_string(), stays })
-    }
-}
-
 /// A worker is late if it takes so many times as long as the median answer.
 const LATE: f64 = 1.5;
 
@@ -189,6 +204,8 @@ pub(crate) struct Decided {
     /// What came of it, in a few words.
     pub(crate) outcome: String,
     pub(crate) late: BTreeSet<Worker>,
+    /// How many workers had answered before it was decided, and how many there are.
+    pub(crate) answered: [usize; 2],
 }
 
 impl Decided {
@@ -199,6 +216,13 @@ impl Decided {
         late: fn(&RoundRecord) -> Vec<Worker>,
         outcome: String,
     ) -> Self {
+        let workers = record.rounds.iter().map(|round| round.arrivals.len()).max().unwrap_or(0);
+        let has_answered = |place: &usize| {
+            record
+                .rounds
+                .iter()
+                .any(|round| round.arrivals.get(*place).is_some_and(Option::is_some))
+        };
         Self {
             scheme: scheme.into(),
             step: record.step,
@@ -206,6 +230,7 @@ impl Decided {
             seconds: record.seconds,
             outcome,
             late: record.rounds.iter().flat_map(late).collect(),
+            answered: [(0..workers).filter(has_answered).count(), workers],
         }
     }
 
@@ -221,9 +246,12 @@ impl Decided {
 
     fn who_is_late(&self) -> String {
         let names: Vec<String> = self.late.iter().map(|worker| format!("w{}", worker.0)).collect();
-        match &names[..] {
-            [] => "nobody late".into(),
-            names => format!("{} late", names.join(" ")),
+        match (&names[..], self.answered) {
+            ([], [answered, workers]) if answered < workers => {
+                format!("{answered} of {workers} answered")
+            }
+            ([], _) => "nobody late".into(),
+            (names, _) => format!("{} late", names.join(" ")),
         }
     }
 }
@@ -236,14 +264,4 @@ impl fmt::Display for Decided {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles_interpolate() {
-        let spread = Spread::of((0..=100).rev().map(f64::from).collect());
-        assert_eq!((spread.mean, spread.p50, spread.p95), (50.0, 50.0, 95.0));
-        assert_eq!(Spread::of(vec![1.0, 2.0]).p50, 1.5);
-        assert_eq!(Spread::of(Vec::new()).mean, 0.0);
-    }
-}
+mod tests;

@@ -19,7 +19,7 @@ from ._torch_overlap import Announcer
 from ._torch_replica import Replica
 from ._torch_scaler import GradScaler
 from ._torch_staging import transfer_of
-from ._torch_watch import Agreed, Schedules
+from ._torch_watch import Agreed, Schedules, Stepping
 from ._units import Micro as _Micro
 from ._warn import warn
 
@@ -63,6 +63,7 @@ class TorchArrays(Arrays):
         self._replica = Replica(modules, optimizers, state)
         self._agreed = Agreed(modules, optimizers)
         self._schedules = Schedules(optimizers, state)
+        self._stepping = Stepping(optimizers)
         self._overlap = overlap
         self._device = self._parameters[0].device.type
         self._transfer = self._transfer_of()
@@ -78,9 +79,10 @@ class TorchArrays(Arrays):
     def joined(self, progress: Progress) -> None:
         for scaler in self._scalers:
             scaler.follow(progress)
-        known = weakref.ref(progress)
+        known, stepping = weakref.ref(progress), self._stepping
 
         def check(*_: Any) -> None:
+            stepping.begun = True
             progress = known()
             if progress is not None:
                 _check_whole(progress)
@@ -175,6 +177,7 @@ class TorchArrays(Arrays):
         def write(first: int, arrays: List[Any]) -> None:
             native.give(first, arrays, factor)
 
+        self._stepping.shown += 1
         # The last unit's gradients are handed over: what is decoded may have their memory.
         self.hide()
         for parameter, gradient in zip(self._parameters, self._transfer.back(there, write)):
@@ -189,6 +192,7 @@ class TorchArrays(Arrays):
 
     def applied(self) -> None:
         self._schedules.look()
+        self._stepping.look()
 
     def save(self) -> List[bytes]:
         return self._replica.save()

@@ -182,6 +182,8 @@ class Passages:
             event.load()
             if event._loaded:
                 self.stands = self.index = event.next_step
+                # The optimizers' settings are those of the state now.
+                self._settings = (-1, None)
         return event is not None
 
     def _hand_in(self) -> None:
@@ -329,8 +331,9 @@ class Passages:
         if self._applied and missing:
             raise RuntimeError(
                 f"step {self.index} is decided, and {type(missing[0]).__name__}.step() was not "
-                "called before the next passage of the loop. If the loop sums gradients over "
-                "several batches, say over how many: prepare(.., accumulate=..)"
+                "called before the next passage of the loop, on the optimizer that prepare was "
+                "given. If the loop sums gradients over several batches, say over how many: "
+                "prepare(.., accumulate=..)"
             )
 
     def _why_not_done(self, here: "_Open") -> str:

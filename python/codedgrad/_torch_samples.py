@@ -133,6 +133,8 @@ class PreparedLoader:
         self._passages = passages
         self._settings = settings
         self._epoch = settings.first // samples.steps
+        # Whether it has been said that there are more loops than the run has epochs.
+        self._told = False
         # How many batches the last loop was given.
         self._given = 0
         # What the passages of a unit were given last.
@@ -171,7 +173,15 @@ class PreparedLoader:
             self._epoch -= 1
         self._given = 0
         epoch, self._epoch = self._epoch, self._epoch + 1
-        end = min((epoch + 1) * self._samples.steps, self._settings.steps)
+        steps, all_steps = self._samples.steps, self._settings.steps
+        if epoch * steps >= all_steps and not self._told:
+            self._told = True
+            warn(
+                f"this is the loop of epoch {epoch}, counted from 0, and has no batches: the run has "
+                f"{all_steps} steps, an epoch {steps}. The length of the whole run is said in "
+                "prepare(epochs=..) or prepare(steps=..); with first=, loops begin at its epoch"
+            )
+        end = min((epoch + 1) * steps, all_steps)
         return loop_of(self._batches(end), passages.loop_left)
 
     def _batches(self, end: int) -> Iterator[Any]:

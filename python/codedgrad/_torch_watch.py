@@ -137,6 +137,27 @@ class Schedules:
             )
 
 
+class Stepping:
+    """Whether the optimizers that were given make their steps."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]):
+        self._are_there = bool(optimizers)
+        #: Whether one has begun a step, and how many decoded gradients were shown.
+        self.begun = False
+        self.shown = 0
+
+    def look(self) -> None:
+        """Warns, once, where gradients come and nothing is made of them."""
+        # A scaler of the user's own may leave out the first.
+        if self._are_there and self.shown == 2 and not self.begun:
+            self._are_there = False
+            warn(
+                "two steps are decided, and no optimizer that was given to join has made one: call "
+                "optimizer.step() after `for micro in step:`, where the whole batch's gradient is "
+                "in p.grad. What changes parameters in another way needs optimizer=None"
+            )
+
+
 def _rate(group: Dict[str, Any]) -> Optional[float]:
     """A parameter group's learning rate, which may be a tensor that is written in place."""
     rate = group.get("lr")

@@ -180,6 +180,17 @@ def test_what_is_left_of_an_epoch_is_said_once() -> None:
     assert model.run.complete and len(said) == 1
 
 
+def test_loops_beyond_the_runs_epochs_are_told_once() -> None:
+    model, optimizer, loader = coded.prepare(*parts(), epochs=2)
+    with pytest.warns(RuntimeWarning, match="loop of epoch 2, counted from 0.*epochs=") as said:
+        for epoch in range(5):
+            for x, y in loader:
+                assert epoch < 2
+                loss_of(model, x, y).backward()
+                optimizer.step()
+    assert model.run.complete and len(said) == 1
+
+
 # What is wrong in the loop.
 
 

@@ -1103,6 +1103,35 @@ def test_a_process_that_is_told_to_join_does_not_train_alone(monkeypatch: Any) -
         joined(nn.Linear(2, 2))
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_an_optimizer_that_makes_no_step_is_told(given: bool, recwarn: Any) -> None:
+    model = nn.Linear(2, 2)
+    optim = torch.optim.SGD(model.parameters(), 0.1)
+    for step in joined(model, optim if given else None, steps=4):
+        for _ in step:
+            model(torch.ones(1, 2)).sum().backward()
+    texts = [str(each.message) for each in recwarn.list]
+    assert sum("no optimizer that was given to join" in text for text in texts) == given
+
+
+def test_losses_may_take_turns(recwarn: Any) -> None:
+    models = [nn.Linear(2, 2), nn.Linear(2, 1)]
+    optims = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
+    for step in joined(models, optims, steps=6):
+        before = [bits(model) for model in models]
+        for micro in step:
+            made = models[0](torch.ones(1, 2))
+            turn = micro.step % 2
+            loss = models[1](made if turn == 0 else made.detach()).square().mean()
+            loss.backward()
+        assert turn == step.index % 2
+        assert (models[0].weight.grad is None) == (turn == 1)
+        optims[turn].step()
+        changed = [bits(model) != old for model, old in zip(models, before)]
+        assert changed == [turn == 0, turn == 1]
+    assert not recwarn.list
+
+
 def test_the_scaler_and_refused_steps_as_events() -> None:
     model = nn.Linear(2, 2)
     optim = torch.optim.SGD(model.parameters(), 0.1)

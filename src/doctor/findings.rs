@@ -346,7 +346,8 @@ impl fmt::Display for Told<'_> {
                 write!(
                     out,
                     "{} {compute} {units} units of a round and others {others}; with a number of \
-                     units that the workers divide nobody waits for that",
+                     units that the workers divide, under a scheme that gives all of them as \
+                     many, nobody waits for that",
                     named(workers)
                 )
             }

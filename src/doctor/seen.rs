@@ -265,9 +265,11 @@ impl Seen<'_> {
         let all: Vec<usize> = workers.iter().map(|worker| worker.worker).collect();
         let told =
             |worker: &&ExaminedWorker| (worker.worker, worker.ratio.unwrap_or(1.0), worker.because);
-        let problem = Problem::SlightlySlow { workers: workers.iter().map(told).collect() };
+        let most = workers.iter().filter_map(|worker| worker.ratio).reduce(f64::max)?;
+        let slow = || Problem::SlightlySlow { workers: workers.iter().map(told).collect() };
+        let problem = self.more_units(&all, most).unwrap_or_else(slow);
         let saves = self.replay.as_ref().and_then(|it| it.saved_by(&all, 0));
-        (!all.is_empty()).then_some(Finding { problem, costs: saves })
+        Some(Finding { problem, costs: saves })
     }
 
     fn everybody(&self) -> Option<Finding> {

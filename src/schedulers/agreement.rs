@@ -1,6 +1,7 @@
 //! Whose parameters are right after each step.
 
 use crate::ids::{Step, Worker, WorkerSet};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Steps whose digests are remembered.
@@ -27,6 +28,20 @@ struct Word {
     /// Whose state it has, until somebody else vouches for it: its own, another worker's, or the
     /// driver's (none).
     lineage: Option<Worker>,
+    /// Which takeover of a state in the run its last one was, from 1; 0: it has taken over none.
+    copied: u64,
+}
+
+/// Who says that a digest is the right one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// The driver, whose replica has it.
+    Driver,
+    /// Two workers, or all.
+    Workers,
+    /// Nobody: as many say so as say otherwise. It is that of the replica that has gone on for the
+    /// longest time without taking over a state.
+    Seniority,
 }
 
 /// The digests that were reported after one step.
@@ -35,8 +50,8 @@ struct Tally {
     /// Who was sent the step, is alive, and takes digests as far as is known.
     expected: WorkerSet,
     reports: Vec<Word>,
-    /// The right digest, once it is known, and whether it is the driver's own.
-    right: Option<(u64, bool)>,
+    /// The right digest, once it is known, and who says so.
+    right: Option<(u64, By)>,
     /// The step was refused: it changed nothing, and nobody has a digest of it.
     refused: bool,
 }
@@ -61,28 +76,38 @@ impl Tally {
         self.reports.iter().find(|word| word.worker == worker).map(|word| word.digest)
     }
 
+    /// The takeover after which some worker that has a digest went on alone: the earliest of them.
+    fn alone_since(&self, digest: u64) -> Option<u64> {
+        let alike = self.reports.iter().filter(|word| word.digest == digest);
+        alike.map(|word| word.copied).min()
+    }
+
     /// Settles what is right, if that can be told now: what two workers have, or what most have
-    /// once all have reported. What only workers have said may turn out to be what fewer have.
+    /// once all have reported, and of several the one that [`By::Seniority`] tells. What only
+    /// workers have said may turn out to be what fewer have.
     fn settle(&mut self) {
-        if self.right.is_some_and(|right| right.1) {
+        if matches!(self.right, Some((_, By::Driver))) {
             return;
         }
         // There are few of them, however many workers.
         let digests: BTreeSet<u64> = self.reports.iter().map(|word| word.digest).collect();
-        let most = digests
-            .into_iter()
-            .max_by_key(|&digest| (self.votes(digest), std::cmp::Reverse(digest)));
+        let are_alike = digests.len() == 1;
+        let most = digests.into_iter().max_by_key(|&digest| {
+            (self.votes(digest), Reverse(self.alone_since(digest)), Reverse(digest))
+        });
         let Some((digest, votes)) = most.map(|digest| (digest, self.votes(digest))) else { return };
         let all = self.expected.iter().all(|worker| self.of(worker).is_some());
         // What only workers have said is replaced by what more of them say; a majority cannot be
         // outvoted by who reported first.
         let told = match self.right {
+            Some((_, By::Seniority)) => votes >= 2,
             Some((right, _)) => votes >= 2 && votes > self.votes(right),
             // A single worker cannot vouch for itself.
             None => votes >= 2 || all && self.reports.len() > 1,
         };
         if told {
-            self.right = Some((digest, false));
+            let by = if votes >= 2 || are_alike { By::Workers } else { By::Seniority };
+            self.right = Some((digest, by));
         }
     }
 
@@ -100,6 +125,8 @@ impl Tally {
 struct Replica {
     /// Whose state it has; none: the driver's.
     lineage: Option<Worker>,
+    /// As in [`Word`].
+    copied: u64,
     /// After which step it was found to be wrong, if it has taken over no state since.
     astray: Option<Step>,
     /// How often it was found to be wrong since it last stayed right by itself.
@@ -114,7 +141,9 @@ struct Replica {
 /// for who is lost. After each of them [`Agreement::found`] gives back who turned out to be wrong.
 ///
 /// What two workers have alike, neither as a copy of the other's, is right, or what most have once
-/// everybody has reported. What the driver has is right by itself, unless two workers have alike
+/// everybody has reported. Where each says something else, the one that has not taken over a state
+/// for the longest time is gone by, so that who was started again cannot undo what the others have;
+/// its verdict is [`Verdict::Unknown`] all the same. What the driver has is right by itself, unless two workers have alike
 /// what it has not and nobody ever had what it had: then its replica is not one of theirs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Agreement {
@@ -126,12 +155,15 @@ pub(super) struct Agreement {
     /// Whether the driver's replica has turned out to be as the workers', or not to be.
     confirmed: bool,
     refuted: bool,
+    /// How many states have been taken over.
+    takeovers: u64,
     found: Vec<(Worker, Step)>,
 }
 
 impl Agreement {
     pub(super) fn new(workers: usize) -> Self {
-        let replica = |worker| Replica { lineage: Some(worker), astray: None, running: 0 };
+        let replica =
+            |worker| Replica { lineage: Some(worker), copied: 0, astray: None, running: 0 };
         Self { replicas: Worker::all(workers).map(replica).collect(), ..Self::default() }
     }
 
@@ -172,15 +204,16 @@ impl Agreement {
     /// A worker has applied a step; it has no digest to report if none is taken.
     pub(super) fn reported(&mut self, worker: Worker, step: Step, digest: Option<u64>) {
         self.taken |= digest.is_some();
-        let (lineage, confirmed) = (self.replicas[worker.index()].lineage, self.confirmed);
+        let Replica { lineage, copied, .. } = self.replicas[worker.index()];
+        let confirmed = self.confirmed;
         let tally = self.tally(step);
-        if let (Some(digest), Some((right, own))) = (digest, tally.right)
+        if let (Some(digest), Some((right, by))) = (digest, tally.right)
             && digest == right
-            && (confirmed || !own)
+            && (by == By::Workers || by == By::Driver && confirmed)
             && tally.of(worker).is_none()
         {
             // As most do: there is nothing to be settled.
-            tally.reports.push(Word { worker, digest, lineage });
+            tally.reports.push(Word { worker, digest, lineage, copied });
             self.found_right(worker);
             return;
         }
@@ -188,7 +221,7 @@ impl Agreement {
         // A worker that took over a state reports the same step again.
         tally.reports.retain(|word| word.worker != worker);
         match digest {
-            Some(digest) => tally.reports.push(Word { worker, digest, lineage }),
+            Some(digest) => tally.reports.push(Word { worker, digest, lineage, copied }),
             None => {
                 tally.expected.remove(worker);
             }
@@ -219,15 +252,21 @@ impl Agreement {
 
     /// A worker has taken over a state: another's, or the driver's.
     pub(super) fn copied(&mut self, worker: Worker, from: Option<Worker>) {
+        if from.is_some() && self.tallies.is_empty() {
+            // It begins with that: there is no step yet of which the other's word would be needed.
+            return;
+        }
         let lineage = from.and_then(|from| self.replicas[from.index()].lineage);
-        self.replicas[worker.index()].lineage = lineage;
+        self.takeovers += 1;
+        let replica = &mut self.replicas[worker.index()];
+        (replica.lineage, replica.copied) = (lineage, self.takeovers);
     }
 
     /// Looks whether the driver's own digest of a step is that of any worker.
     fn try_own(&mut self, step: Step) {
         let confirmed = self.confirmed;
         let tally = self.tally(step);
-        let Some((own, true)) = tally.right else { return };
+        let Some((own, By::Driver)) = tally.right else { return };
         if tally.votes(own) > 0 {
             self.confirmed = true;
         } else if !confirmed && tally.reports.iter().any(|word| tally.lineages(word.digest) >= 2) {
@@ -243,7 +282,7 @@ impl Agreement {
             return;
         }
         let tally = self.tally(step);
-        tally.right = Some((digest, true));
+        tally.right = Some((digest, By::Driver));
         self.try_own(step);
         let wrong: Vec<Worker> = self.tally(step).wrong().collect();
         self.are_wrong(step, wrong);
@@ -298,8 +337,9 @@ impl Agreement {
             return if astray { Verdict::Wrong } else { Verdict::Unknown };
         };
         match tally.right {
-            Some((right, _)) if right == digest => Verdict::Right,
-            Some(_) => Verdict::Wrong,
+            Some((right, _)) if right != digest => Verdict::Wrong,
+            Some((_, By::Seniority)) => Verdict::Unknown,
+            Some(_) => Verdict::Right,
             None if tally.reports.iter().any(|word| word.digest != digest) => Verdict::Disputed,
             None => Verdict::Unknown,
         }
@@ -312,120 +352,4 @@ impl Agreement {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const STEP: Step = Step(4);
-
-    fn agreement(workers: u32) -> Agreement {
-        let mut agreement = Agreement::new(workers as usize);
-        agreement.sent(STEP, &Worker::all(workers as usize).collect::<Vec<_>>());
-        agreement
-    }
-
-    /// Who turns out to be wrong by a worker's report.
-    fn after(agreement: &mut Agreement, worker: u32, digest: u64) -> Vec<u32> {
-        agreement.reported(Worker(worker), STEP, Some(digest));
-        agreement.found().into_iter().map(|(worker, _)| worker.0).collect()
-    }
-
-    #[test]
-    fn nobody_vouches_for_itself() {
-        let mut agreement = agreement(3);
-        assert_eq!(after(&mut agreement, 0, 7), [0u32; 0]);
-        assert_eq!(agreement.verdict(Worker(0), STEP), Verdict::Unknown);
-        assert_eq!(after(&mut agreement, 1, 8), [0u32; 0]);
-        assert_eq!(
-            [0, 1].map(|worker| agreement.verdict(Worker(worker), STEP)),
-            [Verdict::Disputed; 2]
-        );
-        assert_eq!(after(&mut agreement, 2, 8), [0]);
-        assert_eq!(agreement.verdict(Worker(1), STEP), Verdict::Right);
-        assert_eq!(agreement.verdict(Worker(0), STEP), Verdict::Wrong);
-        assert_eq!(agreement.verdict(Worker(0), Step(3)), Verdict::Unknown);
-    }
-
-    #[test]
-    fn a_state_that_was_handed_over_is_no_proof_and_a_step_of_its_own_is() {
-        let mut agreement = Agreement::new(3);
-        let all = [0, 1, 2].map(Worker);
-        let mut step_with = |step, digest, copies: bool| {
-            agreement.sent(Step(step), &all);
-            for worker in [0, 1] {
-                agreement.reported(Worker(worker), Step(step), Some(7));
-            }
-            agreement.reported(Worker(2), Step(step), Some(digest));
-            if copies {
-                agreement.excuse(Worker(2), Some(Step(step + 1)));
-                agreement.copied(Worker(2), Some(Worker(0)));
-                agreement.reported(Worker(2), Step(step), Some(7));
-            }
-            agreement.wrong_running(Worker(2))
-        };
-        assert_eq!(step_with(0, 9, true), 1);
-        assert_eq!(step_with(1, 9, true), 2);
-        assert_eq!(step_with(2, 7, false), 0, "it has computed that itself");
-        assert_eq!(step_with(3, 9, true), 1);
-        agreement.excuse(Worker(2), None);
-        assert_eq!(agreement.wrong_running(Worker(2)), 0, "it is another process then");
-    }
-
-    #[test]
-    fn who_comes_after_the_verdict_is_told_at_once() {
-        let mut agreement = agreement(4);
-        after(&mut agreement, 0, 7);
-        after(&mut agreement, 1, 7);
-        assert_eq!(after(&mut agreement, 3, 9), [3]);
-        assert_eq!(after(&mut agreement, 3, 9), [3], "the same word again");
-        assert_eq!(after(&mut agreement, 3, 7), [0u32; 0], "with the right state");
-    }
-
-    #[test]
-    fn the_drivers_own_digest_settles_it() {
-        let mut agreement = agreement(2);
-        after(&mut agreement, 0, 7);
-        agreement.own(STEP, 8);
-        assert_eq!(agreement.found(), [(Worker(0), STEP)]);
-        assert_eq!(after(&mut agreement, 1, 8), [0u32; 0]);
-        assert_eq!(agreement.verdict(Worker(1), STEP), Verdict::Right);
-    }
-
-    #[test]
-    fn a_copy_does_not_vouch_for_what_it_was_made_from() {
-        let mut agreement = agreement(4);
-        agreement.copied(Worker(1), Some(Worker(0)));
-        assert_eq!(after(&mut agreement, 0, 9), [0u32; 0]);
-        assert_eq!(after(&mut agreement, 1, 9), [0u32; 0]);
-        assert_eq!(agreement.verdict(Worker(1), STEP), Verdict::Unknown);
-        assert_eq!(after(&mut agreement, 2, 7), [0u32; 0]);
-        assert_eq!(after(&mut agreement, 3, 7), [0, 1]);
-    }
-
-    #[test]
-    fn a_replica_that_is_like_nobodys_is_not_the_measure() {
-        let mut agreement = agreement(3);
-        agreement.own(STEP, 8);
-        assert_eq!(after(&mut agreement, 0, 7), [0]);
-        assert_eq!(after(&mut agreement, 1, 7), [0u32; 0]);
-        assert_eq!(
-            [0, 1].map(|worker| agreement.verdict(Worker(worker), STEP)),
-            [Verdict::Right; 2]
-        );
-        agreement.own(Step(5), 9);
-        agreement.reported(Worker(0), Step(5), Some(1));
-        assert_eq!(agreement.found(), [], "nor later");
-    }
-
-    /// Who is lost cannot settle a dispute of two; the smaller digest is taken then, whoever
-    /// reported first.
-    #[test]
-    fn a_dispute_ends_when_nobody_else_can_come() {
-        let mut agreement = agreement(3);
-        after(&mut agreement, 0, 7);
-        after(&mut agreement, 1, 6);
-        agreement.excuse(Worker(2), None);
-        assert_eq!(agreement.found(), [(Worker(0), STEP)]);
-        agreement.reported(Worker(1), STEP, None);
-        assert_eq!(agreement.found(), [], "who takes no digest");
-    }
-}
+mod tests;

@@ -532,7 +532,7 @@ fn who_has_more_to_do_is_not_called_slow() {
     assert_eq!(
         found(&[(2, 0.2), (3, 0.3), (3, 0.3)], &[1, 2]),
         "workers 1, 2 compute 3 units of a round and others 2; with a number of units that the \
-         workers divide nobody waits for that"
+         workers divide, under a scheme that gives all of them as many, nobody waits for that"
     );
     // One of them has no more than others, and one takes longer than its units would have it.
     let [two, three] = [(2, 0.2), (3, 0.3)];

@@ -200,6 +200,25 @@ fn one_worker_has_to_end_well_after_the_last_step() {
 }
 
 #[test]
+fn what_every_worker_fails_at_is_told_with_their_words() {
+    let ends = |run: &[(&str, &str)], wait: &str| {
+        let flags = format!("-n 2 --scheme uncoded --out run --return-wait {wait}");
+        let mut launched = Launched::start(&flags, run);
+        assert_eq!(launched.ends(), Some(1), "{}", launched.said());
+        launched.said()
+    };
+    let said = ends(&[("STEPS", "10"), ("FAILS_AT", "0")], "60");
+    assert!(said.contains("every worker has failed 2 times before the first step"), "{said}");
+    assert!(!said.contains("(3 of 10)"), "no more often: {said}");
+    let (_, words) = said.split_once("The end of what worker 0 said:\n").unwrap();
+    assert!(words.contains("bad sample in step 0"), "{said}");
+    let said = ends(&[("STEPS", "10"), ("FAILS_AT", "3")], "1");
+    assert!(!said.contains("before the first step"), "{said}");
+    let (_, words) = said.split_once("The end of what worker 0 said:\n").unwrap();
+    assert!(words.contains("bad sample in step 3"), "{said}");
+}
+
+#[test]
 fn who_is_killed_before_it_joins_is_started_again() {
     let folder = tempfile::tempdir().unwrap();
     let script = r#"[ "$CODEDGRAD_EPOCH" = 0 ] && kill -KILL $$; sleep 2; exec "$@""#;

@@ -73,6 +73,10 @@ fn worker() {
         match event {
             Event::Compute(mut task) => {
                 sleep(Duration::from_millis(pause));
+                if number("FAILS_AT") == Some(task.step()) {
+                    println!("bad sample in step {}", task.step());
+                    std::process::exit(3);
+                }
                 while let Some(part) = task.next_part() {
                     let mut sum = [0.0; LENGTH];
                     add_gradient(&parameters, (task.batch(), part.unit), &mut sum);

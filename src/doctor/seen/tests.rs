@@ -2,7 +2,7 @@
 
 #![cfg(test)]
 
-use crate::doctor::{Examination, Known, Record, RecordedRound, RecordedStep, examine};
+use crate::doctor::{Examination, Known, Record, RecordedRound, RecordedStep, WorkReport, examine};
 
 /// Of a trace of 90 rounds of four workers, of whom one takes so long from round 30 to a later one.
 fn of_trace(seconds: f64, until: usize) -> Examination {
@@ -32,6 +32,58 @@ fn late_answers_are_told_from_those_that_never_came() {
     assert!(late.starts_with("worker 1 takes more than 50 times as long since step 30"), "{late}");
     let never = first(&of_trace(f64::INFINITY, 90));
     assert!(never.starts_with("worker 1 has not answered since step 30"), "{never}");
+}
+
+/// One worker of four is slow by so much, and computes so many units where others compute one.
+fn of_units(times: f64, units: u64) -> Examination {
+    let mut record = Record::default();
+    for step in 0..30 {
+        let seconds = |worker| if worker == 2 { times } else { 1.0 };
+        let arrivals = (0..4).map(|worker| Some(seconds(worker))).collect();
+        let round = RecordedRound {
+            round: step,
+            opened: step as f64 * 2.0 * times,
+            seconds: times,
+            arrivals,
+            delays: vec![0.0; 4],
+        };
+        let spent = |worker| WorkReport {
+            round: step,
+            worker,
+            computed: seconds(worker),
+            progress: 1.0,
+            came: seconds(worker),
+            units: Some(if worker == 2 { units } else { 1 }),
+        };
+        let line = RecordedStep {
+            run: 0,
+            scheme: "uncoded".into(),
+            step,
+            committed: (step as f64 * 2.0 + 1.0) * times,
+            seconds: times,
+            at: None,
+            rounds: vec![round],
+            spent: (0..4).map(spent).collect(),
+            using: None,
+            plan: None,
+        };
+        record.push(line).unwrap();
+    }
+    examine(&record, &Known::default())
+}
+
+#[test]
+fn who_has_more_units_is_not_slow() {
+    let kinds = |found: &Examination| -> Vec<&'static str> {
+        found.findings.iter().map(|finding| finding.kind()).collect()
+    };
+    for times in [1.1, 2.0] {
+        let more = kinds(&of_units(times, 2));
+        assert!(more.contains(&"more-units"), "{more:?}");
+        let slow = kinds(&of_units(times, 1));
+        assert!(!slow.contains(&"more-units"), "{slow:?}");
+        assert!(slow.iter().any(|kind| kind.ends_with("slow-workers")), "{slow:?}");
+    }
 }
 
 #[test]

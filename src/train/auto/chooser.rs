@@ -30,6 +30,11 @@ const RARER_MAX: u64 = 8;
 /// A look takes about three uncoded steps: so many coded ones for every one lost to it come first,
 /// unless something speaks for a change.
 const STEPS_PER_LOST: f64 = 100.0;
+/// The share of the coded steps' time that looks may take, by what the last one has cost. Its first
+/// step can be many times as long as the others: who is always late is far behind in its tasks.
+const LOOKS_MOST: f64 = 0.03;
+/// The same where something speaks for a change.
+const LOOKS_SOON_MOST: f64 = 0.2;
 /// What a scheme was found to fall short of its prediction is held against it for so many times as
 /// long as looks are apart; and a choice that has no effect for so long is forgotten.
 const REMEMBERED: u64 = 8;
@@ -154,6 +159,10 @@ struct Coded {
     uncoded: Option<f64>,
     /// Seconds of its first steps, on average.
     reference: Option<f64>,
+    /// The look that goes on: its steps, their seconds. And what the last one has cost, in seconds
+    /// that coded steps would not have taken.
+    looking: (u64, f64),
+    look: f64,
     /// By how many times rarer than at first it is looked again, less one.
     rarer: u64,
     /// When a scheme was last switched to.
@@ -193,9 +202,16 @@ impl Chooser {
         self.chosen.take_if(|(scheme, at)| *scheme == seen.scheme || self.all > *at + given_up);
         if seen.scheme != self.now.scheme {
             // Workers may still be at what is left of the scheme before.
-            return self.changes(seen.using());
+            self.changes(seen.using());
+            self.looks(seen.seconds);
+            return;
         }
         self.now.predicted = seen.predicted;
+        if seen.decided && self.is_uncoded() {
+            // That was to stay: it is no look any more, also where the run is resumed after it.
+            self.before = None;
+        }
+        self.looks(seen.seconds);
         // Before it was resumed the run may have had other seats.
         let of_other_seats = !seen.rows.is_empty() && seen.in_time.len() != self.workers;
         if self.all <= WARM_UP || seen.disturbed || of_other_seats {
@@ -218,8 +234,12 @@ impl Chooser {
         if self.is_uncoded() {
             let Using { scheme, predicted, .. } = from;
             self.before = Some(Known { scheme, predicted, measured });
+            self.coded.looking = (0, 0.0);
         } else {
-            self.before = None;
+            if let Some(Known { measured, .. }) = self.before.take() {
+                let (steps, seconds) = self.coded.looking;
+                self.coded.look = (seconds - steps as f64 * measured).max(0.0);
+            }
             // Of a resumed run it is not known what it was chosen for.
             self.coded.uncoded = self.coded.uncoded.or(Some(measured));
             let spec = self.auto.registry.parse(&self.now.scheme);
@@ -229,6 +249,14 @@ impl Chooser {
         self.last.clear();
         self.steps = 0;
         self.coded.reference = None;
+    }
+
+    /// A step has taken so long; it may be one of a look.
+    fn looks(&mut self, took: f64) {
+        if self.before.is_some() {
+            let (steps, seconds) = &mut self.coded.looking;
+            (*steps, *seconds) = (*steps + 1, *seconds + took);
+        }
     }
 
     fn is_uncoded(&self) -> bool {
@@ -323,7 +351,7 @@ impl Chooser {
         }
     }
 
-    /// NonHostVector uncoded, and says so where that is news.
+    /// Stays uncoded, and says so where that is news.
     fn stay_uncoded(&mut self, recorded: &Recorded, nobody: &str) -> Option<SchemeChoice> {
         let Recorded { steps, seconds, .. } = recorded;
         let percent = 100.0 * GAIN;
@@ -491,11 +519,15 @@ impl Chooser {
         let changed = self.coded.reference.is_some_and(|reference| {
             !(FASTER * reference..=SLOWER * reference).contains(&measured)
         });
+        // In coded steps, like `since`.
+        let look = self.coded.look / measured;
+        let early = early.max((look / LOOKS_SOON_MOST) as u64);
         let soon = self.since >= early && (changed || self.nobody_always_missing());
         // What a look costs, in coded steps.
         let lost = self.coded.uncoded.map_or(0.0, |uncoded| uncoded / measured);
         let hold = rarer * self.auto.replan_every.saturating_sub(self.auto.probe).max(1);
-        if soon || self.since >= hold.max((STEPS_PER_LOST * lost) as u64) {
+        let most = (STEPS_PER_LOST * lost).max(look / LOOKS_MOST) as u64;
+        if soon || self.since >= hold.max(most) {
             return self.choose(UNCODED, None, None);
         }
         None
@@ -568,3 +600,6 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
     if count > 0.0 { sum / count } else { 0.0 }
 }
+
+#[cfg(test)]
+mod tests;

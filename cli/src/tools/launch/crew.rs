@@ -20,8 +20,10 @@ struct Member {
     epoch: u32,
     /// Whether the process that runs has joined the run.
     joined: bool,
-    /// How it ended first, if it did so by itself.
-    ended_first: Option<End>,
+    /// How it ended first, if it did so by itself, and what it had said last.
+    ended_first: Option<(End, String)>,
+    /// How often it ended by itself with a status that is not 0.
+    failed: u32,
     /// How it ended last, and whether it was told to.
     ended_last: Option<(End, bool)>,
     /// Whether it was there when the run was over, as far as that is known.
@@ -96,6 +98,7 @@ impl<'a> Crew<'a> {
             epoch: 0,
             joined: false,
             ended_first: None,
+            failed: 0,
             ended_last: None,
             stayed: true,
             log: folder.join(format!("worker-{worker}.log")),
@@ -125,7 +128,7 @@ impl<'a> Crew<'a> {
                 if matches!(member.state, State::Over) {
                     let end = End::Status(1);
                     member.ended_last = Some((end, false));
-                    member.ended_first.get_or_insert(end);
+                    member.ended_first.get_or_insert((end, String::new()));
                 }
             }
         }
@@ -166,7 +169,8 @@ impl<'a> Crew<'a> {
             if told || stage == Stage::Ending {
                 continue;
             }
-            member.ended_first.get_or_insert(end);
+            member.ended_first.get_or_insert_with(|| (end, last_words(&member.log)));
+            member.failed += u32::from(matches!(end, End::Status(status) if status != 0));
             let (worker, log) = (member.worker, member.log.display());
             if stage == Stage::Over {
                 if end != End::Status(0) {
@@ -302,17 +306,23 @@ impl<'a> Crew<'a> {
     /// Who was killed, because memory was short for example, may do better the next time.
     pub(super) fn all_ended(&self) -> bool {
         let by_itself = |member: &Member| {
-            matches!(member.ended_first, Some(End::Status(_)))
+            matches!(member.ended_first, Some((End::Status(_), _)))
                 && matches!(member.ended_last, Some((End::Status(_), _)))
                 && !matches!(member.state, State::Up { .. })
         };
         self.members.iter().all(by_itself)
     }
 
-    /// How the first worker of this host ended, and what it said last.
-    pub(super) fn first_end(&self) -> Option<(u32, End, String)> {
+    /// Whether everybody has failed so often by itself.
+    pub(super) fn all_failed(&self, times: u32) -> bool {
+        self.members.iter().all(|member| member.failed >= times)
+    }
+
+    /// How the first worker of this host ended first, and what it had said last.
+    pub(super) fn first_end(&self) -> Option<(u32, End, &str)> {
         let first = self.members.first()?;
-        Some((first.worker, first.ended_first?, last_words(&first.log)))
+        let (end, said) = first.ended_first.as_ref()?;
+        Some((first.worker, *end, said))
     }
 
     /// Whether a worker of this host was started again and runs, or is to be.

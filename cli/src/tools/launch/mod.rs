@@ -53,9 +53,9 @@ status 0, 2, 4, 130 or 143, or by SIGINT or SIGTERM. One that ends three times i
 10 s of its start is given up, and so is one that was started again --restarts times, but for
 ten good minutes all is forgotten. Nor is one started again that is refused since it trains
 something else, or whose join says that its arguments are wrong: before the first step the run
-ends then, with status 1. A coordinator that dies goes on where it was. When the run is over,
-workers that are not connected to it are ended; the others may take as long as they like, to
-save what they have learned.
+ends then, with status 1, and also once every worker has failed twice. A coordinator that dies
+goes on where it was. When the run is over, workers that are not connected to it are ended; the
+others may take as long as they like, to save what they have learned.
 
 Every line that a worker prints is shown behind its number; the run's folder has all of it in
 worker-K.log, and the coordinator's words in coordinator.log. A bar that is drawn by carriage

@@ -32,6 +32,9 @@ const HEARD: Duration = Duration::from_millis(800);
 const SEEN: Duration = Duration::from_secs(10);
 /// How long after its end it is said that a worker has left a run that goes on.
 const LEFT: Duration = Duration::from_secs(2);
+/// A run of which no step is decided ends when each of its workers has failed so often: what is
+/// wrong is wrong in every life of a process. A failure of one may be the other's fault, once.
+const FAILED: u32 = 2;
 /// After how long it is said for whom a run that is over waits.
 const WAITS: Duration = Duration::from_secs(10);
 
@@ -400,7 +403,7 @@ impl<'a> Watch<'a> {
         let since = self.alone.map_or(Duration::ZERO, |since| since.elapsed());
         let (name, joins_by) = (&self.job.trainer.name, self.job.trainer.joins_by);
         if self.joining.is_nobody() && since >= HEARD {
-            let Some((worker, end, said)) = crew.first_end() else { return };
+            let Some((_, end, _)) = crew.first_end() else { return };
             let why = match end {
                 End::Status(_) => {
                     format!("{end} without joining the run: does it call {joins_by}?")
@@ -408,17 +411,30 @@ impl<'a> Watch<'a> {
                 End::Signal(_) => format!("{end} before it joined the run."),
             };
             self.close(Close::Because(format!("{name} {why}")), Signal::TERM);
-            if !said.trim().is_empty() {
-                let said = format!("The end of what worker {worker} said:\n{said}");
-                self.screen.verbatim(&said);
-            }
-        } else if self.job.nodes == 1 && since >= SEEN {
-            let (decided, steps) = self.decided.unwrap_or_default();
+            self.tell_first_words();
+        } else if self.decided.is_none() && self.job.nodes == 1 && crew.all_failed(FAILED) {
             let why = format!(
-                "all workers have ended, and the run has not: {decided} of {steps} steps are \
-                 decided"
+                "nothing is trained: every worker has failed {FAILED} times before the first step \
+                 was decided"
             );
             self.close(Close::Because(why), Signal::TERM);
+            self.tell_first_words();
+        } else if self.job.nodes == 1 && since >= SEEN {
+            let decided = match self.decided {
+                None => "no step is".to_owned(),
+                Some((decided, steps)) => format!("{decided} of {steps} steps are"),
+            };
+            let why = format!("all workers have ended, and the run has not: {decided} decided");
+            self.close(Close::Because(why), Signal::TERM);
+        }
+    }
+
+    /// Says what the first worker of this host had said before it ended first.
+    fn tell_first_words(&self) {
+        let first = self.crew.as_ref().and_then(Crew::first_end);
+        if let Some((worker, _, said)) = first.filter(|(_, _, said)| !said.trim().is_empty()) {
+            let said = format!("The end of what worker {worker} said:\n{said}");
+            self.screen.verbatim(&said);
         }
     }
 
@@ -518,6 +534,10 @@ impl<'a> Watch<'a> {
                 {
                     let log = folder.join(COORDINATOR_LOG);
                     self.screen.note(&format!("the run has broken off: see {}", log.display()));
+                }
+                // Where all have failed, their own errors tell more than what the run came to.
+                if self.crew.as_ref().is_some_and(|crew| crew.all_failed(1)) {
+                    self.tell_first_words();
                 }
                 *status
             }

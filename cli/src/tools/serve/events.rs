@@ -64,13 +64,14 @@ mod tests {
             seconds: 0.25,
             outcome: "applied".into(),
             late: [Worker(2)].into(),
+            answered: [3, 4],
         });
         let line = serde_json::to_string(&step).unwrap();
         assert_eq!(
             line,
             r#"{"event":"step","scheme":"groups:s=1","step":3,"steps":10,"seconds":0.25,"#
                 .to_owned()
-                + r#""outcome":"applied","late":[2]}"#
+                + r#""outcome":"applied","late":[2],"answered":[3,4]}"#
         );
         assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), step);
         let over = Event::Over { outcome: Outcome::Finished, connected: vec![0, 2] };
