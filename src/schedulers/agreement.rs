@@ -141,10 +141,11 @@ struct Replica {
 /// for who is lost. After each of them [`Agreement::found`] gives back who turned out to be wrong.
 ///
 /// What two workers have alike, neither as a copy of the other's, is right, or what most have once
-/// everybody has reported. Where each says something else, the one that has not taken over a state
-/// for the longest time is gone by, so that who was started again cannot undo what the others have;
-/// its verdict is [`Verdict::Unknown`] all the same. What the driver has is right by itself, unless two workers have alike
-/// what it has not and nobody ever had what it had: then its replica is not one of theirs.
+/// everybody has reported. Where each says something else, it is what the worker has that has taken
+/// over no state for the longest time, so that who was started again cannot undo what the others
+/// have; its verdict is [`Verdict::Unknown`] all the same. What the driver has is right by itself,
+/// unless two workers have alike what it has not and nobody ever had what it had: then its replica
+/// is not one of theirs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Agreement {
     /// By worker.
