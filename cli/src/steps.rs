@@ -217,12 +217,8 @@ impl Decided {
         outcome: String,
     ) -> Self {
         let workers = record.rounds.iter().map(|round| round.arrivals.len()).max().unwrap_or(0);
-        let has_answered = |place: &usize| {
-            record
-                .rounds
-                .iter()
-                .any(|round| round.arrivals.get(*place).is_some_and(Option::is_some))
-        };
+        let has_answered =
+            |worker: &Worker| record.rounds.iter().any(|round| round.has_answer_of(*worker));
         Self {
             scheme: scheme.into(),
             step: record.step,
@@ -230,7 +226,7 @@ impl Decided {
             seconds: record.seconds,
             outcome,
             late: record.rounds.iter().flat_map(late).collect(),
-            answered: [(0..workers).filter(has_answered).count(), workers],
+            answered: [Worker::all(workers).filter(has_answered).count(), workers],
         }
     }
 

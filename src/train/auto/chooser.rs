@@ -159,9 +159,9 @@ struct Coded {
     uncoded: Option<f64>,
     /// Seconds of its first steps, on average.
     reference: Option<f64>,
-    /// The look that goes on: its steps, their seconds. And what the last one has cost, in seconds
-    /// that coded steps would not have taken.
+    /// Steps of the look that goes on, and their seconds.
     looking: (u64, f64),
+    /// What the last look has cost: seconds that coded steps would not have taken.
     look: f64,
     /// By how many times rarer than at first it is looked again, less one.
     rarer: u64,
@@ -519,11 +519,11 @@ impl Chooser {
         let changed = self.coded.reference.is_some_and(|reference| {
             !(FASTER * reference..=SLOWER * reference).contains(&measured)
         });
-        // In coded steps, like `since`.
+        // What the last look has cost, in coded steps, as `since` counts.
         let look = self.coded.look / measured;
         let early = early.max((look / LOOKS_SOON_MOST) as u64);
         let soon = self.since >= early && (changed || self.nobody_always_missing());
-        // What a look costs, in coded steps.
+        // What each uncoded step of a look takes, in coded steps.
         let lost = self.coded.uncoded.map_or(0.0, |uncoded| uncoded / measured);
         let hold = rarer * self.auto.replan_every.saturating_sub(self.auto.probe).max(1);
         let most = (STEPS_PER_LOST * lost).max(look / LOOKS_MOST) as u64;
