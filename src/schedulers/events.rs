@@ -351,15 +351,22 @@ pub struct RoundReport {
     pub wrong: Vec<Worker>,
 }
 
+/// How many stragglers a scheme tolerates, in words.
+fn tolerated(stragglers: usize) -> String {
+    match stragglers {
+        0 => "the scheme tolerates no straggler".into(),
+        _ => format!("the scheme tolerates any {}", several(stragglers, "straggler")),
+    }
+}
+
 /// Why a run cannot go on.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum EngineError {
     /// Too many workers are gone for the scheme.
     #[error(
-        "{step} cannot be decoded without the dead workers {{{dead}}}: the scheme tolerates any \
-         {}",
-        several(*tolerance, "straggler")
+        "{step} cannot be decoded without the dead workers {{{dead}}}: {}",
+        tolerated(*tolerance)
     )]
     TooManyLost {
         /// The current step.
@@ -372,8 +379,8 @@ pub enum EngineError {
     /// Workers have left that the scheme needs.
     #[error(
         "{step} cannot be computed: workers {{{left}}} have left the run and do not come back, and \
-         the scheme tolerates any {}",
-        several(*tolerance, "straggler")
+         {}",
+        tolerated(*tolerance)
     )]
     Left {
         /// The current step.

@@ -46,7 +46,7 @@ fn who_leaves_is_not_waited_for_and_who_is_lost_is() {
     assert_eq!(
         error.to_string(),
         "step 0 cannot be computed: workers {1} have left the run and do not come back, and the \
-         scheme tolerates any 0 stragglers"
+         scheme tolerates no straggler"
     );
 }
 

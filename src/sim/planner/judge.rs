@@ -59,8 +59,8 @@ pub struct GainInterval {
 /// Why there is no interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "the trace is too short to say how sure that is: its memory is {memory} jobs, and half of it \
-     makes {blocks} blocks of {block}, not {BLOCKS_LEAST}"
+    "the trace is too short to say how sure that is: its older half must hold {BLOCKS_LEAST} \
+     blocks of {block} jobs, as its memory is {memory} jobs, and holds {blocks}"
 )]
 pub(super) struct TooShort {
     memory: usize,

@@ -8,7 +8,7 @@ use super::node::NodeExchanges;
 use super::part::Outgoing;
 use super::store::{Sum, chunks_of};
 use super::warnings::Warnings;
-use super::{DATA_WAITING_MAX, QUIET, name_of};
+use super::{DATA_WAITING_MAX, QUIET};
 use crate::gpu::{Folded, nonfinite_mask};
 use crate::ids::{Step, Task, Worker};
 use crate::sums::collective::{CollectiveCommand, CollectiveEvent, CollectiveSum, ResultStore};
@@ -219,10 +219,8 @@ impl WorkerSums {
     }
 
     fn warn_of(&mut self, from: u32, taken: Result<(), String>) {
-        if let Err(reason) = taken
-            && self.warnings.is_new(from, &reason)
-        {
-            tracing::warn!("from {}: {reason} (more of the kind is not told)", name_of(from));
+        if let Err(reason) = taken {
+            self.warnings.warn(from, &reason);
         }
     }
 

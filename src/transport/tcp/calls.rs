@@ -2,14 +2,14 @@
 
 use super::door::{Door, jittered};
 use super::join::Join;
-use super::pipe::{PipeError, read_hello, write_first};
+use super::pipe::{read_hello, write_first};
 use super::security::{self, Role, Security, SecurityError, Stream};
-use super::{HANDSHAKE, Listener, Network, TcpError, Welcome, dial};
+use super::{HANDSHAKE, Listener, Network, TcpError, Welcome};
 use crate::ids::Worker;
 use crate::run::Limits;
 use crate::sums::Across;
 use crate::transport::RunFacts;
-use crate::transport::wire::{self, CONTROL_BYTES_MAX, FromWorker, Offer, ToWorker};
+use crate::transport::wire::{self, CONTROL_BYTES_MAX, FromWorker, Hello, Offer, ToWorker};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,14 +27,10 @@ pub(super) async fn listen(
     network: &dyn Network,
     join: &Join,
 ) -> Result<Box<dyn Listener>, TcpError> {
-    let unreachable = |error: std::io::Error| TcpError::Unreachable {
-        address: join.address.clone(),
-        reason: error.to_string(),
-    };
     let address = match join.listen {
         Some(address) => address,
         // Where the coordinator can be reached from, others can be too, in most networks.
-        None => SocketAddr::new(network.route(&join.address).await.map_err(unreachable)?, 0),
+        None => SocketAddr::new(network.route(&join.address).await.map_err(unreachable(&join.address))?, 0),
     };
     let checked = security::check_address(address, &join.security);
     // Where nothing else was asked for, it is the way to the coordinator that leaves this host.
@@ -84,9 +80,7 @@ pub(super) async fn call(
                 )),
             )) => return Err(error),
             Ok(Err(error)) => error,
-            Err(_) => {
-                TcpError::Unreachable { address: join.address.clone(), reason: "no answer".into() }
-            }
+            Err(_) => unreachable(&join.address)("no answer"),
         };
         if let TcpError::Refused { wait: wait @ 1.., .. } = error {
             tracing::info!("{error}; calling again in {wait} s");
@@ -116,40 +110,32 @@ async fn hello(
     address: Option<String>,
     (offer, facts): (Option<Offer>, &RunFacts),
 ) -> Result<(Stream, Welcome), TcpError> {
-    let stream = dial(network, &join.address, &join.security).await?;
-    let (mut stream, _) =
-        security::connect(stream, Role::Coordinator, &join.security, HANDSHAKE).await?;
+    let mut stream = dial(network, &join.address, Role::Coordinator, &join.security).await?;
     let Join { worker, process, has, .. } = *join;
-    let (identity, facts) = (join.identity.clone(), facts.clone());
-    let hello = FromWorker::Hello {
+    let hello = FromWorker::Hello(Box::new(Hello {
         worker,
-        identity,
+        identity: join.identity.clone(),
         process,
         address,
         offer,
         has,
-        facts: Box::new(facts),
+        facts: facts.clone(),
         supports_collectives: true,
         domain: Some(join.domain.clone()),
-    };
-    let lost = |error: PipeError| TcpError::Unreachable {
-        address: join.address.clone(),
-        reason: error.to_string(),
-    };
-    write_first(&mut stream, &hello).await.map_err(lost)?;
-    let body = read_hello(&mut stream, CONTROL_BYTES_MAX).await.map_err(lost)?;
-    match wire::decode(&body)
-        .map_err(|reason| TcpError::Unreachable { address: join.address.clone(), reason })?
-    {
+    }));
+    write_first(&mut stream, &hello).await.map_err(unreachable(&join.address))?;
+    let body = read_hello(&mut stream, CONTROL_BYTES_MAX).await;
+    let body = body.map_err(unreachable(&join.address))?;
+    match wire::decode(&body).map_err(unreachable(&join.address))? {
         ToWorker::Welcome(welcome) => Ok((stream, *welcome)),
         ToWorker::Refused { reason, again, wait } => {
             Err(TcpError::Refused { reason, again, wait: if again { wait } else { 0 } })
         }
         ToWorker::Replaced {} => Err(TcpError::Replaced),
-        other => Err(TcpError::Unreachable {
-            address: join.address.clone(),
-            reason: format!("{other:?} came where a welcome was due"),
-        }),
+        other => {
+            let reason = format!("{other:?} came where a welcome was due");
+            Err(unreachable(&join.address)(reason))
+        }
     }
 }
 
@@ -170,10 +156,10 @@ pub(super) async fn answer(
             // It has proved itself, or never will: others may have its place.
             drop(pass);
             match met {
-                Ok((_, peer, Across::Peer { worker, run: theirs, .. }))
+                Ok((_, role, Across::Peer { worker, run: theirs, .. }))
                     if theirs != run
                         || worker as usize >= workers
-                        || peer.role.is_some_and(|role| role != Role::Worker(Worker(worker))) =>
+                        || role.is_some_and(|role| role != Role::Worker(Worker(worker))) =>
                 {
                     door.refuse(
                         from,
@@ -200,13 +186,24 @@ pub(super) async fn call_peer(
     security: &Security,
     hello: &Across,
 ) -> Result<Stream, TcpError> {
-    let stream = dial(network, address, security).await?;
-    let (mut stream, _) =
-        security::connect(stream, Role::Worker(worker), security, HANDSHAKE).await?;
-    let lost = |error: PipeError| TcpError::Unreachable {
-        address: address.into(),
-        reason: error.to_string(),
-    };
-    write_first(&mut stream, hello).await.map_err(lost)?;
+    let mut stream = dial(network, address, Role::Worker(worker), security).await?;
+    write_first(&mut stream, hello).await.map_err(unreachable(address))?;
     Ok(stream)
+}
+
+/// Connects to who has this role, and lets both prove themselves.
+async fn dial(
+    network: &dyn Network,
+    address: &str,
+    role: Role,
+    security: &Security,
+) -> Result<Stream, TcpError> {
+    let (stream, peer) = network.connect(address).await.map_err(unreachable(address))?;
+    security::check_address(peer, security)?;
+    Ok(security::connect(stream, role, security, HANDSHAKE).await?)
+}
+
+/// Nobody answers at an address, or not as one of us, for such a reason.
+fn unreachable<E: ToString>(address: &str) -> impl Fn(E) -> TcpError {
+    move |reason| TcpError::Unreachable { address: address.into(), reason: reason.to_string() }
 }

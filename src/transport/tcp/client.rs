@@ -290,7 +290,7 @@ impl WorkerNode {
                 if header.worker != from.node() =>
             {
                 let reason = format!("it sends a chunk of {}", name_of(header.worker));
-                self.warn_of(from, &reason);
+                self.warnings.warn(from.node(), &reason);
             }
             (From::Coordinator(_), Incoming::Chunk(header, block))
                 if header.kind == Kind::State =>
@@ -322,20 +322,11 @@ impl WorkerNode {
                         self.peers.heard_of(worker, line);
                         self.sums(WorkerEvent::Peer { from: worker, message });
                     }
-                    Err(reason) => self.warn_of(from, &reason),
+                    Err(reason) => self.warnings.warn(from.node(), &reason),
                 }
             }
         }
         true
-    }
-
-    fn warn_of(&mut self, from: From, reason: &str) {
-        if self.warnings.is_new(from.node(), reason) {
-            tracing::warn!(
-                "from {}: {reason} (more of the kind is not told)",
-                name_of(from.node())
-            );
-        }
     }
 
     /// A chunk of a term or a sum has come from somebody.

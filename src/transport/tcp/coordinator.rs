@@ -24,9 +24,7 @@
 //! [`LAST_SUMS`]; then all are told to stop, and the node waits for their connections to end.
 
 mod comparing;
-mod handovers;
 mod joining;
-mod pings;
 mod watched;
 
 pub(super) use watched::Watched;
@@ -50,8 +48,6 @@ use crate::transport::tcp::states::frames as state_frames;
 use crate::transport::wire::{self, FromWorker, TaskOrder, ToWorker};
 use crate::transport::{Dismissal, Notice, Order, RunFacts};
 use comparing::Comparison;
-use handovers::Handovers;
-use pings::Pings;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -65,6 +61,8 @@ const AT_ONCE: usize = 16;
 const STALLED_SHOWN: Duration = Duration::from_secs(1);
 /// How long the workers may go on handing the last sums to each other.
 pub(super) const LAST_SUMS: Duration = Duration::from_secs(5);
+/// How often workers are asked whether they are there.
+const PING: Duration = Duration::from_secs(1);
 /// How long workers may take to hang up after they were told to stop.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Most numbers of a replica's state, in gradients: parameters and moments of several models.
@@ -87,8 +85,10 @@ pub(super) struct CoordinatorNode {
     /// The order to apply that was sent last. It is the same for all whose connection has the same
     /// number.
     apply: Option<((SumId, u32, Worker), Frame)>,
-    states: Handovers,
-    pings: Pings,
+    /// How many states were sent to workers.
+    transfers: u64,
+    /// How often workers were asked whether they are there, and when last.
+    pings: (u64, Instant),
     begun: bool,
     /// Why the run is over for all workers, once it is.
     stops: Option<Arc<str>>,
@@ -160,8 +160,8 @@ impl CoordinatorNode {
             spare: Vec::new(),
             apply: None,
             context,
-            states: Handovers::default(),
-            pings: Pings::new(Instant::now()),
+            transfers: 0,
+            pings: (0, Instant::now()),
             begun: false,
             stops: None,
             watched,
@@ -238,9 +238,11 @@ impl CoordinatorNode {
         match command {
             Command::Order(_, _, Order::Stop { why }) => self.stops = Some(why),
             // These are about the place, also if nobody is there.
-            Command::Order(Worker(worker), _, Order::LetIn) => self.members.let_in(worker),
+            Command::Order(Worker(worker), _, Order::LetIn) => {
+                self.members.drain(worker, false);
+            }
             Command::Order(Worker(worker), epoch, Order::Dismiss(why @ Dismissal::Drained)) => {
-                self.members.drain(worker);
+                self.members.drain(worker, true);
                 if self.members.is_current(worker, epoch) {
                     self.dismiss(worker, &why);
                 }
@@ -332,14 +334,13 @@ impl CoordinatorNode {
                 ToWorker::Skip { epoch, step, saver: saver.0, units: units.to_vec() }
             }
             Order::SendState { needy } => {
-                self.members
-                    .member_mut(worker.0)
-                    .into_iter()
-                    .for_each(|member| member.provides.push(needy.0));
+                let member = self.members.member_mut(worker.0).into_iter();
+                member.for_each(|member| member.asked.push((needy.0, None)));
                 ToWorker::SendState { epoch, needy: needy.0 }
             }
             Order::LoadState { state } => {
-                let transfer = self.states.send();
+                self.transfers += 1;
+                let transfer = self.transfers;
                 let member = self.members.member_mut(worker.0).into_iter();
                 member.for_each(|member| member.sent.state(transfer, state.next));
                 let lengths = state.vectors.iter().map(Vec::len).collect();
@@ -475,9 +476,10 @@ impl CoordinatorNode {
                 self.lose(worker, &format!("it sends a chunk of {}", Worker(header.worker)));
             }
             Incoming::Chunk(header, block) if header.kind == Kind::State => {
-                let state = self.states.chunk(Worker(worker), &header, &block);
+                let member = self.members.member_mut(worker);
+                let given = member.and_then(|member| member.state_chunk(&header, &block));
                 self.context.blocks.give(block);
-                if let Some((needy, state)) = state {
+                if let Some((needy, state)) = given {
                     self.notify(Worker(worker), Notice::State { needy: Worker(needy), state });
                 }
             }
@@ -530,19 +532,13 @@ impl CoordinatorNode {
                 }
             }
             FromWorker::State { needy, transfer, next, lengths } => {
-                let member = self.members.member_mut(worker.0);
-                let asked = member.and_then(|member| {
-                    member
-                        .provides
-                        .iter()
-                        .position(|other| *other == needy)
-                        .map(|at| member.provides.remove(at))
-                });
                 // Memory is taken for what it announces, so there must be a bound that no honest
                 // state reaches.
                 let most = STATE_FACTOR * self.listen.config.length + STATE_BESIDE;
-                let fits = self.states.expect(worker, (transfer, needy), (next, lengths), most);
-                if asked.is_none() || !fits {
+                let member = self.members.member_mut(worker.0);
+                let gives = member
+                    .is_some_and(|member| member.gives((needy, transfer), (next, lengths), most));
+                if !gives {
                     self.lose(
                         worker.0,
                         "it sends a state that nobody asked for, or that is too large",
@@ -578,8 +574,10 @@ impl CoordinatorNode {
 
     fn tick(&mut self) {
         let now = Instant::now();
-        if let Some(number) = self.pings.due(now) {
-            self.members.tell_all(&ToWorker::Ping { number });
+        let (asked, last) = self.pings;
+        if now.duration_since(last) >= PING {
+            self.pings = (asked + 1, now);
+            self.members.tell_all(&ToWorker::Ping { number: asked + 1 });
         }
         for worker in self.members.silent(now, self.listen.silence) {
             self.lose(
@@ -598,7 +596,8 @@ impl CoordinatorNode {
         let traffic = &self.context.traffic;
         (status.sent, status.received) =
             (traffic.sent.load(Relaxed), traffic.received.load(Relaxed));
-        status.kept = (self.sums.len() + self.states.len()) as u64;
+        let arriving = self.members.connected().map(|(_, member)| member.arriving.len());
+        status.kept = (self.sums.len() + arriving.sum::<usize>()) as u64;
     }
 
     /// A connection is given up, and the worker with it.
@@ -613,7 +612,6 @@ impl CoordinatorNode {
             return;
         }
         self.watched.status().workers[worker as usize].connected = false;
-        self.states.forget(Worker(worker));
         self.announce();
         if self.begun {
             self.notify(Worker(worker), Notice::Lost { reason: reason.into() });

@@ -2,11 +2,11 @@
 //! not.
 
 use super::pipe::read_hello;
-use super::security::{self, HandshakeGate, Identity, Pass, Refusals, Security, Stream};
+use super::security::{self, HandshakeGate, Pass, Refusals, Role, Security, Stream};
 use super::status::TcpStatus;
 use super::{HANDSHAKE, Listener};
 use crate::sums::lock;
-use crate::transport::wire::{self, HELLO_BYTES_MAX, Offer};
+use crate::transport::wire::{self, HELLO_BYTES_MAX, Hello, Offer};
 use serde::de::DeserializeOwned;
 use std::io;
 use std::net::SocketAddr;
@@ -73,20 +73,21 @@ impl Door {
         tokio::time::sleep(PAUSE).await;
     }
 
-    /// Lets a caller prove itself, and reads its first message.
+    /// Lets a caller prove itself, and reads its first message; its role is what its certificate
+    /// says, if it has one.
     pub(super) async fn meet<M: DeserializeOwned>(
         &self,
         stream: Stream,
         pass: &Pass,
-    ) -> Result<(Stream, Identity, M), String> {
+    ) -> Result<(Stream, Option<Role>, M), String> {
         let proven = async {
             let accepted = security::accept(stream, &self.security, HANDSHAKE).await;
-            let (mut stream, peer) = accepted.map_err(|error| error.to_string())?;
+            let (mut stream, role) = accepted.map_err(|error| error.to_string())?;
             let body =
                 tokio::time::timeout(HANDSHAKE, read_hello(&mut stream, HELLO_BYTES_MAX)).await;
             let body = body.map_err(|_| "it says nothing".to_owned())?;
             let body = body.map_err(|error| error.to_string())?;
-            Ok((stream, peer, wire::decode(&body)?))
+            Ok((stream, role, wire::decode(&body)?))
         };
         tokio::select! {
             // Who has proved itself is in, even if its place was lost in the same moment.
@@ -121,13 +122,11 @@ impl Door {
 }
 
 /// Refuses what is too much of a hello, in words that do not repeat it.
-pub(super) fn check_hello(
-    identity: &str,
-    (address, domain): (Option<&str>, Option<&str>),
-    offer: Option<Offer>,
-) -> Result<(), String> {
-    for (what, text) in [("identity", Some(identity)), ("address", address), ("domain", domain)] {
-        let length = text.map_or(0, str::len);
+pub(super) fn check_hello(hello: &Hello) -> Result<(), String> {
+    let Hello { identity, address, domain, offer, .. } = hello;
+    let said = [("identity", Some(identity)), ("address", address.as_ref())];
+    for (what, text) in said.into_iter().chain([("domain", domain.as_ref())]) {
+        let length = text.map_or(0, String::len);
         if length > WORDS_MAX {
             return Err(format!("its {what} has {length} bytes; at most {WORDS_MAX} can be"));
         }
@@ -161,29 +160,26 @@ mod tests {
 
     #[test]
     fn a_hello_is_bounded() {
-        let offer = |epoch| Some(Offer { run: 1, epoch, next: Step(0) });
+        let joined = |epoch| Hello {
+            address: Some("host:1".into()),
+            domain: Some("rack 7".into()),
+            offer: Some(Offer { run: 1, epoch, next: Step(0) }),
+            ..Hello::default()
+        };
         let long = "é".repeat(128);
-        let nothing = (None, None);
-        assert_eq!(check_hello(&long[2..], nothing, None), Ok(()));
-        let told = (Some("host:1"), Some("rack 7"));
-        assert_eq!(check_hello("me", told, offer(EPOCHS_MAX - 1)), Ok(()));
-        assert_eq!(
-            check_hello(&long, nothing, None),
-            Err("its identity has 256 bytes; at most 255 can be".into())
-        );
-        assert_eq!(
-            check_hello("me", (Some(&long), None), None),
-            Err("its address has 256 bytes; at most 255 can be".into())
-        );
-        assert_eq!(
-            check_hello("me", (None, Some(&long)), None),
-            Err("its domain has 256 bytes; at most 255 can be".into())
-        );
-        assert!(
-            check_hello("me", nothing, offer(EPOCHS_MAX))
-                .unwrap_err()
-                .contains("joined 2147483648 times")
-        );
+        let brief = Hello { identity: long[2..].into(), ..Hello::default() };
+        assert_eq!(check_hello(&brief), Ok(()));
+        assert_eq!(check_hello(&joined(EPOCHS_MAX - 1)), Ok(()));
+        for (hello, what) in [
+            (Hello { identity: long.clone(), ..Hello::default() }, "identity"),
+            (Hello { address: Some(long.clone()), ..Hello::default() }, "address"),
+            (Hello { domain: Some(long), ..Hello::default() }, "domain"),
+        ] {
+            let why = format!("its {what} has 256 bytes; at most 255 can be");
+            assert_eq!(check_hello(&hello), Err(why));
+        }
+        let often = check_hello(&joined(EPOCHS_MAX)).unwrap_err();
+        assert!(often.contains("joined 2147483648 times"), "{often}");
     }
 
     #[test]

@@ -8,10 +8,13 @@
 
 use super::pipe::Pipe;
 use super::sent::Sent;
+use super::states::Arriving;
 use crate::ids::Step;
-use crate::sums::exchange::Frame;
+use crate::sums::Header;
+use crate::sums::exchange::{Block, Frame};
+use crate::transport::State;
 use crate::transport::wire::{Peer, ToWorker};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -20,7 +23,8 @@ use tokio::time::Instant;
 pub(super) struct Member {
     pub(super) pipe: Pipe,
     pub(super) epoch: u32,
-    pub(super) identity: String,
+    /// First step that is not applied in the state it came with.
+    pub(super) next: Option<Step>,
     /// Number of its process.
     pub(super) process: u64,
     /// Where other workers can reach it.
@@ -30,8 +34,33 @@ pub(super) struct Member {
     pub(super) order: u64,
     /// The steps and states that it was sent.
     pub(super) sent: Sent,
-    /// For whom it was asked for its state.
-    pub(super) provides: Vec<u32>,
+    /// For whom it was asked for its state, and the number of the transfer once it has said that.
+    pub(super) asked: Vec<(u32, Option<u64>)>,
+    /// What has come of those states.
+    pub(super) arriving: Arriving,
+}
+
+impl Member {
+    /// It says for whom a state will come, and how large it is; false if it was not asked for that
+    /// one, or if it has more than `most` numbers.
+    pub(super) fn gives(
+        &mut self,
+        (needy, transfer): (u32, u64),
+        (next, lengths): (Step, Vec<usize>),
+        most: usize,
+    ) -> bool {
+        let asked = self.asked.iter_mut().find(|asked| **asked == (needy, None));
+        asked.map(|asked| asked.1 = Some(transfer)).is_some()
+            && self.arriving.expect(transfer, next, lengths, most)
+    }
+
+    /// Takes in a chunk of a state; gives back who needs that and the whole of it, if it was the
+    /// last one.
+    pub(super) fn state_chunk(&mut self, header: &Header, block: &Block) -> Option<(u32, State)> {
+        self.arriving.chunk(header, block)?;
+        let place = self.asked.iter().position(|asked| asked.1 == Some(header.number))?;
+        Some((self.asked.remove(place).0, self.arriving.take(header.number)?))
+    }
 }
 
 /// One number of a run.
@@ -43,8 +72,8 @@ struct Place {
     /// Processes whose place others took, the last ones: they are not let in again.
     replaced: VecDeque<u64>,
     epoch: u32,
-    /// First step that is not applied in the state it came with.
-    next: Option<Step>,
+    /// Whether the run does without it.
+    drained: bool,
 }
 
 /// Processes that were replaced, remembered per number.
@@ -59,24 +88,22 @@ pub(super) struct Claim<'a> {
     pub(super) process: u64,
 }
 
-/// Why there is no place for who calls.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum NotAdmitted {
-    /// Another process has taken its place.
-    Replaced,
-    /// Its place is done without for now.
-    Drained,
-    /// There may be a place later.
-    Taken(String),
-    /// There is none for it.
-    Refused(String),
+/// After how many seconds a worker that is done without calls again.
+const DRAINED_WAIT: u32 = 5;
+
+/// What such a worker is told.
+pub(super) fn drained() -> ToWorker {
+    ToWorker::Refused { reason: "drained".to_owned(), again: true, wait: DRAINED_WAIT }
+}
+
+/// What a worker is told that there is no place for, but may be later.
+fn taken(reason: String) -> Box<ToWorker> {
+    Box::new(ToWorker::Refused { reason, again: true, wait: 0 })
 }
 
 #[derive(Debug)]
 pub(super) struct Members {
     places: Vec<Place>,
-    /// Places that are done without.
-    drained: BTreeSet<u32>,
     /// Whether somebody has come or gone since the others were told.
     changed: bool,
 }
@@ -84,17 +111,14 @@ pub(super) struct Members {
 impl Members {
     pub(super) fn new(workers: usize) -> Self {
         let places = (0..workers).map(|_| Place::default()).collect();
-        Self { places, drained: BTreeSet::new(), changed: false }
+        Self { places, changed: false }
     }
 
-    /// A place is done without from now on.
-    pub(super) fn drain(&mut self, place: u32) {
-        self.drained.insert(place);
-    }
-
-    /// It is not any more.
-    pub(super) fn let_in(&mut self, place: u32) {
-        self.drained.remove(&place);
+    /// Whether a place is done without from now on.
+    pub(super) fn drain(&mut self, place: u32, drained: bool) {
+        if let Some(place) = self.place(place) {
+            place.drained = drained;
+        }
     }
 
     fn place(&mut self, worker: u32) -> Option<&mut Place> {
@@ -179,34 +203,34 @@ impl Members {
         self.of(worker).is_some_and(|member| (1..=member.order).contains(&order))
     }
 
-    /// The number for a worker that calls. The newest process of a name holds the number that it
+    /// The number for a worker that calls, or what it is told instead. The newest process of a name holds the number that it
     /// asks for: an older one that hung is replaced by it. Who asks for no number gets that of its
     /// name; while another process of that name is there, two hosts have given theirs the same
     /// name, and neither may throw the other out.
-    pub(super) fn member(&self, claim: Claim<'_>) -> Result<u32, NotAdmitted> {
+    pub(super) fn member(&self, claim: Claim<'_>) -> Result<u32, Box<ToWorker>> {
         let place = self.place_for(claim)?;
-        if self.drained.contains(&place) { Err(NotAdmitted::Drained) } else { Ok(place) }
+        if self.places[place as usize].drained { Err(Box::new(drained())) } else { Ok(place) }
     }
 
-    fn place_for(&self, claim: Claim<'_>) -> Result<u32, NotAdmitted> {
+    fn place_for(&self, claim: Claim<'_>) -> Result<u32, Box<ToWorker>> {
         let Claim { worker, identity, process } = claim;
         let all = || (0u32..).zip(&self.places);
         // First of all: a process that was thought dead and comes back must not throw out its heir.
         if all().any(|(_, place)| place.replaced.contains(&process)) {
-            return Err(NotAdmitted::Replaced);
+            return Err(Box::new(ToWorker::Replaced {}));
         }
         let last = self.places.len().saturating_sub(1);
         if let Some(worker) = worker {
             let place = self.places.get(worker as usize);
-            let place = place.ok_or(NotAdmitted::Refused(format!(
-                "there is no worker {worker}: they are 0 to {last}"
-            )))?;
-            return match &place.member {
+            let place = place.ok_or_else(|| {
+                let why = format!("there is no worker {worker}: they are 0 to {last}");
+                Box::new(ToWorker::refused(why))
+            })?;
+            return match &place.identity {
                 // It may be lost soon, so the caller is told to call again.
-                Some(member) if member.identity != identity => Err(NotAdmitted::Taken(format!(
-                    "worker {worker} is already there, by the name {:?}",
-                    member.identity
-                ))),
+                Some(name) if place.member.is_some() && name != identity => {
+                    Err(taken(format!("worker {worker} is already there, by the name {name:?}")))
+                }
                 _ => Ok(worker),
             };
         }
@@ -218,10 +242,10 @@ impl Members {
                 "another process is there by the name {identity:?}; give each worker a number or a \
                  name of its own"
             );
-            return Err(NotAdmitted::Refused(why));
+            return Err(Box::new(ToWorker::refused(why)));
         }
         // Places that nobody had come first, so that a worker that restarts finds its own again.
-        let open = || all().filter(|(place, _)| !self.drained.contains(place));
+        let open = || all().filter(|(_, place)| !place.drained);
         let fresh = || open().find(|(_, place)| place.identity.is_none());
         let free = || open().find(|(_, place)| place.member.is_none());
         // One that is done without now is better than none.
@@ -229,7 +253,7 @@ impl Members {
         let found = known.or_else(fresh).or_else(free).or_else(later);
         found
             .map(|(worker, _)| worker)
-            .ok_or(NotAdmitted::Taken(format!("all {} workers are there", self.places.len())))
+            .ok_or_else(|| taken(format!("all {} workers are there", self.places.len())))
     }
 
     /// Whether a worker is there, and its process another than this one.
@@ -266,17 +290,16 @@ impl Members {
             .collect()
     }
 
-    /// A worker is connected, with a state in which everything below `next` is applied.
-    pub(super) fn enter(&mut self, worker: u32, member: Member, next: Option<Step>) {
+    /// A worker of that name is connected.
+    pub(super) fn enter(&mut self, worker: u32, member: Member, identity: String) {
         let Some(place) = self.place(worker) else { return };
-        (place.epoch, place.identity) = (member.epoch, Some(member.identity.clone()));
-        (place.member, place.next) = (Some(member), next);
+        (place.epoch, place.identity, place.member) = (member.epoch, Some(identity), Some(member));
         self.changed = true;
     }
 
     /// First step that each number's worker has not applied; none for those that are not there.
     pub(super) fn offers(&self) -> Vec<Option<Option<Step>>> {
-        self.places.iter().map(|place| place.member.as_ref().map(|_| place.next)).collect()
+        self.places.iter().map(|place| place.member.as_ref().map(|member| member.next)).collect()
     }
 
     /// A connection ends, after a last word if there is one; false if there was none.

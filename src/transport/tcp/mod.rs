@@ -38,7 +38,7 @@ pub use server::{Gathered, TcpTransport};
 pub use status::{TcpStatus, WorkerStatus};
 pub use threads::{IO_THREADS, set_io_threads};
 
-use security::{Security, SecurityError, Stream};
+use security::SecurityError;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 use thiserror::Error;
@@ -49,6 +49,7 @@ use tokio::runtime::{Handle, Runtime};
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// How long a decided sum may be on its way before it is asked for.
 const OVERDUE: Duration = Duration::from_secs(1);
+
 impl Welcome {
     /// Sums that are kept, for those who lack them.
     fn kept(&self) -> usize {
@@ -133,18 +134,4 @@ where
     let waiting = || runtime.block_on(work);
     std::thread::scope(|scope| scope.spawn(waiting).join())
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-async fn dial(
-    network: &dyn Network,
-    address: &str,
-    security: &Security,
-) -> Result<Stream, TcpError> {
-    let unreachable = |error: std::io::Error| TcpError::Unreachable {
-        address: address.into(),
-        reason: error.to_string(),
-    };
-    let (stream, peer) = network.connect(address).await.map_err(unreachable)?;
-    security::check_address(peer, security)?;
-    Ok(stream)
 }

@@ -4,17 +4,16 @@
 use super::callers::{Caller, answer};
 use super::door::Door;
 use super::listen::Listen;
-use super::pipe::write_first;
 use super::security::{self, Security};
 use super::server::TcpTransport;
 use super::status::{TcpStatus, WorkerStatus};
-use super::{HANDSHAKE, Network, Sockets, TcpError, runtime, wait};
+use super::{Network, Sockets, TcpError, runtime, wait};
 use crate::transport::RunFacts;
-use crate::transport::wire::{FromWorker, ToWorker};
+use crate::transport::wire::ToWorker;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -24,8 +23,16 @@ use tokio::task::JoinHandle;
 /// transport of the run, which lets those in who wait, or [`Port::refuse`] tells it why there is
 /// none.
 pub struct Port {
-    opened: Opened,
-    runtime: Runtime,
+    address: SocketAddr,
+    security: Security,
+    status: Arc<Mutex<TcpStatus>>,
+    calls: JoinHandle<()>,
+    callers: mpsc::Receiver<Caller>,
+    /// The other end, for the caller who was looked at.
+    waiting: mpsc::Sender<Caller>,
+    first: Option<Caller>,
+    /// Its own; none where it is on the caller's.
+    runtime: Option<Runtime>,
 }
 
 impl Port {
@@ -45,73 +52,13 @@ impl Port {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open(address: SocketAddr, security: Security, workers: usize) -> Result<Self, TcpError> {
-        security::check_address(address, &security)?;
         let runtime = runtime()?;
-        let opened = wait(&runtime, Opened::at(Arc::new(Sockets), (address, security), workers))?;
-        Ok(Self { opened, runtime })
+        let port = wait(&runtime, Self::at(Arc::new(Sockets), (address, security), workers))?;
+        Ok(Self { runtime: Some(runtime), ..port })
     }
 
-    /// Where it listens.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.opened.address
-    }
-
-    /// What is known of the connections, also later of those of the run.
-    #[must_use]
-    pub fn status(&self) -> Arc<Mutex<TcpStatus>> {
-        Arc::clone(&self.opened.status)
-    }
-
-    /// Waits for a worker that says all a run needs to know, at most so long; others are refused,
-    /// with what they do not say.
-    pub fn first(&mut self, patience: Duration) -> Option<RunFacts> {
-        let Opened { callers, first, .. } = &mut self.opened;
-        // Asked again, it is the same one: it waits for its answer.
-        if first.is_none() {
-            *first = wait(&self.runtime, async {
-                tokio::time::timeout(patience, complete(callers)).await.ok().flatten()
-            });
-        }
-        match &first.as_ref()?.hello {
-            FromWorker::Hello { facts, .. } => Some((**facts).clone()),
-            _ => None,
-        }
-    }
-
-    /// Tells the worker of [`Port::first`] why there will be no run.
-    pub fn refuse(self, reason: &str) {
-        if let Some(caller) = self.opened.first {
-            wait(&self.runtime, refuse(caller, reason.to_owned()));
-        }
-    }
-
-    /// The transport of a run at this port, whatever address and secrets it is told.
-    ///
-    /// # Errors
-    /// [`TcpError`] when the exchange cannot carry the numbers' format.
-    pub fn listen(self, listen: Listen) -> Result<TcpTransport, TcpError> {
-        let Self { opened, runtime } = self;
-        let mut transport = wait(&runtime, async { opened.listen(listen) })?;
-        transport.keep(runtime);
-        Ok(transport)
-    }
-}
-
-/// A port, on the runtime on which it was opened.
-pub(super) struct Opened {
-    address: SocketAddr,
-    security: Security,
-    status: Arc<Mutex<TcpStatus>>,
-    calls: JoinHandle<()>,
-    callers: mpsc::Receiver<Caller>,
-    /// The other end, for the caller who was looked at.
-    waiting: mpsc::Sender<Caller>,
-    first: Option<Caller>,
-}
-
-impl Opened {
-    pub(super) async fn at(
+    /// Opens a port of any network, on the caller's runtime.
+    async fn at(
         network: Arc<dyn Network>,
         (address, security): (SocketAddr, Security),
         workers: usize,
@@ -128,16 +75,56 @@ impl Opened {
         let (waiting, callers) = mpsc::channel(16);
         let door = Door::new(security.clone(), workers, Some(Arc::clone(&status)));
         let calls = tokio::spawn(answer(listener, door, waiting.clone()));
-        Ok(Self { address, security, status, calls, callers, waiting, first: None })
+        let (first, runtime) = (None, None);
+        Ok(Self { address, security, status, calls, callers, waiting, first, runtime })
     }
 
-    pub(super) fn listen(self, listen: Listen) -> Result<TcpTransport, TcpError> {
-        let Self { address, security, status, calls, callers, waiting, first } = self;
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What is known of the connections, also later of those of the run.
+    #[must_use]
+    pub fn status(&self) -> Arc<Mutex<TcpStatus>> {
+        Arc::clone(&self.status)
+    }
+
+    /// Waits for a worker that says all a run needs to know, at most so long; others are refused,
+    /// with what they do not say.
+    pub fn first(&mut self, patience: Duration) -> Option<RunFacts> {
+        let Self { callers, first, runtime, .. } = self;
+        // Asked again, it is the same one: it waits for its answer.
+        if first.is_none() {
+            *first = wait(runtime.as_ref()?, async {
+                tokio::time::timeout(patience, complete(callers)).await.ok().flatten()
+            });
+        }
+        Some(first.as_ref()?.hello.facts.clone())
+    }
+
+    /// Tells the worker of [`Port::first`] why there will be no run.
+    pub fn refuse(self, reason: &str) {
+        if let (Some(caller), Some(runtime)) = (self.first, self.runtime) {
+            wait(&runtime, caller.refuse(ToWorker::refused(reason.to_owned())));
+        }
+    }
+
+    /// The transport of a run at this port, whatever address and secrets it is told.
+    ///
+    /// # Errors
+    /// [`TcpError`] when the exchange cannot carry the numbers' format.
+    pub fn listen(self, listen: Listen) -> Result<TcpTransport, TcpError> {
+        let Self { address, security, status, calls, callers, waiting, first, runtime } = self;
+        let threads = runtime.as_ref().map(|runtime| runtime.handle().clone());
+        let _on_them = threads.as_ref().map(Handle::enter);
         if let Some(first) = first {
             // Others may have filled its place meanwhile.
             tokio::spawn(async move { drop(waiting.send(first).await) });
         }
-        TcpTransport::over(Listen { address, security, ..listen }, status, (calls, callers))
+        let listen = Listen { address, security, ..listen };
+        TcpTransport::over(listen, status, (calls, callers), runtime)
     }
 }
 
@@ -145,11 +132,7 @@ impl Opened {
 async fn complete(callers: &mut mpsc::Receiver<Caller>) -> Option<Caller> {
     loop {
         let caller = callers.recv().await?;
-        let FromWorker::Hello { facts, .. } = &caller.hello else {
-            let Caller { from, door, .. } = caller;
-            door.refuse(from, "no hello");
-            continue;
-        };
+        let facts = &caller.hello.facts;
         let told = [
             ("length", facts.length.is_some()),
             ("units", facts.units.is_some()),
@@ -165,15 +148,8 @@ async fn complete(callers: &mut mpsc::Receiver<Caller>) -> Option<Caller> {
              say: {}",
             silent.join(", ")
         );
-        refuse(caller, reason).await;
+        caller.refuse(ToWorker::refused(reason)).await;
     }
-}
-
-async fn refuse(caller: Caller, reason: String) {
-    let Caller { mut stream, from, door, .. } = caller;
-    door.refuse(from, &reason);
-    let answer = ToWorker::Refused { reason, again: false, wait: 0 };
-    let _ = tokio::time::timeout(HANDSHAKE, write_first(&mut stream, &answer)).await;
 }
 
 impl TcpTransport {
@@ -195,6 +171,6 @@ impl TcpTransport {
     /// [`TcpError`] when the port cannot be opened, or must not be without TLS.
     pub async fn listen_over(network: Arc<dyn Network>, listen: Listen) -> Result<Self, TcpError> {
         let place = (listen.address, listen.security.clone());
-        Opened::at(network, place, listen.config.shape.workers).await?.listen(listen)
+        Port::at(network, place, listen.config.shape.workers).await?.listen(listen)
     }
 }

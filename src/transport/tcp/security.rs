@@ -123,15 +123,9 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 /// A connection whose other end has proved itself.
 pub type Stream = Box<dyn Duplex>;
 
-/// Who is at the other end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// What its certificate says; none without TLS, where all who know the token are alike.
-    pub role: Option<Role>,
-}
-
 /// Lets a client in that proves itself within `patience`. With TLS, what it may do is for the
-/// caller to decide by its role. Needs a runtime with timers.
+/// caller to decide by the role that its certificate says; without, all who know the token are
+/// alike. Needs a runtime with timers.
 ///
 /// # Errors
 /// [`SecurityError`] says what was wrong with the client. The stream is dropped.
@@ -139,23 +133,23 @@ pub async fn accept<S>(
     stream: S,
     security: &Security,
     patience: Duration,
-) -> Result<(Stream, Identity), SecurityError>
+) -> Result<(Stream, Option<Role>), SecurityError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     in_time(Side::Client, patience, async {
-        let (mut stream, peer): (Stream, Identity) = match security {
-            Security::Plain { .. } => (Box::new(stream), Identity { role: None }),
+        let (mut stream, role): (Stream, Option<Role>) = match security {
+            Security::Plain { .. } => (Box::new(stream), None),
             Security::Tls { keys, .. } => {
                 let tls = TlsAcceptor::from(keys.server()).accept(stream).await;
                 let tls =
                     tls.map_err(|error| stream_error(Side::Client, "its TLS handshake", error))?;
                 let role = keys::role_of(tls.get_ref().1.peer_certificates(), Side::Client)?;
-                (Box::new(tls), Identity { role: Some(role) })
+                (Box::new(tls), Some(role))
             }
         };
         exchange::serve(&mut stream, &security.key()).await?;
-        Ok((stream, peer))
+        Ok((stream, role))
     })
     .await
 }
@@ -170,24 +164,24 @@ pub async fn connect<S>(
     expected: Role,
     security: &Security,
     patience: Duration,
-) -> Result<(Stream, Identity), SecurityError>
+) -> Result<Stream, SecurityError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     in_time(Side::Server, patience, async {
-        let (mut stream, peer): (Stream, Identity) = match security {
-            Security::Plain { .. } => (Box::new(stream), Identity { role: None }),
+        let mut stream: Stream = match security {
+            Security::Plain { .. } => Box::new(stream),
             Security::Tls { keys, .. } => {
                 let tls = TlsConnector::from(keys.client())
                     .connect(keys::server_name(expected), stream)
                     .await;
-                let tls =
-                    tls.map_err(|error| stream_error(Side::Server, "its TLS handshake", error))?;
-                (Box::new(tls), Identity { role: Some(expected) })
+                Box::new(tls.map_err(|error| {
+                    stream_error(Side::Server, "its TLS handshake", error)
+                })?)
             }
         };
         exchange::greet(&mut stream, &security.key()).await?;
-        Ok((stream, peer))
+        Ok(stream)
     })
     .await
 }

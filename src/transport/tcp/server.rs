@@ -66,11 +66,13 @@ pub struct TcpTransport {
 }
 
 impl TcpTransport {
-    /// At a port that is open, with those who call there.
+    /// At a port that is open, with those who call there, and the runtime that its tasks are on if
+    /// that is its own.
     pub(super) fn over(
         listen: Listen,
         status: Arc<Mutex<TcpStatus>>,
         (calls, callers): (JoinHandle<()>, mpsc::Receiver<Caller>),
+        runtime: Option<Runtime>,
     ) -> Result<Self, TcpError> {
         // Before the port lets anybody in: a run that cannot be must not have workers.
         let refused = match (listen.exchange, listen.config.format) {
@@ -117,13 +119,8 @@ impl TcpTransport {
             early: VecDeque::new(),
             epochs: vec![0; workers],
             node: Some(node),
-            runtime: None,
+            runtime,
         })
-    }
-
-    /// Keeps the runtime that its tasks are on.
-    pub(super) fn keep(&mut self, runtime: Runtime) {
-        self.runtime = Some(runtime);
     }
 
     /// Tells when there are notices; ends with the transport.

@@ -236,38 +236,50 @@ pub enum ToWorker {
     },
 }
 
+impl ToWorker {
+    /// Tells a worker that it is not one of the run and need not call again.
+    #[must_use]
+    pub fn refused(reason: String) -> Self {
+        Self::Refused { reason, again: false, wait: 0 }
+    }
+}
+
+/// What a worker says first on a connection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The number it wants, or whichever is free.
+    pub worker: Option<u32>,
+    /// A name that stays the same when it comes back.
+    pub identity: String,
+    /// A number of the process, drawn at random when it began: tells it from others of the same
+    /// name.
+    pub process: u64,
+    /// Where other workers can connect to it, if they can.
+    pub address: Option<String>,
+    /// What it still has of a run.
+    pub offer: Option<Offer>,
+    /// Which replica it has without having been in the run.
+    #[serde(default, skip_serializing_if = "Has::is_from_job")]
+    pub has: Has,
+    /// What it trains, as far as it knows that already.
+    #[serde(default)]
+    pub facts: RunFacts,
+    /// Whether it knows of groups, and may be told of them: where vectors are summed in groups,
+    /// others are refused.
+    #[serde(default)]
+    pub supports_collectives: bool,
+    /// With which others it may fail at once, such as those of its host or rack; absent: not
+    /// known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+}
+
 /// From a worker to the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromWorker {
     /// First on a connection.
-    Hello {
-        /// The number it wants, or whichever is free.
-        worker: Option<u32>,
-        /// A name that stays the same when it comes back.
-        identity: String,
-        /// A number of the process, drawn at random when it began: tells it from others of the same
-        /// name.
-        process: u64,
-        /// Where other workers can connect to it, if they can.
-        address: Option<String>,
-        /// What it still has of a run.
-        offer: Option<Offer>,
-        /// Which replica it has without having been in the run.
-        #[serde(default, skip_serializing_if = "Has::is_from_job")]
-        has: Has,
-        /// What it trains, as far as it knows that already.
-        #[serde(default)]
-        facts: Box<RunFacts>,
-        /// Whether it knows of groups, and may be told of them: where vectors are summed in groups,
-        /// others are refused.
-        #[serde(default)]
-        supports_collectives: bool,
-        /// With which others it may fail at once, such as those of its host or rack; absent: not
-        /// known.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        domain: Option<String>,
-    },
+    Hello(Box<Hello>),
     /// What the worker trains, if it did not know that when it said hello.
     Facts {
         /// What.

@@ -1,57 +1,34 @@
 //! What workers train that come before the run begins: they are compared with each other, for who
 //! happens to come first need not be right.
 
-use super::super::HANDSHAKE;
-use super::super::door::{Door, brief};
-use super::super::pipe::write_first;
-use super::super::security::Stream;
+use super::super::callers::Caller;
 use crate::ids::Worker;
 use crate::transport::wire::ToWorker;
 use crate::transport::{Disagreement, RunFacts};
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-/// A worker that is not let in, and not yet told why.
-pub(super) struct Outside {
-    pub(super) stream: Stream,
-    pub(super) from: SocketAddr,
-    pub(super) door: Arc<Door>,
-    pub(super) identity: String,
-}
-
-impl Outside {
-    /// Tells it why it is not let in, for good.
-    pub(super) async fn refuse(self, reason: String) {
-        let Self { mut stream, from, door, identity } = self;
-        door.refuse(from, &format!("{}: {reason}", brief(&identity)));
-        let answer = ToWorker::Refused { reason, again: false, wait: 0 };
-        let _ = tokio::time::timeout(HANDSHAKE, write_first(&mut stream, &answer)).await;
-    }
+/// What a worker says that it trains.
+#[derive(Default)]
+struct Told {
+    facts: RunFacts,
+    /// Whether it differs from what was learned of those before it.
+    differs: bool,
+    /// Its call, if it is not let in and not yet told why.
+    outside: Option<Caller>,
 }
 
 /// What is known of what workers train that have come before the run begins.
 pub(super) struct Comparison {
     /// What was told of the run, by which a worker is judged alone; none if the first is right.
     sure: Option<RunFacts>,
-    told: BTreeMap<u32, RunFacts>,
-    /// Workers that differ from what was learned of those before them, and their calls, where they
-    /// are not let in.
-    differ: BTreeSet<u32>,
-    outside: BTreeMap<u32, Outside>,
+    told: BTreeMap<u32, Told>,
     /// Why there is no run.
     verdict: Option<String>,
 }
 
 impl Comparison {
     pub(super) fn with(sure: Option<RunFacts>) -> Self {
-        Self {
-            sure,
-            told: BTreeMap::new(),
-            differ: BTreeSet::new(),
-            outside: BTreeMap::new(),
-            verdict: None,
-        }
+        Self { sure, told: BTreeMap::new(), verdict: None }
     }
 
     /// Why a worker is wrong that differs from those before it, if others cannot show that it is
@@ -69,46 +46,42 @@ impl Comparison {
 
     /// What is known of the run without what this worker has said, given what was told of it.
     pub(super) fn without(&self, worker: u32, mut known: RunFacts) -> RunFacts {
-        let counts = |other: &u32| *other != worker && !self.differ.contains(other);
-        for (_, facts) in self.told.iter().filter(|(other, _)| counts(other)) {
+        for (_, told) in self.told.iter().filter(|(other, told)| **other != worker && !told.differs)
+        {
             // They have agreed so far.
-            let _ = known.agree(facts);
+            let _ = known.agree(&told.facts);
         }
         known
     }
 
     /// A worker says what it trains, all of it or what it did not say before.
-    fn note(&mut self, worker: u32, facts: &RunFacts) {
+    fn note(&mut self, worker: u32, facts: &RunFacts) -> &mut Told {
         let told = self.told.entry(worker).or_default();
         // Another process in its place may train something else.
-        if told.agree(facts).is_err() {
-            *told = facts.clone();
+        if told.facts.agree(facts).is_err() {
+            told.facts = facts.clone();
         }
+        told
     }
 
     /// A worker trains what is known so far.
     pub(super) fn agrees(&mut self, worker: u32, facts: &RunFacts) {
-        self.note(worker, facts);
-        self.differ.remove(&worker);
-        self.outside.remove(&worker);
+        let told = self.note(worker, facts);
+        (told.differs, told.outside) = (false, None);
     }
 
     /// A worker trains something else, and waits outside if it has just called.
-    pub(super) fn differs(&mut self, worker: u32, facts: &RunFacts, outside: Option<Outside>) {
-        self.note(worker, facts);
-        self.differ.insert(worker);
-        match outside {
-            Some(outside) => drop(self.outside.insert(worker, outside)),
-            None => drop(self.outside.remove(&worker)),
-        }
+    pub(super) fn differs(&mut self, worker: u32, facts: &RunFacts, outside: Option<Caller>) {
+        let told = self.note(worker, facts);
+        (told.differs, told.outside) = (true, outside);
     }
 
     /// What all say that they train, if some of them differ.
     pub(super) fn told(&self) -> Vec<(Worker, RunFacts)> {
-        if self.differ.is_empty() {
+        if !self.told.values().any(|told| told.differs) {
             return Vec::new();
         }
-        self.told.iter().map(|(worker, facts)| (Worker(*worker), facts.clone())).collect()
+        self.told.iter().map(|(worker, told)| (Worker(*worker), told.facts.clone())).collect()
     }
 
     /// Why there is no run: the reason for all that wait outside.
@@ -117,26 +90,21 @@ impl Comparison {
     }
 
     /// The run begins, or ends before that: who differs, with its facts and its call.
-    pub(super) fn close(&mut self) -> Vec<(u32, RunFacts, Option<Outside>)> {
-        let differ = std::mem::take(&mut self.differ);
-        let mut take = |worker: u32| {
-            let facts = self.told.get(&worker).cloned().unwrap_or_default();
-            (worker, facts, self.outside.remove(&worker))
-        };
-        let differ = differ.into_iter().map(&mut take).collect();
-        self.told.clear();
-        differ
+    pub(super) fn close(&mut self) -> impl Iterator<Item = (u32, RunFacts, Option<Caller>)> + use<> {
+        let told = std::mem::take(&mut self.told).into_iter();
+        told.filter(|(_, told)| told.differs)
+            .map(|(worker, told)| (worker, told.facts, told.outside))
     }
 
     /// The run has ended: those that still wait outside are told why.
     pub(super) async fn end(mut self) {
         let ended = || "the run has ended before it began".to_owned();
         let reason = self.verdict.take().unwrap_or_else(ended);
-        let told: Vec<_> = std::mem::take(&mut self.outside)
-            .into_values()
-            .map(|outside| tokio::spawn(outside.refuse(reason.clone())))
+        let outside = self.told.into_values().filter_map(|told| told.outside);
+        let refused: Vec<_> = outside
+            .map(|caller| tokio::spawn(caller.refuse(ToWorker::refused(reason.clone()))))
             .collect();
-        for each in told {
+        for each in refused {
             let _ = each.await;
         }
     }

@@ -1,104 +1,60 @@
 //! Who is let in, under which number, and who has to leave.
 
 use super::super::callers::Caller;
-use super::super::door::{brief, check_hello};
-use super::super::members::{Claim, Member, NotAdmitted};
+use super::super::door::check_hello;
+use super::super::members::{Claim, Member, drained};
 use super::super::pipe::{Pipe, run, write_first};
 use super::super::security::Role;
 use super::super::sent::Sent;
+use super::super::states::Arriving;
 use super::super::status::WorkerStatus;
 use super::super::{Exchange, HANDSHAKE};
 use super::CoordinatorNode;
-use super::comparing::Outside;
 use crate::ids::{Step, Worker};
 use crate::sums::exchange::CoordinatorEvent;
-use crate::transport::wire::{FromWorker, ToWorker, Welcome};
+use crate::transport::wire::{Hello, ToWorker, Welcome};
 use crate::transport::{Disagreement, Dismissal, LET_GO, Notice, RunFacts};
 use tokio::time::Instant;
 use tracing::{Instrument, info_span};
 
-/// After how many seconds a worker that is done without calls again.
-const DRAINED_WAIT: u32 = 5;
-
-/// What such a worker is told.
-fn drained() -> ToWorker {
-    ToWorker::Refused { reason: "drained".to_owned(), again: true, wait: DRAINED_WAIT }
-}
-
-/// What who is not let in is told.
-fn answer(why: NotAdmitted) -> ToWorker {
-    match why {
-        NotAdmitted::Replaced => ToWorker::Replaced {},
-        NotAdmitted::Drained => drained(),
-        NotAdmitted::Taken(reason) => ToWorker::Refused { reason, again: true, wait: 0 },
-        NotAdmitted::Refused(reason) => ToWorker::Refused { reason, again: false, wait: 0 },
-    }
-}
-
 impl CoordinatorNode {
-    /// The number for a worker that calls.
-    fn seat_for(&self, role: Option<Role>, claim: Claim<'_>) -> Result<u32, NotAdmitted> {
-        match (role, claim.worker) {
+    /// The number for a worker that calls, or what it is told instead.
+    fn seat_for(&self, role: Option<Role>, hello: &Hello) -> Result<u32, Box<ToWorker>> {
+        let refused = |why| Err(Box::new(ToWorker::refused(why)));
+        if !hello.supports_collectives && self.listen.exchange == Exchange::NCCL {
+            let why = "this run sums in groups of workers, of which its program knows nothing";
+            return refused(why.to_owned());
+        }
+        if let Err(why) = check_hello(hello) {
+            return refused(why);
+        }
+        let Hello { worker, ref identity, process, .. } = *hello;
+        let worker = match (role, worker) {
             (Some(Role::Coordinator), _) => {
-                Err(NotAdmitted::Refused("its certificate is the coordinator's".to_owned()))
+                return refused("its certificate is the coordinator's".to_owned());
             }
             (Some(Role::Worker(Worker(named))), Some(worker)) if worker != named => {
-                Err(NotAdmitted::Refused(format!(
+                return refused(format!(
                     "its certificate is worker {named}'s, it says it is worker {worker}"
-                )))
+                ));
             }
-            (Some(Role::Worker(Worker(named))), _) => {
-                self.members.member(Claim { worker: Some(named), ..claim })
-            }
-            (None, _) => self.members.member(claim),
-        }
+            (Some(Role::Worker(Worker(named))), _) => Some(named),
+            (None, worker) => worker,
+        };
+        self.members.member(Claim { worker, identity, process })
     }
 
     /// Lets in who calls, or tells it why not.
     pub(super) async fn call(&mut self, caller: Caller) {
-        let Caller { mut stream, from, role, hello, door } = caller;
-        let FromWorker::Hello {
-            worker,
-            identity,
-            process,
-            address,
-            offer,
-            has,
-            facts,
-            supports_collectives,
-            domain,
-        } = hello
-        else {
-            return door.refuse(from, "no hello");
-        };
-        let found = if !supports_collectives && self.listen.exchange == Exchange::NCCL {
-            Err(NotAdmitted::Refused(
-                "this run sums in groups of workers, of which its program knows nothing".to_owned(),
-            ))
-        } else {
-            let claim = Claim { worker, identity: &identity, process };
-            let words = (address.as_deref(), domain.as_deref());
-            let checked = check_hello(&identity, words, offer).map_err(NotAdmitted::Refused);
-            checked.and_then(|()| self.seat_for(role, claim))
-        };
-        let worker = match found {
+        let worker = match self.seat_for(caller.role, &caller.hello) {
             Ok(worker) => worker,
-            Err(why) => {
-                let answer = answer(why);
-                let why = if let ToWorker::Refused { reason, .. } = &answer {
-                    reason
-                } else {
-                    "another process has its place"
-                };
-                door.refuse(from, &format!("{}: {why}", brief(&identity)));
-                let _ = tokio::time::timeout(HANDSHAKE, write_first(&mut stream, &answer)).await;
-                return;
-            }
+            Err(answer) => return caller.refuse(*answer).await,
         };
-        if let Err(difference) = self.compare(worker, &facts) {
-            let outside = Outside { stream, from, door, identity };
-            return self.stays_outside(worker, &facts, outside, difference).await;
+        if let Err(difference) = self.compare(worker, &caller.hello.facts) {
+            return self.stays_outside(worker, caller, difference).await;
         }
+        let Caller { mut stream, from, hello, .. } = caller;
+        let Hello { identity, process, address, offer, has, domain, .. } = *hello;
         // The same process that calls again has lost its connection; another one takes its place.
         if self.members.is_other_process(worker, process) {
             self.members.replace(worker);
@@ -132,15 +88,16 @@ impl CoordinatorNode {
         let member = Member {
             pipe,
             epoch,
-            identity: identity.clone(),
+            next,
             process,
             address,
             heard: Instant::now(),
             order: 0,
             sent: Sent::new(offered, models),
-            provides: Vec::new(),
+            asked: Vec::new(),
+            arriving: Arriving::default(),
         };
-        self.members.enter(worker, member, next);
+        self.members.enter(worker, member, identity.clone());
         self.sums(CoordinatorEvent::Connected { worker, epoch, reachable });
         self.watched.status().workers[worker as usize] = WorkerStatus {
             identity,
@@ -211,15 +168,15 @@ impl CoordinatorNode {
     async fn stays_outside(
         &mut self,
         worker: u32,
-        facts: &RunFacts,
-        outside: Outside,
+        caller: Caller,
         difference: Disagreement,
     ) {
-        if let Some(difference) = self.is_refused(facts, difference) {
+        if let Some(difference) = self.is_refused(&caller.hello.facts, difference) {
             self.notes_refusal(worker, &difference.to_string());
-            return outside.refuse(difference.to_string()).await;
+            return caller.refuse(ToWorker::refused(difference.to_string())).await;
         }
-        self.comparison.differs(worker, facts, Some(outside));
+        let facts = caller.hello.facts.clone();
+        self.comparison.differs(worker, &facts, Some(caller));
         self.announce();
     }
 
@@ -241,7 +198,7 @@ impl CoordinatorNode {
             match outside {
                 Some(outside) => {
                     self.notes_refusal(worker, &difference.to_string());
-                    tokio::spawn(outside.refuse(difference.to_string()));
+                    tokio::spawn(outside.refuse(ToWorker::refused(difference.to_string())));
                 }
                 None => self.refuse(worker, &difference.to_string()),
             }
@@ -282,8 +239,7 @@ impl CoordinatorNode {
             }
             Dismissal::Drained => (drained(), "it is drained".to_owned()),
             Dismissal::Refused { reason } => {
-                let word = ToWorker::Refused { reason: reason.clone(), again: false, wait: 0 };
-                (word, reason.clone())
+                (ToWorker::refused(reason.clone()), reason.clone())
             }
         };
         self.part_with(worker, &reason, Some(&word));
