@@ -400,7 +400,6 @@ impl Engine {
             self.trust.agreement.sent(step, &receivers);
             out.extend(receivers.into_iter().map(|worker| Action::Apply { worker, step }));
             self.steps.decided();
-            self.trust.unbar(step);
         }
         // Also after the last step: a run ends when everybody who is there has applied it.
         self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)?;
@@ -437,7 +436,7 @@ impl Engine {
         self.states.returns_by = None;
         self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)?;
         self.plan.scheme.on(RoundEvent::Opened { dead: &self.roster.dead() });
-        self.round.erase(self.trust.barred(), &mut self.plan.scheme);
+        self.round.erase(self.open_steps.barred(), &mut self.plan.scheme);
         self.give(self.roster.ready(), out);
         // Twice, since only the first pass shows the scheme who has no task of its own.
         // What the dead would have done goes to a worker that has nothing of its own.
@@ -489,7 +488,7 @@ impl Engine {
             && expected
             && !self.roster.is_lost(worker)
             && self.round.phase().is_open()
-            && !self.trust.is_barred(worker)
+            && !self.open_steps.barred().any(|barred| barred == worker)
             && self.trust.trusts(worker, task, &self.steps);
         // The scheme is asked last: what it is told has returned, it counts on.
         let becomes = if counts {

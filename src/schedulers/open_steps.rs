@@ -43,6 +43,9 @@ struct Open {
     sums: BTreeSet<Worker>,
     /// Results not in such a sum: the first unit and the weight of each.
     terms: Vec<(u32, Weighted)>,
+    /// Workers that do nothing until it is decided, since their results of it were not finite and
+    /// they said so.
+    barred: BTreeSet<Worker>,
 }
 
 impl Open {
@@ -154,12 +157,19 @@ impl OpenSteps {
         self.forget_sums(worker);
     }
 
-    /// A worker's results of a step are of no use, nor are its sums.
+    /// A worker's results of a step are of no use, nor are its sums, and it does nothing until the
+    /// step is decided.
     pub(super) fn erase(&mut self, worker: Worker, step: Step) {
         let micro_steps = self.micro_steps;
         self.given
             .retain(|(holder, task), _| *holder != worker || task.job.step(micro_steps) != step);
         self.forget_sums(worker);
+        self.open(step).barred.insert(worker);
+    }
+
+    /// Who does nothing until some step is decided, once for each such step.
+    pub(super) fn barred(&self) -> impl Iterator<Item = Worker> {
+        self.open.values().flat_map(|open| open.barred.iter().copied())
     }
 
     fn forget_sums(&mut self, worker: Worker) {

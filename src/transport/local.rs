@@ -4,8 +4,8 @@
 //! then they are summed there, and what is decoded stays there too.
 
 use super::{
-    Cancel, Closer, Dismissal, Link, Notice, Order, Parting, Received, Say, Stage, SumRequest,
-    Summed, Transport, Unneeded,
+    Cancel, Closer, Dismissal, Link, Notice, Order, Parting, Received, Say, SumRequest, Summed,
+    Transport, Unneeded,
 };
 use crate::gpu::{CombineError, Vector};
 use crate::ids::{Step, Task, Weighted, Worker};
@@ -168,10 +168,9 @@ pub struct LocalTransport<V: Vector = Vec<f32>> {
     /// Where sums are made.
     place: V::Place,
     staying: Staying<V>,
-    /// First step that each worker has not applied; none for those that are gone.
-    next: Vec<Option<Step>>,
-    /// Threads that are done without, and the first step that each has not applied.
-    parked: BTreeMap<Worker, Step>,
+    /// The first step that each worker has not applied, and whether it is done without; none for
+    /// those that are lost.
+    next: Vec<Option<(Step, bool)>>,
     /// What is said on behalf of the workers: that vectors which stay are held, or that one is
     /// there again.
     held: VecDeque<(Worker, Notice)>,
@@ -241,7 +240,7 @@ pub fn connect_replacing<V: Vector>(
     workers: Vec<V::Place>,
 ) -> (LocalTransport<V>, Vec<LocalLink<V>>, Replacing<V>) {
     let (notice_sender, notices) = channel();
-    let (running, next) = (vec![None; workers.len()], vec![Some(Step(0)); workers.len()]);
+    let (running, next) = (vec![None; workers.len()], vec![Some((Step(0), false)); workers.len()]);
     let replacing = Replacing {
         notices: notice_sender,
         threads: Arc::default(),
@@ -262,7 +261,6 @@ pub fn connect_replacing<V: Vector>(
         place: summed,
         staying: replacing.staying.clone(),
         next,
-        parked: BTreeMap::new(),
         held: VecDeque::new(),
     };
     (transport, links, replacing)
@@ -300,17 +298,16 @@ impl<V: Vector> LocalTransport<V> {
     fn stay(&mut self, sum: SumId, vector: V, digest: u64) {
         let before = self.staying.lock().insert(sum.step, (sum, Arc::new(vector)));
         before.into_iter().for_each(|(_, vector)| self.pool.give_shared(vector));
-        let alive =
-            Worker::all(self.next.len()).filter(|worker| self.next[worker.index()].is_some());
+        let takes_part = |worker: &Worker| matches!(self.next[worker.index()], Some((_, false)));
         let held = |worker| (worker, Notice::Sum(SumNotice::Held { sum, digest }));
-        self.held.extend(alive.map(held));
+        let holders = Worker::all(self.next.len()).filter(takes_part);
+        self.held.extend(holders.map(held));
     }
 
-    /// A worker has applied all steps below `next`, or is lost; frees what nobody will apply any
-    /// more.
-    fn progress(&mut self, worker: Worker, next: Option<Step>) {
-        self.next[worker.index()] = next;
-        let least = self.next.iter().flatten().min();
+    /// Frees what nobody will apply any more.
+    fn free(&mut self) {
+        let taking_part = self.next.iter().flatten().filter(|(_, done_without)| !done_without);
+        let least = taking_part.map(|(next, _)| next).min();
         let mut staying = self.staying.lock();
         // With nobody left, nobody applies anything any more.
         let later = least.map_or_else(BTreeMap::new, |least| staying.split_off(least));
@@ -333,17 +330,22 @@ impl<V: Vector> Transport for LocalTransport<V> {
                     cancel.cancel();
                 }
             }
-            Order::LoadState { state } => self.progress(worker, Some(state.next)),
+            Order::LoadState { state } => {
+                self.next[worker.index()] = Some((state.next, false));
+                self.free();
+            }
             _ => {}
         }
         // A thread that is done without waits, with the state that it has.
         if matches!(order, Order::Dismiss(Dismissal::Drained)) {
-            self.parked.extend(self.next[worker.index()].map(|next| (worker, next)));
-            return;
+            if let Some((_, done_without)) = &mut self.next[worker.index()] {
+                *done_without = true;
+            }
+            return self.free();
         }
         if matches!(order, Order::LetIn) {
-            let next = self.parked.remove(&worker);
-            let joined = next.map(|next| (worker, Notice::Joined { next: Some(next) }));
+            let waits = self.next[worker.index()].take_if(|(_, done_without)| *done_without);
+            let joined = waits.map(|(next, _)| (worker, Notice::Joined { next: Some(next) }));
             return self.held.extend(joined);
         }
         // The flag has done it: an order that comes when all is over would end the next tasks.
@@ -369,11 +371,14 @@ impl<V: Vector> Transport for LocalTransport<V> {
         }
         let received = Some((worker, notice));
         match &received {
-            Some((worker, Notice::Applied { step, .. })) => match self.parked.get_mut(worker) {
-                Some(next) => *next = step.next(),
-                None => self.progress(*worker, Some(step.next())),
-            },
-            Some((worker, Notice::Lost { .. })) => drop(self.parked.remove(worker)),
+            Some((worker, Notice::Applied { step, .. })) => {
+                let place = &mut self.next[worker.index()];
+                *place = Some((step.next(), matches!(place, Some((_, true)))));
+                self.free();
+            }
+            Some((worker, Notice::Lost { .. })) => {
+                self.next[worker.index()].take_if(|(_, done_without)| *done_without);
+            }
             _ => {}
         }
         received
@@ -391,10 +396,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
     }
 
     fn make_sum(&mut self, request: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
-        let SumRequest { sum, terms, length, stage, .. } = request;
-        if stage == Stage::Expected {
-            return Ok(None);
-        }
+        let SumRequest { sum, terms, length, .. } = request;
         let mut gradient = self.pool.take(&self.place, length);
         let folded = self.ledgers.fold(sum.step, terms, &mut gradient)?;
         let gradient = match gradient.into_host() {
@@ -424,7 +426,9 @@ impl<V: Vector> Transport for LocalTransport<V> {
             Unneeded::Step { step, end } => self.ledgers.release(step, end),
             Unneeded::Worker(worker) => {
                 self.ledgers.forget(worker);
-                self.progress(worker, None);
+                // One that is done without has the state with which it waits.
+                self.next[worker.index()].take_if(|(_, done_without)| !*done_without);
+                self.free();
                 self.held.retain(|(of, _)| *of != worker);
                 Vec::new()
             }
@@ -504,8 +508,7 @@ mod tests {
     use crate::sums::Summand;
 
     fn request<'a>(sum: SumId, terms: &'a [Summand], counted: &'a WorkerSet) -> SumRequest<'a> {
-        let stage = Stage::Decided;
-        SumRequest { sum, terms, length: 2, spares_one: false, counted, stage }
+        SumRequest { sum, terms, length: 2, spares_one: false, counted }
     }
 
     #[test]

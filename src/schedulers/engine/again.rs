@@ -21,7 +21,7 @@ impl Engine {
         // again.
         let mut without = self.roster.dead();
         without.unite(&self.died_since_close);
-        for worker in self.trust.barred() {
+        for worker in self.open_steps.barred() {
             without.insert(worker);
         }
         let mut reopened: Vec<Task> = Vec::new();
@@ -52,7 +52,7 @@ impl Engine {
                     self.round.rest(worker);
                 }
             }
-            self.round.erase(self.trust.barred(), &mut self.plan.scheme);
+            self.round.erase(self.open_steps.barred(), &mut self.plan.scheme);
         }
         self.proceed(now, out)
     }

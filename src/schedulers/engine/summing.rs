@@ -32,7 +32,6 @@ impl Engine {
                 // Asked again, its worker might say the same of the next one: it is left alone
                 // until the step is decided.
                 out.push(Action::Erase { worker, step });
-                self.trust.bar(step, worker);
                 self.round.erased(worker);
                 self.open_steps.erase(worker, step);
                 self.make_again(step, now, out)

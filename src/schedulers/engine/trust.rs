@@ -43,9 +43,6 @@ pub(super) struct Trust {
     /// Results that count although nobody could say that they were computed with the right
     /// parameters.
     unsure: BTreeSet<(Worker, Task)>,
-    /// Workers that do nothing until a step is decided, since their results of it were not finite
-    /// and they said so.
-    barred: BTreeSet<(Step, Worker)>,
 }
 
 impl Trust {
@@ -55,7 +52,6 @@ impl Trust {
             jobs,
             disputed: Vec::new(),
             unsure: BTreeSet::new(),
-            barred: BTreeSet::new(),
         }
     }
 
@@ -129,25 +125,6 @@ impl Trust {
             }
         };
         found.filter(|(worker, _)| !roster.is_lost(*worker)).map(astray).collect()
-    }
-
-    /// A worker does nothing until a step is decided.
-    pub(super) fn bar(&mut self, step: Step, worker: Worker) {
-        self.barred.insert((step, worker));
-    }
-
-    /// A step is decided.
-    pub(super) fn unbar(&mut self, step: Step) {
-        self.barred.retain(|(until, _)| *until > step);
-    }
-
-    pub(super) fn is_barred(&self, worker: Worker) -> bool {
-        self.barred.iter().any(|(_, barred)| *barred == worker)
-    }
-
-    /// Who is barred, once for every step that it is barred for.
-    pub(super) fn barred(&self) -> impl Iterator<Item = Worker> {
-        self.barred.iter().map(|(_, worker)| *worker)
     }
 }
 

@@ -1,51 +1,21 @@
 //! Whose fault it is that a collective stands still, from who waits for whom.
 
-/// Why those who are blamed are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(test, derive(serde::Deserialize))]
-#[cfg_attr(test, serde(rename_all = "lowercase"))]
-pub(super) enum Why {
-    /// They say nothing.
-    Silent,
-    /// They answer, and wait for nobody.
-    #[cfg_attr(test, serde(rename = "waits for nobody"))]
-    Free,
-    /// Everybody waits: some wait for each other, and nobody is to blame.
-    Cycle,
-}
-
-/// Whom a collective that stands still waits for in the end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Blame {
-    /// Those to blame, the one for whom most wait first.
-    pub(super) nodes: Vec<usize>,
-    /// How many others wait for each node, directly or for one that waits for it.
-    pub(super) reach: Vec<usize>,
-    pub(super) why: Why,
-}
-
-/// Blames the silent nodes, or if there are none those that wait for nobody: one that waits is a
-/// victim. `waits_for` has, for each node, the nodes it waits for, or none if it says nothing.
+/// Those that others wait for and that wait for nobody themselves, the one for whom most wait,
+/// directly or for one that waits for it, first: one that waits is a victim. None where all wait
+/// for each other. `waits_for` has, for each node, the nodes it waits for.
 ///
 /// With `n` nodes and `m` who wait for whom it takes `O(n (n + m))` operations.
-pub(super) fn blame(waits_for: &[Option<Vec<usize>>]) -> Blame {
+pub(super) fn blamed(waits_for: &[Vec<usize>]) -> Vec<usize> {
     let nodes = waits_for.len();
     let mut waiters = vec![Vec::new(); nodes];
     for (node, on) in waits_for.iter().enumerate() {
-        for &other in on.iter().flatten() {
+        for &other in on {
             waiters[other].push(node);
         }
     }
-    let reach: Vec<usize> = (0..nodes).map(|node| reached(node, &waiters)).collect();
-    let silent: Vec<usize> = (0..nodes).filter(|node| waits_for[*node].is_none()).collect();
-    let (mut blamed, mut why) = (silent, Why::Silent);
-    if blamed.is_empty() {
-        let is_free = |node: &usize| waits_for[*node].as_ref().is_some_and(Vec::is_empty);
-        blamed = (0..nodes).filter(is_free).collect();
-        why = if blamed.is_empty() { Why::Cycle } else { Why::Free };
-    }
-    blamed.sort_by_key(|node| std::cmp::Reverse(reach[*node]));
-    Blame { nodes: blamed, reach, why }
+    let mut blamed: Vec<usize> = (0..nodes).filter(|node| waits_for[*node].is_empty()).collect();
+    blamed.sort_by_cached_key(|node| std::cmp::Reverse(reached(*node, &waiters)));
+    blamed
 }
 
 /// How many nodes other than this one wait for it, directly or not.
@@ -72,33 +42,18 @@ mod tests {
     use rand::{RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
-    #[derive(serde::Deserialize)]
-    struct Golden {
-        waits_for: Vec<Option<Vec<usize>>>,
-        blame: Vec<usize>,
-        reach: Vec<usize>,
-        why: Why,
-    }
-
     #[test]
-    fn those_who_say_nothing_or_wait_for_nobody_are_blamed() {
+    fn those_who_wait_for_nobody_are_blamed() {
         // Worked out independently of this code.
-        let golden = r#"[
-            {"waits_for": [[1], [2], null, [0]],
-             "blame": [2], "reach": [1, 2, 3, 0], "why": "silent"},
-            {"waits_for": [[1], [2], [], [2]],
-             "blame": [2], "reach": [0, 1, 3, 0], "why": "waits for nobody"},
-            {"waits_for": [[1], [2], [0]],
-             "blame": [], "reach": [2, 2, 2], "why": "cycle"},
-            {"waits_for": [[3], [3], [4], null, null],
-             "blame": [3, 4], "reach": [0, 0, 0, 2, 1], "why": "silent"},
-            {"waits_for": [[1], [], [], [2], [2], [4]],
-             "blame": [2, 1], "reach": [0, 1, 3, 0, 1, 0], "why": "waits for nobody"}
-        ]"#;
-        for Golden { waits_for, blame: nodes, reach, why } in
-            serde_json::from_str::<Vec<Golden>>(golden).unwrap()
-        {
-            assert_eq!(blame(&waits_for), Blame { nodes, reach, why });
+        let golden: [(&[&[usize]], &[usize]); 4] = [
+            (&[&[1], &[2], &[], &[2]], &[2]),
+            (&[&[1], &[2], &[0]], &[]),
+            (&[&[3], &[3], &[4], &[], &[]], &[3, 4]),
+            (&[&[1], &[], &[], &[2], &[2], &[4]], &[2, 1]),
+        ];
+        for (waits_for, nodes) in golden {
+            let waits_for: Vec<Vec<usize>> = waits_for.iter().map(|on| on.to_vec()).collect();
+            assert_eq!(blamed(&waits_for), nodes, "{waits_for:?}");
         }
     }
 
@@ -160,22 +115,12 @@ mod tests {
             let other = (one + random.random_range(1..RANKS)) % RANKS;
             for stopped in [&[one][..], &[one, other]] {
                 let waits_for = drill(&mut random, stopped);
-                let silent =
-                    |rank: usize, on: &Vec<usize>| (!stopped.contains(&rank)).then(|| on.clone());
-                let unheard: Vec<_> =
-                    waits_for.iter().enumerate().map(|(rank, on)| silent(rank, on)).collect();
-                let mut found = blame(&unheard);
-                assert_eq!(found.why, Why::Silent);
-                found.nodes.sort_unstable();
-                let mut wanted = stopped.to_vec();
-                wanted.sort_unstable();
-                assert_eq!(found.nodes, wanted, "by silence");
-                // All answer, those who stopped too.
-                let found = blame(&waits_for.into_iter().map(Some).collect::<Vec<_>>());
-                assert_eq!(found.why, Why::Free);
+                let found = blamed(&waits_for);
                 match stopped {
-                    [one] => assert_eq!(found.nodes, [*one]),
-                    _ => both_free += usize::from(found.nodes.iter().all(|it| wanted.contains(it))),
+                    [one] => assert_eq!(found, [*one]),
+                    _ => {
+                        both_free += usize::from(found.iter().all(|it| stopped.contains(it)));
+                    }
                 }
             }
         }

@@ -13,15 +13,16 @@ use super::counts::SumCounts;
 use super::disputes::Disputes;
 use super::doubts::Doubts;
 use super::eager::{Answer, EagerReceiver};
-use super::events::{CoordinatorEffect, CoordinatorEvent, SumSettings, give_up, report, tell};
-use super::groups::{GroupStep, Groups};
+use super::events::{
+    CoordinatorEffect, CoordinatorEvent, SumSettings, WorkerEffect, give_up, report, tell,
+};
+use super::groups::Groups;
 use super::hosts::Hosts;
 use super::monitor::{ExchangeMonitor, StalledSum};
-use super::part::Outgoing;
 use super::plan::share_out;
 use super::store::{SharedSums, Sum};
 use super::told::Told;
-use super::{Block, DATA_WAITING_MAX, QUIET};
+use super::{Block, QUIET};
 use crate::ids::{Step, Worker, named};
 use crate::sums::{
     COORDINATOR, Header, Kind, SumCommand, SumId, SumNotice, SumPlan, Summand, chunks,
@@ -139,21 +140,16 @@ impl CoordinatorSums {
                 }
             }
             CoordinatorEvent::Changed { worker, task } => self.changed(worker, task, out),
-            CoordinatorEvent::Done { worker, task, .. } if self.doubts.is_changed(worker, task) => {
+            CoordinatorEvent::Answered { worker, answer: Answer::Done { task, .. }, .. }
+                if self.doubts.is_changed(worker, task) =>
+            {
                 let reason = "it says that it has done what it had changed after announcing it";
                 give_up(worker, reason.into(), out);
             }
-            CoordinatorEvent::Done { worker, order, task, word, finite } => {
+            CoordinatorEvent::Answered { worker, order, answer } => {
                 let answers = match &mut self.eager {
-                    Some(eager) => eager.done(worker, order, task, word, finite),
-                    None => vec![Answer::Done { task, word, finite }],
-                };
-                answered(worker, answers, out);
-            }
-            CoordinatorEvent::Dropped { worker, order, spent } => {
-                let answers = match &mut self.eager {
-                    Some(eager) => eager.dropped(worker, order, spent),
-                    None => vec![Answer::Dropped { spent }],
+                    Some(eager) => eager.answered(worker, order, answer),
+                    None => vec![answer],
                 };
                 answered(worker, answers, out);
             }
@@ -211,14 +207,14 @@ impl CoordinatorSums {
 
     /// Sums one chunk, if there is one that can be summed.
     pub(crate) fn work(&mut self, out: &mut Effects) -> bool {
-        let mut sent: Vec<Outgoing> = Vec::new();
+        let mut sent = Vec::new();
         let worked = self.copies.node.work(&mut sent);
         // It holds no terms: there is nothing to tell of them.
-        let send = |outgoing| match outgoing {
-            Outgoing::Chunk { to, frame } => {
-                Some(CoordinatorEffect::Send { to, frame, most: DATA_WAITING_MAX })
+        let send = |effect| match effect {
+            WorkerEffect::Send { to, frame, most } => {
+                Some(CoordinatorEffect::Send { to, frame, most })
             }
-            Outgoing::Tell { .. } => None,
+            _ => None,
         };
         out.extend(sent.into_iter().filter_map(send));
         worked
@@ -457,11 +453,9 @@ impl CoordinatorSums {
         }
         if exchange == Exchange::NCCL && self.hosts.have_begun() {
             match self.groups.look(now, self.hosts.present(), self.epoch) {
-                GroupStep::Nothing => {}
-                GroupStep::Name { by, number } => {
-                    tell(vec![by], SumCommand::NameGroup { group: number }, out);
-                }
-                GroupStep::Failed { reason } => self.group_failed(&reason, now, out),
+                Ok(None) => {}
+                Ok(Some((by, group))) => tell(vec![by], SumCommand::NameGroup { group }, out),
+                Err(reason) => self.group_failed(&reason, now, out),
             }
         }
     }

@@ -41,22 +41,15 @@ struct Partial {
 #[derive(Debug, Default)]
 struct Ordered {
     partial: Option<Partial>,
-    /// The worker's word that it is done.
-    done: Option<DoneWord>,
-}
-
-/// What a worker says of a task that is done, beside its result.
-#[derive(Debug)]
-pub(crate) struct DoneWord {
-    pub(crate) aux: Vec<f64>,
-    pub(crate) spent: Option<TaskSpent>,
+    /// Whether the worker has said that it is done.
+    done: bool,
 }
 
 /// What a worker answers to an order.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// A task is done, and its result is here, if it is finite.
-    Done { task: Task, word: DoneWord, finite: bool },
+    Done { task: Task, aux: Vec<f64>, finite: bool, spent: Option<TaskSpent> },
     /// The rest of the order was dropped.
     Dropped { spent: Option<TaskSpent> },
 }
@@ -73,18 +66,9 @@ pub(crate) struct EagerReceiver {
     end: Job,
     /// By worker, order and task.
     ordered: BTreeMap<(u32, u32, Task), Ordered>,
-    /// What each worker has said that cannot be reported yet: words overtake chunks, and who hears
-    /// of them takes each for an answer to the oldest order.
-    waiting: BTreeMap<u32, VecDeque<Said>>,
-}
-
-/// What a worker has said of its orders.
-#[derive(Debug)]
-enum Said {
-    /// A result is finite: it is reported once it has come.
-    Done((u32, u32, Task)),
-    /// Anything else: reported once everything before it is.
-    Other(Answer),
+    /// What each worker has said, with the number of the order, that cannot be reported yet: words
+    /// overtake chunks, and who hears of them takes each for an answer to the oldest order.
+    waiting: BTreeMap<u32, VecDeque<(u32, Answer)>>,
 }
 
 impl EagerReceiver {
@@ -95,20 +79,6 @@ impl EagerReceiver {
 
     pub(super) fn ordered(&mut self, worker: u32, order: u64, tasks: impl Iterator<Item = Task>) {
         self.ordered.extend(tasks.map(|task| ((worker, order as u32, task), Ordered::default())));
-    }
-
-    /// The rest of an order will not be answered; gives back what there is to report.
-    pub(super) fn dropped(
-        &mut self,
-        worker: u32,
-        order: u64,
-        spent: Option<TaskSpent>,
-    ) -> Vec<Answer> {
-        // Chunks of what is done may still be on their way.
-        self.ordered.retain(|key, ordered| {
-            (key.0, key.1) != (worker, order as u32) || ordered.done.is_some()
-        });
-        self.said(worker, Said::Other(Answer::Dropped { spent }))
     }
 
     /// The jobs below `end` are over. A worker that has heard of that has forgotten its results of
@@ -159,68 +129,62 @@ impl EagerReceiver {
         Ok(self.ready(worker))
     }
 
-    /// A worker says that it is done with a task. The chunks of a finite result may still be on
-    /// their way, another is not sent; gives back what there is to report.
-    pub(super) fn done(
-        &mut self,
-        worker: u32,
-        order: u64,
-        task: Task,
-        word: DoneWord,
-        finite: bool,
-    ) -> Vec<Answer> {
-        let key = (worker, order as u32, task);
-        if !finite {
-            self.ordered.remove(&key);
-            return self.said(worker, Said::Other(Answer::Done { task, word, finite: false }));
+    /// A worker answers an order. The chunks of a finite result may still be on their way, another
+    /// is not sent; gives back what there is to report.
+    pub(super) fn answered(&mut self, worker: u32, order: u64, answer: Answer) -> Vec<Answer> {
+        let order = order as u32;
+        match answer {
+            Answer::Done { task, finite: true, .. } => {
+                let ordered = self.ordered.get_mut(&(worker, order, task));
+                let Some(ordered) = ordered.filter(|ordered| !ordered.done) else {
+                    return Vec::new();
+                };
+                ordered.done = true;
+            }
+            Answer::Done { task, .. } => {
+                self.ordered.remove(&(worker, order, task));
+            }
+            // Chunks of what is done may still be on their way.
+            Answer::Dropped { .. } => self
+                .ordered
+                .retain(|key, ordered| (key.0, key.1) != (worker, order) || ordered.done),
         }
-        match self.ordered.get_mut(&key).filter(|ordered| ordered.done.is_none()) {
-            Some(ordered) => ordered.done = Some(word),
-            None => return Vec::new(),
-        }
-        self.said(worker, Said::Done(key))
-    }
-
-    fn said(&mut self, worker: u32, said: Said) -> Vec<Answer> {
-        self.waiting.entry(worker).or_default().push_back(said);
+        self.waiting.entry(worker).or_default().push_back((order, answer));
         self.ready(worker)
     }
 
     /// What a worker has said, as far as all of it has come, in the order in which it was said.
     fn ready(&mut self, worker: u32) -> Vec<Answer> {
+        let Some(mut waiting) = self.waiting.remove(&worker) else { return Vec::new() };
         let mut ready = Vec::new();
-        while let Some(said) = self.waiting.get_mut(&worker).and_then(VecDeque::pop_front) {
-            match said {
-                Said::Other(answer) => ready.push(answer),
-                Said::Done(key) => match self.taken_in(key) {
-                    Some(notice) => ready.push(notice),
-                    None => {
-                        self.waiting.entry(worker).or_default().push_front(Said::Done(key));
-                        break;
-                    }
-                },
+        while let Some((order, mut answer)) = waiting.pop_front() {
+            if let Answer::Done { task, finite: finite @ true, .. } = &mut answer {
+                let Some(came_finite) = self.taken_in((worker, order, *task)) else {
+                    waiting.push_front((order, answer));
+                    break;
+                };
+                *finite = came_finite;
             }
+            ready.push(answer);
         }
+        self.waiting.insert(worker, waiting);
         ready
     }
 
-    fn taken_in(&mut self, key: (u32, u32, Task)) -> Option<Answer> {
+    /// Keeps a result that is finite and whole, or of a job that is over: whether what came of it
+    /// is finite; none if it is neither.
+    fn taken_in(&mut self, key: (u32, u32, Task)) -> Option<bool> {
         let is_over = key.2.job < self.end;
         let whole =
             |ordered: &Ordered| ordered.partial.as_ref().is_some_and(|partial| partial.left == 0);
         self.ordered.get(&key).filter(|ordered| is_over || whole(ordered))?;
-        let Ordered { partial, done } = self.ordered.remove(&key)?;
-        let word = done?;
-        let mut finite = true;
-        if let Some(partial) = partial {
-            finite = partial.finite;
-            if finite && !is_over {
-                self.ledgers.of(Worker(key.0)).keep(key.2, partial.vector);
-            } else {
-                self.vectors.give(Arc::new(partial.vector));
-            }
+        let Some(partial) = self.ordered.remove(&key)?.partial else { return Some(true) };
+        if partial.finite && !is_over {
+            self.ledgers.of(Worker(key.0)).keep(key.2, partial.vector);
+        } else {
+            self.vectors.give(Arc::new(partial.vector));
         }
-        Some(Answer::Done { task: key.2, word, finite })
+        Some(partial.finite)
     }
 }
 

@@ -1,14 +1,15 @@
 //! What the machines of both ends are told, and what they want done.
 
+use super::DATA_WAITING_MAX;
 use super::block::Block;
 use super::choices::Exchange;
-use super::eager::{Answer, DoneWord};
+use super::eager::Answer;
 use super::frame::Frame;
 use super::reassembly::WriteSlot;
 use crate::ids::{Job, Step, Task, Worker};
 use crate::sums::collective::{CollectiveCommand, CollectiveEvent, ResultStore};
 use crate::sums::{
-    Across, Decoded, Header, SumCommand, SumId, SumNotice, SumReport, Summand, TaskSpent,
+    Across, Decoded, Header, Kind, SumCommand, SumId, SumNotice, SumReport, Summand,
 };
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -46,12 +47,10 @@ pub(crate) enum CoordinatorEvent {
     HasState { worker: u32, next: Option<Step> },
     /// A worker was given tasks.
     Ordered { worker: u32, order: u64, tasks: Vec<Task> },
-    /// A worker says that it has done a task of an order.
-    Done { worker: u32, order: u64, task: Task, word: DoneWord, finite: bool },
+    /// A worker answers an order.
+    Answered { worker: u32, order: u64, answer: Answer },
     /// A worker has changed numbers of a result that it had said to be final.
     Changed { worker: Worker, task: Task },
-    /// A worker will not answer the rest of an order.
-    Dropped { worker: u32, order: u64, spent: Option<TaskSpent> },
     /// A step that is computed will be made of these terms.
     Expect { sum: SumId, terms: Vec<Summand> },
     /// A sum is to be made; `spares_one` if any one worker may be lost without harm from now on. It
@@ -103,6 +102,14 @@ pub(super) fn report(worker: u32, notice: SumNotice, out: &mut Vec<CoordinatorEf
 /// A worker is to be given up.
 pub(super) fn give_up(worker: u32, reason: String, out: &mut Vec<CoordinatorEffect>) {
     out.push(CoordinatorEffect::GiveUp { worker, reason });
+}
+
+/// A chunk for a node. Nobody asks again for a term or a result, so that none is dropped; sums are
+/// asked for again.
+pub(super) fn chunk_for(to: u32, frame: Frame) -> WorkerEffect {
+    let once = matches!(frame.header.kind, Kind::Term | Kind::Result);
+    let most = if once { usize::MAX } else { DATA_WAITING_MAX };
+    WorkerEffect::Send { to, frame, most }
 }
 
 /// What a worker's end is told.

@@ -33,17 +33,6 @@ impl Group {
     }
 }
 
-/// What a look at the groups comes to.
-#[derive(Debug)]
-pub(super) enum GroupStep {
-    /// All is well, or nothing can be done.
-    Nothing,
-    /// This worker is to name a group of this number.
-    Name { by: u32, number: u64 },
-    /// The group does not come about.
-    Failed { reason: String },
-}
-
 /// The group there is, and how it went so far.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
@@ -64,21 +53,29 @@ impl Groups {
         self.group.take_if(|group| !group.members.iter().eq(present))
     }
 
-    /// What is to be done now. `epoch` is the greatest of the workers': a coordinator that was
-    /// restarted goes on above its earlier numbers, since workers that come back have new epochs.
-    pub(super) fn look(&mut self, now: Instant, present: &BTreeSet<u32>, epoch: u32) -> GroupStep {
+    /// Begins a group if there is to be one now: which worker is to name it, and its number.
+    /// `epoch` is the greatest of the workers': a coordinator that was restarted goes on above its
+    /// earlier numbers, since workers that come back have new epochs.
+    ///
+    /// # Errors
+    /// Why the group that was begun does not come about.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        present: &BTreeSet<u32>,
+        epoch: u32,
+    ) -> Result<Option<(u32, u64)>, String> {
         if let Some(group) = &self.group {
             if group.is_complete() || now.duration_since(group.since) <= MEETING {
-                return GroupStep::Nothing;
+                return Ok(None);
             }
             let absent = group.members.iter().filter(|member| !group.joined.contains(*member));
             let absent: Vec<String> = absent.map(|member| Worker(*member).to_string()).collect();
-            let reason = format!("{} did not find the others", absent.join(", "));
-            return GroupStep::Failed { reason };
+            return Err(format!("{} did not find the others", absent.join(", ")));
         }
         let rests = self.rest.is_some_and(|rest| now < rest);
         if rests || self.failures >= TRIES || present.len() < 2 {
-            return GroupStep::Nothing;
+            return Ok(None);
         }
         self.count += 1;
         let number = u64::from(epoch) << 32 | u64::from(self.count);
@@ -86,7 +83,7 @@ impl Groups {
         let by = members[0];
         let joined = BTreeSet::new();
         self.group = Some(Group { number, members, since: now, named: false, joined });
-        GroupStep::Name { by, number }
+        Ok(Some((by, number)))
     }
 
     fn numbered(&mut self, number: u64) -> Option<&mut Group> {

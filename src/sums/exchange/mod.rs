@@ -70,7 +70,7 @@ pub use choices::{Carrier, Exchange, SendResults};
 pub(crate) use context::NodeContext;
 pub(crate) use coordinator::CoordinatorSums;
 pub use counts::SumCounts;
-pub(crate) use eager::{Answer, DoneWord, EagerReceiver};
+pub(crate) use eager::{Answer, EagerReceiver};
 pub(crate) use events::{
     CoordinatorEffect, CoordinatorEvent, SumSettings, WorkerEffect, WorkerEvent,
 };

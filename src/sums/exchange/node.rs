@@ -5,7 +5,8 @@ use super::assembly::Assembly;
 use super::block::Block;
 use super::context::NodeContext;
 use super::early::{Came, Early};
-use super::part::{ExchangePart, Outgoing};
+use super::events::WorkerEffect;
+use super::part::ExchangePart;
 use super::reassembly::WriteSlot;
 use super::store::{SharedSums, Sum};
 use crate::ids::{Step, Task, Worker};
@@ -91,7 +92,7 @@ impl NodeExchanges {
         plan: SumPlan,
         held: impl Fn(What) -> Option<Arc<Vec<f32>>>,
         now: Instant,
-        out: &mut Vec<Outgoing>,
+        out: &mut Vec<WorkerEffect>,
     ) -> Vec<String> {
         let id = plan.sum;
         let (mut before, mut counts_from) = (None, id);
@@ -145,7 +146,7 @@ impl NodeExchanges {
         id: SumId,
         came: Vec<(u32, Came)>,
         now: Instant,
-        out: &mut Vec<Outgoing>,
+        out: &mut Vec<WorkerEffect>,
     ) -> Vec<String> {
         // Announcements first: chunks that came early are then asked for no more.
         let (words, chunks): (Vec<_>, Vec<_>) =
@@ -159,7 +160,7 @@ impl NodeExchanges {
     }
 
     /// Asks others for what an exchange needs of them now.
-    fn ask(&mut self, id: SumId, now: Instant, out: &mut Vec<Outgoing>) {
+    fn ask(&mut self, id: SumId, now: Instant, out: &mut Vec<WorkerEffect>) {
         let part = self.open.get_mut(&id).and_then(|open| open.part.as_mut());
         part.into_iter().for_each(|part| part.asks(now, out));
     }
@@ -171,7 +172,7 @@ impl NodeExchanges {
         id: SumId,
         senders: &[Owner],
         now: Instant,
-        out: &mut Vec<Outgoing>,
+        out: &mut Vec<WorkerEffect>,
     ) -> Vec<String> {
         let id = self.current(id);
         if self.is_over(id) {
@@ -222,7 +223,7 @@ impl NodeExchanges {
         chunks: Range<usize>,
         numbers: Arc<Vec<f32>>,
         now: Instant,
-        out: &mut Vec<Outgoing>,
+        out: &mut Vec<WorkerEffect>,
     ) {
         self.latest = Some(now);
         let result = Own::Result(task);
@@ -251,7 +252,7 @@ impl NodeExchanges {
         from: u32,
         message: Across,
         now: Instant,
-        out: &mut Vec<Outgoing>,
+        out: &mut Vec<WorkerEffect>,
     ) -> Result<(), String> {
         let id = match &message {
             Across::Ready { sum, .. } | Across::Ask { sum, .. } => *sum,
@@ -275,7 +276,7 @@ impl NodeExchanges {
         from: u32,
         came: Came,
         now: Instant,
-        out: &mut Vec<Outgoing>,
+        out: &mut Vec<WorkerEffect>,
     ) -> Result<(), String> {
         let Self { context, open, early, announced, .. } = self;
         match (came, open.get_mut(&id)) {
@@ -322,7 +323,7 @@ impl NodeExchanges {
     }
 
     /// The connection to a node is over.
-    pub(super) fn disconnected(&mut self, node: u32, now: Instant, out: &mut Vec<Outgoing>) {
+    pub(super) fn disconnected(&mut self, node: u32, now: Instant, out: &mut Vec<WorkerEffect>) {
         for part in self.open.values_mut().filter_map(|open| open.part.as_mut()) {
             part.gathering.disconnected(node);
             part.asks(now, out);
@@ -330,7 +331,7 @@ impl NodeExchanges {
     }
 
     /// Asks others for what was asked for in vain.
-    pub(super) fn look(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
+    pub(super) fn look(&mut self, now: Instant, out: &mut Vec<WorkerEffect>) {
         for part in self.open.values_mut().filter_map(|open| open.part.as_mut()) {
             part.gathering.look(now);
             part.asks(now, out);
@@ -353,7 +354,7 @@ impl NodeExchanges {
         from: u32,
         block: Block,
         now: Instant,
-        out: &mut Vec<Outgoing>,
+        out: &mut Vec<WorkerEffect>,
     ) -> Result<(), String> {
         let id = header.sum();
         if self.is_over(id) {
@@ -379,7 +380,7 @@ impl NodeExchanges {
         from: u32,
         slot: &WriteSlot,
         now: Instant,
-        out: &mut Vec<Outgoing>,
+        out: &mut Vec<WorkerEffect>,
     ) -> Result<(), String> {
         let id = header.sum();
         let current = self.current(id);
@@ -402,7 +403,7 @@ impl NodeExchanges {
     }
 
     /// Sums what can be summed, one chunk; false if there is nothing.
-    pub(super) fn work(&mut self, out: &mut Vec<Outgoing>) -> bool {
+    pub(super) fn work(&mut self, out: &mut Vec<WorkerEffect>) -> bool {
         let Self { open, announced, latest, .. } = self;
         for Open { sum, part, .. } in open.values_mut() {
             // The oldest step first: it is the one that others wait for.
@@ -464,7 +465,7 @@ impl NodeExchanges {
     }
 
     /// What a node is owed of all exchanges under way.
-    pub(super) fn owed_to(&self, node: u32) -> Vec<Outgoing> {
+    pub(super) fn owed_to(&self, node: u32) -> Vec<WorkerEffect> {
         let owed = |open: &Open| {
             open.part.as_ref().map(|part| part.owed_to(node, &open.sum, &self.announced))
         };

@@ -14,6 +14,7 @@ use super::announced::{Announcements, Own};
 use super::assembly::{Assembly, Finiteness};
 use super::block::{Block, Blocks};
 use super::context::NodeContext;
+use super::events::{WorkerEffect, chunk_for};
 use super::frame::{Body, Frame};
 use super::gathering::{Gathering, TermAt, budget};
 use crate::gpu::{Folded, nonfinite_mask};
@@ -24,13 +25,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
-
-/// What other nodes are sent.
-#[derive(Debug)]
-pub(super) enum Outgoing {
-    Chunk { to: u32, frame: Frame },
-    Tell { to: Vec<u32>, message: Across },
-}
 
 /// A node's own vectors, as it sums them.
 struct OwnTerms<'a> {
@@ -90,7 +84,7 @@ impl ExchangePart {
         plan: SumPlan,
         sum: &mut Assembly,
         announced: &Announcements,
-        out: &mut Vec<Outgoing>,
+        out: &mut Vec<WorkerEffect>,
     ) -> Self {
         let (me, count) = (context.me, chunks(context.length));
         let owners = plan.all_owners(count);
@@ -124,7 +118,7 @@ impl ExchangePart {
         before: Option<Self>,
         sum: &mut Assembly,
         announced: &Announcements,
-        out: &mut Vec<Outgoing>,
+        out: &mut Vec<WorkerEffect>,
     ) -> Self {
         let (me, count) = (context.me, chunks(context.length));
         let moved = plan.moved(count);
@@ -155,7 +149,7 @@ impl ExchangePart {
     }
 
     /// Of each term one holder sends every owner its chunks, since all of them are there.
-    fn send_own_terms(&mut self, announced: &Announcements, out: &mut Vec<Outgoing>) {
+    fn send_own_terms(&mut self, announced: &Announcements, out: &mut Vec<WorkerEffect>) {
         let owners = &self.plan.owners;
         if let Some(place) = owners.iter().position(|owner| owner.node == self.me) {
             for term in 0..self.plan.terms.len() {
@@ -173,7 +167,7 @@ impl ExchangePart {
                     own.iter().filter(|(at, _)| self.plan.sender(place, *at) == Some(self.me));
                 let frames =
                     mine.filter_map(|own| self.own_chunk(*own, owner.start + row, announced));
-                out.extend(frames.map(|frame| Outgoing::Chunk { to: owner.node, frame }));
+                out.extend(frames.map(|frame| chunk_for(owner.node, frame)));
             }
         }
     }
@@ -195,14 +189,14 @@ impl ExchangePart {
         &mut self,
         term: usize,
         (known, chunks): (Range<usize>, Range<usize>),
-        out: &mut Vec<Outgoing>,
+        out: &mut Vec<WorkerEffect>,
     ) {
         self.gathering.is_final(term, chunks.clone());
         // A word that says nothing new would cost every owner a message.
         if chunks != known {
             let to: BTreeSet<u32> = self.plan.owners.iter().map(|owner| owner.node).collect();
             let to = to.into_iter().filter(|node| *node != self.me).collect();
-            out.push(Outgoing::Tell { to, message: self.ready(term, chunks) });
+            out.push(WorkerEffect::TellPeers { to, message: self.ready(term, chunks) });
         }
     }
 
@@ -233,7 +227,7 @@ impl ExchangePart {
         message: &Across,
         sum: &Assembly,
         announced: &Announcements,
-        out: &mut Vec<Outgoing>,
+        out: &mut Vec<WorkerEffect>,
     ) -> Result<(), String> {
         match *message {
             Across::Ready { term, start, end, .. } => {
@@ -245,7 +239,7 @@ impl ExchangePart {
             }
             Across::Ask { term, chunk, .. } => {
                 let frame = self.asked(term, chunk, from, sum, announced)?;
-                out.extend(frame.map(|frame| Outgoing::Chunk { to: from, frame }));
+                out.extend(frame.map(|frame| chunk_for(from, frame)));
                 Ok(())
             }
             Across::Peer { .. } => Ok(()),
@@ -273,11 +267,11 @@ impl ExchangePart {
     }
 
     /// What this node asks others for now.
-    pub(super) fn asks(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
+    pub(super) fn asks(&mut self, now: Instant, out: &mut Vec<WorkerEffect>) {
         let id = self.plan.sum;
         let ask = |(to, term, chunk): (u32, usize, usize)| {
             let message = Across::Ask { sum: id, term: term as u32, chunk };
-            Outgoing::Tell { to: vec![to], message }
+            WorkerEffect::TellPeers { to: vec![to], message }
         };
         out.extend(self.gathering.asks(now).into_iter().map(ask));
     }
@@ -289,29 +283,28 @@ impl ExchangePart {
         node: u32,
         sum: &Assembly,
         announced: &Announcements,
-    ) -> Vec<Outgoing> {
+    ) -> Vec<WorkerEffect> {
         let owns = self.plan.owners.iter().any(|owner| owner.node == node);
         let mine = self.own_terms().into_iter().filter(|_| owns);
         // Of what it lacks it asks for again, knowing what is here.
         let word = |(term, own)| {
             let chunks = announced.final_chunks(own);
             let message = self.ready(term, chunks.clone());
-            (!chunks.is_empty()).then(|| Outgoing::Tell { to: vec![node], message })
+            (!chunks.is_empty()).then(|| WorkerEffect::TellPeers { to: vec![node], message })
         };
         let is_owed = |chunk: &usize| {
             let receives = self.plan.receivers.contains(&node);
             receives && sum.owns(self.me, *chunk) && sum.digests()[*chunk].is_some()
         };
         let sums = (0..sum.digests().len()).filter(is_owed);
-        let sums =
-            sums.map(|chunk| Outgoing::Chunk { to: node, frame: self.sum_frame(chunk, sum) });
+        let sums = sums.map(|chunk| chunk_for(node, self.sum_frame(chunk, sum)));
         mine.filter_map(word).chain(sums).collect()
     }
 
     /// A frame for all others that get the sum.
-    fn to_others(&self, frame: &Frame) -> impl Iterator<Item = Outgoing> {
+    fn to_others(&self, frame: &Frame) -> impl Iterator<Item = WorkerEffect> {
         let others = self.plan.receivers.iter().filter(|node| **node != self.me);
-        others.map(|node| Outgoing::Chunk { to: *node, frame: frame.clone() })
+        others.map(|node| chunk_for(*node, frame.clone()))
     }
 
     /// A chunk of the sum that is here, as it is sent.
@@ -358,7 +351,7 @@ impl ExchangePart {
         &mut self,
         sum: &mut Assembly,
         announced: &Announcements,
-    ) -> Option<Vec<Outgoing>> {
+    ) -> Option<Vec<WorkerEffect>> {
         let (chunk, nodes) = self.gathering.next()?;
         let summed = self.fold(chunk, nodes, &mut sum.finiteness, announced);
         let publish = |(block, folded)| self.publish(chunk, block, folded, sum);
@@ -410,7 +403,7 @@ impl ExchangePart {
         mut block: Block,
         mut folded: Folded,
         sum: &mut Assembly,
-    ) -> Vec<Outgoing> {
+    ) -> Vec<WorkerEffect> {
         // All must hold the same bits, the owner too: it keeps what the others get.
         let narrow = (self.format == NumberFormat::Bf16).then(|| {
             let mut narrow = self.blocks.take(block.count, NumberFormat::Bf16);

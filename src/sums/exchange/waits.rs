@@ -1,6 +1,6 @@
 //! Who waits for whom in an exchange, by their own words.
 
-use super::blame::blame;
+use super::blame::blamed;
 use super::{AGAIN, QUIET, WORD};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -96,10 +96,9 @@ impl WaitGraph {
             self.0.iter().flat_map(|(node, on)| on.iter().chain([node])).copied().collect();
         let nodes: Vec<u32> = nodes.into_iter().collect();
         let index = |node: &u32| nodes.binary_search(node).ok();
-        // Who says nothing has no connection any more: that is noticed elsewhere.
         let on = |node| self.0.get(node).into_iter().flatten().filter_map(index).collect();
-        let waits_for: Vec<Option<Vec<usize>>> = nodes.iter().map(|node| Some(on(node))).collect();
-        blame(&waits_for).nodes.into_iter().map(|index| nodes[index]).collect()
+        let waits_for: Vec<Vec<usize>> = nodes.iter().map(on).collect();
+        blamed(&waits_for).into_iter().map(|index| nodes[index]).collect()
     }
 
     /// How many wait for each node.

@@ -1,20 +1,16 @@
 //! A worker's end of all sums: what it holds for them, what it sends, sums and gathers.
 
+use super::QUIET;
 use super::context::NodeContext;
 use super::eager;
-use super::events::{WorkerEffect, WorkerEvent};
-use super::frame::Frame;
+use super::events::{WorkerEffect, WorkerEvent, chunk_for};
 use super::node::NodeExchanges;
-use super::part::Outgoing;
 use super::store::{Sum, chunks_of};
 use super::warnings::Warnings;
-use super::{DATA_WAITING_MAX, QUIET};
 use crate::gpu::{Folded, nonfinite_mask};
 use crate::ids::{Step, Task, Worker};
 use crate::sums::collective::{CollectiveCommand, CollectiveEvent, CollectiveSum, ResultStore};
-use crate::sums::{
-    COORDINATOR, Kind, NotFinite, SumCommand, SumId, SumPlan, SumReport, What, chunks,
-};
+use crate::sums::{COORDINATOR, NotFinite, SumCommand, SumId, SumPlan, SumReport, What, chunks};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -90,50 +86,46 @@ impl WorkerSums {
             WorkerEvent::SendEagerly { task, order } => {
                 // Of whichever step, a result is told by its task.
                 if let Some(vector) = self.results.read(Step(0), What::Result(task)) {
-                    eager::frames(&vector, task, order)
-                        .for_each(|frame| send(COORDINATOR, frame, out));
+                    let frames = eager::frames(&vector, task, order);
+                    out.extend(frames.map(|frame| chunk_for(COORDINATOR, frame)));
                     drop(vector);
                     self.results.discard(task);
                 }
             }
             WorkerEvent::Told(command) => self.told(now, command, out),
             WorkerEvent::Announced { task, chunks, numbers } => {
-                self.sending(out, |node, sent| node.announce(task, chunks, numbers, now, sent));
+                self.node.announce(task, chunks, numbers, now, out);
             }
             WorkerEvent::Computed { task } => {
                 // Of whichever step, a result is told by its task.
                 let result = || self.results.read(Step(0), What::Result(task));
                 if let Some(result) = self.node.expects(task).then(result).flatten() {
                     let all = 0..chunks(self.length);
-                    self.sending(out, |node, sent| node.announce(task, all, result, now, sent));
+                    self.node.announce(task, all, result, now, out);
                 }
             }
             WorkerEvent::Peer { from, message } => {
-                let taken = self.sending(out, |node, sent| node.hear(from, message, now, sent));
+                let taken = self.node.hear(from, message, now, out);
                 self.warn_of(from, taken);
             }
             WorkerEvent::Disconnected { worker } => {
-                self.sending(out, |node, sent| node.disconnected(worker, now, sent));
+                self.node.disconnected(worker, now, out);
             }
             WorkerEvent::Decided { step, sum } => self.node.decided(step, sum),
             WorkerEvent::Applied { next } => self.node.applied(next),
             WorkerEvent::Moved { next } => self.node.moved(next),
             WorkerEvent::Chunk { from, header, block } => {
-                let taken =
-                    self.sending(out, |node, sent| node.chunk(&header, from, block, now, sent));
+                let taken = self.node.chunk(&header, from, block, now, out);
                 self.warn_of(from, taken);
             }
             WorkerEvent::Placed { from, header, slot } => {
-                let taken =
-                    self.sending(out, |node, sent| node.placed(&header, from, &slot, now, sent));
+                let taken = self.node.placed(&header, from, &slot, now, out);
                 self.warn_of(from, taken);
             }
             WorkerEvent::ConnectedAgain { worker } => {
                 let owed = self.node.owed_to(worker);
-                self.sending(out, |node, sent| {
-                    node.disconnected(worker, now, sent);
-                    sent.extend(owed);
-                });
+                self.node.disconnected(worker, now, out);
+                out.extend(owed);
             }
             WorkerEvent::Equipped(equipment) => self.equipped(equipment, out),
             WorkerEvent::Collective(reported) => self.reported(reported, out),
@@ -155,7 +147,7 @@ impl WorkerSums {
                 }
             }
             WorkerEvent::Tick => {
-                self.sending(out, |node, sent| node.look(now, sent));
+                self.node.look(now, out);
                 let mut owing = BTreeSet::new();
                 for (sum, on) in self.node.stalled(now, QUIET) {
                     owing.extend(&on);
@@ -186,7 +178,7 @@ impl WorkerSums {
             SumCommand::Confirm { sum } => self.node.confirm(sum, now),
             SumCommand::SendSum { sum, to } => self.give(sum, to, out),
             SumCommand::TakeSum { sum, owners } => {
-                let wrong = self.sending(out, |node, sent| node.take_sum(sum, &owners, now, sent));
+                let wrong = self.node.take_sum(sum, &owners, now, out);
                 wrong.iter().for_each(|reason| tracing::warn!("{sum}: {reason}"));
             }
             SumCommand::TellDigests { sum } => {
@@ -211,7 +203,7 @@ impl WorkerSums {
 
     /// Sums one chunk, if there is one that can be summed.
     pub(crate) fn work(&mut self, out: &mut Effects) -> bool {
-        let worked = self.sending(out, NodeExchanges::work);
+        let worked = self.node.work(out);
         for (id, of) in self.node.not_finite() {
             out.push(WorkerEffect::Tell(told_of(id, 0, Some(&of))));
         }
@@ -222,18 +214,6 @@ impl WorkerSums {
         if let Err(reason) = taken {
             self.warnings.warn(from, &reason);
         }
-    }
-
-    /// Lets the node do something, and sends what it wants sent.
-    fn sending<T>(
-        &mut self,
-        out: &mut Effects,
-        act: impl FnOnce(&mut NodeExchanges, &mut Vec<Outgoing>) -> T,
-    ) -> T {
-        let mut sent = Vec::new();
-        let value = act(&mut self.node, &mut sent);
-        send_all(sent, out);
-        value
     }
 
     /// Tells of the sums that have become whole; whether there are any.
@@ -248,12 +228,10 @@ impl WorkerSums {
 
     fn exchange(&mut self, now: Instant, plan: SumPlan, out: &mut Effects) {
         let sum = plan.sum;
-        let mut sent: Vec<Outgoing> = Vec::new();
         let held = |what| self.results.read(sum.step, what);
-        for reason in self.node.begin(plan, held, now, &mut sent) {
+        for reason in self.node.begin(plan, held, now, out) {
             tracing::warn!("{sum}: {reason}");
         }
-        send_all(sent, out);
     }
 
     /// Makes a sum with others of a group.
@@ -362,7 +340,7 @@ impl WorkerSums {
     /// Sends a sum to somebody who lacks it.
     fn give(&mut self, id: SumId, to: u32, out: &mut Effects) {
         if let Some(frames) = self.node.sums.give(id) {
-            frames.into_iter().for_each(|frame| send(to, frame, out));
+            out.extend(frames.into_iter().map(|frame| chunk_for(to, frame)));
         } else if self.node.sums.sum(id).is_some() {
             self.tell_collective(CollectiveCommand::Give { sum: id, to }, out);
         } else {
@@ -377,20 +355,4 @@ fn told_of(id: SumId, digest: u64, nonfinite: Option<&NotFinite>) -> SumReport {
         None => SumReport::Held { sum: id, digest: Some(digest) },
         Some(of) => SumReport::NotFinite { sum: id, of: of.clone() },
     }
-}
-
-fn send_all(sent: Vec<Outgoing>, out: &mut Effects) {
-    for outgoing in sent {
-        match outgoing {
-            Outgoing::Chunk { to, frame } => send(to, frame, out),
-            Outgoing::Tell { to, message } => out.push(WorkerEffect::TellPeers { to, message }),
-        }
-    }
-}
-
-/// Nobody asks again for a term or a result, so that none is dropped; sums are asked for again.
-fn send(to: u32, frame: Frame, out: &mut Effects) {
-    let once = matches!(frame.header.kind, Kind::Term | Kind::Result);
-    let most = if once { usize::MAX } else { DATA_WAITING_MAX };
-    out.push(WorkerEffect::Send { to, frame, most });
 }

@@ -30,7 +30,10 @@ pub(super) async fn listen(
     let address = match join.listen {
         Some(address) => address,
         // Where the coordinator can be reached from, others can be too, in most networks.
-        None => SocketAddr::new(network.route(&join.address).await.map_err(unreachable(&join.address))?, 0),
+        None => SocketAddr::new(
+            network.route(&join.address).await.map_err(unreachable(&join.address))?,
+            0,
+        ),
     };
     let checked = security::check_address(address, &join.security);
     // Where nothing else was asked for, it is the way to the coordinator that leaves this host.

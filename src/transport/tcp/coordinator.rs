@@ -39,8 +39,8 @@ use super::sent::{Applied, Miss};
 use crate::ids::{Step, Worker};
 use crate::sums::exchange::TICK;
 use crate::sums::exchange::{
-    Answer, Blocks, CoordinatorEffect, CoordinatorEvent, CoordinatorSums, DoneWord, EagerReceiver,
-    Frame, NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors,
+    Answer, Blocks, CoordinatorEffect, CoordinatorEvent, CoordinatorSums, EagerReceiver, Frame,
+    NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors,
 };
 use crate::sums::ledger::Ledgers;
 use crate::sums::{COORDINATOR, Decoded, Kind, SumId, TaskSpent};
@@ -401,7 +401,7 @@ impl CoordinatorNode {
                 }
                 CoordinatorEffect::Answered { worker, answer } => {
                     let notice = match answer {
-                        Answer::Done { task, word: DoneWord { aux, spent }, finite } => {
+                        Answer::Done { task, aux, finite, spent } => {
                             Notice::Done { task, aux, finite, spent }
                         }
                         Answer::Dropped { spent } => Notice::Idle { spent },
@@ -498,14 +498,14 @@ impl CoordinatorNode {
             FromWorker::Done { order, task, aux, finite, computed, units }
                 if self.members.is_order(worker.0, order) =>
             {
-                let (worker, word) = (worker.0, DoneWord { aux, spent: spent(computed, units) });
-                self.sums(CoordinatorEvent::Done { worker, order, task, word, finite });
+                let answer = Answer::Done { task, aux, finite, spent: spent(computed, units) };
+                self.sums(CoordinatorEvent::Answered { worker: worker.0, order, answer });
             }
             FromWorker::Idle { order, computed, units }
                 if self.members.is_order(worker.0, order) =>
             {
-                let (worker, spent) = (worker.0, spent(computed, units));
-                self.sums(CoordinatorEvent::Dropped { worker, order, spent });
+                let answer = Answer::Dropped { spent: spent(computed, units) };
+                self.sums(CoordinatorEvent::Answered { worker: worker.0, order, answer });
             }
             FromWorker::Changed { order, task } if self.members.is_order(worker.0, order) => {
                 self.sums(CoordinatorEvent::Changed { worker, task });

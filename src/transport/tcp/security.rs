@@ -175,9 +175,9 @@ where
                 let tls = TlsConnector::from(keys.client())
                     .connect(keys::server_name(expected), stream)
                     .await;
-                Box::new(tls.map_err(|error| {
-                    stream_error(Side::Server, "its TLS handshake", error)
-                })?)
+                Box::new(
+                    tls.map_err(|error| stream_error(Side::Server, "its TLS handshake", error))?,
+                )
             }
         };
         exchange::greet(&mut stream, &security.key()).await?;

@@ -7,7 +7,9 @@
 
 mod message;
 
-pub use message::{FromWorker, Has, Hello, Offer, Peer, TaskOrder, ToWorker, Welcome, decode, encode};
+pub use message::{
+    FromWorker, Has, Hello, Offer, Peer, TaskOrder, ToWorker, Welcome, decode, encode,
+};
 
 use crate::run::NumberFormat;
 use crate::sums::{CHUNK, Header, Kind};

@@ -13,8 +13,8 @@ fn receiver() -> EagerReceiver {
     EagerReceiver::new(LENGTH, Ledgers::new(2), Vectors::default(), Blocks::new(LENGTH))
 }
 
-fn word(aux: Vec<f64>) -> DoneWord {
-    DoneWord { aux, spent: None }
+fn done(task: Task, finite: bool) -> Answer {
+    Answer::Done { task, aux: vec![2.0], finite, spent: None }
 }
 
 fn take_in(eager: &mut EagerReceiver, worker: u32, frame: &Frame) -> Result<Vec<Answer>, String> {
@@ -31,14 +31,11 @@ fn a_result_counts_when_all_of_it_and_its_word_have_come() {
     eager.ordered(1, 7, [TASK].into_iter());
     assert!(take_in(&mut eager, 1, &frames[1]).unwrap().is_empty());
     assert!(take_in(&mut eager, 1, &frames[1]).unwrap().is_empty(), "the same chunk again");
-    assert!(eager.done(1, 7, TASK, word(vec![2.0]), true).is_empty());
+    assert!(eager.answered(1, 7, done(TASK, true)).is_empty());
     let notices = take_in(&mut eager, 1, &frames[0]).unwrap();
     assert!(matches!(notices[..], [Answer::Done { task: TASK, finite: true, .. }]));
     assert!(eager.ledgers.of(Worker(1)).result(TASK).is_some_and(|held| **held == *vector));
-    assert!(
-        eager.done(1, 7, TASK, word(vec![2.0]), true).is_empty() && eager.ordered.is_empty(),
-        "once"
-    );
+    assert!(eager.answered(1, 7, done(TASK, true)).is_empty() && eager.ordered.is_empty(), "once");
 }
 
 /// A worker drops an order while the chunks of the one before are on their way.
@@ -49,10 +46,13 @@ fn words_do_not_overtake_results() {
     let mut eager = receiver();
     eager.ordered(1, 7, [TASK, next].into_iter());
     eager.ordered(1, 8, [next].into_iter());
-    assert!(eager.done(1, 7, TASK, word(vec![]), true).is_empty());
-    assert!(eager.dropped(1, 7, None).is_empty(), "the rest of its order");
-    assert!(eager.done(1, 8, next, word(vec![]), false).is_empty());
-    let other = eager.dropped(0, 1, None);
+    assert!(eager.answered(1, 7, done(TASK, true)).is_empty());
+    assert!(
+        eager.answered(1, 7, Answer::Dropped { spent: None }).is_empty(),
+        "the rest of its order"
+    );
+    assert!(eager.answered(1, 8, done(next, false)).is_empty());
+    let other = eager.answered(0, 1, Answer::Dropped { spent: None });
     assert!(matches!(other[..], [Answer::Dropped { .. }]), "another worker waits for nothing");
     let notices: Vec<Answer> = frames(&vector, TASK, 7)
         .flat_map(|frame| take_in(&mut eager, 1, &frame).unwrap())
@@ -79,12 +79,12 @@ fn results_of_what_is_over_are_not_waited_for() {
     eager.ordered(1, 8, [next].into_iter());
     let mut first = frames(&vector, TASK, 7);
     assert!(take_in(&mut eager, 1, &first.next().unwrap()).unwrap().is_empty());
-    assert!(eager.done(1, 7, TASK, word(vec![]), true).is_empty());
+    assert!(eager.answered(1, 7, done(TASK, true)).is_empty());
     let [(1, notices)] = &eager.release(Job(5))[..] else { panic!() };
     assert!(matches!(notices[..], [Answer::Done { task: TASK, .. }]));
     assert!(take_in(&mut eager, 1, &first.next().unwrap()).unwrap().is_empty(), "too late");
-    assert_eq!(eager.done(1, 7, part, word(vec![]), true).len(), 1, "nothing of it ever comes");
-    assert!(eager.done(1, 8, next, word(vec![]), true).is_empty(), "this one is wanted");
+    assert_eq!(eager.answered(1, 7, done(part, true)).len(), 1, "nothing of it ever comes");
+    assert!(eager.answered(1, 8, done(next, true)).is_empty(), "this one is wanted");
     assert!(eager.ledgers.of(Worker(1)).is_empty() && eager.ordered.len() == 1);
 }
 
@@ -101,7 +101,7 @@ fn what_nobody_ordered_is_not_kept() {
         "another worker's"
     );
     assert!(eager.ordered.values().all(|ordered| ordered.partial.is_none()));
-    let notices = eager.dropped(0, 1, None);
+    let notices = eager.answered(0, 1, Answer::Dropped { spent: None });
     assert!(matches!(notices[..], [Answer::Dropped { .. }]) && eager.ordered.is_empty());
 }
 
@@ -111,7 +111,7 @@ fn what_is_judged_is_what_came() {
     vector[LENGTH - 1] = f32::NAN;
     let mut eager = receiver();
     eager.ordered(0, 1, [TASK].into_iter());
-    assert!(eager.done(0, 1, TASK, word(Vec::new()), true).is_empty());
+    assert!(eager.answered(0, 1, done(TASK, true)).is_empty());
     let notices: Vec<_> = frames(&Arc::new(vector), TASK, 1)
         .flat_map(|frame| take_in(&mut eager, 0, &frame).unwrap())
         .collect();

@@ -98,7 +98,7 @@ fn what_nobody_began_takes_little_memory() {
 
 /// Takes part in a step of which this worker (0) and worker 1 hold the one term, and worker 2
 /// alone the other; all three own a chunk of every stripe.
-fn expecting(node: &mut NodeExchanges, out: &mut Vec<Outgoing>) {
+fn expecting(node: &mut NodeExchanges, out: &mut Vec<WorkerEffect>) {
     let piece = |worker: u32| Piece { worker: Worker(worker), what: What::Result(task(worker)) };
     let term = |holders: &[u32]| Summand {
         weight: 1.0,
@@ -151,7 +151,7 @@ fn what_other_workers_say_is_looked_at() {
     expecting(&mut node, &mut out);
     // What was announced before the plan counts: its partner has a chunk that this node sums.
     match &out[..] {
-        [Outgoing::Tell { to, message }] if to == &[1] => assert_eq!(*message, ask(0, 0)),
+        [WorkerEffect::TellPeers { to, message }] if to == &[1] => assert_eq!(*message, ask(0, 0)),
         other => panic!("{other:?}"),
     }
     for (from, message) in [
@@ -176,8 +176,8 @@ fn what_other_workers_say_is_looked_at() {
     out.clear();
     let part = Arc::new(vec![1.0; 3 * CHUNK]);
     node.announce(task(0), 3..6, part, now, &mut out);
-    let told = |outgoing: &Outgoing| match outgoing {
-        Outgoing::Tell { to, message: Across::Ready { start, end, .. } } => {
+    let told = |outgoing: &WorkerEffect| match outgoing {
+        WorkerEffect::TellPeers { to, message: Across::Ready { start, end, .. } } => {
             to == &[1, 2] && (*start, *end) == (3, 6)
         }
         _ => false,
@@ -185,7 +185,7 @@ fn what_other_workers_say_is_looked_at() {
     assert!(out.iter().any(told), "{out:?}");
     out.clear();
     node.hear(1, ask(0, 4), now, &mut out).unwrap();
-    assert!(matches!(out[..], [Outgoing::Chunk { to: 1, .. }]), "{out:?}");
+    assert!(matches!(out[..], [WorkerEffect::Send { to: 1, .. }]), "{out:?}");
     // It is over for this node.
     node.applied(Step(1));
     out.clear();

@@ -90,7 +90,9 @@ impl Comparison {
     }
 
     /// The run begins, or ends before that: who differs, with its facts and its call.
-    pub(super) fn close(&mut self) -> impl Iterator<Item = (u32, RunFacts, Option<Caller>)> + use<> {
+    pub(super) fn close(
+        &mut self,
+    ) -> impl Iterator<Item = (u32, RunFacts, Option<Caller>)> + use<> {
         let told = std::mem::take(&mut self.told).into_iter();
         told.filter(|(_, told)| told.differs)
             .map(|(worker, told)| (worker, told.facts, told.outside))

@@ -165,12 +165,7 @@ impl CoordinatorNode {
     }
 
     /// A worker that calls differs from those before it.
-    async fn stays_outside(
-        &mut self,
-        worker: u32,
-        caller: Caller,
-        difference: Disagreement,
-    ) {
+    async fn stays_outside(&mut self, worker: u32, caller: Caller, difference: Disagreement) {
         if let Some(difference) = self.is_refused(&caller.hello.facts, difference) {
             self.notes_refusal(worker, &difference.to_string());
             return caller.refuse(ToWorker::refused(difference.to_string())).await;
@@ -238,9 +233,7 @@ impl CoordinatorNode {
                 return self.members.tell(worker, &ToWorker::Stop { why: LET_GO.into() });
             }
             Dismissal::Drained => (drained(), "it is drained".to_owned()),
-            Dismissal::Refused { reason } => {
-                (ToWorker::refused(reason.clone()), reason.clone())
-            }
+            Dismissal::Refused { reason } => (ToWorker::refused(reason.clone()), reason.clone()),
         };
         self.part_with(worker, &reason, Some(&word));
     }
