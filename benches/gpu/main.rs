@@ -53,7 +53,7 @@ fn main() -> Outcome<()> {
         return Ok(());
     }
     if let Some((me, exchange)) = processes::part() {
-        let card = if exchange == Exchange::NCCL { me % devices() } else { 0 };
+        let card = if exchange == Exchange::Nccl { me % devices() } else { 0 };
         let own = Arc::new(Cuda::new(card)?);
         let places = vec![own; WORKERS];
         return processes::worker(

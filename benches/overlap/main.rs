@@ -71,7 +71,7 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
     let security = Security::Plain { token: Token::parse(&token)? };
     let address = Namespaces::coordinator(case.netns.is_some(), case.workers);
     let listen = Listen {
-        exchange: Exchange::SHARDED,
+        exchange: Exchange::Sharded,
         overlap: !case.in_series,
         silence: Duration::from_secs(60),
         ..Listen::new(address, security, config)

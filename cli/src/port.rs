@@ -40,10 +40,10 @@ pub(crate) enum ExchangeKind {
 impl ExchangeKind {
     pub(crate) fn exchange(self) -> Exchange {
         match self {
-            Self::Star => Exchange::STAR,
-            Self::Sharded => Exchange::SHARDED,
-            Self::Hold => Exchange::HOLD,
-            Self::Nccl => Exchange::NCCL,
+            Self::Star => Exchange::Star,
+            Self::Sharded => Exchange::Sharded,
+            Self::Hold => Exchange::Hold,
+            Self::Nccl => Exchange::Nccl,
         }
     }
 }

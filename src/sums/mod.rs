@@ -22,7 +22,7 @@ mod terms;
 mod tests;
 
 pub use chunks::{CHUNK, COORDINATOR, Header, Kind, chunk_range, chunks};
-pub use exchange::{Carrier, Exchange, SendResults, StalledSum, SumCounts};
+pub use exchange::{Exchange, StalledSum, SumCounts};
 pub use messages::{Across, NotFinite, Owner, Predecessor, SumCommand, SumPlan, SumReport};
 pub use steps::StepSums;
 pub(crate) use terms::lock;

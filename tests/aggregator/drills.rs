@@ -131,34 +131,34 @@ const PHASES: [When; 6] = [
 #[test]
 fn a_cut_connection_costs_no_step() {
     for when in PHASES {
-        drill(Exchange::STAR, Fault::Cut, when, QUICK);
-        drill(Exchange::HOLD, Fault::Cut, when, QUICK);
+        drill(Exchange::Star, Fault::Cut, when, QUICK);
+        drill(Exchange::Hold, Fault::Cut, when, QUICK);
     }
     for when in [PHASES[0], PHASES[1], When { up: false, bytes: 2000 }] {
-        drill(Exchange::SHARDED, Fault::Cut, when, QUICK);
+        drill(Exchange::Sharded, Fault::Cut, when, QUICK);
     }
 }
 
 #[test]
 fn a_half_open_connection_is_given_up() {
     for when in [PHASES[1], PHASES[2], PHASES[3]] {
-        drill(Exchange::STAR, Fault::HalfOpen, when, QUICK);
-        drill(Exchange::HOLD, Fault::HalfOpen, when, QUICK);
+        drill(Exchange::Star, Fault::HalfOpen, when, QUICK);
+        drill(Exchange::Hold, Fault::HalfOpen, when, QUICK);
     }
-    drill(Exchange::SHARDED, Fault::HalfOpen, PHASES[1], QUICK);
+    drill(Exchange::Sharded, Fault::HalfOpen, PHASES[1], QUICK);
 }
 
 #[test]
 fn a_trickling_connection_is_given_up() {
-    drill(Exchange::STAR, Fault::Trickle, PHASES[2], QUICK);
-    drill(Exchange::SHARDED, Fault::Trickle, PHASES[1], QUICK);
-    drill(Exchange::HOLD, Fault::Trickle, PHASES[2], QUICK);
+    drill(Exchange::Star, Fault::Trickle, PHASES[2], QUICK);
+    drill(Exchange::Sharded, Fault::Trickle, PHASES[1], QUICK);
+    drill(Exchange::Hold, Fault::Trickle, PHASES[2], QUICK);
 }
 
 /// Who can be spared is not waited for as long as others are.
 #[test]
 fn a_worker_that_can_be_spared_is_given_up_soon() {
-    let log = drill(Exchange::STAR, Fault::HalfOpen, PHASES[2], [10, 3600]);
+    let log = drill(Exchange::Star, Fault::HalfOpen, PHASES[2], [10, 3600]);
     assert!(
         log.faults.iter().any(|fault| fault.2.contains("its vectors did not come")),
         "{:?}",
@@ -169,7 +169,7 @@ fn a_worker_that_can_be_spared_is_given_up_soon() {
 /// Workers die in their tasks, several at once, and their results with them.
 #[test]
 fn dead_workers_cost_no_step() {
-    for exchange in [Exchange::STAR, Exchange::SHARDED, Exchange::HOLD] {
+    for exchange in [Exchange::Star, Exchange::Sharded, Exchange::Hold] {
         for (scheme, dead) in [
             ("groups:s=1", vec![(2, 1)]),
             ("groups:s=3", vec![(0, 1), (1, 2), (2, 2)]),
@@ -207,10 +207,10 @@ fn dead_workers_cost_no_step() {
 #[test]
 fn a_worker_that_comes_back_late_costs_no_step() {
     let all = [
-        (Exchange::STAR, true),
-        (Exchange::HOLD, true),
-        (Exchange::SHARDED, true),
-        (Exchange::SHARDED, false),
+        (Exchange::Star, true),
+        (Exchange::Hold, true),
+        (Exchange::Sharded, true),
+        (Exchange::Sharded, false),
     ];
     let (_, expected, _) = train(setup("groups:s=1", 2, 60, modelled(2, 60, 1)));
     for (exchange, keeps) in all {

@@ -1184,9 +1184,9 @@ fn a_scalar_that_is_not_finite_is_nan_for_its_step_and_nothing_else() {
     let overs = [
         Over::Local,
         #[cfg(feature = "tcp")]
-        Over::Tcp(tcp::settings(codedgrad::transport::tcp::Exchange::SHARDED)),
+        Over::Tcp(tcp::settings(codedgrad::transport::tcp::Exchange::Sharded)),
         #[cfg(feature = "tcp")]
-        Over::Tcp(tcp::settings(codedgrad::transport::tcp::Exchange::HOLD)),
+        Over::Tcp(tcp::settings(codedgrad::transport::tcp::Exchange::Hold)),
     ];
     for over in overs {
         for scheme in ["uncoded", "groups:s=1"] {
@@ -1302,7 +1302,7 @@ fn who_drifts_at_the_last_step_is_mended_before_the_run_ends() {
     let overs = [
         Over::Local,
         #[cfg(feature = "tcp")]
-        Over::Tcp(tcp::settings(codedgrad::transport::tcp::Exchange::SHARDED)),
+        Over::Tcp(tcp::settings(codedgrad::transport::tcp::Exchange::Sharded)),
     ];
     for over in overs {
         let run_clock = RunClock::wall(4, &Delays::None, 0, 0.0);

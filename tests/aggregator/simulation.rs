@@ -238,7 +238,7 @@ async fn work(
     let (link, welcome) =
         joined.inspect_err(|error| shared.net.note(&format!("{me}: {error}"))).ok()?;
     let (waker, held) = (link.waker(), link.held());
-    if shared.voyage.exchange == Exchange::NCCL {
+    if shared.voyage.exchange == Exchange::Nccl {
         let supports_collectives =
             |results| Ok(Box::new(shared.collective.end(Worker(u32::from(me)), results)) as _);
         return train_over::<NonHostVector>(
@@ -649,19 +649,19 @@ fn expected_of(workers: u8, length: usize, steps: u64) -> Vec<Expected> {
 }
 
 const VOYAGES: [(Exchange, &str); 6] = [
-    (Exchange::STAR, "groups:s=1"),
-    (Exchange::SHARDED, "groups:s=1"),
-    (Exchange::SHARDED, "queue:m=1"),
-    (Exchange::STAR, "queue:m=1"),
-    (Exchange::NCCL, "groups:s=1"),
-    (Exchange::NCCL, "queue:m=1"),
+    (Exchange::Star, "groups:s=1"),
+    (Exchange::Sharded, "groups:s=1"),
+    (Exchange::Sharded, "queue:m=1"),
+    (Exchange::Star, "queue:m=1"),
+    (Exchange::Nccl, "groups:s=1"),
+    (Exchange::Nccl, "queue:m=1"),
 ];
 
 const CUTS: [(Exchange, &str); 4] = [
-    (Exchange::STAR, "groups:s=1"),
-    (Exchange::SHARDED, "groups:s=1"),
-    (Exchange::HOLD, "groups:s=1"),
-    (Exchange::SHARDED, "queue:m=1"),
+    (Exchange::Star, "groups:s=1"),
+    (Exchange::Sharded, "groups:s=1"),
+    (Exchange::Hold, "groups:s=1"),
+    (Exchange::Sharded, "queue:m=1"),
 ];
 
 /// Steps, after how many it is calm, and the length of a gradient, of the run with a seed.
@@ -690,7 +690,7 @@ fn voyages(seeds: std::ops::Range<u64>) {
         );
         assert!(found.kept[1] <= found.kept[0] * 3 / 2, "more and more is kept: {found:?}");
         // In a short run with bad luck most of it goes by while no group is tried.
-        assert_eq!(found.by_collective > steps / 5, exchange == Exchange::NCCL, "{found:?}");
+        assert_eq!(found.by_collective > steps / 5, exchange == Exchange::Nccl, "{found:?}");
         assert!(found.held <= 8, "a worker holds more than the results of two steps: {found:?}");
     }
 }
@@ -742,7 +742,7 @@ fn a_half_open_connection_between_workers_is_made_anew() {
         calm: steps,
         length,
         silenced: Some((0, 1)),
-        ..voyage(Exchange::SHARDED, "groups:s=1", 7)
+        ..voyage(Exchange::Sharded, "groups:s=1", 7)
     };
     let found = simulate(&voyage, &expected);
     // Once it is a term that does not come, which costs whoever owes it its connection.
@@ -757,7 +757,7 @@ fn two_workers_that_never_reach_each_other_cost_a_few_steps_their_time() {
     let (steps, length) = (200, 4 * CHUNK + 77);
     let expected = without_faults(length, steps);
     for scheme in ["uncoded", "groups:s=1"] {
-        let whole = Voyage { steps, calm: steps, length, ..voyage(Exchange::SHARDED, scheme, 3) };
+        let whole = Voyage { steps, calm: steps, length, ..voyage(Exchange::Sharded, scheme, 3) };
         let seconds = |parted| {
             let found = simulate(&Voyage { parted: Some(parted), ..whole.clone() }, &expected);
             println!("{scheme}, parted {parted:?}: {found:?}");
@@ -776,7 +776,7 @@ fn two_workers_that_never_reach_each_other_cost_a_few_steps_their_time() {
 fn a_worker_that_hangs_again_and_again_costs_a_few_steps_their_time() {
     let (steps, length) = (200, 4 * CHUNK + 77);
     let expected = without_faults(length, steps);
-    let whole = voyage(Exchange::SHARDED, "groups:s=1", 4);
+    let whole = voyage(Exchange::Sharded, "groups:s=1", 4);
     let seconds = |hangs| {
         let voyage = Voyage { steps, calm: steps, length, hangs: Some(hangs), ..whole.clone() };
         let found = simulate(&voyage, &expected);
@@ -796,7 +796,7 @@ fn a_worker_that_hangs_again_and_again_costs_a_few_steps_their_time() {
 fn a_sum_outlives_all_workers() {
     let (steps, length) = (600, 300);
     let expected = without_faults(length, steps);
-    for (seed, exchange) in (0..8).zip([Exchange::STAR, Exchange::SHARDED].into_iter().cycle()) {
+    for (seed, exchange) in (0..8).zip([Exchange::Star, Exchange::Sharded].into_iter().cycle()) {
         let scheme = "groups:s=1";
         let voyage =
             Voyage { steps, calm: 100, length, wipes: true, ..voyage(exchange, scheme, seed) };

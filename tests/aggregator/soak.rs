@@ -59,11 +59,11 @@ fn soak(exchange: Exchange, scheme: &str, steps: u64, seed: u64) {
 #[test]
 fn workers_that_come_and_go_cost_no_step() {
     for (exchange, scheme, seed) in [
-        (Exchange::STAR, "groups:s=1", 1),
-        (Exchange::SHARDED, "groups:s=1", 2),
-        (Exchange::SHARDED, "queue:m=1", 3),
-        (Exchange::STAR, "queue:m=1", 4),
-        (Exchange::HOLD, "groups:s=1", 5),
+        (Exchange::Star, "groups:s=1", 1),
+        (Exchange::Sharded, "groups:s=1", 2),
+        (Exchange::Sharded, "queue:m=1", 3),
+        (Exchange::Star, "queue:m=1", 4),
+        (Exchange::Hold, "groups:s=1", 5),
     ] {
         soak(exchange, scheme, 1_500, seed);
     }
@@ -74,7 +74,7 @@ fn workers_that_come_and_go_cost_no_step() {
 #[ignore = "long"]
 fn workers_come_and_go_for_long() {
     for seed in 0..10 {
-        let exchange = if seed % 2 == 0 { Exchange::STAR } else { Exchange::SHARDED };
+        let exchange = if seed % 2 == 0 { Exchange::Star } else { Exchange::Sharded };
         soak(exchange, "groups:s=1", 5_000, seed);
     }
 }
@@ -82,7 +82,7 @@ fn workers_come_and_go_for_long() {
 /// Two bytes per number: the gradient is near the wide one, and the same for all.
 #[test]
 fn narrow_numbers_on_the_wire_keep_replicas_equal() {
-    for exchange in [Exchange::STAR, Exchange::SHARDED, Exchange::HOLD] {
+    for exchange in [Exchange::Star, Exchange::Sharded, Exchange::Hold] {
         let over = Over::Tcp(Settings { format: NumberFormat::Bf16, ..settings(exchange) });
         let (_, _, plain) = train(setup("groups:s=1", 4, 1, modelled(4, 1, 1)));
         let (outcome, trained, log) =

@@ -127,10 +127,10 @@ pub(super) fn connect(settings: &Settings, config: RunConfig) -> (TcpTransport, 
 #[test]
 fn over_tcp_training_has_the_bits_of_training_over_threads() {
     let mut all =
-        vec![settings(Exchange::STAR), settings(Exchange::SHARDED), settings(Exchange::HOLD)];
+        vec![settings(Exchange::Star), settings(Exchange::Sharded), settings(Exchange::Hold)];
     if cfg!(feature = "keys") {
-        all.push(Settings { tls: true, ..settings(Exchange::STAR) });
-        all.push(Settings { tls: true, ..settings(Exchange::SHARDED) });
+        all.push(Settings { tls: true, ..settings(Exchange::Star) });
+        all.push(Settings { tls: true, ..settings(Exchange::Sharded) });
     }
     for (scheme, length) in [("groups:s=1", LONG), ("queue:m=1", PARAMETERS)] {
         let (_, uncoded, plain) =
@@ -160,9 +160,9 @@ fn narrow_numbers_go_by_connections_only() {
         let listen = Listen::new(([127, 0, 0, 1], 0).into(), security.clone(), config);
         TcpTransport::listen(Listen { exchange, ..listen }).unwrap_err()
     };
-    let half = refused(Exchange::SHARDED, NumberFormat::F16).to_string();
+    let half = refused(Exchange::Sharded, NumberFormat::F16).to_string();
     assert_eq!(half, "wire is F16: over TCP it must be F32 or Bf16");
-    let refused = refused(Exchange::NCCL, NumberFormat::Bf16);
+    let refused = refused(Exchange::Nccl, NumberFormat::Bf16);
     assert!(
         matches!(refused, TcpError::Narrow) && refused.to_string().contains("f32"),
         "{refused}"

@@ -410,7 +410,7 @@ mod with_collective {
         // Machines that emulate devices may be busy.
         let spare = Duration::from_secs(if fault == Fault::Mute { 1 } else { 20 });
         let mut transport =
-            TcpTransport::listen(Listen { exchange: Exchange::NCCL, keeps, spare, ..listen })
+            TcpTransport::listen(Listen { exchange: Exchange::Nccl, keeps, spare, ..listen })
                 .expect("no error");
         let status = transport.status();
         let link = |worker: usize| {
@@ -637,7 +637,7 @@ mod with_collective {
         for _ in 0..5000 {
             match TcpTransport::listen(Listen {
                 run: 0xc0de,
-                exchange: Exchange::NCCL,
+                exchange: Exchange::Nccl,
                 spare,
                 ..listen.clone()
             }) {

@@ -47,7 +47,7 @@ impl Port {
         let (security, token) = secret();
         let listen = Listen::new(([127, 0, 0, 1], 0).into(), security, run(workers));
         let transport =
-            TcpTransport::listen(Listen { exchange: Exchange::STAR, ..listen }).unwrap();
+            TcpTransport::listen(Listen { exchange: Exchange::Star, ..listen }).unwrap();
         let (address, status) = (transport.address().to_string(), transport.status());
         Self { transport, address, token, status }
     }
@@ -295,7 +295,7 @@ fn workers_call_each_other_at_once() {
     let lines = hearing(|heard| async move {
         let address = (Ipv4Addr::LOCALHOST, 0).into();
         let listen = Listen {
-            exchange: Exchange::SHARDED,
+            exchange: Exchange::Sharded,
             ..Listen::new(address, security.clone(), run(WORKERS))
         };
         let mut transport = TcpTransport::listen_over(Arc::clone(&network), listen).await.unwrap();

@@ -342,7 +342,7 @@ fn goes_on(abuses: Vec<Abuse>) {
         scheme: "groups:s=1",
         length: CHUNK + 77,
         steps: abuses.len() as u64 + 4,
-        exchange: Exchange::STAR,
+        exchange: Exchange::Star,
     };
     let (expected, parameters) = run_locally(job);
     let (mut scene, transport, honest) = Scene::new(job);
@@ -391,7 +391,7 @@ fn a_run_goes_on_with_workers_that_go_wrong() {
 /// A run of one chunk per gradient, in which a worker does something at step 1 and is gone at step
 /// 3.
 fn survives(what: &str, does: impl Fn(&Scene, &mut Bare)) -> Log {
-    survives_over(Exchange::STAR, what, does)
+    survives_over(Exchange::Star, what, does)
 }
 
 fn survives_over(exchange: Exchange, what: &str, does: impl Fn(&Scene, &mut Bare)) -> Log {
@@ -408,7 +408,7 @@ fn survives_over(exchange: Exchange, what: &str, does: impl Fn(&Scene, &mut Bare
     drop(evil);
     scene.allowed.store(u64::MAX, Ordering::Release);
     let log = coordinator.join().unwrap();
-    let seen = log.gradients == expected.gradients || exchange != Exchange::STAR;
+    let seen = log.gradients == expected.gradients || exchange != Exchange::Star;
     assert!(seen, "{what}: {:?}", log.faults);
     assert!(honest.into_iter().all(|worker| worker.join().unwrap() == parameters), "{what}");
     log
@@ -417,7 +417,7 @@ fn survives_over(exchange: Exchange, what: &str, does: impl Fn(&Scene, &mut Bare
 /// Groups are as those say who are asked, and whoever gives one up costs nothing but the group.
 #[test]
 fn groups_that_never_meet_cost_no_step() {
-    survives_over(Exchange::NCCL, "words of groups", |scene, evil| {
+    survives_over(Exchange::Nccl, "words of groups", |scene, evil| {
         let mut caller = scene.call();
         caller.tell(&json!({"type": "hello", "worker": EVIL, "identity": "evil", "process": 7,
             "address": null, "offer": null}));
@@ -560,7 +560,7 @@ fn a_wrong_digest_is_its_senders_fault() {
         evil.tell(&json!({"type": "sum.held", "step": 1, "attempt": 0, "digest": 1}));
     });
     // Nobody but the workers has the sum: two who agree outvote a third, who gets the bytes again.
-    survives_over(Exchange::SHARDED, "held elsewhere", |scene, evil| {
+    survives_over(Exchange::Sharded, "held elsewhere", |scene, evil| {
         scene.allowed.fetch_add(1, Ordering::AcqRel);
         while hear(evil, "sum.exchange")["step"] != 1 {}
         evil.tell(&json!({"type": "sum.held", "step": 1, "attempt": 0, "digest": 1}));
@@ -597,7 +597,7 @@ fn a_chunk_that_comes_twice_counts_once() {
 
 /// Honest workers only, at a run_clock.
 fn finishes(steps: u64, run_clock: impl FnOnce(usize) -> RunClock, slow: Duration) {
-    let job = Job { scheme: "groups:s=1", length: 300, steps, exchange: Exchange::STAR };
+    let job = Job { scheme: "groups:s=1", length: 300, steps, exchange: Exchange::Star };
     let (expected, _) = run_locally(job);
     let secret = secret();
     let mut transport = listen(job, &secret);

@@ -17,7 +17,7 @@ use codedgrad::transport::{Link, RunFacts};
 use std::thread;
 use std::time::Duration;
 
-const JOB: Job = Job { scheme: "groups:s=1", length: 300, steps: 12, exchange: Exchange::STAR };
+const JOB: Job = Job { scheme: "groups:s=1", length: 300, steps: 12, exchange: Exchange::Star };
 
 fn listen(secret: &Secret, facts: RunFacts) -> TcpTransport {
     let at = ([127, 0, 0, 1], 0).into();

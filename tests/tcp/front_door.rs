@@ -28,7 +28,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
-const JOB: Job = Job { scheme: "groups:s=1", length: 300, steps: 12, exchange: Exchange::STAR };
+const JOB: Job = Job { scheme: "groups:s=1", length: 300, steps: 12, exchange: Exchange::Star };
 const LONG: Duration = Duration::from_secs(60);
 
 fn plain() -> Security {
@@ -180,7 +180,7 @@ fn the_live_worker_of_the_lowest_number_saves() {
 #[test]
 fn a_served_run_has_the_same_bits_and_workers_are_told_nothing_twice() {
     let (expected, parameters) = run_locally(JOB);
-    for (exchange, owned) in [(Exchange::STAR, false), (Exchange::SHARDED, true)] {
+    for (exchange, owned) in [(Exchange::Star, false), (Exchange::Sharded, true)] {
         let security = plain();
         let run = builder(JOB).exchange(exchange).keeps(true).job("integers");
         let served = run.serve("127.0.0.1:0", security.clone()).unwrap();
@@ -269,10 +269,10 @@ fn what_makes_no_run_is_said() {
     assert!(served(whole(), "7000").starts_with("\"7000\" is no address to listen at: write"));
     assert!(served(whole(), "0.0.0.0:0").contains("--keys DIR"), "a token alone stays on the host");
     assert!(served(whole().wire(NumberFormat::F16), "127.0.0.1:0").starts_with("wire is F16"));
-    let narrow = whole().wire(NumberFormat::Bf16).exchange(Exchange::NCCL);
+    let narrow = whole().wire(NumberFormat::Bf16).exchange(Exchange::Nccl);
     assert!(served(narrow, "127.0.0.1:0").contains("no bf16"));
     let vote = Coordinator::builder("vote:s=0,b=1".parse::<SchemeSpec>().unwrap());
-    let vote = vote.workers(3).steps(1).length(1).exchange(Exchange::SHARDED);
+    let vote = vote.workers(3).steps(1).length(1).exchange(Exchange::Sharded);
     assert!(vote.serve("127.0.0.1:0", plain()).is_ok(), "the coordinator sums, whatever was told");
 }
 

@@ -207,7 +207,7 @@ pub(crate) fn listen(job: Job, secret: &Secret) -> TcpTransport {
         config: job.config(),
         exchange: job.exchange,
         overlap: true,
-        keeps: job.exchange == Exchange::STAR,
+        keeps: job.exchange == Exchange::Star,
         first: Some(Step(0)),
         job: format!("{{\"unit_samples\":{UNIT_SAMPLES}}}"),
         facts: RunFacts::default(),

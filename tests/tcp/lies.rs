@@ -163,7 +163,7 @@ fn run(
 }
 
 const EXCHANGES: [(Exchange, bool); 3] =
-    [(Exchange::STAR, true), (Exchange::SHARDED, false), (Exchange::SHARDED, true)];
+    [(Exchange::Star, true), (Exchange::Sharded, false), (Exchange::Sharded, true)];
 
 /// A worker whose results are NaN, and which says that they are finite.
 fn nan(mut link: impl Link) {
@@ -203,7 +203,7 @@ fn nan(mut link: impl Link) {
 
 #[test]
 fn who_says_that_nan_are_finite_is_erased_and_named() {
-    for (exchange, keeps) in EXCHANGES.into_iter().chain([(Exchange::HOLD, true)]) {
+    for (exchange, keeps) in EXCHANGES.into_iter().chain([(Exchange::Hold, true)]) {
         let log = run(exchange, keeps, &Arc::default(), |address, secret| {
             let link = join(LIAR, address, secret);
             thread::spawn(move || nan(link))
@@ -213,7 +213,7 @@ fn who_says_that_nan_are_finite_is_erased_and_named() {
         // Where workers sum while they compute, they have each chunk of whichever member of a group
         // was ready: a liar that answered first may count, and nothing of it be in the sum.
         assert!(
-            exchange == Exchange::SHARDED
+            exchange == Exchange::Sharded
                 || log.records.iter().all(|record| !record.survivors.contains(&Worker(LIAR)))
         );
     }
@@ -364,7 +364,7 @@ fn changing(link: TcpLink, off: f32, may: impl Fn() -> bool) {
 #[test]
 fn what_was_announced_and_changed_in_time_is_not_in_the_sum() {
     for keeps in [false, true] {
-        let log = run(Exchange::SHARDED, keeps, &Arc::default(), |address, secret| {
+        let log = run(Exchange::Sharded, keeps, &Arc::default(), |address, secret| {
             let link = join(LIAR, address, secret);
             // Others ask for it meanwhile.
             let asked = || {
@@ -383,7 +383,7 @@ fn what_was_announced_and_changed_in_time_is_not_in_the_sum() {
 #[test]
 fn what_is_changed_too_late_is_told() {
     let known = Arc::new(Known { alone_from: 5, waits: true, ..Known::default() });
-    let log = run(Exchange::SHARDED, true, &known, |address, secret| {
+    let log = run(Exchange::Sharded, true, &known, |address, secret| {
         let (link, known) = (join(LIAR, address, secret), Arc::clone(&known));
         let is_decided = move || {
             if !known.announced.load(Ordering::Relaxed) {

@@ -81,8 +81,8 @@ fn crc(parameters: &[f32]) -> u64 {
 }
 
 const JOBS: [Job; 2] = [
-    Job { scheme: "groups:s=1", length: CHUNK + 77, steps: 8, exchange: Exchange::STAR },
-    Job { scheme: "queue:m=1", length: 300, steps: 12, exchange: Exchange::STAR },
+    Job { scheme: "groups:s=1", length: CHUNK + 77, steps: 8, exchange: Exchange::Star },
+    Job { scheme: "queue:m=1", length: 300, steps: 12, exchange: Exchange::Star },
 ];
 
 #[test]

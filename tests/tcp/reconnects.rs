@@ -150,7 +150,7 @@ fn calls_again_and_again(exchange: Exchange, seed: u64) {
         "nobody else is lost: {:?}",
         log.faults
     );
-    let seen = log.gradients == expected.gradients || exchange == Exchange::SHARDED;
+    let seen = log.gradients == expected.gradients || exchange == Exchange::Sharded;
     assert!(seen, "{exchange:?}: {:?}", log.faults);
     assert!(honest.into_iter().all(|worker| worker.join().unwrap() == parameters), "{exchange:?}");
 }
@@ -159,7 +159,7 @@ fn calls_again_and_again(exchange: Exchange, seed: u64) {
 fn whoever_calls_again_is_told_every_step_from_the_one_it_offers() {
     // Most of the time of each is the last words of its connections.
     thread::scope(|scope| {
-        for (seed, exchange) in (1..).zip([Exchange::STAR, Exchange::SHARDED, Exchange::HOLD]) {
+        for (seed, exchange) in (1..).zip([Exchange::Star, Exchange::Sharded, Exchange::Hold]) {
             scope.spawn(move || calls_again_and_again(exchange, seed));
         }
     });
@@ -196,7 +196,7 @@ fn a_worker_that_is_not_told_a_step_applies_none_after_it() {
     let secret = secret();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let job = Job { scheme: "uncoded", length: LENGTH, steps: 4, exchange: Exchange::STAR };
+    let job = Job { scheme: "uncoded", length: LENGTH, steps: 4, exchange: Exchange::Star };
     let trained = join(job, 0, address, &secret, |_| true);
     let mut worker = Bare::answer(&listener, &secret.hex);
     hear(&mut worker, "hello");

@@ -333,7 +333,6 @@ impl CoordinatorSums {
         let mut monitor = ExchangeMonitor::of_plan(&plan, None, &holders, length, now);
         monitor.decision.counted = counted;
         monitor.own = group.is_none() && alone;
-        monitor.parts.term_holders.extend(&holders);
         // Where the coordinator sums alone, nobody else can go on with it.
         if group.is_none() && !alone {
             monitor.parts.told = Some(Told::of(&plan, chunks(length)));
@@ -451,7 +450,7 @@ impl CoordinatorSums {
             // A group is made of those who stay.
             return give_up(worker, reason, out);
         }
-        if exchange == Exchange::NCCL && self.hosts.have_begun() {
+        if exchange == Exchange::Nccl && self.hosts.have_begun() {
             match self.groups.look(now, self.hosts.present(), self.epoch) {
                 Ok(None) => {}
                 Ok(Some((by, group))) => tell(vec![by], SumCommand::NameGroup { group }, out),

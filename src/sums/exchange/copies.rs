@@ -54,7 +54,7 @@ impl Copies {
     ) {
         if self.monitors.get(id).is_none() {
             let receivers = present.iter().copied().collect();
-            let mut monitor = ExchangeMonitor::new(None, receivers, BTreeSet::new(), now);
+            let mut monitor = ExchangeMonitor::new(receivers, now);
             monitor.own = true;
             self.monitors.begin(id, monitor);
         }

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Why the coordinator sums a step.
 #[derive(Debug, Default)]
 struct Doubt {
-    /// Who said of which sum that whose numbers are not finite.
-    accusers: BTreeMap<(SumId, u32), NotFinite>,
+    /// Who said of which attempt at its sum that whose numbers are not finite.
+    accusers: BTreeMap<(u32, u32), NotFinite>,
     /// Results that are not what was announced of them: they will not be done.
     changed: BTreeSet<(Worker, Task)>,
 }
@@ -61,15 +61,15 @@ impl Doubts {
     /// A worker says of a sum that is under way that it is not finite.
     pub(super) fn accuse(&mut self, sum: SumId, worker: u32, of: NotFinite) {
         let doubt = self.steps.entry(sum.step).or_default();
-        doubt.accusers.entry((sum, worker)).or_default().extend(of);
+        doubt.accusers.entry((sum.attempt, worker)).or_default().extend(of);
     }
 
     /// The same of a sum that is over: it counts if others said so too.
     pub(super) fn accuse_too(&mut self, sum: SumId, worker: u32, of: NotFinite) {
         if let Some(doubt) = self.steps.get_mut(&sum.step)
-            && doubt.accusers.keys().any(|accuser| accuser.0 == sum)
+            && doubt.accusers.keys().any(|accuser| accuser.0 == sum.attempt)
         {
-            doubt.accusers.entry((sum, worker)).or_default().extend(of);
+            doubt.accusers.entry((sum.attempt, worker)).or_default().extend(of);
         }
     }
 
@@ -115,7 +115,7 @@ impl Doubts {
         let accusers = doubt.map(|doubt| std::mem::take(&mut doubt.accusers)).unwrap_or_default();
         let mut wrong = Wrong::default();
         for ((accused, worker), of) in accusers {
-            if accused == sum {
+            if accused == sum.attempt {
                 wrong.deny.insert(worker);
                 continue;
             }

@@ -66,7 +66,7 @@ mod warnings;
 mod worker;
 
 pub(crate) use block::{Block, Blocks, Vectors};
-pub use choices::{Carrier, Exchange, SendResults};
+pub use choices::Exchange;
 pub(crate) use context::NodeContext;
 pub(crate) use coordinator::CoordinatorSums;
 pub use counts::SumCounts;

@@ -64,8 +64,6 @@ pub(super) struct ExchangeMonitor {
     /// When it was begun, or when the last of what it is made of was there.
     pub(super) begun: Instant,
     pub(super) receivers: Vec<u32>,
-    /// Who has something that is summed, or sums.
-    pub(super) sources: BTreeSet<u32>,
     pub(super) parts: Parts,
     /// It comes to nothing, and is made again by another attempt.
     pub(super) void: Option<Void>,
@@ -88,17 +86,12 @@ pub(super) struct ExchangeMonitor {
 }
 
 impl ExchangeMonitor {
-    pub(super) fn new(
-        expected: Option<Vec<(u32, SumReport)>>,
-        receivers: Vec<u32>,
-        sources: BTreeSet<u32>,
-        begun: Instant,
-    ) -> Self {
+    /// These are to get a sum.
+    pub(super) fn new(receivers: Vec<u32>, begun: Instant) -> Self {
         Self {
-            expected,
+            expected: None,
             begun,
             receivers,
-            sources,
             parts: Parts::default(),
             void: None,
             given: BTreeSet::new(),
@@ -121,9 +114,8 @@ impl ExchangeMonitor {
         length: usize,
         begun: Instant,
     ) -> Self {
-        let summing = plan.owners.iter().map(|owner| owner.node);
-        let sources = holders.iter().copied().chain(summing).collect();
-        let mut monitor = Self::new(expected, plan.receivers.clone(), sources, begun);
+        let mut monitor = Self { expected, ..Self::new(plan.receivers.clone(), begun) };
+        monitor.parts.term_holders.extend(holders);
         monitor.given.extend(&plan.receivers);
         monitor.group = plan.group;
         if plan.group.is_none() {
@@ -242,8 +234,10 @@ impl ExchangeMonitor {
         self.unreported.retain(|(holder, _)| holder.0 != node);
         // What it has said of an expected sum it would be taken to hold still.
         self.expected.iter_mut().for_each(|reports| reports.retain(|report| report.0 != node));
-        self.parts.is_orphaned |= self.parts.term_holders.contains(&node);
-        self.holders.is_empty() && self.sources.contains(&node)
+        let had_terms = self.parts.term_holders.contains(&node);
+        self.parts.is_orphaned |= had_terms;
+        let summed = self.parts.owners.iter().any(|owner| owner.node == node);
+        self.holders.is_empty() && (had_terms || summed)
     }
 
     /// Whether some node waits in vain for `patience`, or the whole takes longer than `longest`.
@@ -378,7 +372,7 @@ mod tests {
     fn who_gets_chunks_does_not_wait_in_vain() {
         let begun = Instant::now();
         let at = |seconds: f64| begun + Duration::from_secs_f64(seconds);
-        let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2], BTreeSet::new(), begun);
+        let mut monitor = ExchangeMonitor::new(vec![0, 1, 2], begun);
         let longest = 60 * SECOND;
         // Nothing comes to worker 0 from worker 2 for a while, then something does.
         (10..=20).for_each(|tenths| {
@@ -404,8 +398,8 @@ mod tests {
     fn nobody_is_blamed_for_a_sum_that_is_to_be_made_anew() {
         let begun = Instant::now();
         let stuck = |holder: Option<u32>, lost: u32| {
-            let mut monitor =
-                ExchangeMonitor::new(None, vec![0, 1, 2, 3], BTreeSet::from([0, 1, 2]), begun);
+            let mut monitor = ExchangeMonitor::new(vec![0, 1, 2, 3], begun);
+            monitor.parts.term_holders = BTreeSet::from([0, 1, 2]);
             holder.into_iter().for_each(|holder| assert!(monitor.holds(holder, None)));
             (0..=20).for_each(|tenths| {
                 monitor.waits.says(1, vec![0, 2], begun + SECOND * tenths / 10);
@@ -422,7 +416,7 @@ mod tests {
     fn who_is_waited_for_most_is_done_without() {
         let begun = Instant::now();
         let idle = |waiting: &[(u32, &[u32])]| {
-            let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2, 3], BTreeSet::new(), begun);
+            let mut monitor = ExchangeMonitor::new(vec![0, 1, 2, 3], begun);
             for tick in 0..2 {
                 for (node, on) in waiting {
                     monitor.waits.says(*node, on.to_vec(), begun + TICK * tick);
@@ -442,7 +436,7 @@ mod tests {
     #[test]
     fn a_sum_comes_from_somebody_who_gets_through() {
         let now = Instant::now();
-        let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2], BTreeSet::new(), now);
+        let mut monitor = ExchangeMonitor::new(vec![0, 1, 2], now);
         assert_eq!(monitor.giver(2, |_| true), None);
         assert!([0, 1].into_iter().all(|node| monitor.holds(node, None)));
         assert_eq!(monitor.giver(2, |_| true), Some(0));
@@ -454,8 +448,7 @@ mod tests {
 
     #[test]
     fn who_holds_other_bytes_gives_them_to_nobody() {
-        let mut monitor =
-            ExchangeMonitor::new(None, vec![0, 1, 2, 3], BTreeSet::new(), Instant::now());
+        let mut monitor = ExchangeMonitor::new(vec![0, 1, 2, 3], Instant::now());
         assert!(monitor.holds(0, Some(8)) && monitor.holds(1, Some(9)) && monitor.holds(2, None));
         assert_eq!(monitor.decided(9), [0]);
         assert!(monitor.decided(9).is_empty(), "that is known");
@@ -467,7 +460,7 @@ mod tests {
     #[test]
     fn it_is_told_for_whom_a_sum_waits() {
         let now = Instant::now();
-        let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2], BTreeSet::new(), now);
+        let mut monitor = ExchangeMonitor::new(vec![0, 1, 2], now);
         let stalled = |monitor: &ExchangeMonitor| {
             monitor
                 .stalled(Step(9), now + SECOND / 5, SECOND / 5)
@@ -488,7 +481,7 @@ mod tests {
     #[test]
     fn who_waits_is_a_victim() {
         let now = Instant::now();
-        let mut monitor = ExchangeMonitor::new(None, vec![0, 1, 2], BTreeSet::new(), now);
+        let mut monitor = ExchangeMonitor::new(vec![0, 1, 2], now);
         monitor.waits.says(0, vec![1, 2], now);
         monitor.waits.says(1, vec![2, COORDINATOR], now);
         assert_eq!(monitor.culprit(now), Some(2));

@@ -268,7 +268,8 @@ impl Monitors {
             let waits =
                 monitor.group.is_some() && monitor.void.is_none() && monitor.lacks_holders();
             // Where one worker makes the sum alone, the next to hold it has it by its connection.
-            let most = if monitor.sources.len() < monitor.needed() { longest } else { stall };
+            let most =
+                if monitor.parts.term_holders.len() < monitor.needed() { longest } else { stall };
             waits && !monitor.overflowed && now.duration_since(monitor.begun) > most
         })?;
         let waited = now.duration_since(monitor.begun).as_secs_f64();

@@ -257,7 +257,7 @@ fn sent_by(effects: Vec<WorkerEffect>) -> Sent {
 const TASK: Task = Task { job: Job(0), piece: 0, plan: 0 };
 
 const SETTINGS: SumSettings = SumSettings {
-    exchange: Exchange::SHARDED,
+    exchange: Exchange::Sharded,
     beside: None,
     log_steps: 2,
     stall: Duration::from_secs(5),
@@ -759,7 +759,7 @@ impl World {
 
 #[test]
 fn a_sum_is_made_whatever_comes_first_and_whoever_is_lost() {
-    let exchanges = [Exchange::SHARDED, Exchange::STAR].into_iter().cycle();
+    let exchanges = [Exchange::Sharded, Exchange::Star].into_iter().cycle();
     for (seed, exchange) in (0..24).zip(exchanges) {
         let settings = SumSettings { exchange, beside: beside(seed), ..SETTINGS };
         let first = World::new(seed, settings).run().0;

@@ -94,7 +94,7 @@ impl Builder {
     /// assert!(run.clone().serve("127.0.0.1:0", security.clone()).is_ok());
     /// // A vote looks at results as they were received: they come to the coordinator at once,
     /// // whatever is told here.
-    /// assert!(run.exchange(Exchange::SHARDED).serve("127.0.0.1:0", security).is_ok());
+    /// assert!(run.exchange(Exchange::Sharded).serve("127.0.0.1:0", security).is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn exchange(mut self, exchange: Exchange) -> Self {

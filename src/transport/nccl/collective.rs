@@ -1,8 +1,8 @@
 //! Sums between worker processes, each with a GPU, under a coordinator that is reached otherwise.
 
 use super::{Group, NcclError, Receiving, Sending, Timeouts, UniqueId, unique_id};
-use crate::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, DeviceVector};
-use crate::gpu::{Folded, Gradient, GradientError, Vector, WireBuffer};
+use crate::gpu::cuda::{Cuda, DeviceSource, DeviceTerm, DeviceVector};
+use crate::gpu::{Folded, Gradient, Vector, WireBuffer};
 use crate::ids::Worker;
 use crate::sums::collective::{
     Collective, CollectiveCommand, CollectiveEvent, CollectiveSum, DeviceResults, ReportSink,
@@ -13,20 +13,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use thiserror::Error;
 
-/// Why a group is given up.
-#[derive(Debug, Error)]
-enum Trouble {
-    #[error(transparent)]
-    Nccl(#[from] NcclError),
-    #[error(transparent)]
-    Cuda(#[from] CudaError),
-    #[error(transparent)]
-    Gradient(#[from] GradientError),
-    #[error("{0}")]
-    Other(String),
-}
+/// Why a group is given up, in words that are handed on.
+type Trouble = Box<dyn std::error::Error + Send + Sync>;
 
 /// The GPU of a worker among those of others. NCCL runs on a thread and a stream of its own, beside
 /// whatever the trainer computes; a group is given up from outside, at any time.
@@ -267,7 +256,7 @@ impl CollectiveThread {
             for term in &collective.terms {
                 let piece = term
                     .source(*worker, place)
-                    .ok_or_else(|| Trouble::Other("a term that nobody holds".into()))?;
+                    .ok_or_else(|| Trouble::from("a term that nobody holds"))?;
                 match (*worker == collective.me, piece.worker == collective.me) {
                     // Also for its own part, where it is read from and not sent.
                     (_, true) => held.push((
@@ -308,7 +297,7 @@ impl CollectiveThread {
                     false => there.next().map(|(_, vector)| vector.view().map(DeviceSource::F32)),
                 };
                 let source =
-                    source.ok_or_else(|| Trouble::Other("a term that did not come".into()))??;
+                    source.ok_or_else(|| Trouble::from("a term that did not come"))??;
                 terms.push(DeviceTerm { weight: term.weight as f32, source });
             }
             sum.sum_part(part.clone(), &terms)?;
@@ -325,13 +314,13 @@ impl CollectiveThread {
             .vector(collective.sum.step, what)
             .filter(|vector| Vector::length(&**vector) == collective.length);
         let step = collective.sum.step;
-        vector.ok_or_else(|| Trouble::Other(format!("{step}: {what:?} is not held")))
+        vector.ok_or_else(|| Trouble::from(format!("{step}: {what:?} is not held")))
     }
 }
 
 impl Joined {
     fn rank(&self, worker: Worker) -> Result<usize, Trouble> {
         let rank = self.members.iter().position(|member| *member == worker);
-        rank.ok_or_else(|| Trouble::Other(format!("{worker} is not in group {}", self.number)))
+        rank.ok_or_else(|| Trouble::from(format!("{worker} is not in group {}", self.number)))
     }
 }

@@ -139,7 +139,7 @@ impl CoordinatorNode {
             me: COORDINATOR,
             length: listen.config.length,
             format: listen.config.format,
-            of_bits: listen.exchange == Exchange::NCCL,
+            of_bits: listen.exchange == Exchange::Nccl,
             blocks: context.blocks.clone(),
             vectors: Vectors::default(),
             buffers: context.buffers.clone(),

@@ -1,8 +1,8 @@
 //! Workers in other processes and on other hosts, over TCP.
 //!
 //! Every worker has one connection to the coordinator ([`TcpTransport`] there, [`TcpLink`] at the
-//! worker); with [`Exchange::Workers`] workers also have one to each other, and vectors never go
-//! through the coordinator. `docs/protocol.md` describes the bytes.
+//! worker); where workers sum ([`Exchange::is_by_workers`]) they also have one to each other, and
+//! vectors never go through the coordinator. `docs/protocol.md` describes the bytes.
 
 mod callers;
 mod calls;
@@ -26,7 +26,7 @@ mod status;
 mod threads;
 
 pub use super::wire::Welcome;
-pub use crate::sums::{Carrier, Exchange, SendResults, StalledSum, SumCounts};
+pub use crate::sums::{Exchange, StalledSum, SumCounts};
 pub use client::TcpLink;
 pub use environment::{Environment, EnvironmentError, Secrets, host_name};
 pub use join::Join;

@@ -76,7 +76,7 @@ impl TcpTransport {
         let refused = match (listen.exchange, listen.config.format) {
             // Nobody reads frames of it.
             (_, NumberFormat::F16) => Some(TcpError::Format),
-            (Exchange::NCCL, NumberFormat::Bf16) => Some(TcpError::Narrow),
+            (Exchange::Nccl, NumberFormat::Bf16) => Some(TcpError::Narrow),
             _ => None,
         };
         if let Some(error) = refused {
@@ -89,8 +89,8 @@ impl TcpTransport {
         // Bounded, so that workers that send too fast are held up by TCP and not by memory.
         let (events, events_out) = mpsc::channel(256);
         let (address, format) = (listen.address, listen.config.format);
-        let overlaps = listen.overlap && listen.exchange == Exchange::SHARDED;
-        let held = (listen.exchange == Exchange::HOLD)
+        let overlaps = listen.overlap && listen.exchange == Exchange::Sharded;
+        let held = (listen.exchange == Exchange::Hold)
             .then(|| (Ledgers::new(listen.config.shape.workers), Vectors::default()));
         let watched = Watched::new(notices_in, Arc::clone(&status), offers_in);
         let span = info_span!("run", run = %format_args!("{:016x}", listen.run));

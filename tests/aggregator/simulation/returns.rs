@@ -43,11 +43,11 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// state of the other: it was asked for a sum that nobody sent it.
 fn nobody_waits_for_who_comes_back(steps: u64, seeds: std::ops::Range<u64>) {
     let all = [
-        (Exchange::STAR, true, "groups:s=1"),
-        (Exchange::SHARDED, true, "groups:s=1"),
-        (Exchange::SHARDED, false, "groups:s=1"),
-        (Exchange::HOLD, true, "groups:s=1"),
-        (Exchange::SHARDED, false, "uncoded"),
+        (Exchange::Star, true, "groups:s=1"),
+        (Exchange::Sharded, true, "groups:s=1"),
+        (Exchange::Sharded, false, "groups:s=1"),
+        (Exchange::Hold, true, "groups:s=1"),
+        (Exchange::Sharded, false, "uncoded"),
     ];
     for workers in 2..6 {
         // Two groups of five workers would not cut five units into subtrees: other bits.
@@ -100,7 +100,7 @@ pub(super) fn is_bad(step: u64, unit: usize) -> bool {
 fn an_item_does_not_cost_one_worker_after_the_other() {
     let (steps, length) = (400, 300);
     let expected = expected_of(4, length, steps);
-    for (seed, exchange) in (0..6).zip([Exchange::STAR, Exchange::SHARDED].into_iter().cycle()) {
+    for (seed, exchange) in (0..6).zip([Exchange::Star, Exchange::Sharded].into_iter().cycle()) {
         let voyage = Voyage {
             poison: true,
             // Everybody is back before the end.

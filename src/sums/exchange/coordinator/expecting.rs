@@ -118,7 +118,6 @@ impl CoordinatorSums {
         monitor.decision.counted = counted;
         // Deadlines count from here: while a step is computed, waiting is no fault.
         monitor.begun = now;
-        monitor.sources.extend(&holders);
         monitor.parts.term_holders.extend(&holders);
         monitor.parts.can_ask(terms);
         self.copies.node.confirm(sum, now);

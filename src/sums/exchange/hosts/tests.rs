@@ -22,7 +22,7 @@ const STEP: Step = Step(7);
 
 /// Workers that are there from the beginning and answer, up to a number.
 fn hosts(workers: u32) -> Hosts {
-    let mut hosts = Hosts::new(Exchange::SHARDED);
+    let mut hosts = Hosts::new(Exchange::Sharded);
     (0..workers).for_each(|worker| hosts.comes(worker, true));
     hosts
 }

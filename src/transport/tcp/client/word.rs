@@ -2,7 +2,6 @@
 //! have heard it.
 
 use crate::ids::Step;
-use std::collections::BTreeMap;
 
 /// The digests of a trainer's parameters, after the last step of each model.
 ///
@@ -13,7 +12,8 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(super) struct Word {
     models: u64,
-    said: BTreeMap<Step, u64>,
+    /// In the order of the steps, at most one of each model.
+    said: Vec<(Step, u64)>,
     /// Steps of which the coordinator waits for a word over this connection though it was not sent
     /// them over it.
     due: Vec<Step>,
@@ -21,7 +21,7 @@ pub(super) struct Word {
 
 impl Word {
     pub(super) fn new(models: Option<u64>) -> Self {
-        Self { models: models.unwrap_or(1).max(1), said: BTreeMap::new(), due: Vec::new() }
+        Self { models: models.unwrap_or(1).max(1), said: Vec::new(), due: Vec::new() }
     }
 
     /// The trainer says that it has applied a step.
@@ -29,17 +29,18 @@ impl Word {
         // Without one the step changed nothing, or none is taken; what was said of the step before
         // it still holds.
         if let Some(digest) = digest {
-            self.said.insert(step, digest);
-        }
-        while self.said.len() as u64 > self.models {
-            self.said.pop_first();
+            self.said.retain(|(said, _)| said.0 % self.models != step.0 % self.models);
+            self.said.push((step, digest));
         }
     }
 
     /// The trainer has taken over a state in which all below `next` is applied.
     pub(super) fn taken(&mut self, next: Step, digests: &[u64]) {
-        self.said =
-            self.before(next).into_iter().rev().zip(digests.iter().rev().copied()).collect();
+        let before = self.before(next);
+        // There are fewer steps than models at first, and no digests where none are taken.
+        let count = before.len().min(digests.len());
+        let last = before[before.len() - count..].iter().zip(&digests[digests.len() - count..]);
+        self.said = last.map(|(step, digest)| (*step, *digest)).collect();
         self.due.clear();
     }
 
@@ -51,9 +52,9 @@ impl Word {
     /// There is another connection, over which all below `next` is offered: what is to be said
     /// again.
     pub(super) fn again(&mut self, next: Step) -> Vec<(Step, u64)> {
-        self.due =
-            self.before(next).into_iter().filter(|step| !self.said.contains_key(step)).collect();
-        self.said.iter().map(|(step, digest)| (*step, *digest)).collect()
+        let is_said = |step: &Step| self.said.iter().any(|(said, _)| said == step);
+        self.due = self.before(next).into_iter().filter(|step| !is_said(step)).collect();
+        self.said.clone()
     }
 
     /// Whether a step of an earlier connection is waited for; once.
@@ -89,6 +90,13 @@ mod tests {
         let mut word = Word::new(Some(2));
         word.taken(Step(7), &[50, 60]);
         assert_eq!(word.again(Step(7)), [(Step(5), 50), (Step(6), 60)]);
+        word.applied(Step(7), None);
+        word.applied(Step(8), Some(80));
+        assert_eq!(
+            word.again(Step(9)),
+            [(Step(5), 50), (Step(8), 80)],
+            "step 7 changed nothing of its model"
+        );
         word.taken(Step(1), &[9, 10]);
         assert_eq!(word.again(Step(1)), [(Step(0), 10)], "there is no step before the first");
     }

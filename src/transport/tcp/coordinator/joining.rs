@@ -21,7 +21,7 @@ impl CoordinatorNode {
     /// The number for a worker that calls, or what it is told instead.
     fn seat_for(&self, role: Option<Role>, hello: &Hello) -> Result<u32, Box<ToWorker>> {
         let refused = |why| Err(Box::new(ToWorker::refused(why)));
-        if !hello.supports_collectives && self.listen.exchange == Exchange::NCCL {
+        if !hello.supports_collectives && self.listen.exchange == Exchange::Nccl {
             let why = "this run sums in groups of workers, of which its program knows nothing";
             return refused(why.to_owned());
         }
@@ -129,8 +129,8 @@ impl CoordinatorNode {
             micro_steps: listen.config.jobs.micro_steps,
             log_steps: listen.config.log_steps,
             format: listen.config.format,
-            eager: listen.exchange == Exchange::HOLD,
-            collective: listen.exchange == Exchange::NCCL,
+            eager: listen.exchange == Exchange::Hold,
+            collective: listen.exchange == Exchange::Nccl,
             silence: listen.silence,
             job: listen.job.clone(),
             facts: self.facts.clone(),
