@@ -365,7 +365,14 @@ impl Trace {
     /// # Errors
     /// [`TraceError`] naming the line and column that cannot be used.
     pub fn read_rounds(path: &Path, workers: usize, rounds: usize) -> Result<Self, TraceError> {
-        let mut reader = TraceReader::open(path, Some(workers))?;
+        Self::of(TraceReader::open(path, Some(workers))?, rounds)
+    }
+
+    /// The same of what a reader has not read yet.
+    ///
+    /// # Errors
+    /// [`TraceError`] naming the line and column that cannot be used.
+    pub fn of<R: BufRead>(mut reader: TraceReader<R>, rounds: usize) -> Result<Self, TraceError> {
         let columns = reader.columns();
         let rows = reader.by_ref().take(rounds.max(1)).collect::<Result<Vec<_>, _>>()?;
         let cut = rows.len() == rounds.max(1) && reader.lines.advance()?;

@@ -35,7 +35,7 @@ use work::{Desk, Work};
 /// ```
 /// # use codedgrad::train::{Aggregator, Event};
 /// # use codedgrad::sums::{Piece, SumId, Summand, What};
-/// # use codedgrad::transport::{Notice, Order, SumRequest, Transport, local};
+/// # use codedgrad::transport::{Notice, Order, Stage, SumRequest, Transport, local};
 /// # use codedgrad::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
 /// # let (mut coordinator, mut links) = local::connect(1);
 /// # let parts = vec![Part { units: Units { start: 2, end: 4 }, coefficient: 1.0 }];
@@ -47,8 +47,9 @@ use work::{Desk, Work};
 /// #     coordinator.send(worker, Order::Stop { why: "all is done".into() });
 /// #     let summand = Summand { weight: 1.0, holders: vec![Piece { worker, what: What::Result(task) }] };
 /// #     let (sum, terms, length) = (SumId::first(Step(0)), &[summand], 1);
-/// #     let (counted, spares_one) = (&WorkerSet::full(1), false);
-/// #     let request = SumRequest { sum, terms, length, spares_one, counted };
+/// #     let (counted, stage) = (&WorkerSet::full(1), Stage::Decided);
+/// #     let spares_one = false;
+/// #     let request = SumRequest { sum, terms, length, spares_one, counted, stage };
 /// #     coordinator.make_sum(request).unwrap().unwrap().gradient
 /// # });
 /// // the loop of a trainer whose "gradient" is the sum of its samples' numbers

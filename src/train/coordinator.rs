@@ -55,7 +55,7 @@ use crate::ids::{Step, Task, Weighted, Worker, WorkerSet};
 use crate::run::RunConfig;
 use crate::schedulers::{Action, Engine, EngineError, Input};
 use crate::sums::{Decoded, Piece, SumNotice, Summand, What};
-use crate::transport::{Cancel, Notice, Order, SumRequest, Summed, Transport, Unneeded};
+use crate::transport::{Cancel, Notice, Order, Stage, SumRequest, Summed, Transport, Unneeded};
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::info_span;
@@ -281,7 +281,7 @@ impl<T: Transport> Coordinator<T> {
             // If that lets all of them go, one of them saves what is decided now.
             self.journal.saver = self.engine.roster().first_alive().or(before);
             if let Some((step, terms)) = self.gradients.sums.expects_again() {
-                self.expect(step, &terms);
+                self.expect(step, &terms)?;
             }
             let mut expected = self.expected(&actions);
             let mut left = actions.drain(..);
@@ -290,7 +290,7 @@ impl<T: Transport> Coordinator<T> {
                 if matches!(action, Action::Compute { .. })
                     && let Some((step, terms)) = expected.take()
                 {
-                    self.expect(step, &terms);
+                    self.expect(step, &terms)?;
                 }
                 let Some(outcome) = self.act(action, observer)? else { continue };
                 // The step that it is over with is decided, so replicas apply it: those of scripts
@@ -542,7 +542,8 @@ impl<T: Transport> Coordinator<T> {
             let (length, spares_one) =
                 (self.config().length, self.engine.plan().spares_one(self.engine.roster()));
             let terms = &summands;
-            let request = SumRequest { sum, terms, length, spares_one, counted };
+            let stage = Stage::Decided;
+            let request = SumRequest { sum, terms, length, spares_one, counted, stage };
             self.transport.make_sum(request)?
         };
         if let Some(summed) = summed.as_ref().filter(|summed| !summed.folded.finite) {

@@ -236,6 +236,17 @@ pub struct Summed {
     pub folded: Folded,
 }
 
+/// What is known of a sum when it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Its step is computed from now on, and will be made of these terms, each of any of its
+    /// holders with weight 1: nodes that can sum results while they are computed begin. Nothing is
+    /// reported before the sum is asked for as it is decided.
+    Expected,
+    /// Its terms are there.
+    Decided,
+}
+
 /// A sum that is to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct SumRequest<'a> {
@@ -250,6 +261,8 @@ pub struct SumRequest<'a> {
     pub spares_one: bool,
     /// Of these two must come to hold it, or the one that there is.
     pub counted: &'a WorkerSet,
+    /// What is known of it.
+    pub stage: Stage,
 }
 
 /// What nobody needs any more.
@@ -295,11 +308,8 @@ pub trait Transport {
     /// # Errors
     /// [`CombineError`] when the result is not as long as the sum.
     fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError>;
-    /// The step of a sum is computed from now on, and the sum will be made of these terms, each of
-    /// any of its holders with weight 1: nodes that can sum results while they are computed begin.
-    /// Nothing is reported before [`Transport::make_sum`].
-    fn expect(&mut self, _sum: SumId, _terms: &[Summand]) {}
-    /// Makes a sum, by the tree of [`crate::gpu::Combine`] over its terms. If the workers do that among themselves, nothing is
+    /// Makes a sum, or begins it where it is only [expected](Stage::Expected), by the tree of
+    /// [`crate::gpu::Combine`] over its terms. If the workers do that among themselves, nothing is
     /// given back: they say [`SumNotice::Held`] when they are done, or it is found out whose vector
     /// is not finite: [`SumNotice::ResultNotFinite`], or [`SumNotice::NotFinite`] if nobody's.
     ///

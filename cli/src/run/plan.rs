@@ -12,11 +12,12 @@ use crate::pool::Bounds;
 use crate::port::ExchangeKind;
 use crate::steps::{late, stragglers};
 use crate::tools::pool_file;
+use crate::tools::trace::import::input::decoded;
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::SchemeFacts;
-use codedgrad::delays::Delays;
+use codedgrad::delays::{Delays, Preset, Trace, TraceReader};
 use codedgrad::ids::Worker;
 use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
 use codedgrad::schedulers::Reduce;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::env;
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -514,16 +516,14 @@ impl Plan {
     }
 
     pub(crate) fn delays(&self) -> Result<Delays, Failure> {
-        match &self.timing.delays {
-            None => Ok(Delays::None),
-            Some(text) => Delays::for_rounds(
-                text,
-                self.shape.workers,
-                self.training.seed,
-                self.rounds() as usize,
-            )
-            .or_input(),
+        let (workers, rounds) = (self.shape.workers, self.rounds() as usize);
+        let Some(name) = &self.timing.delays else { return Ok(Delays::None) };
+        let path = Path::new(name);
+        if let Some(text) = decoded(path).filter(|_| Preset::named(name).is_none()) {
+            let reader = TraceReader::new(Cursor::new(text), path, Some(workers)).or_input()?;
+            return Ok(Delays::Trace(Trace::of(reader, rounds).or_input()?));
         }
+        Delays::for_rounds(name, workers, self.training.seed, rounds).or_input()
     }
 
     /// Parameters to start from: those of `--init`, else freshly drawn ones; model `m` draws with a

@@ -1102,3 +1102,35 @@ fn flags_that_would_be_taken_amiss_are_refused() {
         &["--fault nan@4:0 would never happen: steps are 0 to 3"],
     );
 }
+
+/// Files of delays may be packed, or in UTF-16, as for every other command.
+#[test]
+fn delays_may_be_packed_or_in_utf_16() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = "1.0,1.1,1.0,1.0\n1.0,1.0,9.0,1.0\n1.2,1.0,1.0,1.0\n";
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    std::io::Write::write_all(&mut packed, rows.as_bytes()).unwrap();
+    let wide: Vec<u8> =
+        format!("\u{feff}{rows}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let files = [
+        ("plain.csv", rows.into()),
+        ("packed.csv.gz", packed.finish().unwrap()),
+        ("wide.csv", wide),
+    ];
+    let took = files.map(|(name, bytes)| {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+        let arguments = [
+            "--steps",
+            "5",
+            "--workers",
+            "4",
+            "--scheme",
+            "groups:s=1",
+            "--delays",
+            name,
+            "--json",
+        ];
+        json(&train(folder.path(), &arguments))["runs"][0]["seconds"].as_f64().unwrap()
+    });
+    assert!(took[0] > 0.0 && took.iter().all(|seconds| *seconds == took[0]), "{took:?}");
+}

@@ -1,11 +1,11 @@
 //! What a step will be made of, where it can be known before the answers.
 
-use super::Coordinator;
+use super::{Coordinator, RunError};
 use crate::codes::sequential::SchemeFacts;
 use crate::ids::{Job, Step, Task, Units, Worker};
 use crate::schedulers::{Action, Given};
 use crate::sums::{Piece, Summand, What};
-use crate::transport::Transport;
+use crate::transport::{Stage, SumRequest, Transport};
 use std::collections::BTreeMap;
 
 /// The terms of the step for which tasks are handed out, in the order in which they are summed;
@@ -70,9 +70,14 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// Lets workers begin to sum a step while they compute it.
-    pub(super) fn expect(&mut self, step: Step, terms: &[Summand]) {
+    pub(super) fn expect(&mut self, step: Step, terms: &[Summand]) -> Result<(), RunError> {
+        let (length, spares_one) =
+            (self.config().length, self.engine.plan().spares_one(self.engine.roster()));
+        let (counted, stage) = (&self.nobody(), Stage::Expected);
         let sum = self.gradients.sums.expect(step, terms);
-        self.transport.expect(sum, terms);
+        let request = SumRequest { sum, terms, length, spares_one, counted, stage };
+        self.transport.make_sum(request)?;
+        Ok(())
     }
 }
 

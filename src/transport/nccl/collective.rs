@@ -296,8 +296,7 @@ impl CollectiveThread {
                     true => here.next().map(|(_, vector, part)| vector.part(part.clone())),
                     false => there.next().map(|(_, vector)| vector.view().map(DeviceSource::F32)),
                 };
-                let source =
-                    source.ok_or_else(|| Trouble::from("a term that did not come"))??;
+                let source = source.ok_or_else(|| Trouble::from("a term that did not come"))??;
                 terms.push(DeviceTerm { weight: term.weight as f32, source });
             }
             sum.sum_part(part.clone(), &terms)?;

@@ -293,7 +293,8 @@ impl Members {
     /// A worker of that name is connected.
     pub(super) fn enter(&mut self, worker: u32, member: Member, identity: String) {
         let Some(place) = self.place(worker) else { return };
-        (place.epoch, place.identity, place.member) = (member.epoch, Some(identity), Some(member));
+        (place.epoch, place.identity) = (member.epoch, Some(identity));
+        place.member = Some(member);
         self.changed = true;
     }
 

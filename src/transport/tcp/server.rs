@@ -13,7 +13,9 @@ use crate::run::NumberFormat;
 use crate::sums::exchange::{CoordinatorEvent, SharedSums, Vectors};
 use crate::sums::ledger::Ledgers;
 use crate::sums::{COORDINATOR, Piece, SumCommand, SumId, Summand, What, lock};
-use crate::transport::{Notice, Order, RunFacts, State, SumRequest, Summed, Transport, Unneeded};
+use crate::transport::{
+    Notice, Order, RunFacts, Stage, State, SumRequest, Summed, Transport, Unneeded,
+};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -275,14 +277,14 @@ impl Transport for TcpTransport {
         Ok(())
     }
 
-    fn expect(&mut self, sum: SumId, terms: &[Summand]) {
-        if self.overlaps {
-            self.sum(CoordinatorEvent::Expect { sum, terms: terms.to_vec() });
-        }
-    }
-
     fn make_sum(&mut self, request: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
-        let SumRequest { sum, terms, length, spares_one, counted } = request;
+        let SumRequest { sum, terms, length, spares_one, counted, stage } = request;
+        if stage == Stage::Expected {
+            if self.overlaps {
+                self.sum(CoordinatorEvent::Expect { sum, terms: terms.to_vec() });
+            }
+            return Ok(None);
+        }
         if let Some((ledgers, vectors)) = &self.held {
             let mut gradient = vectors.take(length);
             let folded = ledgers.fold(sum.step, terms, &mut gradient)?;
