@@ -202,16 +202,16 @@ fn inner_matrix(members: usize, needed: usize) -> DMatrix<f64> {
     if divisor.iter().any(|f| f.abs() < 1e-3 / c) {
         divisor = scale(1);
     }
+    // At every distance between two shares, for these are far fewer than the factors below.
+    let distance = |to: usize| to as f64 - (members - 1) as f64;
+    let sines: Vec<f64> = (0..2 * members - 1).map(|to| (PI * distance(to) / c).sin()).collect();
     let mut matrix = DMatrix::zeros(members, members);
     for q in 0..members {
         let lacking = lacking(q, members, needed);
         let value = |j: usize| match needed {
             1 => 1.0,
             2 => j as f64 - ((q + 1) % members) as f64,
-            _ => {
-                lacking.iter().map(|&z| (PI * (j as f64 - z as f64) / c).sin()).product::<f64>()
-                    / divisor[j]
-            }
+            _ => lacking.iter().map(|&z| sines[j + members - 1 - z]).product::<f64>() / divisor[j],
         };
         let held = |j: usize| if lacking.contains(&j) { 0.0 } else { value(j) };
         let row: Vec<f64> = (0..members).map(held).collect();

@@ -341,7 +341,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
             if let Some((_, done_without)) = &mut self.next[worker.index()] {
                 *done_without = true;
             }
-            return self.free();
+            return;
         }
         if matches!(order, Order::LetIn) {
             let waits = self.next[worker.index()].take_if(|(_, done_without)| *done_without);

@@ -12,7 +12,7 @@ use crate::ids::{Step, Weighted, Worker};
 use crate::run::NumberFormat;
 use crate::sums::exchange::{CoordinatorEvent, SharedSums, Vectors};
 use crate::sums::ledger::Ledgers;
-use crate::sums::{COORDINATOR, Piece, SumCommand, SumId, Summand, What, lock};
+use crate::sums::{COORDINATOR, Piece, SumCommand, SumId, What, lock};
 use crate::transport::{
     Notice, Order, RunFacts, Stage, State, SumRequest, Summed, Transport, Unneeded,
 };
