@@ -20,6 +20,8 @@ use tokio::time::{sleep, timeout};
 
 /// How long a request and its answer may take.
 const REQUEST: Duration = Duration::from_secs(5);
+/// How long the end of a server may take.
+const ENDS: Duration = Duration::from_secs(1);
 /// Longest request, with its headers.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// Longest page that is taken.
@@ -73,8 +75,8 @@ impl HttpServer {
 impl Drop for HttpServer {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Pages that are on their way are not worth waiting for.
-            runtime.shutdown_background();
+            // Nobody is answered afterwards. Pages on their way are not worth waiting for longer.
+            runtime.shutdown_timeout(ENDS);
         }
     }
 }

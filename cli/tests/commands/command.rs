@@ -1130,7 +1130,9 @@ fn delays_may_be_packed_or_in_utf_16() {
             name,
             "--json",
         ];
-        json(&train(folder.path(), &arguments))["runs"][0]["seconds"].as_f64().unwrap()
+        json(&train(folder.path(), &arguments))["runs"][0]["seconds_per_step"]["mean"]
+            .as_f64()
+            .unwrap()
     });
     assert!(took[0] > 0.0 && took.iter().all(|seconds| *seconds == took[0]), "{took:?}");
 }
