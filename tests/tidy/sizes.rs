@@ -7,7 +7,7 @@ use std::fs;
 /// How many there are, which is how many there may be: who comes below lowers the number here.
 const CEILINGS: [(&str, usize); 5] = [
     // Of `Transport`, `Link`, and of what the transport's parts tell each other.
-    ("methods and variants of messages", 154),
+    ("methods and variants of messages", 153),
     // Its parts decide, and it carries out.
     ("methods of the engine", 44),
     ("functions over 80 lines", 13),
@@ -26,7 +26,7 @@ const REASONS: [(&str, usize); 13] = [
     ("src/mesh", 4),
     ("src/schedulers", 41),
     ("src/sim", 3),
-    ("src/sums", 26),
+    ("src/sums", 27),
     ("src/train", 7),
     ("src/transport", 28),
     ("trainer/src", 3),
