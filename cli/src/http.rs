@@ -75,7 +75,7 @@ impl HttpServer {
 impl Drop for HttpServer {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Nobody is answered afterwards. Pages on their way are not worth waiting for longer.
+            // Nobody is answered afterwards; a page that takes longer is not waited for.
             runtime.shutdown_timeout(ENDS);
         }
     }

@@ -368,7 +368,7 @@ impl Trace {
         Self::of(TraceReader::open(path, Some(workers))?, rounds)
     }
 
-    /// The same of what a reader has not read yet.
+    /// No more than the next `rounds` rows of a reader, and nothing after them.
     ///
     /// # Errors
     /// [`TraceError`] naming the line and column that cannot be used.

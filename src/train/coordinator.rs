@@ -2,8 +2,8 @@
 //!
 //! Each part of its state is in a module of its own: `inbox` what the engine is still to be told,
 //! `results` what came with results, `gradients` what is made of them, `spent` what workers report
-//! of their work, `watchdog` what is waited for, `replicas` how far each worker is, `judging` whose
-//! results are wrong, `journal` what the next record is made of, `due` how long nothing has come.
+//! of their work, `waiting` what is waited for, `replicas` how far each worker is, `judging` whose
+//! results are wrong, `record` what the next record is made of, `due` how long nothing has come.
 
 mod blame;
 mod choosing;

@@ -169,7 +169,7 @@ pub struct LocalTransport<V: Vector = Vec<f32>> {
     place: V::Place,
     staying: Staying<V>,
     /// The first step that each worker has not applied, and whether it is done without; none for
-    /// those that are lost.
+    /// those that are lost, or let in again and without a state yet.
     next: Vec<Option<(Step, bool)>>,
     /// What is said on behalf of the workers: that vectors which stay are held, or that one is
     /// there again.

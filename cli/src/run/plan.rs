@@ -519,7 +519,8 @@ impl Plan {
         let (workers, rounds) = (self.shape.workers, self.rounds() as usize);
         let Some(name) = &self.timing.delays else { return Ok(Delays::None) };
         let path = Path::new(name);
-        if let Some(text) = decoded(path).filter(|_| Preset::named(name).is_none()) {
+        let packed = Preset::named(name).is_none().then(|| decoded(path)).flatten();
+        if let Some(text) = packed {
             let reader = TraceReader::new(Cursor::new(text), path, Some(workers)).or_input()?;
             return Ok(Delays::Trace(Trace::of(reader, rounds).or_input()?));
         }

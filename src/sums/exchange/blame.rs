@@ -1,8 +1,8 @@
 //! Whose fault it is that a collective stands still, from who waits for whom.
 
-/// Those that others wait for and that wait for nobody themselves, the one for whom most wait,
-/// directly or for one that waits for it, first: one that waits is a victim. None where all wait
-/// for each other. `waits_for` has, for each node, the nodes it waits for.
+/// The nodes that wait for nobody, since one that waits is a victim; none where all wait for each
+/// other. First the one for which most wait, directly or for another that waits for it. `waits_for`
+/// has, for each node, the nodes that it waits for.
 ///
 /// With `n` nodes and `m` who wait for whom it takes `O(n (n + m))` operations.
 pub(super) fn blamed(waits_for: &[Vec<usize>]) -> Vec<usize> {

@@ -214,7 +214,10 @@ impl CoordinatorSums {
             WorkerEffect::Send { to, frame, most } => {
                 Some(CoordinatorEffect::Send { to, frame, most })
             }
-            _ => None,
+            other => {
+                debug_assert!(matches!(other, WorkerEffect::TellPeers { .. }), "{other:?}");
+                None
+            }
         };
         out.extend(sent.into_iter().filter_map(send));
         worked

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Why the coordinator sums a step.
 #[derive(Debug, Default)]
 struct Doubt {
-    /// Who said of which attempt at its sum that whose numbers are not finite.
+    /// By the attempt at its sum and the worker that says so: whose numbers are not finite.
     accusers: BTreeMap<(u32, u32), NotFinite>,
     /// Results that are not what was announced of them: they will not be done.
     changed: BTreeSet<(Worker, Task)>,

@@ -171,8 +171,8 @@ impl EagerReceiver {
         ready
     }
 
-    /// Keeps a result that is finite and whole, or of a job that is over: whether what came of it
-    /// is finite; none if it is neither.
+    /// Whether what has come of a result is finite, which is kept then; of a job that is over,
+    /// nothing is. None while some of it is still to come.
     fn taken_in(&mut self, key: (u32, u32, Task)) -> Option<bool> {
         let is_over = key.2.job < self.end;
         let whole =

@@ -17,7 +17,7 @@
 //! of one node to another come in the order in which they were sent. A sum is told by its step and
 //! attempt; a newer attempt makes older ones void, and what still comes for them is dropped.
 //!
-//! Inside, `events` has what the machines are told and want done; every other file owns its state:
+//! Inside, `events` has what the machines are told and want done; the other files own a part of the state each:
 //! `plan` who sums which chunks, `owners` how much each, `hosts` who is there and can, `excluded`
 //! who owns nothing for a while, `part` one node's part in one exchange, `assembly` its sum until
 //! that is whole, `told` what workers were told of one and how others go on with it, `announced`

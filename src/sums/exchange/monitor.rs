@@ -86,7 +86,7 @@ pub(super) struct ExchangeMonitor {
 }
 
 impl ExchangeMonitor {
-    /// These are to get a sum.
+    /// Of a sum that these are to get, begun now; of what it is made is told later, if at all.
     pub(super) fn new(receivers: Vec<u32>, begun: Instant) -> Self {
         Self {
             expected: None,

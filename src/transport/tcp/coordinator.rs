@@ -87,7 +87,7 @@ pub(super) struct CoordinatorNode {
     apply: Option<((SumId, u32, Worker), Frame)>,
     /// How many states were sent to workers.
     transfers: u64,
-    /// How often workers were asked whether they are there, and when last.
+    /// How often workers were asked whether they are there, and when last; at first when it began.
     pings: (u64, Instant),
     begun: bool,
     /// Why the run is over for all workers, once it is.
@@ -239,10 +239,10 @@ impl CoordinatorNode {
             Command::Order(_, _, Order::Stop { why }) => self.stops = Some(why),
             // These are about the place, also if nobody is there.
             Command::Order(Worker(worker), _, Order::LetIn) => {
-                self.members.drain(worker, false);
+                self.members.set_drained(worker, false);
             }
             Command::Order(Worker(worker), epoch, Order::Dismiss(why @ Dismissal::Drained)) => {
-                self.members.drain(worker, true);
+                self.members.set_drained(worker, true);
                 if self.members.is_current(worker, epoch) {
                     self.dismiss(worker, &why);
                 }

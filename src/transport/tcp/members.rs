@@ -36,7 +36,8 @@ pub(super) struct Member {
     pub(super) sent: Sent,
     /// For whom it was asked for its state, and the number of the transfer once it has said that.
     pub(super) asked: Vec<(u32, Option<u64>)>,
-    /// What has come of those states.
+    /// What has come of those states. The whole one is sent on to who needs it under a number of
+    /// the coordinator's; if this worker is lost before, the engine names another to ask.
     pub(super) arriving: Arriving,
 }
 
@@ -114,8 +115,8 @@ impl Members {
         Self { places, changed: false }
     }
 
-    /// Whether a place is done without from now on.
-    pub(super) fn drain(&mut self, place: u32, drained: bool) {
+    /// The run does without a place from now on, or does not any more.
+    pub(super) fn set_drained(&mut self, place: u32, drained: bool) {
         if let Some(place) = self.place(place) {
             place.drained = drained;
         }
@@ -203,10 +204,10 @@ impl Members {
         self.of(worker).is_some_and(|member| (1..=member.order).contains(&order))
     }
 
-    /// The number for a worker that calls, or what it is told instead. The newest process of a name holds the number that it
-    /// asks for: an older one that hung is replaced by it. Who asks for no number gets that of its
-    /// name; while another process of that name is there, two hosts have given theirs the same
-    /// name, and neither may throw the other out.
+    /// The number for a worker that calls, or what it is told instead. The newest process of a name
+    /// holds the number that it asks for: an older one that hung is replaced by it. Who asks for no
+    /// number gets that of its name; while another process of that name is there, two hosts have
+    /// given theirs the same name, and neither may throw the other out.
     pub(super) fn member(&self, claim: Claim<'_>) -> Result<u32, Box<ToWorker>> {
         let place = self.place_for(claim)?;
         if self.places[place as usize].drained { Err(Box::new(drained())) } else { Ok(place) }

@@ -1,7 +1,7 @@
 //! What the transport needs of a network: ports, calls, and a way to say where a node can be
 //! reached.
 //!
-//! Hubs are tasks over a [`Network`], and `Coordinator::pump` does what can be done without
+//! Nodes are tasks over a [`Network`], and `Coordinator::pump` does what can be done without
 //! waiting. So `tests/aggregator/simulation.rs` runs all of a job on one thread, on tokio's paused
 //! clock and a network of its own, with faults from a seed. Hence no hash map whose order shows,
 //! and every `select!` is biased.

@@ -53,11 +53,17 @@ impl Port {
     /// ```
     pub fn open(address: SocketAddr, security: Security, workers: usize) -> Result<Self, TcpError> {
         let runtime = runtime()?;
-        let port = wait(&runtime, Self::at(Arc::new(Sockets), (address, security), workers))?;
-        Ok(Self { runtime: Some(runtime), ..port })
+        match wait(&runtime, Self::at(Arc::new(Sockets), (address, security), workers)) {
+            Ok(port) => Ok(Self { runtime: Some(runtime), ..port }),
+            Err(error) => {
+                // The caller may be on a runtime itself, where none may be waited for.
+                runtime.shutdown_background();
+                Err(error)
+            }
+        }
     }
 
-    /// Opens a port of any network, on the caller's runtime.
+    /// Opens a port of any network, on the runtime that this is run by.
     async fn at(
         network: Arc<dyn Network>,
         (address, security): (SocketAddr, Security),

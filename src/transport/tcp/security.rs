@@ -123,8 +123,8 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 /// A connection whose other end has proved itself.
 pub type Stream = Box<dyn Duplex>;
 
-/// Lets a client in that proves itself within `patience`. With TLS, what it may do is for the
-/// caller to decide by the role that its certificate says; without, all who know the token are
+/// Lets a client in that proves itself within `patience`, and gives the role of its certificate, by
+/// which the caller decides what it may do. Without TLS there is none: all who know the token are
 /// alike. Needs a runtime with timers.
 ///
 /// # Errors

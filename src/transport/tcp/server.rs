@@ -83,6 +83,8 @@ impl TcpTransport {
         };
         if let Some(error) = refused {
             calls.abort();
+            // As where a port cannot be opened.
+            runtime.into_iter().for_each(Runtime::shutdown_background);
             return Err(error);
         }
         let (commands, commands_out) = mpsc::unbounded_channel();
