@@ -17,19 +17,19 @@
 //! of one node to another come in the order in which they were sent. A sum is told by its step and
 //! attempt; a newer attempt makes older ones void, and what still comes for them is dropped.
 //!
-//! Inside, `events` has what the machines are told and want done; the other files own a part of the state each:
-//! `plan` who sums which chunks, `owners` how much each, `hosts` who is there and can, `excluded`
-//! who owns nothing for a while, `part` one node's part in one exchange, `assembly` its sum until
-//! that is whole, `told` what workers were told of one and how others go on with it, `announced`
-//! what of it is final, `gathering` how an owner comes by it, `adder` how it adds that up, `early`
-//! what comes before its plan, `node` all exchanges of a node, `context` what they share with
-//! connections, `store` results and the sums that are made, `copies` who has which sum and sends it
-//! to whom, `reassembly` vectors that connections read into, `eager` results that are sent before
-//! their weights are known, `monitor` what the coordinator knows of one exchange and `monitors` of
-//! all, `waits` who waits for whom in one, `blame` who holds it up, `doubts` who says that a sum is
-//! not finite, `disputes` sums of which nodes hold different bytes, `suspects` who must have lied
-//! then, `warnings` what is told of wrong words, `groups` workers that sum by a collective,
-//! `counts` what came of all sums.
+//! Inside, `events` has what the machines are told and want done; the other files own a part of the
+//! state each: `plan` who sums which chunks, `owners` how much each, `hosts` who is there and can,
+//! `excluded` who owns nothing for a while, `part` one node's part in one exchange, `assembly` its
+//! sum until that is whole, `told` what workers were told of one and how others go on with it,
+//! `announced` what of it is final, `gathering` how an owner comes by it, `adder` how it adds that
+//! up, `early` what comes before its plan, `node` all exchanges of a node, `context` what they
+//! share with connections, `store` results and the sums that are made, `copies` who has which sum
+//! and sends it to whom, `reassembly` vectors that connections read into, `eager` results that are
+//! sent before their weights are known, `monitor` what the coordinator knows of one exchange and
+//! `monitors` of all, `waits` who waits for whom in one, `blame` who holds it up, `doubts` who says
+//! that a sum is not finite, `disputes` sums of which nodes hold different bytes, `suspects` who
+//! must have lied then, `warnings` what is told of wrong words, `groups` workers that sum by a
+//! collective, `counts` what came of all sums.
 
 mod adder;
 mod announced;
