@@ -226,7 +226,7 @@ def test_a_preempted_job_goes_on_where_it_was_when_it_is_queued_again(
 
 @pytest.mark.parametrize("saves", SCRIPTS, ids=["arrays", "model"])
 def test_workers_of_a_run_come_and_go(tmp_path: Path, saves: str) -> None:
-    told = ["-n", "2..4", "--scheme", "uncoded", "--join-wait", "20", "--settle", "0.5"]
+    told = ["-n", "2..4", "--scheme", "uncoded", "--join-wait", "60", "--settle", "0.5"]
     # Who is started again with PyTorch takes seconds for that.
     steps = 150 if saves == SAVES else 600
     longer = saves.replace("steps = sys.argv[1], 40", f"steps = sys.argv[1], {steps}")
