@@ -58,11 +58,11 @@ class Worker:
         return data if len(data) == count else sys.exit("the coordinator hung up")
     def frame(self):
         fields = HEADER.unpack(head := self.exactly(72))
-        assert fields[:2] == (b"CGRD", 8) and fields[-1] == zlib.crc32(head[:68]), "not a frame"
+        assert fields[:2] == (b"CGRD", 9) and fields[-1] == zlib.crc32(head[:68]), "not a frame"
         return fields, self.exactly(fields[-2])
     def send(self, kind, body, number=0, attempt=0, piece=0, offset=0):
         run, epoch, worker, layout = self.stamp
-        head = HEADER.pack(b"CGRD", 8, kind, 0, run, epoch, worker, number, attempt, piece, offset, layout, 0, len(body), 0)[:68]
+        head = HEADER.pack(b"CGRD", 9, kind, 0, run, epoch, worker, number, attempt, piece, offset, layout, 0, len(body), 0)[:68]
         self.socket.sendall(head + struct.pack("<I", zlib.crc32(head)) + body)
     def send_chunks(self, vector, kind, number, attempt, piece):
         for offset in range(0, self.length, CHUNK):

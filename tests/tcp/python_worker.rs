@@ -249,7 +249,7 @@ fn the_python_worker_does_what_the_protocol_says() {
     waits_for_a_state_where_a_step_was_left_out(&mut worker);
     worker.tell(&json!({"type": "stop"}));
     assert_eq!(python.ends_with(), (9, crc(&[0.75; LENGTH])));
-    assert_eq!(VERSION, 8, "the worker in Python speaks this version");
+    assert_eq!(VERSION, 9, "the worker in Python speaks this version");
 }
 
 /// A message without what a task took, and the units of it that were finished.
