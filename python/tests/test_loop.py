@@ -505,6 +505,32 @@ def run_of_three(**more: Any) -> loop.Run:
     return loop.join([np.zeros(3, np.float32)], **{"units": 4, "steps": 5, **more})
 
 
+STARTED = ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_one_of_several_processes_does_not_train_alone(name: str, monkeypatch: Any) -> None:
+    def join() -> None:
+        loop.join([(2,)], units=1, steps=1).close()
+
+    for other in STARTED:
+        monkeypatch.delenv(other, raising=False)
+    # An allocation of Slurm's is no launch, nor is one process, nor what is no number.
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    for value in ("1", "", "four", "0x4"):
+        monkeypatch.setenv(name, value)
+        join()
+    monkeypatch.setenv(name, "4")
+    cures = "codedgrad run -n 4 .*mesh=.*CODEDGRAD_ALONE=1"
+    with pytest.raises(RuntimeError, match=f"{name} is 4: .*{cures}"):
+        join()
+    with pytest.raises(ConnectionError):
+        where: Any = {"address": "127.0.0.1:1", "token": "00" * 32, "worker": 0}
+        loop.join([(2,)], units=1, steps=1, patience=0.01, **where)
+    monkeypatch.setenv("CODEDGRAD_ALONE", "1")
+    join()
+
+
 @pytest.mark.parametrize(
     "more, words",
     [

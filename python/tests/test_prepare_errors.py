@@ -124,6 +124,18 @@ def test_launchers_say_it_as_the_program_reads_it(monkeypatch: Any) -> None:
         coded.prepare(*parts(), epochs=1)
 
 
+def test_torchrun_of_a_prepared_script_is_refused(monkeypatch: Any) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    model, optimizer, loader = parts()
+    cures = "codedgrad run -n 4 .*mesh=.*CODEDGRAD_ALONE=1"
+    with pytest.raises(RuntimeError, match=cures):
+        coded.prepare(model, optimizer, loader, epochs=1)
+    with pytest.raises(RuntimeError, match=cures):
+        coded.join(model, optimizer, units=1, steps=1)
+    monkeypatch.setenv("CODEDGRAD_ALONE", "1")
+    coded.prepare(model, optimizer, loader, epochs=1)
+
+
 class Process:
     """A process group of this process alone."""
 

@@ -435,6 +435,9 @@ def test_jobs_of_torch_distributed_are_refused(
     monkeypatch.setattr(type(args), "world_size", property(lambda _: 2))
     with pytest.raises(ValueError, match="LOCAL_RANK.*unset LOCAL_RANK"):
         module._check(args, Texts())
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="codedgrad run -n 4"):
+        patched.setenv("SLURM_STEP_NUM_TASKS", "4")
+        CodedTrainer(model=Model(), args=args, train_dataset=Texts())
     monkeypatch.setenv("LOCAL_RANK", "0")
     spec = importlib.util.spec_from_file_location("codedgrad.imported_again", module.__file__)
     assert spec is not None and spec.loader is not None
