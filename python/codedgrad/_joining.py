@@ -6,6 +6,7 @@ import hashlib
 import ipaddress
 import json
 import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -109,6 +110,26 @@ _WORKER = (
 )
 
 
+# Where a launcher tells each of several processes that it has started how many they are. Slurm's is the
+# step's: in a shell of an allocation SLURM_NTASKS counts tasks that nothing has started.
+_STARTED = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+# What says that each of them is to train by itself, if it is 1.
+_ALONE = "CODEDGRAD_ALONE"
+
+
+def _started_with_others() -> Optional[Tuple[str, int]]:
+    """The variable by which a launcher says that it has started several processes, and how many."""
+    for name in _STARTED:
+        try:
+            count = int(os.environ.get(name, ""))
+        except ValueError:
+            # Another program's use of the name says nothing about launchers.
+            continue
+        if count > 1:
+            return name, count
+    return None
+
+
 def _told(names: Sequence[str], ranks: bool) -> Optional[int]:
     """What the environment says first; of a worker that is several processes a launcher counts
     those."""
@@ -174,6 +195,25 @@ class Called:
     def alone(self) -> bool:
         """Whether nobody says where a coordinator is."""
         return self.address is None and not os.environ.get("CODEDGRAD_ADDRESS")
+
+    def check_launcher(self, ranks: bool = False) -> "Called":
+        """The same; raises RuntimeError for one of several processes that would each train a model by
+        itself. ranks: whether the processes are one worker together."""
+        if ranks or not self.alone or os.environ.get(_ALONE) == "1":
+            return self
+        found = _started_with_others()
+        if found is None:
+            return self
+        name, count = found
+        script = os.path.basename(sys.argv[0])
+        script = script if script.endswith(".py") else "script.py"
+        raise RuntimeError(
+            f"{name} is {count}: a launcher has started {count} of this process, and no run is in the "
+            "environment, so each would train a model by itself and save it. Start the script by "
+            f"`codedgrad run -n {count} {script}`. Where the processes are ranks of one worker, give "
+            "mesh=, a DeviceMesh of them, to prepare or to codedgrad.torch.join. "
+            f"{_ALONE}=1 in the environment lets each process train alone"
+        )
 
 
 @dataclass(frozen=True)

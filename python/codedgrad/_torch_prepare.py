@@ -335,12 +335,13 @@ def prepare(
     Raises what `join` raises, and TypeError and ValueError for objects that cannot be prepared, which
     say what to write instead.
     """
+    called = Called(address, token, keys, worker, patience, scheme, notice_of(notice))
+    called.check_launcher(mesh is not None)
     given = _Given()
     places = [given.sort_in(item) for item in objects]
     if not given.models:
         raise TypeError("prepare was given no model: prepare(model, optimizer, loader, ..)")
     accumulate = whole("accumulate", accumulate, 1)
-    called = Called(address, token, keys, worker, patience, scheme, notice_of(notice))
     units = _units(units, called, mesh is not None)
     ranks = None if mesh is None else Ranks(mesh, data)
     size = 1 if ranks is None else ranks.size

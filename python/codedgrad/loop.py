@@ -262,6 +262,8 @@ def join(
     Raises ConnectionError when nobody answers, ValueError when the run trains something else (it
     names the field) or a number is out of range, TypeError for arrays that cannot be trained.
     """
+    called = Called(address, token, keys, worker, patience, scheme, notice_of(notice))
+    called.check_launcher()
     settings = Settings(
         units=units,
         steps=steps,
@@ -279,7 +281,7 @@ def join(
     if trained is None and settings.verify:
         settings = replace(settings, verify=0)
     where = Where(
-        Called(address, token, keys, worker, patience, scheme, notice_of(notice)),
+        called,
         arrays=[(int(np.prod(shape, dtype=np.int64)), "float32") for shape in shapes],
         layout=layout_hash("loop", shapes),
         dtype="float32",

@@ -135,6 +135,7 @@ def join(
     is out of range: it names the field) and TypeError (the model cannot be replicated exactly: it
     names the module and the cure).
     """
+    called = Called(address, token, keys, worker, patience, scheme, notice_of(notice))
     session = joined(
         model,
         optimizer,
@@ -149,7 +150,7 @@ def join(
             seed_all=seed_all,
             verify=verify_of(model, verify),
         ),
-        Called(address, token, keys, worker, patience, scheme, notice_of(notice)),
+        called.check_launcher(mesh is not None),
         state=state or {},
         overlap=overlap,
         ranks=None if mesh is None else Ranks(mesh, data),

@@ -26,6 +26,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 
 from . import torch as coded
+from ._joining import Called
 
 __all__ = ["CodedTrainer"]
 
@@ -48,7 +49,7 @@ def _check(args: TrainingArguments, dataset: Any) -> None:
         "LOCAL_RANK": (
             args.world_size > 1 or args.parallel_mode.value == "distributed",
             "this process is one of a torch.distributed job: workers are single processes. Start "
-            "each without torchrun or mpirun, and unset LOCAL_RANK",
+            "them by `codedgrad run -n N script.py`, without torchrun or mpirun, and unset LOCAL_RANK",
         ),
         "n_gpu": (args.n_gpu > 1, "DataParallel is not exact: use_cpu=True, or show one device"),
         "deepspeed": (args.deepspeed, "a worker holds the whole model"),
@@ -141,6 +142,8 @@ class CodedTrainer(Trainer):
     """
 
     def __init__(self, *args: Any, coded: Optional[Mapping[str, Any]] = None, **kwargs: Any):
+        self._options = dict(coded or {})
+        Called(self._options.get("address")).check_launcher()
         super().__init__(*args, **kwargs)
         if type(self).get_train_dataloader is not CodedTrainer.get_train_dataloader:
             raise TypeError(
@@ -149,7 +152,6 @@ class CodedTrainer(Trainer):
             )
         _check(self.args, self.train_dataset)
         self.run: Any = None
-        self._options = dict(coded or {})
         self._part = _Part(self)
         self.callback_handler.callbacks.insert(0, self._part)
         # What is left when training ends: the run first, then the processes that read for it.
