@@ -1,0 +1,335 @@
+"""What becomes of a prepared script does not depend on the scheme: the same weights, or the same error."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import re
+from typing import Any, Callable, Dict, List, Tuple
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.optim import lr_scheduler  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+import codedgrad.torch as coded  # noqa: E402
+from codedgrad import loop  # noqa: E402
+from runs import together  # noqa: E402
+
+SCHEMES = ["uncoded", "groups:s=1", "queue:m=1", "auto"]
+SAMPLES, ROWS, WORKERS, EPOCHS = 16, 2, 2, 2
+STEPS = EPOCHS * SAMPLES // (ROWS * WORKERS)
+
+
+class Count(nn.Module):
+    """Its weights say how often each sample was applied, at which rate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(SAMPLES))
+        self.teacher = nn.Parameter(torch.ones(SAMPLES), requires_grad=False)
+
+    def forward(self, place: Any) -> Any:
+        return self.w[place] * self.teacher[place]
+
+
+class Script:
+    """A script's objects, and the loop that most have."""
+
+    def __init__(self, where: Dict[str, Any]):
+        self.where = where
+        self.module = Count()
+        self.optimizer: Any = torch.optim.SGD(self.module.parameters(), lr=1.0)
+        self.more: Dict[str, Any] = {}
+
+    def prepare(self, *schedulers: Any, **more: Any) -> "Script":
+        numbers: Any = list(range(SAMPLES))
+        self.model, self.optimizer, self.loader, *_ = coded.prepare(
+            self.module, self.optimizer, DataLoader(numbers, ROWS, shuffle=True), *schedulers,
+            epochs=EPOCHS, units=WORKERS, **self.where, **more,
+        )  # fmt: skip
+        self.run = self.model.run
+        return self
+
+    def train(self, *after: Callable[[], Any], epoch: Callable[[], Any] = lambda: None) -> None:
+        for _ in range(EPOCHS):
+            for place in self.loader:
+                self.model(place).sum().backward()
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                for each in after:
+                    each()
+            epoch()
+
+    def halve(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] *= 0.5
+
+
+def half(optimizer: Any, every: int = 3) -> Any:
+    return lr_scheduler.StepLR(optimizer, every, 0.5)
+
+
+def plateau(optimizer: Any) -> Any:
+    return lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=1)
+
+
+def sequential(optimizer: Any) -> Any:
+    parts = [half(optimizer, 1), lr_scheduler.ConstantLR(optimizer, 0.25, 8)]
+    return lr_scheduler.SequentialLR(optimizer, parts, [2])
+
+
+def chained(optimizer: Any) -> Any:
+    return lr_scheduler.ChainedScheduler([half(optimizer), half(optimizer, 2)])
+
+
+def one_cycle(optimizer: Any) -> Any:
+    return lr_scheduler.OneCycleLR(optimizer, 2.0, total_steps=4 * STEPS)
+
+
+class OfMyOwn:
+    """As users write them."""
+
+    def __init__(self, optimizer: Any, every: int):
+        self.optimizer, self.every, self.count = optimizer, every, 0
+
+    def step(self) -> None:
+        self.count += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.5 ** (self.count // self.every)
+
+
+def given(s: Script) -> None:
+    s.prepare(scheduler := half(s.optimizer)).train(scheduler.step)
+
+
+def made_before(make: Any, *metrics: float) -> Callable[[Script], None]:
+    def script(s: Script) -> None:
+        scheduler = make(s.optimizer)
+        s.prepare().train(lambda: scheduler.step(*metrics))
+
+    return script
+
+
+def made_after(make: Any, *metrics: float) -> Callable[[Script], None]:
+    def script(s: Script) -> None:
+        scheduler = make(s.prepare().optimizer)
+        s.train(lambda: scheduler.step(*metrics))
+
+    return script
+
+
+def of_epochs(s: Script) -> None:
+    scheduler = half(s.optimizer, 1)
+    s.prepare().train(epoch=scheduler.step)
+
+
+def by_index(s: Script) -> None:
+    s.prepare()
+
+    def rate() -> None:
+        s.optimizer.param_groups[0]["lr"] = 0.5 ** ((s.run.index + 1) // 2)
+
+    s.train(lambda: s.run.whole and rate())
+
+
+def whole(what: Callable[[Script], Any]) -> Callable[[Script], None]:
+    return lambda s: s.prepare().train(lambda: s.run.whole and what(s))
+
+
+def passages(s: Script) -> None:
+    s.model, s.optimizer = coded.prepare(
+        s.module, s.optimizer, steps=STEPS, units=WORKERS, **s.where
+    )
+    s.run = s.model.run
+    for index in s.run.passages():
+        s.optimizer.param_groups[0]["lr"] = 0.5**index
+        s.model(torch.arange(4)).sum().backward()
+        s.optimizer.step()
+
+
+def accumulated(s: Script) -> None:
+    s.prepare(accumulate=2)
+    for _ in range(EPOCHS):
+        for i, place in enumerate(s.loader):
+            s.model(place).sum().backward()
+            if i % 2:
+                torch.nn.utils.clip_grad_norm_(s.model.parameters(), 1.0)
+                s.optimizer.step()
+                s.optimizer.zero_grad()
+
+
+def average(s: Script) -> None:
+    with torch.no_grad():
+        s.module.teacher.mul_(0.5).add_(s.module.w, alpha=0.5)
+
+
+def average_of_data(s: Script) -> None:
+    s.module.teacher.data.mul_(0.5).add_(s.module.w.data, alpha=0.5)
+
+
+def average_beside(s: Script) -> None:
+    teacher = copy.deepcopy(s.module)
+    s.prepare()
+
+    def follow() -> None:
+        teacher.w.data.mul_(0.5).add_(s.module.w.data, alpha=0.5)
+
+    s.train(follow)
+
+
+def norms(s: Script) -> None:
+    s.prepare()
+    found: List[float] = []
+
+    def look() -> None:
+        found.append(float(torch.nn.utils.clip_grad_norm_(s.model.parameters(), 100.0)))
+        assert found[-1] != 0.0, "there is no gradient yet, which is not one of 0"
+        if s.run.whole:
+            assert found[-1] > 0
+
+    for _ in range(EPOCHS):
+        for place in s.loader:
+            s.model(place).sum().backward()
+            look()
+            s.optimizer.step()
+            s.optimizer.zero_grad()
+
+
+RIGHT: Dict[str, Callable[[Script], None]] = {
+    "plain": lambda s: s.prepare().train(),
+    "schedule given": given,
+    "schedule not given": made_before(half),
+    "schedule not given, never acts": made_before(lambda optimizer: half(optimizer, 10)),
+    "schedule made after": made_after(half),
+    "sequence before": made_before(sequential),
+    "sequence after": made_after(sequential),
+    "chain": made_after(chained),
+    "plateau": made_before(plateau, 1.0),
+    "plateau after": made_after(plateau, 1.0),
+    "longer cycle": made_before(one_cycle),
+    "schedule of epochs": of_epochs,
+    "rate by index": by_index,
+    "rate where whole": whole(lambda s: s.halve()),
+    "rate by epochs": lambda s: s.prepare().train(epoch=s.halve),
+    "passages": passages,
+    "accumulated": accumulated,
+    "average where whole": whole(average),
+    "norms": norms,
+}
+
+
+def written(s: Script) -> None:
+    s.prepare()
+    for place in s.loader:
+        with torch.no_grad():
+            s.module.w.add_(1.0)
+        s.model(place).sum().backward()
+        s.optimizer.step()
+
+
+def scaled(s: Script) -> None:
+    s.prepare()
+    scaler = torch.amp.GradScaler("cpu")
+    for place in s.loader:
+        scaler.scale(s.model(place).sum()).backward()
+        scaler.step(s.optimizer)
+        scaler.update()
+
+
+def gradients(s: Script) -> None:
+    s.prepare()
+    for place in s.loader:
+        (s.module.w.grad,) = torch.autograd.grad(s.model(place).sum(), [s.module.w])
+        s.optimizer.step()
+
+
+def twice(s: Script) -> None:
+    s.prepare().train(lambda: s.model(torch.arange(2)).sum().backward())
+
+
+def no_step(s: Script) -> None:
+    s.prepare()
+    for place in s.loader:
+        s.model(place).sum().backward()
+
+
+def early_schedule(s: Script) -> None:
+    s.prepare()
+    scheduler = half(s.optimizer)
+    for place in s.loader:
+        scheduler.step()
+        s.model(place).sum().backward()
+        s.optimizer.step()
+
+
+WRONG: Dict[str, Tuple[str, Callable[[Script], None]]] = {
+    "schedule of its own": (
+        "lr of an optimizer was changed",
+        made_before(lambda optimizer: OfMyOwn(optimizer, 1)),
+    ),
+    "schedule of its own that changes seldom": (
+        "lr of an optimizer was changed",
+        made_after(lambda optimizer: OfMyOwn(optimizer, 4)),
+    ),
+    "rate": ("lr of an optimizer was changed", lambda s: s.prepare().train(s.halve)),
+    "average": ("teacher .*run.whole", lambda s: s.prepare().train(lambda: average(s))),
+    "average of data": (
+        "teacher .*run.whole",
+        lambda s: s.prepare().train(lambda: average_of_data(s)),
+    ),
+    "average beside": ("teacher.w .*run.whole", average_beside),
+    "written": ("parameter w was written", written),
+    "torch's scaler": ("coded.GradScaler", scaled),
+    "autograd.grad": ("torch.autograd.grad.*codedgrad.torch.join", gradients),
+    "two backward passes": ("several backward passes", twice),
+    "no step": ("step.* was not called", no_step),
+    "schedule before": ("comes after optimizer.step", early_schedule),
+}
+
+
+def outcome(script: Callable[[Script], None], scheme: str) -> Tuple[List[Any], List[BaseException]]:
+    """The weights of the workers that have made all steps, and the errors of others."""
+    weights: List[Any] = []
+    errors: List[BaseException] = []
+
+    def work(k: int, where: Dict[str, Any], coordinator: loop.Coordinator) -> None:
+        made = Script(where)
+        try:
+            script(made)
+            if made.run.complete:
+                weights.append((made.module.w.tolist(), made.module.teacher.tolist()))
+        except (Exception, SystemExit) as error:
+            errors.append(error)
+            coordinator.stop()
+
+    steps = STEPS // 2 if script is accumulated else STEPS
+    rows = 2 * ROWS if script is accumulated else 1 if script is passages else ROWS
+    with contextlib.suppress(RuntimeError):
+        together(
+            scheme, work, workers=WORKERS, units=WORKERS, steps=steps, length=SAMPLES,
+            unit_samples=rows,
+        )  # fmt: skip
+    return weights, errors
+
+
+@pytest.mark.parametrize("name", sorted(RIGHT))
+def test_right_scripts_come_to_the_same_weights(name: str) -> None:
+    found = [outcome(RIGHT[name], scheme) for scheme in SCHEMES]
+    assert not any(errors for _, errors in found), found
+    weights = [each for weights, _ in found for each in weights]
+    assert len(weights) == len(SCHEMES) * WORKERS and all(each == weights[0] for each in weights)
+
+
+@pytest.mark.parametrize("name", sorted(WRONG))
+def test_wrong_scripts_come_to_the_same_error(name: str) -> None:
+    says, script = WRONG[name]
+    for scheme in SCHEMES:
+        weights, errors = outcome(script, scheme)
+        assert not weights, f"{scheme}: it trains something"
+        kinds = (RuntimeError, TypeError)
+        assert any(isinstance(e, kinds) and re.search(says, str(e)) for e in errors), errors
