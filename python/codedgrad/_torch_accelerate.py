@@ -21,6 +21,12 @@ def follow(passages: Passages) -> Optional[Callable[[], None]]:
     shared = kind._shared_state
 
     def value(_: Any) -> bool:
+        frame = sys._getframe(1)
+        if frame.f_code.co_name == "sync_gradients" and frame.f_back is not None:
+            # The accelerator's own name for it.
+            frame = frame.f_back
+        if not frame.f_globals.get("__name__", "").startswith("accelerate"):
+            passages.body.asked = True
         if passages.is_open and passages.decides:
             return passages.whole
         return bool(shared.get("sync_gradients", True))

@@ -8,13 +8,14 @@ from typing import Any, List, Mapping, Optional, Sequence, Union
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import _native
 from ._arrays import Arrays
 from ._states import Progress, State
 from ._torch_digest import digest
 from ._torch_host import HandOver, Transfer
-from ._torch_model import mark_joined, trained_of
+from ._torch_model import mark_joined, shares, trained_of
 from ._torch_overlap import Announcer
 from ._torch_replica import Replica
 from ._torch_scaler import GradScaler
@@ -87,7 +88,14 @@ class TorchArrays(Arrays):
             if progress is not None:
                 _check_whole(progress)
 
+        parameters = {id(each) for each in self._parameters}
+
+        def other(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            # As one within another: it is the given one's step.
+            stepping.begun = stepping.begun or shares(optimizer, parameters)
+
         self._hooks = [optimizer.register_step_pre_hook(check) for optimizer in self._optimizers]
+        self._hooks.append(register_optimizer_step_pre_hook(other))
         self.announcer = Announcer(self._parameters)
         mark_joined(self._modules, progress)
 

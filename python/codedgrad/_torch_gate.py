@@ -2,18 +2,29 @@
 
 `optimizer.step()`, `zero_grad()` and `scheduler.step()` do nothing in a passage that does not decide
 a step. They stay the user's objects: optimizers get attributes, and schedulers, whose attributes
-are their state, another class for the time of the run.
+are their state, another class for the time of the run. Of a scheduler that `prepare` was not given,
+which may be made later, the class's own `step` asks here.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, List, Sequence, Tuple
+import threading
+from typing import AbstractSet, Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
+from torch.optim import lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from ._torch_model import shares
 from ._torch_passages import Passages
 from ._torch_watch import Kept
+from ._warn import pass_over, warn
+
+pass_over(lr_scheduler.__file__)
+
+# In the classes that schedulers which were given have meanwhile.
+_OWN = "_of_codedgrad"
 
 
 class Gates:
@@ -25,16 +36,27 @@ class Gates:
         optimizers: Sequence[torch.optim.Optimizer],
         schedulers: Sequence[Any],
         kept: Kept,
+        lengths: AbstractSet[Optional[int]],
     ):
         self._passages = passages
         self._kept = kept
+        self._lengths = lengths
         self._attributes: List[Tuple[torch.optim.Optimizer, str, Any]] = []
         self._classes = [(scheduler, type(scheduler)) for scheduler in schedulers]
+        # Whether the step of a scheduler goes on, which may call those of others.
+        self._stepping = False
         for optimizer in optimizers:
             self._set(optimizer, "step", self._step_of(optimizer))
             self._set(optimizer, "zero_grad", self._zero_of(optimizer))
         for place, scheduler in enumerate(schedulers):
             scheduler.__class__ = self._class_of(type(scheduler), place)
+            self._check_length(scheduler)
+        _watch(self, optimizers)
+        self._optimizers = [
+            (own, {id(each) for group in own.param_groups for each in group["params"]})
+            for own in optimizers
+        ]
+        self._others = register_optimizer_step_pre_hook(self._other_steps)
 
     def close(self) -> None:
         """The run is over: all are as they were."""
@@ -46,6 +68,8 @@ class Gates:
         for scheduler, kind in self._classes:
             scheduler.__class__ = kind
         self._attributes, self._classes = [], []
+        self._others.remove()
+        _unwatch(self)
 
     def _set(self, optimizer: torch.optim.Optimizer, name: str, value: Any) -> None:
         self._attributes.append((optimizer, name, optimizer.__dict__.get(name)))
@@ -66,10 +90,18 @@ class Gates:
                 optimizer._opt_called = True  # type: ignore[attr-defined]
                 passages.stepped(optimizer)
                 inner(**kwargs)
+                passages.settled()
             return loss
 
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
         return step
+
+    def _other_steps(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """One that a given one has within it, over the same parameters, makes the given one's step."""
+        if self._passages.whole:
+            for each, parameters in self._optimizers:
+                if each is not optimizer and shares(optimizer, parameters):
+                    self._passages.stepped(each)
 
     def _zero_of(self, optimizer: torch.optim.Optimizer) -> Any:
         inner, passages = optimizer.zero_grad, self._passages
@@ -86,11 +118,53 @@ class Gates:
 
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
             if gates._counts(place):
-                return kind.step(self, *args, **kwargs)  # type: ignore[attr-defined]
+                return gates.go(kind.step, self, *args, **kwargs)  # type: ignore[attr-defined]
             return None
 
-        told = {"step": step, "__module__": kind.__module__, "__doc__": kind.__doc__}
+        told = {"step": step, "__module__": kind.__module__, "__doc__": kind.__doc__, _OWN: True}
         return type(kind.__name__, (kind,), told)
+
+    def go(self, step: Any, *args: Any, **kwargs: Any) -> Any:
+        """A scheduler makes its step."""
+        before, self._stepping = self._stepping, True
+        try:
+            return step(*args, **kwargs)
+        finally:
+            self._stepping = before
+            self._passages.settled()
+
+    def lets(self, scheduler: Any) -> bool:
+        """Whether a scheduler that was not given makes its step, or a part of another one's."""
+        # The first one is of its making.
+        if self._stepping or getattr(scheduler, "_step_count", 1) == 0:
+            return True
+        if self._kept.meet(scheduler):
+            warn(
+                f"prepare was not given this {type(scheduler).__name__}: its step() acts once for each "
+                "step of its optimizer all the same. Give it to prepare(), where it can be read"
+            )
+            self._check_length(scheduler)
+        return self._counts(self._kept.place_of(scheduler))
+
+    def _check_length(self, scheduler: Any) -> None:
+        """Warns of a schedule that is made for another number of steps than the run has."""
+        kind, steps = type(scheduler).__name__, self._passages.steps
+        lengths: Dict[str, Any] = {"total_steps": getattr(scheduler, "total_steps", None)}
+        for each in getattr(scheduler, "lr_lambdas", []):
+            keywords: Dict[str, Any] = getattr(each, "keywords", {})
+            lengths["num_training_steps"] = keywords.get("num_training_steps")
+        # These may be shorter on purpose: a part of the run, or one of several rounds.
+        for name in ("T_max", "total_iters"):
+            length = getattr(scheduler, name, None)
+            if isinstance(length, int) and length > steps:
+                lengths[name] = length
+        for name, length in lengths.items():
+            if isinstance(length, int) and length not in self._lengths:
+                warn(
+                    f"{kind} has {name}={length}, and the run has {steps} steps, in each of which all "
+                    "workers take part. Give prepare a function in the scheduler's place, "
+                    "lambda optimizer, steps: .., which is called with the run's number of steps"
+                )
 
     def _counts(self, place: int) -> bool:
         """Whether a scheduler's step is to be made now."""
@@ -110,3 +184,49 @@ class Gates:
             return False
         self._kept.ends[place] = end
         return True
+
+
+# By the identity of their optimizers, which they hold; and the steps of classes as PyTorch has them.
+_GATES: Dict[int, Gates] = {}
+_STEPS: List[Tuple[type, Any]] = []
+_LOCK = threading.Lock()
+
+
+def _watch(gates: Gates, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Schedulers of these optimizers ask before they step."""
+    with _LOCK:
+        for kind in [] if _STEPS else list(_kinds()):
+            _STEPS.append((kind, kind.__dict__["step"]))
+            setattr(kind, "step", _asking(kind.__dict__["step"]))
+        _GATES.update({id(optimizer): gates for optimizer in optimizers})
+
+
+def _unwatch(gates: Gates) -> None:
+    with _LOCK:
+        for key in [key for key, each in _GATES.items() if each is gates]:
+            del _GATES[key]
+        for kind, step in [] if _GATES else _STEPS:
+            setattr(kind, "step", step)
+        if not _GATES:
+            _STEPS.clear()
+
+
+def _kinds() -> Iterator[type]:
+    """The classes of schedulers that have a `step` of their own."""
+    found: List[type] = [lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau]
+    for kind in found:
+        found += [each for each in kind.__subclasses__() if each not in found]
+    return (each for each in found if "step" in each.__dict__ and _OWN not in each.__dict__)
+
+
+def _asking(inner: Any) -> Any:
+    @functools.wraps(inner)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Accelerate's wrapper has the optimizer in it.
+        optimizer = getattr(self, "optimizer", None)
+        gates = _GATES.get(id(getattr(optimizer, "optimizer", optimizer)))
+        if gates is None:
+            return inner(self, *args, **kwargs)
+        return gates.go(inner, self, *args, **kwargs) if gates.lets(self) else None
+
+    return step

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib
 import os
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
@@ -107,6 +109,10 @@ def joined(
         dtype=formats if device == "cpu" else f"{formats} on {device}",
         versions=versions_with(versions, named[0][1].device),
     )
+    if optimizers and not called.alone:
+        # Which optimizers import with their first step in some versions: others would wait for it.
+        with contextlib.suppress(Exception):
+            importlib.import_module("torch._dynamo")
     if ranks is not None:
         if overlap:
             raise ValueError(

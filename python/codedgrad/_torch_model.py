@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Iterator, List, Sequence, Set, Tuple, Union
+from typing import AbstractSet, Any, Iterator, List, Sequence, Set, Tuple, Union
 
 import torch
 from torch import nn
@@ -54,6 +54,11 @@ def trained_of(modules: Sequence[nn.Module]) -> List[Tuple[str, nn.Parameter]]:
             seen.add(id(parameter))
             found.append((name, parameter))
     return found
+
+
+def shares(optimizer: torch.optim.Optimizer, parameters: AbstractSet[int]) -> bool:
+    """Whether an optimizer has one of these parameters, which are told by their identities."""
+    return any(id(each) in parameters for group in optimizer.param_groups for each in group["params"])
 
 
 def persistent_buffers(

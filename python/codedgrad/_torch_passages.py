@@ -31,6 +31,8 @@ from ._session import Session
 from ._states import State
 from ._steps import Apply, Compute, Resync, Skip, ended, turns
 from ._tasks import Task
+from ._torch_body import Body, changed_setting, settings_of
+from ._torch_undecided import explain, explain_at_exit
 from ._units import Micro, Totals
 
 _SEVERAL = (
@@ -51,8 +53,11 @@ class Passages:
         optimizers: List[torch.optim.Optimizer],
         accumulate: int,
         spread: bool,
+        body: Body,
     ):
         self._session = session
+        #: What the script does in an iteration.
+        self.body = body
         self._optimizers = optimizers
         # Backward passes of a unit, and whether each has a passage of its own.
         self._accumulate = accumulate
@@ -82,7 +87,7 @@ class Passages:
         self._failed = False
         # Which optimizers have made their step, and the settings they had in the step's first pass.
         self._stepped: Dict[int, bool] = {}
-        self._settings: Tuple[int, Any] = (-1, None)
+        self._settings: Tuple[int, List[Dict[str, Any]]] = (-1, [])
         self._applied = False
         #: Hollow passages in a row that had no loss, and so could not show their step.
         self.blank = 0
@@ -95,6 +100,11 @@ class Passages:
     def over(self) -> bool:
         """Whether the run has ended, for everybody or for this worker."""
         return self._session.over
+
+    @property
+    def steps(self) -> int:
+        """How many the whole run has."""
+        return self._session.settings.steps
 
     @property
     def hollow(self) -> bool:
@@ -117,6 +127,16 @@ class Passages:
         return self._open.is_open
 
     @property
+    def computes(self) -> bool:
+        """Whether the loop's body runs, and has computed the model in this thread."""
+        return self._open.is_open and self._open.thread == threading.get_ident()
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the body runs in this thread, after its backward pass, without a gradient."""
+        return self.computes and self._open.done and not self.whole
+
+    @property
     def decides(self) -> bool:
         """Whether the backward pass of the open passage is over."""
         return self._open.done
@@ -125,6 +145,7 @@ class Passages:
         """A loop begins, up to this step. What the one before has left by `break` is kept."""
         self.end = end
         self._failed = False
+        self.body.loop_begins()
         if self._open.is_open and not (self._open.done or self._open.nothing):
             self._open.again = True
 
@@ -143,6 +164,7 @@ class Passages:
                 return False
             self._at_work, self._backwards = True, 0
         self._open = _Open(is_open=True)
+        self.body.begins()
         return True
 
     def _end(self) -> None:
@@ -183,7 +205,8 @@ class Passages:
             if event._loaded:
                 self.stands = self.index = event.next_step
                 # The optimizers' settings are those of the state now.
-                self._settings = (-1, None)
+                self._settings = (-1, [])
+                self.body.taken_over()
         return event is not None
 
     def _hand_in(self) -> None:
@@ -273,8 +296,12 @@ class Passages:
         micro.scalars = tuple(_Sum(a, b) for a, b in zip(before, micro.scalars))
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer has made its step."""
+        """An optimizer makes its step."""
         self._stepped[id(optimizer)] = True
+
+    def settled(self) -> None:
+        """An optimizer or a scheduler has made its step, and may have changed settings."""
+        self.body.settled()
 
     # What comes of it.
 
@@ -318,6 +345,7 @@ class Passages:
         here, self._open = self._open, _Open()
         if not here.is_open:
             return
+        self.body.ends(self.whole)
         if not here.done:
             if not here.nothing:
                 raise RuntimeError(self._why_not_done(here))
@@ -337,6 +365,13 @@ class Passages:
             )
 
     def _why_not_done(self, here: "_Open") -> str:
+        if here.reached:
+            return (
+                "a passage of the loop has a gradient pass that came to what model(..) gave, and no "
+                "loss.backward(): torch.autograd.grad, and gradients that the script writes to p.grad "
+                "itself, are not seen here. Use the iterator, codedgrad.torch.join, which takes of "
+                "each unit what is left in p.grad"
+            )
         if here.forwarded:
             what = "has no backward pass that came to what model(..) gave"
         else:
@@ -362,19 +397,11 @@ class Passages:
     def _check_settings(self) -> None:
         """Raises if a learning rate, or the like, has changed within a step."""
         step = self._decided.step if self._decided is not None else self.index
-        now = [
-            {name: _shown(value) for name, value in group.items() if name != "params"}
-            for optimizer in self._optimizers
-            for group in optimizer.param_groups
-        ]
-        before = self._settings
+        before, now = self._settings, settings_of(self._optimizers)
         self._settings = (step, now)
-        if before[0] != step or before[1] == now:
+        changed = changed_setting(before[1], now) if before[0] == step else None
+        if changed is None:
             return
-        changed = next(
-            (name for old, new in zip(before[1], now) for name in new if new[name] != old.get(name)),
-            "a parameter group",
-        )
         raise RuntimeError(
             f"{changed} of an optimizer was changed between two passages of step {step}: a step may "
             "take several, and another number on each worker. Count with model.run.index, not with "
@@ -396,12 +423,17 @@ class Passages:
         but the loop, and after the run's last step the run."""
         # A generator around the loop, as of a progress bar, is closed by both.
         if error is None or isinstance(error, GeneratorExit):
+            self.body.loop_begins()
+            if error is not None and self._open.done and not self.whole:
+                explain_at_exit()
             # A loop that ends itself does so in whole passages.
             self._failed = error is not None and not self.whole
             if self.stands >= self._session.settings.steps:
                 self.whole = False
                 self._end()
             return
+        if self._open.is_open and not self.whole and (self._open.done or self.hollow):
+            explain(error)
         self._session.parting.fail(error)
         self.leave()
 
@@ -448,10 +480,3 @@ class _Sum:
 
     def __float__(self) -> float:
         return float(self._terms[0]) + float(self._terms[1])
-
-
-def _shown(value: Any) -> Any:
-    """A setting of an optimizer, to be compared; a number on a device is not waited for."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return float(value) if value.is_cpu and value.numel() == 1 else (id(value), value._version)

@@ -12,19 +12,21 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from . import _torch_backward
+from . import _torch_backward, _torch_undecided
 from ._exits import final_errors
 from ._joining import Called, Settings, notice_of, whole, workers_told
 from ._loops import loop_of
 from ._run import Membership
 from ._session import Session
 from ._torch_accelerate import follow
+from ._torch_body import Body
 from ._torch_gate import Gates
 from ._torch_joining import joined, optimizers_of, verify_of
 from ._torch_passages import Passages
 from ._torch_ranks import Ranks
 from ._torch_samples import PreparedLoader, Samples
 from ._torch_scaler import GradScaler
+from ._torch_undecided import check_scaler
 from ._torch_watch import Kept
 from ._torch_wrapper import CodedModule, leave_uncompiled
 from ._units import Totals
@@ -40,12 +42,14 @@ class PreparedRun(Membership):
     @property
     def index(self) -> int:
         """Which step the passage belongs to: what to count with."""
+        self._passages.body.asked = True
         return self._passages.index
 
     @property
     def whole(self) -> bool:
         """Whether `p.grad` is the whole batch's: true after `backward()` in a passage that decides
         its step."""
+        self._passages.body.asked = True
         return self._passages.whole
 
     @property
@@ -78,6 +82,8 @@ class PreparedRun(Membership):
     def _all(self) -> Iterator[int]:
         self._passages.resume(self.settings.steps)
         while self._passages.begin():
+            # The script is told of the step.
+            self._passages.body.asked = True
             yield self._passages.index
 
     def work(self) -> Dict[str, Any]:
@@ -127,7 +133,7 @@ class _Given:
             return self.loaders, "loaders"
         if isinstance(item, GradScaler):
             return self.scalers, "scalers"
-        _check_scaler("", item)
+        check_scaler("", item)
         if callable(item) or _is_schedule(item):
             return self.schedules, "schedules"
         raise TypeError(
@@ -187,7 +193,7 @@ class _Given:
     def handed_over(self, kept: Kept, state: Mapping[str, Any]) -> Dict[str, Any]:
         """What goes to a worker that falls behind, beside models and optimizers."""
         for name, item in state.items():
-            _check_scaler(f"state[{name!r}] is a ", item)
+            check_scaler(f"state[{name!r}] is a ", item)
         return {
             **{f"scheduler {place}": each for place, each in enumerate(self.schedulers)},
             **{f"scaler {place}": each for place, each in enumerate(self.scalers)},
@@ -220,15 +226,6 @@ def _is_schedule(item: Any) -> bool:
     """Whether it is a scheduler, and not a class or a function that makes one."""
     made = not isinstance(item, type)
     return made and hasattr(item, "step") and hasattr(item, "state_dict")
-
-
-def _check_scaler(where: str, item: Any) -> None:
-    if isinstance(item, torch.amp.GradScaler) and not isinstance(item, GradScaler):
-        raise TypeError(
-            f"{where}torch.amp.GradScaler drops steps by itself, each worker other ones: write "
-            "scaler = coded.GradScaler(), of codedgrad.torch, and prepare(.., "
-            'state={"scaler": scaler})'
-        )
 
 
 def _length(steps: Optional[int], epochs: Optional[int], samples: Optional[Samples]) -> int:
@@ -370,8 +367,11 @@ def prepare(
         sync=sync,
     )
     optimizers = optimizers_of(given.optimizers)
-    passages = Passages(session, optimizers, accumulate, bool(given.loaders))
-    _watch(passages, Gates(passages, optimizers, given.schedulers, kept))
+    body = Body(given.models, optimizers)
+    passages = Passages(session, optimizers, accumulate, bool(given.loaders), body)
+    # A schedule may count epochs.
+    lengths = {length, epochs if samples is None else length // samples.steps}
+    _watch(passages, Gates(passages, optimizers, given.schedulers, kept, lengths))
     device = _device_of(given, device_ids)
     made = given.made(PreparedRun(session, passages), passages, samples, device)
     found = tuple(place(made) for place in places)
@@ -382,7 +382,12 @@ def _watch(passages: Passages, gates: Gates) -> None:
     """What is in the user's objects, and in PyTorch, until there are no more passages."""
     leave_uncompiled()
     _torch_backward.watch(passages)
-    passages.at_end += [gates.close, lambda: _torch_backward.unwatch(passages)]
+    _torch_undecided.watch(passages)
+    passages.at_end += [
+        gates.close,
+        lambda: _torch_backward.unwatch(passages),
+        lambda: _torch_undecided.unwatch(passages),
+    ]
     followed = follow(passages)
     if followed is not None:
         passages.at_end.append(followed)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import nn
 
-from ._torch_checks import check_optimizers
+from ._torch_checks import check_optimizers, check_states
+from ._torch_body import marks
 from ._torch_model import parameters_of, persistent_buffers, trained_of
 from ._torch_scaler import GradScaler
 from ._units import Micro
@@ -28,6 +29,9 @@ class Agreed:
         }
         self._buffers = list(persistent_buffers(modules))
         self._versions_of_buffers: List[int] = []
+        # All parameters, and what they were when the unit began.
+        self._all: List[Tuple[str, torch.Tensor]] = list(parameters_of(modules))
+        self._marks: List[object] = []
         # The step in which the model was last compared with what was agreed.
         self._compared = -1
 
@@ -37,9 +41,18 @@ class Agreed:
             self._compare_layout()
             self._compared = micro.step
         self._versions_of_buffers = [buffer._version for _, _, _, buffer in self._buffers]
+        self._marks = marks(self._all)
 
     def unit_ends(self, micro: Micro) -> None:
         """What computing a unit writes into the model is not the same on all replicas."""
+        for (path, _), before, now in zip(self._all, self._marks, marks(self._all)):
+            if before != now:
+                raise RuntimeError(
+                    f"parameter {path} was written while unit {micro.unit} was computed: its gradient "
+                    "would be of parameters that no other worker has. Change parameters after the "
+                    "step is decided, with the optimizer's step; what takes two gradients, as SAM, "
+                    "takes two steps of a run by the iterator, codedgrad.torch.join"
+                )
         versions = self._versions_of_buffers
         for (path, module, name, buffer), version in zip(self._buffers, versions):
             if buffer._version != version or module._buffers.get(name) is not buffer:
@@ -90,18 +103,46 @@ class Agreed:
 
 class Kept:
     """What goes with a replica beside what the user names: up to which step each scheduler has made
-    its steps outside of the loop."""
+    its steps outside of the loop, and schedulers that `prepare` was not given, in the order in which
+    they have made their first steps."""
 
     def __init__(self, schedulers: int):
         self.ends = [-1] * schedulers
+        self._given = schedulers
+        self._met: List[Any] = []
+        # States of some that are not met here yet.
+        self._owed: List[Any] = []
+
+    def meet(self, scheduler: Any) -> bool:
+        """Whether it makes its first step; raises TypeError if it cannot be handed over."""
+        if any(each is scheduler for each in self._met):
+            return False
+        check_states([], {type(scheduler).__name__: scheduler})
+        self._met.append(scheduler)
+        self._catch_up()
+        return True
+
+    def place_of(self, scheduler: Any) -> int:
+        """Where its end is kept."""
+        return self._given + [each is scheduler for each in self._met].index(True)
+
+    def _catch_up(self) -> None:
+        self.ends += [-1] * (self._given + len(self._met) - len(self.ends))
+        for place, scheduler in enumerate(self._met[: len(self._owed)]):
+            state, self._owed[place] = self._owed[place], None
+            if state is not None:
+                scheduler.load_state_dict(state)
 
     def state_dict(self) -> Dict[str, Any]:
         """To be handed over."""
-        return {"ends": list(self.ends)}
+        met = [each.state_dict() for each in self._met]
+        return {"ends": list(self.ends), "schedulers": met + self._owed[len(met) :]}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Takes over what `state_dict` gave."""
         self.ends = [int(end) for end in state["ends"]]
+        self._owed = list(state["schedulers"])
+        self._catch_up()
 
 
 class Schedules:
@@ -120,7 +161,8 @@ class Schedules:
         """Warns, once, of a scheduler that whoever takes over this replica's state would lack."""
         if self._rates is None:
             return
-        if any(not isinstance(item, (GradScaler, Kept)) for item in self._state.values()):
+        # Under prepare those that are not given are kept, too.
+        if any(not isinstance(item, GradScaler) for item in self._state.values()):
             self._rates = None
             return
         # PyTorch's schedulers leave the rate that they begin with in what they change.
@@ -132,8 +174,8 @@ class Schedules:
             self._rates = None
             warn(
                 "a scheduler changes the learning rate and is not in state=: a worker that takes "
-                "over another's state would count its steps from 0. Give it to prepare(), or join "
-                'with state={"scheduler": scheduler}'
+                "over another's state would count its steps from 0: join with "
+                'state={"scheduler": scheduler}'
             )
 
 

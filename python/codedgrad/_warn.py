@@ -16,10 +16,15 @@ def pass_over(path: str) -> None:
     _within.append(path)
 
 
+def is_own(path: str) -> bool:
+    """Whether a file is the package's own, or of what wraps it."""
+    return path.startswith(tuple(_within))
+
+
 def warn(text: str) -> None:
     """A RuntimeWarning at the innermost line that is not the package's own."""
     level, frame = 1, sys._getframe()
     # How many frames lie between depends on the loop: generators and callbacks come between.
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(tuple(_within)):
+    while frame.f_back is not None and is_own(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, RuntimeWarning, stacklevel=level)

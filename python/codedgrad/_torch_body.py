@@ -1,0 +1,158 @@
+"""What a script changes in its loop beside what optimizers and schedulers do there.
+
+A step may take several iterations of the loop, and another number of them on each worker. So what
+counts iterations comes to something else on each, except under schemes where each iteration is a step.
+An error says so under all schemes alike: where a script changes a learning rate, or parameters
+without a gradient, in an iteration in which it has not asked for the step (`run.index`, `run.whole`).
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import torch
+from torch import nn
+
+from ._torch_model import is_joined, own_name, parameters_of, persistent_buffers
+from ._warn import is_own
+
+# Frames around the loop in which modules are looked for.
+_FRAMES = 30
+# Of so many tensors, and so many numbers of each, bits are compared.
+_SAMPLED = 16
+_NUMBERS = 64
+
+Named = List[Tuple[str, torch.Tensor]]
+
+
+class Body:
+    """The body of an iteration, from its beginning to its end."""
+
+    def __init__(self, modules: List[nn.Module], optimizers: List[torch.optim.Optimizer]):
+        self._optimizers = optimizers
+        given: Named = [*parameters_of(modules)]
+        buffers = [(path, buffer) for path, _, _, buffer in persistent_buffers(modules)]
+        self._given: Named = [each for each in given if not each[1].requires_grad] + buffers
+        self._known = {id(each) for _, each in given} | {id(each) for _, each in buffers}
+        self._watched: Optional[Named] = None
+        self._before: Optional[List[object]] = None
+        self._settings: List[Dict[str, Any]] = []
+        #: Whether the script has asked for the step.
+        self.asked = False
+
+    def loop_begins(self) -> None:
+        """What lies between two loops counts no iterations; what is watched is found with the next."""
+        self._watched = self._before = None
+
+    def begins(self) -> None:
+        """An iteration begins."""
+        if self._watched is None:
+            self._watched = self._given + list(_beside(self._known))
+        self.asked = False
+        self._before = marks(self._watched)
+        self.settled()
+
+    def settled(self) -> None:
+        """Optimizers, schedulers, or a state that was taken over, have changed settings."""
+        self._settings = settings_of(self._optimizers)
+
+    def ends(self, whole: bool) -> None:
+        """The iteration's body is over. Raises RuntimeError if it has changed what it must not."""
+        before, self._before = self._before, None
+        if before is None:
+            return
+        name = changed_setting(self._settings, settings_of(self._optimizers))
+        if name is not None and not self.asked:
+            raise RuntimeError(
+                f"{name} of an optimizer was changed by the loop's body, in which the script has not "
+                "asked for the step: what counts iterations counts others on each worker. Count with "
+                "model.run.index, or do it under `if model.run.whole:`, or give a scheduler to prepare"
+            )
+        assert self._watched is not None
+        for (path, _), old, new in zip(self._watched, before, marks(self._watched)):
+            if old != new and not (whole and self.asked):
+                raise RuntimeError(
+                    f"{path} takes no gradient of this run and was changed in an iteration of the "
+                    "loop: a step may take several iterations, and another number on each worker. "
+                    "Change it once a step, under `if model.run.whole:`"
+                )
+
+    def taken_over(self) -> None:
+        """Another worker's state was loaded in this iteration."""
+        self.settled()
+        if self._watched is not None and self._before is not None:
+            self._before = marks(self._watched)
+
+
+def settings_of(optimizers: Sequence[torch.optim.Optimizer]) -> List[Dict[str, Any]]:
+    """The settings of all parameter groups, to be compared."""
+    return [
+        {name: _shown(value) for name, value in group.items() if name != "params"}
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+    ]
+
+
+def changed_setting(before: List[Dict[str, Any]], now: List[Dict[str, Any]]) -> Optional[str]:
+    """The name of one that is another one now."""
+    if before == now:
+        return None
+    return next(
+        (name for old, new in zip(before, now) for name in new if new[name] != old.get(name)),
+        "a parameter group",
+    )
+
+
+def marks(named: Named) -> List[object]:
+    """By what is seen that tensors were written: versions, which `.data` leaves alone, places, and in
+    the host's memory some of the numbers."""
+    every = -(-len(named) // _SAMPLED) or 1
+    return [_mark(each, not place % every) for place, (_, each) in enumerate(named)]
+
+
+def _mark(tensor: torch.Tensor, sampled: bool) -> object:
+    if tensor.is_inference() or type(tensor.data) is not torch.Tensor or tensor.is_meta:
+        return None
+    mark = tensor._version, tensor.data_ptr()
+    if not (sampled and tensor.is_cpu and tensor.layout is torch.strided and tensor.numel()):
+        return mark
+    if not tensor.is_contiguous():
+        return mark
+    some = tensor.detach().view(-1)[:: max(1, tensor.numel() // _NUMBERS)].contiguous()
+    return mark, some.view(torch.uint8).numpy().tobytes()
+
+
+def _beside(known: Any) -> Iterator[Tuple[str, torch.Tensor]]:
+    """What modules hold that the functions around the loop see, and `prepare` was not given."""
+    frame: Optional[FrameType] = sys._getframe(1)
+    scopes: Dict[int, Any] = {}
+    for _ in range(_FRAMES):
+        if frame is None:
+            break
+        if not is_own(frame.f_code.co_filename):
+            own = dict(frame.f_locals)
+            scopes[id(frame)] = own
+            scopes.setdefault(id(frame.f_globals), frame.f_globals)
+            if hasattr(own.get("self"), "__dict__"):
+                scopes[id(own["self"])] = vars(own["self"])
+        frame = frame.f_back
+    seen = set(known)
+    for scope in scopes.values():
+        for name, value in list(scope.items()):
+            if not issubclass(type(value), nn.Module) or is_joined(value):
+                continue
+            held: Named = [*parameters_of([value])]
+            held += [(path, buffer) for path, _, _, buffer in persistent_buffers([value])]
+            for path, tensor in held:
+                if id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    yield f"{name}.{own_name(path)}", tensor
+
+
+def _shown(value: Any) -> Any:
+    """A setting of an optimizer, to be compared; a number on a device is not waited for."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return float(value) if value.is_cpu and value.numel() == 1 else (id(value), value._version)

@@ -1,0 +1,125 @@
+"""What scripts do with gradients in iterations that do not decide a step: there are none.
+
+Functions of PyTorch that would mislead there are others while a prepared run goes on, and errors
+about a gradient that is None say why it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import threading
+from typing import Any, Callable, Dict, List, Protocol, Tuple
+
+import torch
+from torch.nn.utils import clip_grad
+
+from ._torch_scaler import GradScaler
+
+# What Python and PyTorch say of None, and of what is left of gradients without those that are None.
+_SAYS = re.compile(r"NoneType|non-empty|empty (sequence|list)|argument is empty|not have been used")
+_HINT = (
+    " (codedgrad: if this is about a gradient, the step of this iteration of the loop is not decided "
+    "yet, and p.grad is None. A step may take several iterations; in the last one p.grad is the whole "
+    "batch's: read it under `if model.run.whole:`. For torch.autograd.grad use the iterator, "
+    "codedgrad.torch.join)"
+)
+
+
+class Iteration(Protocol):
+    """What is asked of the loop."""
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the iteration that is open, in this thread, has no gradient."""
+
+    @property
+    def computes(self) -> bool:
+        """Whether an iteration is open in which this thread computes."""
+
+
+_loops: List[Iteration] = []
+_before: Dict[Tuple[Any, str], Any] = {}
+_LOCK = threading.Lock()
+
+
+def watch(loop: Iteration) -> None:
+    """From now on it is asked."""
+    with _LOCK:
+        for owner, name, make in [] if _loops else _CHANGES:
+            inner = getattr(owner, name, None)
+            if inner is not None:
+                _before[owner, name] = inner
+                setattr(owner, name, make(inner))
+        _loops.append(loop)
+
+
+def unwatch(loop: Iteration) -> None:
+    """It is asked no more; after the last one PyTorch's functions are back."""
+    with _LOCK:
+        _loops[:] = [each for each in _loops if each is not loop]
+        for (owner, name), inner in [] if _loops else list(_before.items()):
+            setattr(owner, name, inner)
+        if not _loops:
+            _before.clear()
+
+
+def check_scaler(where: str, item: Any) -> None:
+    """Raises TypeError for PyTorch's scaler, which is not ours."""
+    if isinstance(item, torch.amp.GradScaler) and not isinstance(item, GradScaler):
+        raise TypeError(
+            f"{where}torch.amp.GradScaler drops steps by itself, each worker other ones: write "
+            "scaler = coded.GradScaler(), of codedgrad.torch, and prepare(.., "
+            'state={"scaler": scaler})'
+        )
+
+
+def _norm_of_none(inner: Callable[..., Any]) -> Callable[..., Any]:
+    """The norm of no gradients is not 0 where there are none yet: logs leave NaN out."""
+
+    @functools.wraps(inner)
+    def total_norm(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        if not tensors and any(each.undecided for each in _loops):
+            return torch.tensor(float("nan"))
+        return inner(tensors, *args, **kwargs)
+
+    return total_norm
+
+
+def _refusing(inner: Callable[..., Any]) -> Callable[..., Any]:
+    """Ours does not come here."""
+
+    @functools.wraps(inner)
+    def scale(self: Any, outputs: Any) -> Any:
+        if self.is_enabled() and any(each.computes for each in _loops):
+            check_scaler("a loss is scaled by a scaler that is in no run: ", self)
+        return inner(self, outputs)
+
+    return scale
+
+
+_CHANGES: List[Tuple[Any, str, Callable[..., Any]]] = [
+    (clip_grad, "_get_total_norm", _norm_of_none),
+    (torch.amp.GradScaler, "scale", _refusing),
+]
+
+
+def explain(error: BaseException) -> None:
+    """Says in an error why a gradient is None, if that may be what it is about."""
+    kinds = (AttributeError, TypeError, RuntimeError, ValueError)
+    if isinstance(error, kinds) and _SAYS.search(str(error)) and _HINT not in str(error):
+        error.args = (f"{error}{_HINT}",)
+
+
+def explain_at_exit() -> None:
+    """The same for the error that ends this process, where a generator hides it from the loop."""
+    shows, thread = sys.excepthook, threading.get_ident()
+
+    def hook(kind: Any, error: BaseException, trace: Any) -> None:
+        if threading.get_ident() == thread:
+            explain(error)
+        shows(kind, error, trace)
+
+    sys.excepthook = hook
