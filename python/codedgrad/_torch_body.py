@@ -8,6 +8,7 @@ without a gradient, in an iteration in which it has not asked for the step (`run
 
 from __future__ import annotations
 
+import inspect
 import sys
 from types import FrameType
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -132,7 +133,7 @@ def _beside(known: Any) -> Iterator[Tuple[str, torch.Tensor]]:
         if frame is None:
             break
         if not is_own(frame.f_code.co_filename):
-            own = dict(frame.f_locals)
+            own = _locals_of(frame)
             scopes[id(frame)] = own
             scopes.setdefault(id(frame.f_globals), frame.f_globals)
             if hasattr(own.get("self"), "__dict__"):
@@ -149,6 +150,16 @@ def _beside(known: Any) -> Iterator[Tuple[str, torch.Tensor]]:
                 if id(tensor) not in seen:
                     seen.add(id(tensor))
                     yield f"{name}.{own_name(path)}", tensor
+
+
+def _locals_of(frame: FrameType) -> Dict[str, Any]:
+    """A copy of a frame's names. Before Python 3.13 it keeps a dictionary of its own of a function's,
+    by which what the function drops would live on."""
+    kept = frame.f_locals
+    found = dict(kept)
+    if isinstance(kept, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        kept.clear()
+    return found
 
 
 def _shown(value: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from typing import AbstractSet, Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
@@ -56,7 +57,14 @@ class Gates:
             (own, {id(each) for group in own.param_groups for each in group["params"]})
             for own in optimizers
         ]
-        self._others = register_optimizer_step_pre_hook(self._other_steps)
+        known = weakref.ref(self)
+
+        def other(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            gates = known()
+            if gates is not None:
+                gates._other_steps(optimizer)
+
+        self._others = register_optimizer_step_pre_hook(other)
 
     def close(self) -> None:
         """The run is over: all are as they were."""
@@ -96,7 +104,7 @@ class Gates:
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
         return step
 
-    def _other_steps(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _other_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """One that a given one has within it, over the same parameters, makes the given one's step."""
         if self._passages.whole:
             for each, parameters in self._optimizers:
@@ -150,7 +158,8 @@ class Gates:
         """Warns of a schedule that is made for another number of steps than the run has."""
         kind, steps = type(scheduler).__name__, self._passages.steps
         lengths: Dict[str, Any] = {"total_steps": getattr(scheduler, "total_steps", None)}
-        for each in getattr(scheduler, "lr_lambdas", []):
+        lambdas: Sequence[Any] = getattr(scheduler, "lr_lambdas", ())
+        for each in lambdas:
             keywords: Dict[str, Any] = getattr(each, "keywords", {})
             lengths["num_training_steps"] = keywords.get("num_training_steps")
         # These may be shorter on purpose: a part of the run, or one of several rounds.
@@ -186,8 +195,8 @@ class Gates:
         return True
 
 
-# By the identity of their optimizers, which they hold; and the steps of classes as PyTorch has them.
-_GATES: Dict[int, Gates] = {}
+# By the identity of optimizers; and the steps of classes as PyTorch has them.
+_GATES: Dict[int, "weakref.ref[Gates]"] = {}
 _STEPS: List[Tuple[type, Any]] = []
 _LOCK = threading.Lock()
 
@@ -198,12 +207,12 @@ def _watch(gates: Gates, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         for kind in [] if _STEPS else list(_kinds()):
             _STEPS.append((kind, kind.__dict__["step"]))
             setattr(kind, "step", _asking(kind.__dict__["step"]))
-        _GATES.update({id(optimizer): gates for optimizer in optimizers})
+        _GATES.update({id(optimizer): weakref.ref(gates) for optimizer in optimizers})
 
 
 def _unwatch(gates: Gates) -> None:
     with _LOCK:
-        for key in [key for key, each in _GATES.items() if each is gates]:
+        for key in [key for key, each in _GATES.items() if each() in (None, gates)]:
             del _GATES[key]
         for kind, step in [] if _GATES else _STEPS:
             setattr(kind, "step", step)
@@ -215,7 +224,8 @@ def _kinds() -> Iterator[type]:
     """The classes of schedulers that have a `step` of their own."""
     found: List[type] = [lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau]
     for kind in found:
-        found += [each for each in kind.__subclasses__() if each not in found]
+        below: List[type] = kind.__subclasses__()
+        found += [each for each in below if each not in found]
     return (each for each in found if "step" in each.__dict__ and _OWN not in each.__dict__)
 
 
@@ -224,7 +234,8 @@ def _asking(inner: Any) -> Any:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         # Accelerate's wrapper has the optimizer in it.
         optimizer = getattr(self, "optimizer", None)
-        gates = _GATES.get(id(getattr(optimizer, "optimizer", optimizer)))
+        known = _GATES.get(id(getattr(optimizer, "optimizer", optimizer)))
+        gates = None if known is None else known()
         if gates is None:
             return inner(self, *args, **kwargs)
         return gates.go(inner, self, *args, **kwargs) if gates.lets(self) else None

@@ -10,6 +10,7 @@ import functools
 import re
 import sys
 import threading
+import weakref
 from typing import Any, Callable, Dict, List, Protocol, Tuple
 
 import torch
@@ -39,7 +40,7 @@ class Iteration(Protocol):
         """Whether an iteration is open in which this thread computes."""
 
 
-_loops: List[Iteration] = []
+_loops: List["weakref.ref[Iteration]"] = []
 _before: Dict[Tuple[Any, str], Any] = {}
 _LOCK = threading.Lock()
 
@@ -52,17 +53,22 @@ def watch(loop: Iteration) -> None:
             if inner is not None:
                 _before[owner, name] = inner
                 setattr(owner, name, make(inner))
-        _loops.append(loop)
+        _loops.append(weakref.ref(loop))
 
 
 def unwatch(loop: Iteration) -> None:
     """It is asked no more; after the last one PyTorch's functions are back."""
     with _LOCK:
-        _loops[:] = [each for each in _loops if each is not loop]
+        _loops[:] = [each for each in _loops if each() is not None and each() is not loop]
         for (owner, name), inner in [] if _loops else list(_before.items()):
             setattr(owner, name, inner)
         if not _loops:
             _before.clear()
+
+
+def _alive() -> List[Iteration]:
+    found = [each() for each in _loops]
+    return [each for each in found if each is not None]
 
 
 def check_scaler(where: str, item: Any) -> None:
@@ -81,7 +87,7 @@ def _norm_of_none(inner: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(inner)
     def total_norm(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        if not tensors and any(each.undecided for each in _loops):
+        if not tensors and any(each.undecided for each in _alive()):
             return torch.tensor(float("nan"))
         return inner(tensors, *args, **kwargs)
 
@@ -93,7 +99,7 @@ def _refusing(inner: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(inner)
     def scale(self: Any, outputs: Any) -> Any:
-        if self.is_enabled() and any(each.computes for each in _loops):
+        if self.is_enabled() and any(each.computes for each in _alive()):
             check_scaler("a loss is scaled by a scaler that is in no run: ", self)
         return inner(self, outputs)
 

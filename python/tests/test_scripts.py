@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
+import sys
 from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
@@ -333,3 +334,131 @@ def test_wrong_scripts_come_to_the_same_error(name: str) -> None:
         assert not weights, f"{scheme}: it trains something"
         kinds = (RuntimeError, TypeError)
         assert any(isinstance(e, kinds) and re.search(says, str(e)) for e in errors), errors
+
+
+def alone(**more: Any) -> Script:
+    return Script({}).prepare(**more)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_an_error_about_a_gradient_that_is_none_says_why(hidden: bool, monkeypatch: Any) -> None:
+    told: List[str] = []
+    monkeypatch.setattr("sys.excepthook", lambda kind, error, trace: told.append(str(error)))
+    s = alone()
+    # As a progress bar does.
+    batches = (place for place in s.loader) if hidden else s.loader
+    with pytest.raises(AttributeError, match="has no attribute 'norm'") as raised:
+        for place in batches:
+            s.model(place).sum().backward()
+            s.module.w.grad.norm()
+    del batches
+    sys.excepthook(raised.type, raised.value, None)
+    assert len(told) == 1 and "if model.run.whole" in told[0]
+    assert hidden or "if model.run.whole" in str(raised.value)
+    s.run.close()
+
+
+def test_other_errors_say_nothing_of_gradients() -> None:
+    s = alone()
+    with pytest.raises(AttributeError) as raised:
+        for place in s.loader:
+            s.model(place).sum().backward()
+            s.optimizer.step()
+            if s.run.whole:
+                None.norm()  # type: ignore[attr-defined]
+    assert "codedgrad" not in str(raised.value)
+
+
+def test_norms_are_not_numbers_before_a_step_is_decided() -> None:
+    s = alone()
+    found = []
+    for place in s.loader:
+        s.model(place).sum().backward()
+        norm = torch.nn.utils.clip_grad_norm_(s.model.parameters(), 1.0)
+        found.append(norm.isnan().item() is not s.run.whole)
+        s.optimizer.step()
+    assert found and all(found)
+    s.run.close()
+    assert torch.nn.utils.clip_grad_norm_(Count().parameters(), 1.0) == 0
+
+
+@pytest.mark.parametrize("length", [STEPS, 4 * STEPS])
+def test_a_schedule_of_another_length_is_told(length: int, recwarn: Any) -> None:
+    s = Script({})
+    cycle = lr_scheduler.OneCycleLR(s.optimizer, 2.0, total_steps=length)
+    cosine = lr_scheduler.CosineAnnealingLR(s.optimizer, length)
+    s.prepare(cycle, cosine).run.close()
+    said = " ".join(str(each.message) for each in recwarn.list)
+    assert ("total_steps=32, and the run has 8 steps" in said) == (length != STEPS)
+    assert ("T_max=32" in said) == (length != STEPS)
+
+
+def test_a_scheduler_that_is_not_given_is_handed_over() -> None:
+    from codedgrad._torch_watch import Kept
+
+    def made(kept: Kept) -> Any:
+        scheduler = half(torch.optim.SGD(Count().parameters(), lr=1.0))
+        assert kept.meet(scheduler) and not kept.meet(scheduler)
+        return scheduler
+
+    here, early, late = Kept(1), Kept(1), Kept(1)
+    scheduler, other = made(here), made(early)
+    scheduler.step()
+    here.ends[here.place_of(scheduler)] = 7
+    for kept in (early, late):
+        kept.load_state_dict(here.state_dict())
+        assert kept.state_dict() == here.state_dict()
+    assert other.last_epoch == made(late).last_epoch == 1 and late.ends == [-1, 7]
+
+
+class Moco(Count):
+    def forward(self, place: Any) -> Any:
+        self.teacher.data = self.teacher.data * 0.5 + self.w.data * 0.5
+        return super().forward(place)
+
+
+def test_parameters_that_a_unit_writes_are_named() -> None:
+    def step(how: str) -> None:
+        model: Any = Moco() if how == "frozen" else Count()
+        run = coded.join(model, torch.optim.SGD([model.w], lr=1.0), units=2, steps=1)
+        for each in run:
+            for _ in each:
+                model(torch.arange(2)).sum().backward()
+                if how == "data":
+                    model.w.data.add_(1.0)
+                elif how == "in place":
+                    with torch.no_grad():
+                        model.w.add_(1.0)
+
+    step("")
+    for how in ("data", "in place", "frozen"):
+        name = "teacher" if how == "frozen" else "w"
+        with pytest.raises(RuntimeError, match=f"parameter {name} was written while unit"):
+            step(how)
+
+
+class Within(torch.optim.Optimizer):
+    """As sharpness-aware minimisation has another optimizer within it."""
+
+    def __init__(self, parameters: Any):
+        super().__init__(parameters, {"lr": 1.0})
+        self.inner = torch.optim.SGD(self.param_groups, lr=1.0)
+        self.param_groups = self.inner.param_groups
+
+
+def test_an_optimizer_within_another_makes_its_step(recwarn: Any) -> None:
+    model = Count()
+    optimizer = Within([model.w])
+    run = coded.join(model, optimizer, units=1, steps=4)
+    for step in run:
+        for _ in step:
+            model(torch.arange(2)).sum().backward()
+        optimizer.inner.step()
+    s = Script({})
+    s.optimizer = Within([s.module.w])
+    s.prepare()
+    for place in s.loader:
+        s.model(place).sum().backward()
+        if s.run.whole:
+            s.optimizer.inner.step()
+    assert not recwarn.list, [str(each.message) for each in recwarn.list]
