@@ -21,10 +21,9 @@ from ._torch_scaler import GradScaler
 # What Python and PyTorch say of None, and of what is left of gradients without those that are None.
 _SAYS = re.compile(r"NoneType|non-empty|empty (sequence|list)|argument is empty|not have been used")
 _HINT = (
-    " (codedgrad: if this is about a gradient, the step of this iteration of the loop is not decided "
-    "yet, and p.grad is None. A step may take several iterations; in the last one p.grad is the whole "
-    "batch's: read it under `if model.run.whole:`. For torch.autograd.grad use the iterator, "
-    "codedgrad.torch.join)"
+    " (codedgrad: read p.grad under `if model.run.whole:`. It is None in this iteration of the loop, "
+    "since its step is not decided yet: a step may take several iterations, and in the last one "
+    "p.grad is the whole batch's. torch.autograd.grad needs the iterator, codedgrad.torch.join)"
 )
 
 
