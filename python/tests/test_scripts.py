@@ -259,6 +259,10 @@ def no_step(s: Script) -> None:
         s.model(place).sum().backward()
 
 
+def too_often(s: Script) -> None:
+    s.prepare(accumulate=2).train()
+
+
 def early_schedule(s: Script) -> None:
     s.prepare()
     scheduler = half(s.optimizer)
@@ -289,6 +293,7 @@ WRONG: Dict[str, Tuple[str, Callable[[Script], None]]] = {
     "autograd.grad": ("torch.autograd.grad.*codedgrad.torch.join", gradients),
     "two backward passes": ("several backward passes", twice),
     "no step": ("step.* was not called", no_step),
+    "step in each batch of two": ("after 1 of the 2 batches.*accumulate=", too_often),
     "schedule before": ("comes after optimizer.step", early_schedule),
 }
 
@@ -308,8 +313,9 @@ def outcome(script: Callable[[Script], None], scheme: str) -> Tuple[List[Any], L
             errors.append(error)
             coordinator.stop()
 
-    steps = STEPS // 2 if script is accumulated else STEPS
-    rows = 2 * ROWS if script is accumulated else 1 if script is passages else ROWS
+    steps, rows = STEPS, 1 if script is passages else ROWS
+    if script in (accumulated, too_often):
+        steps, rows = STEPS // 2, 2 * ROWS
     with contextlib.suppress(RuntimeError):
         together(
             scheme, work, workers=WORKERS, units=WORKERS, steps=steps, length=SAMPLES,
