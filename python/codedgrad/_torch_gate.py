@@ -93,6 +93,7 @@ class Gates:
                 # Lightning's has the forward and the backward pass in it.
                 with torch.enable_grad():
                     loss = closure()
+            passages.check_step()
             if passages.whole:
                 # By which PyTorch's schedulers know that it comes before theirs.
                 optimizer._opt_called = True  # type: ignore[attr-defined]

@@ -295,6 +295,15 @@ class Passages:
             )
         micro.scalars = tuple(_Sum(a, b) for a, b in zip(before, micro.scalars))
 
+    def check_step(self) -> None:
+        """Raises RuntimeError if an optimizer is to step where a unit goes on."""
+        if self._spread and self._open.done and self._backwards < self._accumulate:
+            raise RuntimeError(
+                f"optimizer.step() after {self._backwards} of the {self._accumulate} batches that "
+                "prepare(accumulate=..) says are summed for a step: call it after the last one alone, "
+                "or say the number of batches that the loop sums"
+            )
+
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer makes its step."""
         self._stepped[id(optimizer)] = True
