@@ -13,3 +13,4 @@ mod leaving;
 mod lies;
 mod python_worker;
 mod reconnects;
+mod tampering;

@@ -3,6 +3,7 @@
 
 use crate::bare::Bare;
 use crate::integers::{Job, RUN, Secret, Watch, coordinate, join, listen, run_locally, secret};
+use crate::tampering::{Harm, Passing, once, proxy};
 use codedgrad::ids::{Step, Worker};
 use codedgrad::run::NumberFormat;
 use codedgrad::sums::{CHUNK, Header, Kind};
@@ -183,6 +184,28 @@ fn a_python_worker_that_is_told_to_end_leaves() {
     assert!(next < job.steps, "it had left before the last step: {next}");
 }
 
+#[test]
+fn a_python_worker_whose_connection_loses_a_step_is_sent_it_again() {
+    let job = JOBS[0];
+    let (expected, parameters) = run_locally(job);
+    let secret = secret();
+    let mut transport = listen(job, &secret);
+    let address = transport.address().to_string();
+    let is_step_3 = |passing: &Passing| passing.is("apply") && passing.said["step"] == 3;
+    let (proxy, calls) = proxy(&address, once(is_step_3, Harm::Drop));
+    let Some(python) = Python::start(&proxy, &secret) else { return };
+    let threads: Vec<_> =
+        (0..PYTHON).map(|worker| join(job, worker, address.clone(), &secret, |_| true)).collect();
+    assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
+    transport.begin(Step(0));
+    let mut watch = Watch::new(|_| {});
+    assert_eq!(coordinate(job, transport, &mut watch).unwrap(), Outcome::Finished);
+    assert_eq!(watch.log.gradients, expected.gradients);
+    assert!(threads.into_iter().all(|thread| thread.join().unwrap() == parameters));
+    assert_eq!(python.ends_with(), (job.steps, crc(&parameters)));
+    assert_eq!(calls.load(Ordering::Acquire), 1, "{:?}", watch.log.faults);
+}
+
 const LENGTH: usize = CHUNK + 2;
 
 fn numbers(value: f32, count: usize) -> Vec<u8> {
@@ -247,8 +270,11 @@ fn the_python_worker_does_what_the_protocol_says() {
     computes_and_contributes(&mut worker);
     applies_and_hands_over(&mut worker);
     waits_for_a_state_where_a_step_was_left_out(&mut worker);
-    worker.tell(&json!({"type": "stop"}));
-    assert_eq!(python.ends_with(), (9, crc(&[0.75; LENGTH])));
+    computes_nothing_before_the_step_that_it_needs(&mut worker);
+    worker.tell(&json!({"type": "stop", "after": [10]}));
+    worker.tell(&json!({"type": "skip", "step": 10, "units": []}));
+    assert_eq!(worker.hear(), json!({"type": "applied", "step": 10, "digest": null}));
+    assert_eq!(python.ends_with(), (11, crc(&[0.75; LENGTH])));
     assert_eq!(VERSION, 9, "the worker in Python speaks this version");
 }
 
@@ -385,4 +411,17 @@ fn waits_for_a_state_where_a_step_was_left_out(worker: &mut Bare) {
         said = worker.hear();
     }
     assert_eq!(said, json!({"type": "state_loaded", "transfer": 13, "digests": []}));
+}
+
+/// What overtook a step on its way is computed after it.
+fn computes_nothing_before_the_step_that_it_needs(worker: &mut Bare) {
+    let task = json!({"job": 10, "piece": 0});
+    let tasks = json!([{"task": task, "parts": []}]);
+    worker
+        .tell(&json!({"type": "compute", "epoch": 1, "order": 4, "after": [8, 9], "tasks": tasks}));
+    assert_eq!(worker.hear(), json!({"type": "step_unavailable", "step": 9}));
+    worker.tell(&json!({"type": "skip", "step": 9, "units": []}));
+    assert_eq!(worker.hear(), json!({"type": "applied", "step": 9, "digest": null}));
+    let done = json!({"type": "done", "order": 4, "task": task, "aux": [0.0], "finite": true});
+    assert_eq!(spent(worker.hear()), (done, 0));
 }
