@@ -5,8 +5,9 @@
 //! trainer, a command line and a record of a run hold its parts. The numbers that a run may have
 //! are constants beside the parts that have them.
 
-use crate::ids::Step;
+use crate::ids::{Job, Step};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
@@ -178,6 +179,13 @@ impl Jobs {
     #[must_use]
     pub fn of(&self, steps: Range<u64>) -> Range<u64> {
         steps.start * self.micro_steps..steps.end * self.micro_steps
+    }
+
+    /// The steps that must be applied before some jobs are computed: of each model, the one before
+    /// its step.
+    pub(crate) fn before(&self, jobs: impl Iterator<Item = Job>) -> Vec<Step> {
+        let before = |job: Job| job.step(self.micro_steps).0.checked_sub(self.models).map(Step);
+        jobs.filter_map(before).collect::<BTreeSet<Step>>().into_iter().collect()
     }
 
     /// Whether the jobs of a scheme that overlap are there: each takes `delay` rounds more than
@@ -363,5 +371,21 @@ impl FromStr for NumberFormat {
             .into_iter()
             .find(|format| format.name() == text)
             .ok_or_else(|| format!("{text:?} is no number format; it is f32, bf16 or f16"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_need_the_last_step_of_their_model() {
+        let before = |models, micro_steps, jobs: Range<u64>| {
+            Jobs { models, micro_steps }.before(jobs.map(Job))
+        };
+        assert_eq!(before(1, 1, 0..1), []);
+        assert_eq!(before(1, 1, 7..8), [Step(6)]);
+        assert_eq!(before(1, 4, 4..8), [Step(0)]);
+        assert_eq!(before(3, 1, 1..6), [Step(0), Step(1), Step(2)], "one of each model");
     }
 }

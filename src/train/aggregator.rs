@@ -41,7 +41,7 @@ use work::{Desk, Work};
 /// # let parts = vec![Part { units: Units { start: 2, end: 4 }, coefficient: 1.0 }];
 /// # let task = Task { job: Job(0), piece: 0, plan: 0 };
 /// # let (tasks, cancel) = (vec![(task, parts)], Default::default());
-/// # coordinator.send(Worker(0), Order::Compute { tasks, cancel, in_parts: false });
+/// # coordinator.send(Worker(0), Order::Compute { after: vec![], tasks, cancel, in_parts: false });
 /// # let coordinator = std::thread::spawn(move || {
 /// #     let Some((worker, Notice::Done { task, .. })) = coordinator.receive(None) else { panic!() };
 /// #     coordinator.send(worker, Order::Stop { why: "all is done".into() });
@@ -453,7 +453,7 @@ impl<V: Vector> Aggregator<V> {
                 self.over = Some(why);
                 Some(OwnedEvent::Over)
             }
-            Order::Compute { tasks, cancel, in_parts } => {
+            Order::Compute { tasks, cancel, in_parts, .. } => {
                 self.tasks = tasks.into();
                 self.cancel = cancel;
                 self.chunk = self.link.place().chunk.filter(|_| in_parts);
@@ -677,6 +677,7 @@ mod tests {
         coordinator.send(
             Worker(0),
             Order::Compute {
+                after: Vec::new(),
                 tasks: vec![(task, parts)],
                 cancel: Cancel::default(),
                 in_parts: false,

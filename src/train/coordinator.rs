@@ -425,8 +425,9 @@ impl<T: Transport> Coordinator<T> {
                 if !self.run_clock.is_virtual() {
                     self.spending.assigned(worker, round, &tasks, now);
                 }
+                let after = self.config().jobs.before(tasks.iter().map(|(task, _)| task.job));
                 let cancel = Cancel::default();
-                let order = Order::Compute { tasks, cancel, in_parts: false };
+                let order = Order::Compute { after, tasks, cancel, in_parts: false };
                 self.transport.send(worker, order);
             }
             Action::Abandon { worker, late_counts } => {

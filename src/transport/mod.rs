@@ -51,6 +51,9 @@ impl Cancel {
 pub enum Order {
     /// Compute tasks, one after the other.
     Compute {
+        /// The last step of each model that is trained, which must be applied before; none of one
+        /// that has none yet.
+        after: Vec<Step>,
         /// Which, and what each consists of.
         tasks: Vec<(Task, Vec<Part>)>,
         /// Tells when nobody wants them any more.

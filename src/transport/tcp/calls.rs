@@ -2,14 +2,16 @@
 
 use super::door::{Door, jittered};
 use super::join::Join;
-use super::pipe::{read_hello, write_first};
+use super::pipe::{PipeError, read_hello, write_first};
 use super::security::{self, Role, Security, SecurityError, Stream};
 use super::{HANDSHAKE, Listener, Network, TcpError, Welcome};
 use crate::ids::Worker;
 use crate::run::Limits;
 use crate::sums::Across;
 use crate::transport::RunFacts;
-use crate::transport::wire::{self, CONTROL_BYTES_MAX, FromWorker, Hello, Offer, ToWorker};
+use crate::transport::wire::{
+    self, CONTROL_BYTES_MAX, FromWorker, Hello, Offer, ToWorker, WireError,
+};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,6 +76,7 @@ pub(super) async fn call(
                 // Trying again changes none of these.
                 error @ (TcpError::Refused { again: false, .. }
                 | TcpError::Replaced
+                | TcpError::Version { .. }
                 | TcpError::Security(
                     SecurityError::Exposed { .. }
                     | SecurityError::NotOurs { .. }
@@ -128,7 +131,12 @@ async fn hello(
     }));
     write_first(&mut stream, &hello).await.map_err(unreachable(&join.address))?;
     let body = read_hello(&mut stream, CONTROL_BYTES_MAX).await;
-    let body = body.map_err(unreachable(&join.address))?;
+    let body = body.map_err(|error| match error {
+        PipeError::Wire(source @ WireError::Version { .. }) => {
+            TcpError::Version { address: join.address.clone(), source }
+        }
+        error => unreachable(&join.address)(error),
+    })?;
     match wire::decode(&body).map_err(unreachable(&join.address))? {
         ToWorker::Welcome(welcome) => Ok((stream, *welcome)),
         ToWorker::Refused { reason, again, wait } => {

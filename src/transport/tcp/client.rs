@@ -33,6 +33,7 @@ pub use link::TcpLink;
 
 use super::Welcome;
 use super::pipe::Incoming;
+use super::unreadable::UnreadableMessages;
 use crate::ids::Worker;
 use crate::sums::collective::{Collective, CollectiveEvent, ResultStore};
 use crate::sums::exchange::TICK;
@@ -49,7 +50,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use trainer::{Decision, Trainer};
+use trainer::{Decision, Missing, Numbers, Trainer};
 use uplink::Uplink;
 
 /// Orders are numbered again on every connection; above these bits is the number of the connection.
@@ -101,6 +102,8 @@ struct WorkerNode {
     /// With how much notice it leaves, once it has said so.
     leaving: watch::Receiver<Option<Duration>>,
     states: Arriving,
+    /// What the coordinator said over any connection that could not be read.
+    unreadable: UnreadableMessages,
     /// States that were sent.
     transfers: u64,
     blocks: Blocks,
@@ -148,7 +151,9 @@ impl WorkerNode {
                 }
                 Some(connection) = dialled.recv() => self.connected(connection),
                 _ = tick.tick() => {
-                    self.tick();
+                    if !self.tick().await {
+                        break;
+                    }
                     if self.uplink.is_silent(self.welcome.silence) && !self.silent().await {
                         break;
                     }
@@ -262,12 +267,9 @@ impl WorkerNode {
         match (from, incoming) {
             (From::Coordinator(number), _) if !self.uplink.is_current(number) => {}
             (From::Coordinator(_), Incoming::Control(body)) => {
-                match wire::decode::<ToWorker>(&body) {
+                match body.and_then(|body| wire::decode::<ToWorker>(&body)) {
                     Ok(message) => return self.down(message),
-                    Err(reason) => {
-                        tracing::error!("from the coordinator: {reason}");
-                        return false;
-                    }
+                    Err(reason) => return self.cannot_read(&reason).await,
                 }
             }
             (From::Coordinator(_), Incoming::Ended(reason)) => {
@@ -310,13 +312,16 @@ impl WorkerNode {
                 self.heard_of(from);
                 self.sums(WorkerEvent::Placed { from: from.node(), header, slot });
             }
-            (From::Peer(worker, line), Incoming::Ended(reason)) => {
+            (
+                From::Peer(worker, line),
+                Incoming::Ended(reason) | Incoming::Control(Err(reason)),
+            ) => {
                 // The end of an earlier connection says nothing of the one that took its place.
                 if self.peers.disconnected(worker, line, &reason, &self.dialer) {
                     self.sums(WorkerEvent::Disconnected { worker });
                 }
             }
-            (From::Peer(worker, line), Incoming::Control(body)) => {
+            (From::Peer(worker, line), Incoming::Control(Ok(body))) => {
                 match wire::decode::<Across>(&body) {
                     Ok(message) => {
                         self.peers.heard_of(worker, line);
@@ -399,12 +404,12 @@ impl WorkerNode {
             return true;
         }
         match message {
-            ToWorker::Compute { order, tasks, .. } => {
+            ToWorker::Compute { order, after, tasks, .. } => {
                 self.uplink.used();
                 // Parts that nobody asks for would be copied for nothing.
                 let in_parts = tasks.iter().all(|order| self.sums.expects(order.task));
                 let tasks = tasks.into_iter().map(|order| (order.task, order.parts)).collect();
-                self.trainer.compute(self.uplink.name_of(order), tasks, in_parts);
+                self.trainer.compute(self.uplink.name_of(order), (after, tasks), in_parts);
             }
             ToWorker::Abandon {} => {
                 // First the trainer, which may be in the middle of a unit; then what it has not
@@ -439,8 +444,15 @@ impl WorkerNode {
                     self.sums(WorkerEvent::ConnectedAgain { worker });
                 }
             }
-            ToWorker::Ping { number } => self.uplink.tell(&FromWorker::Pong { number }),
-            ToWorker::Stop { why } => self.trainer.stop(self.uplink.name_of(0), why.into()),
+            ToWorker::Ping { number, order, transfer, after } => {
+                let order = self.uplink.name_of(order);
+                self.trainer.was_sent(&after, Numbers { order, transfer });
+                self.uplink.tell(&FromWorker::Pong { number });
+            }
+            ToWorker::Stop { why, after } => {
+                self.trainer.was_sent(&after, Numbers::default());
+                self.trainer.stop(self.uplink.name_of(0), why.into());
+            }
             ToWorker::Replaced {} => return self.leave(Dismissal::Replaced),
             // It hangs up next, and is called again.
             ToWorker::Refused { again: true, wait, reason } => {
@@ -509,12 +521,18 @@ impl WorkerNode {
         }
     }
 
-    fn tick(&mut self) {
+    /// False if the connection is to be given up, and there is no other.
+    async fn tick(&mut self) -> bool {
         self.sums(WorkerEvent::Tick);
         let is_open = |sum| self.sums.is_open(sum);
-        if let Some(step) = self.trainer.misses(Instant::now(), is_open) {
-            self.uplink.tell(&FromWorker::StepUnavailable { step });
+        match self.trainer.misses(Instant::now(), is_open) {
+            None => {}
+            Some(Missing::Step(step)) => self.uplink.tell(&FromWorker::StepUnavailable { step }),
+            Some(Missing::Order) => {
+                return self.lost_on_the_way("something that it has sent has not come").await;
+            }
         }
+        true
     }
 
     /// A connection to another worker is there, or could not be made.

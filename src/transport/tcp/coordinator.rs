@@ -48,7 +48,7 @@ use crate::transport::tcp::states::frames as state_frames;
 use crate::transport::wire::{self, FromWorker, TaskOrder, ToWorker};
 use crate::transport::{Dismissal, Notice, Order, RunFacts};
 use comparing::Comparison;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -85,6 +85,8 @@ pub(super) struct CoordinatorNode {
     /// The order to apply that was sent last. It is the same for all whose connection has the same
     /// number.
     apply: Option<((SumId, u32, Worker), Frame)>,
+    /// The last orders to apply and to skip, for those to whom they do not come.
+    told: BTreeMap<Step, ToWorker>,
     /// How many states were sent to workers.
     transfers: u64,
     /// How often workers were asked whether they are there, and when last; at first when it began.
@@ -159,6 +161,7 @@ impl CoordinatorNode {
             sums: CoordinatorSums::new(settings, of_node, eager),
             spare: Vec::new(),
             apply: None,
+            told: BTreeMap::new(),
             context,
             transfers: 0,
             pings: (0, Instant::now()),
@@ -219,7 +222,7 @@ impl CoordinatorNode {
         let mut left: BTreeSet<(u32, u32)> =
             self.members.connected().map(|(worker, member)| (worker, member.epoch)).collect();
         if let Some(why) = &self.stops {
-            self.members.tell_all(&ToWorker::Stop { why: why.to_string() });
+            self.members.connected().for_each(|(_, member)| member.stop(why));
             // Workers hang up when they have said what they still had to say.
             let _ = tokio::time::timeout(LAST_WORDS, until_ended(&mut left, &mut events)).await;
         }
@@ -307,7 +310,7 @@ impl CoordinatorNode {
     /// An order for the connection that a worker has now.
     fn order(&mut self, worker: Worker, epoch: u32, order: Order) {
         let down = match order {
-            Order::Compute { tasks, .. } => {
+            Order::Compute { after, tasks, .. } => {
                 // A worker that is lost gets no number: the engine hears that it is lost, and
                 // orders again.
                 let Some(order) = self.members.next_order(worker.0) else { return };
@@ -318,7 +321,7 @@ impl CoordinatorNode {
                 });
                 let tasks =
                     tasks.into_iter().map(|(task, parts)| TaskOrder { task, parts }).collect();
-                ToWorker::Compute { epoch, order, tasks }
+                ToWorker::Compute { epoch, order, after, tasks }
             }
             Order::Abandon => ToWorker::Abandon {},
             Order::Apply { sum, decoded, saver } => {
@@ -331,7 +334,9 @@ impl CoordinatorNode {
             }
             Order::Skip { step, saver, units } => {
                 self.members.sent(worker.0, step);
-                ToWorker::Skip { epoch, step, saver: saver.0, units: units.to_vec() }
+                let skip = ToWorker::Skip { epoch, step, saver: saver.0, units: units.to_vec() };
+                self.remember(step, skip.clone());
+                skip
             }
             Order::SendState { needy } => {
                 let member = self.members.member_mut(worker.0).into_iter();
@@ -374,9 +379,38 @@ impl CoordinatorNode {
         let (sum, epoch, Worker(saver)) = which;
         let Decoded { digest, aux, .. } = decoded;
         let (digest, aux) = (*digest, aux.clone());
-        let frame = Frame::control(&ToWorker::Apply { epoch, sum, digest, aux, saver });
+        let apply = ToWorker::Apply { epoch, sum, digest, aux, saver };
+        let frame = Frame::control(&apply);
         self.apply = Some((which, frame.clone()));
+        self.remember(sum.step, apply);
         frame
+    }
+
+    fn remember(&mut self, step: Step, order: ToWorker) {
+        self.told.insert(step, order);
+        // Those beyond come as a state.
+        if self.told.len() as u64 > self.listen.config.log_steps + 1 {
+            self.told.pop_first();
+        }
+    }
+
+    /// Sends a worker the order to apply or to skip a step once more, and its sum if it has one;
+    /// false if that is nowhere any more.
+    fn give_again(&mut self, Worker(worker): Worker, step: Step) -> bool {
+        let Some(mut order) = self.told.get(&step).cloned() else { return false };
+        if let ToWorker::Apply { epoch, .. } | ToWorker::Skip { epoch, .. } = &mut order {
+            *epoch = self.members.epoch(worker);
+        }
+        let mut effects = Vec::new();
+        let now = Instant::now().into_std();
+        let given = matches!(order, ToWorker::Skip { .. })
+            || self.sums.give(now, step, worker, &mut effects);
+        self.carry_out(effects);
+        if given {
+            // It may lack either.
+            self.members.tell(worker, &order);
+        }
+        given
     }
 
     /// Tells the machine that makes the sums what happened, and does what follows from it.
@@ -440,11 +474,7 @@ impl CoordinatorNode {
             }
             Miss::Answer { due } => due,
         };
-        let mut effects = Vec::new();
-        let now = Instant::now().into_std();
-        let given = due && self.sums.give(now, step, worker.0, &mut effects);
-        self.carry_out(effects);
-        if !given {
+        if !(due && self.give_again(worker, step)) {
             self.members
                 .member_mut(worker.0)
                 .into_iter()
@@ -468,10 +498,12 @@ impl CoordinatorNode {
             return;
         }
         match incoming {
-            Incoming::Control(body) => match wire::decode::<FromWorker>(&body) {
-                Ok(message) => self.up(Worker(worker), message),
-                Err(reason) => self.lose(worker, &reason),
-            },
+            Incoming::Control(body) => {
+                match body.and_then(|body| wire::decode::<FromWorker>(&body)) {
+                    Ok(message) => self.up(Worker(worker), message),
+                    Err(reason) => self.cannot_read(worker, &reason),
+                }
+            }
             Incoming::Chunk(header, _) | Incoming::Placed(header, _) if header.worker != worker => {
                 self.lose(worker, &format!("it sends a chunk of {}", Worker(header.worker)));
             }
@@ -577,7 +609,7 @@ impl CoordinatorNode {
         let (asked, last) = self.pings;
         if now.duration_since(last) >= PING {
             self.pings = (asked + 1, now);
-            self.members.tell_all(&ToWorker::Ping { number: asked + 1 });
+            self.members.connected().for_each(|(_, member)| member.ping(asked + 1));
         }
         for worker in self.members.silent(now, self.listen.silence) {
             self.lose(
@@ -598,6 +630,14 @@ impl CoordinatorNode {
             (traffic.sent.load(Relaxed), traffic.received.load(Relaxed));
         let arriving = self.members.connected().map(|(_, member)| member.arriving.len());
         status.kept = (self.sums.len() + arriving.sum::<usize>()) as u64;
+    }
+
+    /// A message of a worker cannot be read: it calls again, or is told that it need not.
+    fn cannot_read(&mut self, worker: u32, reason: &str) {
+        match self.members.cannot_read(worker, reason) {
+            None => self.lose(worker, reason),
+            Some(why) => self.part_with(worker, &why, Some(&ToWorker::refused(why.clone()))),
+        }
     }
 
     /// A connection is given up, and the worker with it.

@@ -1,12 +1,12 @@
 //! A port as strangers find it: who is let in, how many at once, and what is said of those who are
 //! not.
 
-use super::pipe::read_hello;
+use super::pipe::{PipeError, read_hello, refuse};
 use super::security::{self, HandshakeGate, Pass, Refusals, Role, Security, Stream};
 use super::status::TcpStatus;
 use super::{HANDSHAKE, Listener};
 use crate::sums::lock;
-use crate::transport::wire::{self, HELLO_BYTES_MAX, Hello, Offer};
+use crate::transport::wire::{self, HELLO_BYTES_MAX, Hello, Offer, ToWorker, WireError};
 use serde::de::DeserializeOwned;
 use std::io;
 use std::net::SocketAddr;
@@ -86,8 +86,16 @@ impl Door {
             let body =
                 tokio::time::timeout(HANDSHAKE, read_hello(&mut stream, HELLO_BYTES_MAX)).await;
             let body = body.map_err(|_| "it says nothing".to_owned())?;
-            let body = body.map_err(|error| error.to_string())?;
-            Ok((stream, role, wire::decode(&body)?))
+            let body = match body {
+                // A program of another release understands no answer, but sees which version it is
+                // of, and that it need not call again.
+                Err(PipeError::Wire(error @ WireError::Version { .. })) => {
+                    refuse(&mut stream, &ToWorker::refused(error.to_string())).await;
+                    Err(error.to_string())
+                }
+                body => body.map_err(|error| error.to_string()),
+            };
+            Ok((stream, role, wire::decode(&body?)?))
         };
         tokio::select! {
             // Who has proved itself is in, even if its place was lost in the same moment.

@@ -9,6 +9,7 @@
 use super::pipe::Pipe;
 use super::sent::Sent;
 use super::states::Arriving;
+use super::unreadable::UnreadableMessages;
 use crate::ids::Step;
 use crate::sums::Header;
 use crate::sums::exchange::{Block, Frame};
@@ -42,6 +43,19 @@ pub(super) struct Member {
 }
 
 impl Member {
+    /// Asks whether it is there; tells what it must have got, in case that was lost on the way.
+    pub(super) fn ping(&self, number: u64) {
+        let after = self.sent.due().into_iter().collect();
+        let (order, transfer) = (self.order, self.sent.taking());
+        self.pipe.tell(&ToWorker::Ping { number, order, transfer, after });
+    }
+
+    /// Tells it that the run is over for it.
+    pub(super) fn stop(&self, why: &str) {
+        let after = self.sent.due().into_iter().collect();
+        self.pipe.tell(&ToWorker::Stop { why: why.to_owned(), after });
+    }
+
     /// It says for whom a state will come, and how large it is; false if it was not asked for that
     /// one, or if it has more than `most` numbers.
     pub(super) fn gives(
@@ -72,6 +86,8 @@ struct Place {
     identity: Option<String>,
     /// Processes whose place others took, the last ones: they are not let in again.
     replaced: VecDeque<u64>,
+    /// What it said over any connection that could not be read.
+    unreadable: UnreadableMessages,
     epoch: u32,
     /// Whether the run does without it.
     drained: bool,
@@ -276,6 +292,11 @@ impl Members {
     /// Whether somebody has come or gone since this was asked last.
     pub(super) fn have_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
+    }
+
+    /// A message of a worker cannot be read; says so if there were too many of these.
+    pub(super) fn cannot_read(&mut self, worker: u32, reason: &str) -> Option<String> {
+        self.place(worker)?.unreadable.came(Instant::now(), reason)
     }
 
     /// Whether orders for this connection of a worker reach it.

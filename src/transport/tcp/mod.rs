@@ -24,6 +24,7 @@ mod server;
 mod states;
 mod status;
 mod threads;
+mod unreadable;
 
 pub use super::wire::Welcome;
 pub use crate::sums::{Exchange, StalledSum, SumCounts};
@@ -38,6 +39,7 @@ pub use server::{Gathered, TcpTransport};
 pub use status::{TcpStatus, WorkerStatus};
 pub use threads::{IO_THREADS, set_io_threads};
 
+use super::wire::WireError;
 use security::SecurityError;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -90,6 +92,14 @@ pub enum TcpError {
     /// Another process has this worker's number.
     #[error("another process has taken this worker's place")]
     Replaced,
+    /// The coordinator is of another release.
+    #[error("cannot join the run at {address}: {source}; both must be of one release")]
+    Version {
+        /// Where it is.
+        address: String,
+        /// Which version it speaks.
+        source: WireError,
+    },
     /// A format that not all ways of an exchange have.
     #[error(
         "vectors go between GPUs as they are, in f32: exchange nccl has no bf16 on the wire; take \

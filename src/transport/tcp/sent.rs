@@ -93,6 +93,16 @@ impl Sent {
         self.last = self.last.max(Some(step));
     }
 
+    /// The last step that it was sent and does not say to have applied.
+    pub(super) fn due(&self) -> Option<Step> {
+        self.steps.iter().rev().find(|(_, noted)| noted.due).map(|(step, _)| *step)
+    }
+
+    /// The transfer of the state that it was sent, or 0 where it has said what came of that.
+    pub(super) fn taking(&self) -> u64 {
+        self.taking.unwrap_or(0)
+    }
+
     /// The worker is sent a state, in which all below `next` is applied.
     pub(super) fn state(&mut self, transfer: u64, next: Step) {
         // What it was sent before is part of the state, and will not be applied.

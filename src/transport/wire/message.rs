@@ -168,8 +168,11 @@ pub enum ToWorker {
     Compute {
         /// For which connection of the worker; on any other it is void.
         epoch: u32,
-        /// Number of the order.
+        /// Number of the order, from 1 on each connection.
         order: u64,
+        /// The last step of each model that is trained, which must be applied before: at other
+        /// parameters nothing is computed. None of a model that has none yet.
+        after: Vec<Step>,
         /// Which.
         tasks: Vec<TaskOrder>,
     },
@@ -227,12 +230,24 @@ pub enum ToWorker {
     Ping {
         /// Repeated in the answer.
         number: u64,
+        /// The last order of tasks that was sent over this connection.
+        #[serde(default)]
+        order: u64,
+        /// The last transfer of a state to the worker, if it has not said what came of it.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        transfer: u64,
+        /// The last step that was sent over it and is not reported as applied, if one is not.
+        #[serde(default)]
+        after: Vec<Step>,
     },
     /// The run is over.
     Stop {
         /// Why, in words.
         #[serde(default)]
         why: String,
+        /// The same as in [`ToWorker::Ping`]: it must be applied before.
+        #[serde(default)]
+        after: Vec<Step>,
     },
 }
 
@@ -380,9 +395,8 @@ pub enum FromWorker {
     },
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-fn is_zero(seconds: &u32) -> bool {
-    *seconds == 0
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 /// The bytes of a control body.
@@ -416,10 +430,14 @@ mod tests {
         let parts = vec![Part { units: Units { start: 1, end: 3 }, coefficient: 0.1 }];
         let part = r#"{"units":{"start":1,"end":3},"coefficient":0.1}"#;
         let text = format!(
-            r#"{{"compute":{{"epoch":1,"order":4,"tasks":[{{"task":{{"job":7,"piece":2}},"parts":[{part}]}}]}}}}"#
+            r#"{{"compute":{{"epoch":1,"order":4,"after":[6],"tasks":[{{"task":{{"job":7,"piece":2}},"parts":[{part}]}}]}}}}"#
         );
-        let message =
-            ToWorker::Compute { epoch: 1, order: 4, tasks: vec![TaskOrder { task, parts }] };
+        let message = ToWorker::Compute {
+            epoch: 1,
+            order: 4,
+            after: vec![Step(6)],
+            tasks: vec![TaskOrder { task, parts }],
+        };
         assert_eq!(String::from_utf8(encode(&message)).unwrap(), text);
         assert_eq!(decode::<ToWorker>(text.as_bytes()), Ok(message));
         assert_eq!(

@@ -171,16 +171,10 @@ impl Header {
     pub fn decode(bytes: &[u8; HEADER_BYTES], control_max: usize) -> Result<Self, WireError> {
         let mut rest = bytes.as_slice();
         let found: [u8; 4] = take(&mut rest);
-        // In this order: what is no frame at all, a frame of another version, one that is damaged.
-        // Nothing after the version is looked at before the checksum has told that it is what was
-        // sent.
         if found != MAGIC {
             return Err(WireError::Magic { found });
         }
         let version = u16::from_le_bytes(take(&mut rest));
-        if version != VERSION {
-            return Err(WireError::Version { found: version });
-        }
         let [kind, format] = take(&mut rest);
         let mut header = Self::control(0);
         header.run = u64::from_le_bytes(take(&mut rest));
@@ -197,6 +191,11 @@ impl Header {
             (crc32fast::hash(&bytes[..68]), u32::from_le_bytes(take(&mut rest)));
         if found != expected {
             return Err(WireError::Checksum { expected, found });
+        }
+        // After the checksum, which all versions have here: a version that was damaged on its way
+        // costs a connection, another one ends the worker.
+        if version != VERSION {
+            return Err(WireError::Version { found: version });
         }
         header.kind = match kind {
             0 => Kind::Control,
@@ -270,6 +269,7 @@ pub fn layout(length: usize, units: u32, job: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Step;
     use proptest::prelude::*;
 
     fn any_header() -> impl Strategy<Value = Header> {
@@ -326,6 +326,26 @@ mod tests {
             let mut bytes = header.encode();
             bytes[at] ^= flip;
             prop_assert!(Header::decode(&bytes, CONTROL_BYTES_MAX).is_err());
+        }
+
+        /// Nor a single bit of a message that has a digest: a digit would be another one.
+        #[test]
+        fn a_damaged_message_is_found(
+            number: u64,
+            order: u64,
+            transfer: u64,
+            after: Vec<u64>,
+            at: prop::sample::Index,
+        ) {
+            let after = after.into_iter().map(Step).collect();
+            let body = encode(&ToWorker::Ping { number, order, transfer, after });
+            let digest = xxhash_rust::xxh3::xxh3_64(&body);
+            let header = Header { digest, ..Header::control(body.len()) };
+            let mut bytes = [&header.encode()[..], &body].concat();
+            prop_assert_eq!(frame(&bytes, CONTROL_BYTES_MAX), Ok(Some((header, &body[..], &[][..]))));
+            let bit = at.index(8 * bytes.len());
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(frame(&bytes, CONTROL_BYTES_MAX).is_err());
         }
 
         #[test]

@@ -7,8 +7,26 @@ use crate::sums::exchange::WorkerEvent;
 use crate::transport::Dismissal;
 use crate::transport::tcp::states::Arriving;
 use crate::transport::wire::{FromWorker, Offer};
+use tokio::time::Instant;
 
 impl WorkerNode {
+    /// The connection is given up, since what came over it is not what was sent; false if there is
+    /// no other.
+    pub(super) async fn lost_on_the_way(&mut self, reason: &str) -> bool {
+        tracing::warn!("the coordinator is called again: {reason}");
+        self.uplink.close();
+        self.call_again().await
+    }
+
+    /// A message of the coordinator cannot be read: the same, unless that goes on and on.
+    pub(super) async fn cannot_read(&mut self, reason: &str) -> bool {
+        if let Some(why) = self.unreadable.came(Instant::now(), reason) {
+            tracing::error!("from the coordinator: {why}");
+            return false;
+        }
+        self.lost_on_the_way(reason).await
+    }
+
     /// The connection is given up, since nothing came through for too long; false if there is no
     /// other.
     pub(super) async fn silent(&mut self) -> bool {

@@ -177,6 +177,7 @@ impl TcpLink {
             uplink: Uplink::new(coordinator),
             peers: Peers::default(),
             states: Arriving::default(),
+            unreadable: Default::default(),
             transfers: 0,
             blocks: context.blocks.clone(),
             warnings: Default::default(),

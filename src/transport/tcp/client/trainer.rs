@@ -7,8 +7,9 @@
 //! come: it hands on, in order, what need not wait any more. What the trainer answers is noted by
 //! [`Trainer::done`] and [`Trainer::taken`].
 //!
-//! [`Trainer::misses`] is asked at every tick, and tells which step the coordinator is to be asked
-//! for. Where a connection ends, [`Trainer::reset`] forgets what waits; where there is another,
+//! [`Trainer::was_sent`] with what the coordinator says that it has sent. [`Trainer::misses`] is
+//! asked at every tick, and tells what of that, and of what waits, does not come. Where a
+//! connection ends, [`Trainer::reset`] forgets what waits; where there is another,
 //! [`Trainer::say_again`] gives what must be said over it first.
 
 use super::super::OVERDUE;
@@ -47,6 +48,22 @@ impl Queued {
     }
 }
 
+/// What does not come.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// A step that was left out, or its sum: the coordinator is to be told now.
+    Step(Step),
+    /// An order that was lost on its way: the connection is of no use any more.
+    Order,
+}
+
+/// Numbers of orders of tasks, and of transfers of states.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Numbers {
+    pub(super) order: u64,
+    pub(super) transfer: u64,
+}
+
 /// A step that the trainer is to apply once its sum is there.
 pub(super) struct Decision {
     pub(super) sum: SumId,
@@ -73,8 +90,11 @@ pub(super) struct Trainer {
     /// The states that the trainer was given and has said nothing of: over which connection each
     /// came, the number of its transfer, and its `next`.
     taking: VecDeque<(u64, u64, Step)>,
-    /// Since when the next step to be applied is not the one that comes first; told the
-    /// coordinator.
+    /// The last that came of orders of tasks and of states.
+    came: Numbers,
+    /// What the coordinator has sent, as it says: all steps below this one, and the last of these.
+    sent: (Step, Numbers),
+    /// Since when something of that, or before what waits, has not come.
     gap_since: Option<Instant>,
     /// It was told to stop, or will be when its turn comes.
     stopping: bool,
@@ -91,6 +111,8 @@ impl Trainer {
             next,
             word,
             taking: VecDeque::new(),
+            came: Numbers::default(),
+            sent: (Step(0), Numbers::default()),
             gap_since: None,
             stopping: false,
         }
@@ -105,20 +127,59 @@ impl Trainer {
         self.stopping
     }
 
-    /// Tasks for it.
-    pub(super) fn compute(&mut self, number: u64, tasks: Vec<(Task, Vec<Part>)>, in_parts: bool) {
+    /// Tasks for it, once these steps are applied.
+    pub(super) fn compute(
+        &mut self,
+        number: u64,
+        (after, tasks): (Vec<Step>, Vec<(Task, Vec<Part>)>),
+        in_parts: bool,
+    ) {
+        // Twice on its way, or overtaken by the next one, which the coordinator gives only to who
+        // has answered.
+        if number <= self.came.order {
+            return;
+        }
+        self.came.order = number;
         let cancel = Cancel::default();
         self.live = Some(cancel.clone());
-        self.enqueue(number, Order::Compute { tasks, cancel, in_parts });
+        self.enqueue(number, Order::Compute { after, tasks, cancel, in_parts });
     }
 
     pub(super) fn enqueue(&mut self, number: u64, order: Order) {
-        self.queue.push_back(Queued::Order(number, order));
+        self.put(Queued::Order(number, order));
     }
 
     /// A step for it, once its sum is there.
     pub(super) fn apply(&mut self, decision: Decision) {
-        self.queue.push_back(Queued::Apply { decision, since: Instant::now(), asked: false });
+        self.put(Queued::Apply { decision, since: Instant::now(), asked: false });
+    }
+
+    /// Behind all that waits, unless that waits for it: then it was overtaken on its way.
+    fn put(&mut self, queued: Queued) {
+        let overtook = queued
+            .step()
+            .and_then(|step| self.queue.iter().position(|other| self.needs(other) > step));
+        self.queue.insert(overtook.unwrap_or(self.queue.len()), queued);
+    }
+
+    /// All steps below this one must be applied when its turn comes.
+    fn needs(&self, queued: &Queued) -> Step {
+        match queued {
+            // Nobody computes it any more, but it must be answered.
+            Queued::Order(_, Order::Compute { cancel, .. }) if cancel.is_cancelled() => Step(0),
+            Queued::Order(_, Order::Compute { after, .. }) => {
+                after.iter().max().map_or(Step(0), |last| last.next())
+            }
+            // Who ends without the last step would have trained something else.
+            Queued::Order(_, Order::Stop { .. }) => self.sent.0,
+            queued => queued.step().unwrap_or(Step(0)),
+        }
+    }
+
+    /// The coordinator says that it has sent these steps, and orders and states up to these.
+    pub(super) fn was_sent(&mut self, steps: &[Step], numbers: Numbers) {
+        let below = steps.iter().max().map_or(Step(0), |last| last.next());
+        self.sent = (below, numbers);
     }
 
     /// A state for it, once that is there; what was to be applied before is in the state.
@@ -132,6 +193,8 @@ impl Trainer {
             }
             queued => matches!(queued, Queued::Order(_, Order::Stop { .. })),
         });
+        self.sent.0 = Step(0);
+        self.came.transfer = transfer;
         self.queue.push_back(Queued::Take(transfer));
     }
 
@@ -202,19 +265,19 @@ impl Trainer {
     pub(super) fn reset(&mut self) {
         self.end();
         self.queue.clear();
+        (self.sent, self.gap_since) = ((Step(0), Numbers::default()), None);
     }
 
     /// There is another connection: what is to be said over it of steps that were applied.
     pub(super) fn say_again(&mut self) -> Vec<(Step, u64)> {
-        self.gap_since = None;
         self.word.again(self.next)
     }
 
     /// Hands on what the trainer can have now.
     ///
-    /// Steps are applied one after the other: one that is already applied is left out, and where
-    /// one was left out on the way, all that comes after it waits until the worker has taken over a
-    /// state.
+    /// Steps are applied one after the other, and nothing is computed before those that it needs:
+    /// one that is already applied is left out, and where one was left out on the way, all that
+    /// comes after it waits until the worker has taken over a state.
     pub(super) fn advance(&mut self, uplink: &Uplink, sums: &WorkerSums, states: &mut Arriving) {
         while let Some(front) = self.queue.front() {
             if front.step().is_some_and(|step| step < self.next) {
@@ -222,7 +285,7 @@ impl Trainer {
                 continue;
             }
             let ready = match front {
-                front if front.step().is_some_and(|step| step > self.next) => false,
+                front if self.needs(front) > self.next => false,
                 Queued::Order(..) => true,
                 Queued::Apply { decision: Decision { sum, digest, .. }, .. } => {
                     sums.has(*sum, *digest)
@@ -263,17 +326,24 @@ impl Trainer {
         }
     }
 
-    /// The step that the trainer waits for in vain, if the coordinator is to be told now: one that
-    /// was left out, or one whose sum does not come; sums of which something is open have longer.
-    pub(super) fn misses(&mut self, now: Instant, is_open: impl Fn(SumId) -> bool) -> Option<Step> {
-        let left_out =
-            self.queue.front().and_then(Queued::step).is_some_and(|step| step > self.next);
-        if left_out {
-            if self.gap_since.is_some_and(|since| now.duration_since(since) <= 5 * OVERDUE) {
-                return None;
-            }
-            self.gap_since = Some(now);
-            return Some(self.next);
+    /// What is waited for in vain, if that is to be acted on now: a step that was left out, or one
+    /// whose sum does not come; sums of which something is open have longer.
+    pub(super) fn misses(
+        &mut self,
+        now: Instant,
+        is_open: impl Fn(SumId) -> bool,
+    ) -> Option<Missing> {
+        let needed = self.queue.front().map_or(self.sent.0, |front| self.needs(front));
+        let left_out = needed > self.next;
+        let Numbers { order, transfer } = self.sent.1;
+        if left_out || order > self.came.order || transfer > self.came.transfer {
+            let Some(since) = self.gap_since else {
+                self.gap_since = Some(now);
+                return left_out.then_some(Missing::Step(self.next));
+            };
+            // What was overtaken comes soon. At the end nobody answers another call.
+            let is_lost = !self.stopping && now.duration_since(since) > OVERDUE;
+            return is_lost.then_some(Missing::Order);
         }
         self.gap_since = None;
         let Some(Queued::Apply { decision, since, asked }) = self.queue.front_mut() else {
@@ -286,15 +356,141 @@ impl Trainer {
             return None;
         }
         (*asked, *since) = (true, now);
-        Some(decision.sum.step)
+        Some(Missing::Step(decision.sum.step))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::mailbox::mailbox;
+    use super::super::super::pipe::Pipe;
     use super::*;
     use crate::ids::Job;
+    use crate::run::NumberFormat;
+    use crate::sums::exchange::{Blocks, HostResults, NodeContext, ReassemblyBuffers, Vectors};
+    use std::time::Duration;
+
+    fn of(step: u64) -> Order {
+        Order::Skip { step: Step(step), saver: Worker(0), units: Arc::new([]) }
+    }
+
+    fn sums() -> WorkerSums {
+        let context = NodeContext {
+            me: 0,
+            length: 1,
+            format: NumberFormat::F32,
+            of_bits: false,
+            blocks: Blocks::new(1),
+            vectors: Vectors::default(),
+            buffers: ReassemblyBuffers::default(),
+            kept_max: 1,
+        };
+        let results = HostResults::new(Arc::default(), context.vectors.clone());
+        WorkerSums::new(context, Box::new(results))
+    }
+
+    const TASK: Task = Task { job: Job(3), piece: 0, plan: 0 };
+
+    /// Steps that are skipped count as applied, so that no sum is needed here.
+    struct Scene {
+        trainer: Trainer,
+        taken: std::sync::mpsc::Receiver<(u64, Order)>,
+        begun: Instant,
+    }
+
+    impl Scene {
+        fn new(next: u64) -> Self {
+            let (orders, taken, _waker) = mailbox();
+            let trainer = Trainer::new(orders, Step(next), Word::new(None));
+            Self { trainer, taken, begun: Instant::now() }
+        }
+
+        fn compute(&mut self, number: u64, after: &[u64]) {
+            let after = after.iter().map(|step| Step(*step)).collect();
+            self.trainer.compute(number, (after, vec![(TASK, Vec::new())]), false);
+        }
+
+        /// What the trainer is given now, in brief.
+        fn given(&mut self) -> Vec<String> {
+            let (uplink, mut states) = (Uplink::new(Pipe::new().0), Arriving::default());
+            self.trainer.advance(&uplink, &sums(), &mut states);
+            let brief = |(number, order)| match order {
+                Order::Compute { .. } => format!("compute {number}"),
+                Order::Skip { step: Step(step), .. } => format!("step {step}"),
+                Order::Stop { .. } => "stop".to_owned(),
+                other => panic!("{other:?}"),
+            };
+            self.taken.try_iter().map(brief).collect()
+        }
+
+        fn misses(&mut self, ms: u64) -> Option<Missing> {
+            self.trainer.misses(self.begun + Duration::from_millis(ms), |_| false)
+        }
+    }
+
+    #[test]
+    fn what_overtook_a_step_waits_for_it() {
+        let mut scene = Scene::new(3);
+        scene.compute(1, &[2]);
+        assert_eq!(scene.given(), ["compute 1"]);
+        scene.compute(2, &[3]);
+        scene.trainer.enqueue(0, of(4));
+        scene.trainer.was_sent(&[Step(4)], Numbers { order: 2, transfer: 0 });
+        assert_eq!(scene.given(), [""; 0]);
+        assert_eq!(scene.misses(0), Some(Missing::Step(Step(3))), "it is asked for at once");
+        assert_eq!(scene.misses(900), None, "and comes");
+        scene.trainer.enqueue(0, of(3));
+        scene.trainer.enqueue(0, of(3));
+        assert_eq!(scene.given(), ["step 3", "compute 2", "step 4"]);
+        assert_eq!(scene.misses(5_000), None);
+        scene.compute(2, &[3]);
+        scene.compute(1, &[2]);
+        assert_eq!(scene.given(), [""; 0], "what comes twice is done once");
+    }
+
+    #[test]
+    fn what_does_not_come_costs_the_connection() {
+        for lose in [
+            (|scene: &mut Scene| scene.compute(1, &[2, 3])) as fn(&mut Scene),
+            |scene| scene.trainer.enqueue(0, of(4)),
+            // Nothing waits for these.
+            |scene| scene.trainer.was_sent(&[Step(3)], Numbers::default()),
+            |scene| scene.trainer.was_sent(&[], Numbers { order: 1, transfer: 0 }),
+            |scene| scene.trainer.was_sent(&[], Numbers { order: 0, transfer: 1 }),
+        ] {
+            let mut scene = Scene::new(3);
+            lose(&mut scene);
+            assert_eq!(scene.given(), [""; 0]);
+            scene.misses(0);
+            assert_eq!(scene.misses(1_000), None);
+            assert_eq!(scene.misses(1_001), Some(Missing::Order));
+            scene.trainer.reset();
+            assert_eq!([5_000, 9_000].map(|ms| scene.misses(ms)), [None, None], "another begins");
+        }
+    }
+
+    #[test]
+    fn nobody_ends_before_the_last_step() {
+        let mut scene = Scene::new(3);
+        scene.trainer.was_sent(&[Step(3)], Numbers::default());
+        scene.trainer.stop(0, "all is decided".into());
+        assert_eq!(scene.given(), [""; 0]);
+        assert_eq!(scene.misses(0), Some(Missing::Step(Step(3))));
+        assert_eq!(scene.misses(9_000), None, "nobody answers another call");
+        scene.trainer.enqueue(0, of(3));
+        assert_eq!(scene.given(), ["step 3", "stop"]);
+    }
+
+    /// What nobody wants is answered in its turn, and holds up nothing.
+    #[test]
+    fn tasks_that_are_not_wanted_wait_for_no_step() {
+        let mut scene = Scene::new(3);
+        scene.trainer.given.push((1, 1));
+        scene.compute(2, &[7]);
+        scene.trainer.take_over(5);
+        assert_eq!(scene.given(), ["compute 2"]);
+        let Queued::Take(5) = &scene.trainer.queue[0] else { panic!("the state is next") };
+    }
 
     /// A trainer that still has tasks in hand drops those that wait, when their turn comes.
     #[test]
@@ -304,7 +500,7 @@ mod tests {
         trainer.given.push((7, 1));
         let task = Task { job: Job(3), piece: 0, plan: 0 };
         trainer.enqueue(0, Order::SendState { needy: Worker(1) });
-        trainer.compute(8, vec![(task, Vec::new())], false);
+        trainer.compute(8, (Vec::new(), vec![(task, Vec::new())]), false);
         assert!(trainer.drop_orders().is_empty(), "it says itself what it drops");
         trainer.take_over(5);
         let Queued::Order(8, Order::Compute { cancel, .. }) = &trainer.queue[0] else {

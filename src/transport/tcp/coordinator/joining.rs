@@ -230,7 +230,7 @@ impl CoordinatorNode {
             Dismissal::GivenUp { reason } => return self.lose(worker, reason),
             // It hangs up itself, when it has applied what is on its way to it.
             Dismissal::LetGo => {
-                return self.members.tell(worker, &ToWorker::Stop { why: LET_GO.into() });
+                return self.members.member_mut(worker).into_iter().for_each(|it| it.stop(LET_GO));
             }
             Dismissal::Drained => (drained(), "it is drained".to_owned()),
             Dismissal::Refused { reason } => (ToWorker::refused(reason.clone()), reason.clone()),
