@@ -37,7 +37,7 @@ class Worker:
         assert hmac.compare_digest(self.exactly(32), proof), "the coordinator does not know the token"
         self.socket.sendall(hmac.digest(token, b"codedgrad client" + transcript, "sha256"))
         assert self.exactly(1) == b"\1"
-        self.stamp, self.queue, self.wanted, self.transfers = (0, 0, 0, 0), deque(), None, 0
+        self.stamp, self.queue, self.wanted, self.ordered, self.transfers = (0, 0, 0, 0), deque(), None, 0, 0
         process = secrets.randbits(64)  # tells this process from others of the same name
         self.tell("hello", worker=number, identity=identity, process=process, address=None, offer=None)
         (name, welcome), = json.loads(self.frame()[1]).items()
@@ -85,6 +85,10 @@ class Worker:
                 sys.exit(4)
             if message.get("epoch", self.stamp[1]) != self.stamp[1]:
                 return True  # meant for a connection of this worker that is over
+            if name == "compute":
+                if message["order"] <= self.ordered:
+                    return True  # it came twice
+                self.ordered = message["order"]
             if name in ("compute", "abandon", "stop"):
                 self.wanted = message.get("order")
             if name == "load_state":

@@ -420,6 +420,8 @@ fn computes_nothing_before_the_step_that_it_needs(worker: &mut Bare) {
     worker
         .tell(&json!({"type": "compute", "epoch": 1, "order": 4, "after": [8, 9], "tasks": tasks}));
     assert_eq!(worker.hear(), json!({"type": "step_unavailable", "step": 9}));
+    worker
+        .tell(&json!({"type": "compute", "epoch": 1, "order": 4, "after": [8, 9], "tasks": tasks}));
     worker.tell(&json!({"type": "skip", "step": 9, "units": []}));
     assert_eq!(worker.hear(), json!({"type": "applied", "step": 9, "digest": null}));
     let done = json!({"type": "done", "order": 4, "task": task, "aux": [0.0], "finite": true});
