@@ -133,8 +133,9 @@ class Passages:
 
     @property
     def undecided(self) -> bool:
-        """Whether the body runs in this thread, after its backward pass, without a gradient."""
-        return self.computes and self._open.done and not self.whole
+        """Whether the body runs in this thread, after its backward pass, without a gradient: its step
+        is not decided, or refused."""
+        return self.computes and self._open.done and not (self.whole and self._applied)
 
     @property
     def decides(self) -> bool:
@@ -433,16 +434,16 @@ class Passages:
         # A generator around the loop, as of a progress bar, is closed by both.
         if error is None or isinstance(error, GeneratorExit):
             self.body.loop_begins()
-            if error is not None and self._open.done and not self.whole:
-                explain_at_exit()
+            if error is not None and self.undecided:
+                explain_at_exit(self.whole)
             # A loop that ends itself does so in whole passages.
             self._failed = error is not None and not self.whole
             if self.stands >= self._session.settings.steps:
                 self.whole = False
                 self._end()
             return
-        if self._open.is_open and not self.whole and (self._open.done or self.hollow):
-            explain(error)
+        if self.undecided or (self.computes and self.hollow):
+            explain(error, self.whole)
         self._session.parting.fail(error)
         self.leave()
 

@@ -26,6 +26,11 @@ _HINT = (
     "p.grad is the whole batch's. torch.autograd.grad needs the iterator, codedgrad.torch.join)"
 )
 
+_REFUSED = (
+    " (codedgrad: this step was refused, since no worker had a finite gradient of some micro-batch, and "
+    "p.grad is None: read it where it is not)"
+)
+
 
 class Iteration(Protocol):
     """What is asked of the loop."""
@@ -111,20 +116,20 @@ _CHANGES: List[Tuple[Any, str, Callable[..., Any]]] = [
 ]
 
 
-def explain(error: BaseException) -> None:
+def explain(error: BaseException, refused: bool) -> None:
     """Says in an error why a gradient is None, if that may be what it is about."""
     kinds = (AttributeError, TypeError, RuntimeError, ValueError)
-    if isinstance(error, kinds) and _SAYS.search(str(error)) and _HINT not in str(error):
-        error.args = (f"{error}{_HINT}",)
+    if isinstance(error, kinds) and _SAYS.search(str(error)) and "(codedgrad: " not in str(error):
+        error.args = (f"{error}{_REFUSED if refused else _HINT}",)
 
 
-def explain_at_exit() -> None:
+def explain_at_exit(refused: bool) -> None:
     """The same for the error that ends this process, where a generator hides it from the loop."""
     shows, thread = sys.excepthook, threading.get_ident()
 
     def hook(kind: Any, error: BaseException, trace: Any) -> None:
         if threading.get_ident() == thread:
-            explain(error)
+            explain(error, refused)
         shows(kind, error, trace)
 
     sys.excepthook = hook

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import re
 import sys
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import pytest
 
@@ -18,12 +18,21 @@ from torch.optim import lr_scheduler  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 import codedgrad.torch as coded  # noqa: E402
-from codedgrad import loop  # noqa: E402
+from codedgrad import _torch_backward, loop  # noqa: E402
 from runs import together  # noqa: E402
 
 SCHEMES = ["uncoded", "groups:s=1", "queue:m=1", "auto"]
 SAMPLES, ROWS, WORKERS, EPOCHS = 16, 2, 2, 2
 STEPS = EPOCHS * SAMPLES // (ROWS * WORKERS)
+
+
+@pytest.fixture(autouse=True)
+def left_behind() -> Iterator[None]:
+    yield
+    for passages in [each() for each in _torch_backward._watching]:
+        if passages is not None:
+            passages.leave()
+    assert torch.autograd.backward is not _torch_backward._backward
 
 
 class Count(nn.Module):
@@ -362,6 +371,17 @@ def test_an_error_about_a_gradient_that_is_none_says_why(hidden: bool, monkeypat
     assert len(told) == 1 and "if model.run.whole" in told[0]
     assert hidden or "if model.run.whole" in str(raised.value)
     s.run.close()
+
+
+def test_a_refused_step_has_no_norm() -> None:
+    s = alone()
+    with pytest.raises(AttributeError, match="this step was refused.*p.grad is None"):
+        for place in s.loader:
+            (s.model(place).sum() * torch.nan).backward()
+            if s.run.whole:
+                assert torch.nn.utils.clip_grad_norm_(s.model.parameters(), 1.0).isnan()
+                s.module.w.grad.norm()
+            s.optimizer.step()
 
 
 def test_other_errors_say_nothing_of_gradients() -> None:
