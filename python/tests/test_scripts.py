@@ -355,6 +355,24 @@ def alone(**more: Any) -> Script:
     return Script({}).prepare(**more)
 
 
+@pytest.mark.parametrize("how", ["decay", "clamp", "decay where whole"])
+def test_parameters_change_where_a_step_is_decided(how: str) -> None:
+    s = alone()
+
+    @torch.no_grad()
+    def change() -> None:
+        if how == "clamp":
+            s.module.w.clamp_(-100, 100)
+        elif how == "decay" or s.run.whole:
+            s.module.w.data.add_(0.5)
+
+    if how != "decay":
+        s.train(change)
+        return
+    with pytest.raises(RuntimeError, match="parameter w was changed.*run.whole"):
+        s.train(change)
+
+
 @pytest.mark.parametrize("hidden", [False, True])
 def test_an_error_about_a_gradient_that_is_none_says_why(hidden: bool, monkeypatch: Any) -> None:
     told: List[str] = []
