@@ -36,6 +36,10 @@ class Body:
         given: Named = [*parameters_of(modules)]
         buffers = [(path, buffer) for path, _, _, buffer in persistent_buffers(modules)]
         self._given: Named = [each for each in given if not each[1].requires_grad] + buffers
+        trained: Named = [each for each in given if each[1].requires_grad]
+        self._trained = trained[:: _every(trained)]
+        # Of the iteration that is open, if its step is not decided.
+        self._numbers: Optional[List[object]] = None
         self._known = {id(each) for _, each in given} | {id(each) for _, each in buffers}
         self._watched: Optional[Named] = None
         self._before: Optional[List[object]] = None
@@ -45,7 +49,7 @@ class Body:
 
     def loop_begins(self) -> None:
         """What lies between two loops counts no iterations; what is watched is found with the next."""
-        self._watched = self._before = None
+        self._watched = self._before = self._numbers = None
 
     def begins(self) -> None:
         """An iteration begins."""
@@ -59,11 +63,23 @@ class Body:
         """Optimizers, schedulers, or a state that was taken over, have changed settings."""
         self._settings = settings_of(self._optimizers)
 
+    def goes_on_undecided(self) -> None:
+        """The backward pass is over, and decides no step: parameters are not to change."""
+        self._numbers = [_numbers_or_mark(each) for _, each in self._trained]
+
     def ends(self, whole: bool) -> None:
         """The iteration's body is over. Raises RuntimeError if it has changed what it must not."""
         before, self._before = self._before, None
+        numbers, self._numbers = self._numbers, None
         if before is None:
             return
+        for (path, parameter), old in zip(self._trained, numbers or ()):
+            if old != _numbers_or_mark(parameter):
+                raise RuntimeError(
+                    f"parameter {path} was changed in an iteration of the loop that decides no step: a "
+                    "step may take several iterations, and another number on each worker. Change "
+                    "parameters by the optimizer, or under `if model.run.whole:`"
+                )
         name = changed_setting(self._settings, settings_of(self._optimizers))
         if name is not None and not self.asked:
             raise RuntimeError(
@@ -109,20 +125,33 @@ def changed_setting(before: List[Dict[str, Any]], now: List[Dict[str, Any]]) -> 
 def marks(named: Named) -> List[object]:
     """By what is seen that tensors were written: versions, which `.data` leaves alone, places, and in
     the host's memory some of the numbers."""
-    every = -(-len(named) // _SAMPLED) or 1
+    every = _every(named)
     return [_mark(each, not place % every) for place, (_, each) in enumerate(named)]
+
+
+def _every(named: Named) -> int:
+    return -(-len(named) // _SAMPLED) or 1
 
 
 def _mark(tensor: torch.Tensor, sampled: bool) -> object:
     if tensor.is_inference() or type(tensor.data) is not torch.Tensor or tensor.is_meta:
         return None
-    mark = tensor._version, tensor.data_ptr()
-    if not (sampled and tensor.is_cpu and tensor.layout is torch.strided and tensor.numel()):
-        return mark
+    return tensor._version, tensor.data_ptr(), _numbers(tensor) if sampled else None
+
+
+def _numbers_or_mark(tensor: torch.Tensor) -> object:
+    """Whether it is written without a change is seen only in the host's memory."""
+    return _numbers(tensor) or _mark(tensor, False)
+
+
+def _numbers(tensor: torch.Tensor) -> Optional[bytes]:
+    """Some of a tensor's numbers, if they are in the host's memory."""
+    if not (tensor.is_cpu and tensor.layout is torch.strided and tensor.numel()):
+        return None
     if not tensor.is_contiguous():
-        return mark
+        return None
     some = tensor.detach().view(-1)[:: max(1, tensor.numel() // _NUMBERS)].contiguous()
-    return mark, some.view(torch.uint8).numpy().tobytes()
+    return some.view(torch.uint8).numpy().tobytes()
 
 
 def _beside(known: Any) -> Iterator[Tuple[str, torch.Tensor]]:

@@ -271,6 +271,8 @@ class Passages:
         here.done = last or self._spread
         if last:
             self._decide()
+        if here.done and not self.whole:
+            self.body.goes_on_undecided()
 
     def nothing(self) -> None:
         """The open passage has no loss, on purpose."""
