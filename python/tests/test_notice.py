@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ import pytest
 from codedgrad import loop
 from codedgrad._joining import NOTICE, NOTICE_SECONDS
 from runs import LIMIT_SECONDS
-from test_launch import Launched, script
+from test_launch import Launched, environment, script
 from test_leaving import AT_ONCE_SECONDS, STEPS, Job, expected, train
 
 assert expected  # a fixture
@@ -260,3 +260,58 @@ def test_workers_of_a_run_come_and_go(tmp_path: Path, saves: str) -> None:
         records = run.records()
         assert [each["step"] for each in records[-3:]] == [steps - 3, steps - 2, steps - 1]
     assert len(weights_of(run)) == 1
+
+
+def served(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
+    """A coordinator whose workers are started by hand."""
+    told = [sys.executable, "-m", "codedgrad", "serve", *arguments]
+    with open(folder / "err", "ab") as errors:
+        return subprocess.Popen(
+            told, cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stderr=errors
+        )
+
+
+@pytest.mark.parametrize("seats", ["1..2", "2"])
+@pytest.mark.parametrize("notice", ["0", "1"])
+def test_a_run_whose_workers_are_all_told_to_leave_is_not_at_its_end(
+    tmp_path: Path, seats: str, notice: str
+) -> None:
+    steps, run = 150, tmp_path / "run"
+    text = script(tmp_path, SAVES.replace("steps = sys.argv[1], 40", f"steps = sys.argv[1], {steps}"))
+
+    def worker(number: int) -> "subprocess.Popen[bytes]":
+        where = {
+            "CODEDGRAD_ADDRESS": (run / "address").read_text().strip(),
+            "CODEDGRAD_TOKEN_FILE": str(run / "token"),
+            "CODEDGRAD_WORKER": str(number),
+            "CODEDGRAD_NOTICE": notice,
+        }
+        told = [sys.executable, text, str(tmp_path / "state.npz")]
+        return subprocess.Popen(told, env={**environment(), **where})
+
+    def wait_for(condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}: {(tmp_path / 'err').read_text()}"
+            time.sleep(0.02)
+
+    def records() -> List[str]:
+        return (run / "run.jsonl").read_text().splitlines() if (run / "run.jsonl").exists() else []
+
+    flags = ["--workers", seats, "--scheme", "uncoded", "--join-wait", "60", "--return-wait", "2"]
+    serve = served(tmp_path, *flags, "--out", "run")
+    wait_for(lambda: bool((run / "address").exists() and (run / "address").read_text()), "address")
+    workers = [worker(0), worker(1)]
+    wait_for(lambda: len(records()) > 5, "some steps")
+    for each in workers:
+        each.terminate()
+        time.sleep(0.3)
+    assert [each.wait(LIMIT_SECONDS) for each in workers] == [0, 0]
+    assert serve.wait(LIMIT_SECONDS) == 143, (tmp_path / "err").read_text()
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["outcome"] == "stopped" and summary["steps"] < steps, summary
+    again = served(tmp_path, "--resume", "run")
+    workers = [worker(0), worker(1)]
+    assert again.wait(LIMIT_SECONDS) == 0, (tmp_path / "err").read_text()
+    assert [each.wait(LIMIT_SECONDS) for each in workers] == [0, 0]
+    assert [json.loads(line)["step"] for line in records()] == list(range(steps))

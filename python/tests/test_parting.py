@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List
 
 import numpy as np
 import pytest
@@ -124,6 +124,88 @@ def test_all_who_leave_after_a_step_end_the_run(scheme: str, how: str, tmp_path:
     assert AT <= decided <= AT + 1 and "started again" not in run.said(), run.said()
 
 
+# Does `how` from step AT on, in each of its lives, on worker `who` or on all (-1).
+AGAIN = f"""
+import sys, time
+import numpy as np
+from codedgrad import loop
+
+how, who, at = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+weights = np.zeros(3, dtype=np.float32)
+run = loop.join([weights], units=4, steps=600)
+for step in run:
+    for micro in step:
+        its = who in (-1, run.worker) and micro.step >= at
+        time.sleep(0.02)
+        if its and how == "break":
+            break
+        if its and how == "unit":
+            raise ValueError("corrupt sample")
+        numbers = 4 if its and how == "shape" else 3
+        micro.give([np.zeros(numbers, np.float32)])
+    if who in (-1, run.worker) and step.index >= at and how == "body":
+        raise ZeroDivisionError("in the body")
+    if step.applied:
+        weights -= step.gradients[0]
+"""
+
+
+def again(folder: Path, scheme: str, how: str, who: int, at: int, *options: str) -> Launched:
+    told = [script(folder, AGAIN), how, str(who), str(at)]
+    return Launched(folder, "-n", "4", "--scheme", scheme, *options, *told)
+
+
+MISUSE = {
+    "break": "RuntimeError: step 6 was left before its micro-batches were done: do not `break` out",
+    "shape": "ValueError: gradient 0 of unit ",
+}
+
+
+@pytest.mark.parametrize("scheme", ["uncoded", "groups:s=1", "queue:m=1"])
+@pytest.mark.parametrize("how, who", [("break", 1), ("break", -1), ("shape", 1)])
+def test_a_script_that_is_wrong_ends_the_run(
+    scheme: str, how: str, who: int, tmp_path: Path
+) -> None:
+    with again(tmp_path, scheme, how, who, AT) as run:
+        assert run.ends() == 1, run.said()
+    errors = [line for line in run.said().splitlines() if line.startswith("error: step ")]
+    words = MISUSE[how].split(" 6 ")[-1]
+    assert len(errors) == 1 and words in " ".join(run.said().split()), run.said()
+    assert "started again" not in run.said(), run.said()
+    assert len(run.records()) < 50, "the others do not go on"
+
+
+@pytest.mark.parametrize("scheme", ["uncoded", "groups:s=1"])
+@pytest.mark.parametrize("how", ["body", "unit"])
+def test_what_fails_again_and_again_on_one_worker_ends_the_run(
+    scheme: str, how: str, tmp_path: Path
+) -> None:
+    with again(tmp_path, scheme, how, 1, AT) as run:
+        assert run.ends() == 1, run.said()
+    said = " ".join(run.said().split())
+    error = {"body": "ZeroDivisionError: in the body", "unit": "ValueError: corrupt sample"}[how]
+    times = "3 times" in said and ("train.py:" in said or "it computed unit" in said)
+    assert times and error in said.split("error: step ")[1], run.said()
+
+
+def test_the_error_that_all_have_is_why_the_run_ends(tmp_path: Path) -> None:
+    with again(tmp_path, "uncoded", "body", -1, AT) as run:
+        assert run.ends() == 1, run.said()
+    headline = next(line for line in run.said().splitlines() if line.startswith("error: "))
+    assert "ZeroDivisionError" in headline and len(run.records()) == AT + 1, run.said()
+
+
+@pytest.mark.parametrize("restarts, words", [("10", "2 times at train.py:"), ("0", "the scheme needs worker 1")])
+def test_before_the_first_step_nobody_waits_for_who_fails(
+    restarts: str, words: str, tmp_path: Path
+) -> None:
+    options = ["--restarts", restarts, "--join-wait", "60", "--return-wait", "100"]
+    with again(tmp_path, "uncoded", "unit", 1, 0, *options) as run:
+        assert run.ends() == 1, run.said()
+    said = " ".join(run.said().split())
+    assert words in said and "ValueError: corrupt sample" in said, run.said()
+
+
 # What is said of a loop that is left.
 
 
@@ -183,11 +265,11 @@ def hidden(run: loop.Run) -> None:
         (unit_fails, "unit 0 of batch 2 (sample 0); worker 0, the last one.*Oops: in unit 0"),
         (unit_of_an_event_fails, "unit 0 of batch 2 (sample 0).*Oops: in unit 0"),
         (gradient_is_wrong, "unit 0 of batch 2 (sample 0).*ValueError: gradient 0 of unit 0"),
-        (within_with, None),
+        (within_with, "failed 1 times at test_parting.py:.*Oops: in the body"),
         (hidden, "unit 0 of batch 2 (sample 0).*its loop was left within a generator"),
     ],
 )
-def test_the_unit_and_the_exception_are_told(body: Any, words: Optional[str]) -> None:
+def test_the_unit_and_the_exception_are_told(body: Any, words: str) -> None:
     """In a run of one worker, of which nobody has the state: it ends when the worker is lost."""
 
     def work(k: int, where: Dict[str, Any], coordinator: loop.Coordinator) -> str:
@@ -203,10 +285,7 @@ def test_the_unit_and_the_exception_are_told(body: Any, words: Optional[str]) ->
     with loop.serve("uncoded", unit_tries=1, **sizes) as coordinator:
         where = {"address": coordinator.address, "token": coordinator.token, "worker": 0}
         said = work(0, where, coordinator)
-    if words is None:
-        assert "cannot be decoded without the dead workers {0}" in said, "no unit is named"
-    else:
-        assert re.search(re.escape(words).replace(r"\.\*", ".*"), said), said
+    assert re.search(re.escape(words).replace(r"\.\*", ".*"), said), said
 
 
 def test_an_exception_is_not_taken_for_a_break_where_a_generator_hides_it() -> None:

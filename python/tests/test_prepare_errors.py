@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import warnings
 from pathlib import Path
 from typing import Any, Iterator, List, Tuple
@@ -22,6 +23,7 @@ from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 import codedgrad.torch as coded  # noqa: E402
 from codedgrad import _joining, _torch_backward, _torch_outputs  # noqa: E402
 from codedgrad._torch_outputs import tensors_of  # noqa: E402
+from test_launch import Launched, script  # noqa: E402
 
 DATA = TensorDataset(torch.randn(24, 3), torch.randn(24, 2))
 
@@ -562,3 +564,32 @@ def test_a_hollow_passage_has_outputs_of_the_same_form(kind: str) -> None:
         sum(trained, torch.zeros(())).backward()
         assert reached
         reached.clear()
+
+
+# A script in which nothing goes wrong.
+HEALTHY = """
+import torch
+from torch.utils.data import DataLoader
+import codedgrad.torch as coded
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(torch.arange(16.0)[:, None], batch_size=2)
+model, optimizer, loader = coded.prepare(model, optimizer, loader, epochs=2)
+for epoch in range(2):
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+"""
+
+
+def test_a_healthy_start_has_no_faults(tmp_path: Path) -> None:
+    with Launched(tmp_path, "-n", "3", "--scheme", "uncoded", script(tmp_path, HEALTHY)) as run:
+        assert run.ends() == 0, run.said()
+    assert " 0 faults" in run.said() and "last fault" not in run.said(), run.said()
+    assert json.loads((run.folder / "summary.json").read_text())["faults"] == []
+    events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
+    kinds = [event["kind"] for event in events]
+    assert kinds.count("begins") == 2 and "missed" not in kinds, events

@@ -121,6 +121,22 @@ fn of_workers_that_said_nothing_no_words_are_announced() {
     assert!(!said.contains("The end of what"), "{said}");
 }
 
+/// What helps stands last in a message.
+#[test]
+fn the_end_of_a_long_line_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "head -c 3000 /dev/zero | tr '\\0' x >&2; echo ': call prepare' >&2; exit 3";
+    let program = ["sh", "-c", script].map(str::to_owned);
+    let mut launched =
+        Launched::start_program(folder.path(), "it", "-n 2 --out run", &program, &[]);
+    assert_eq!(launched.ends(), Some(1), "{}", launched.said());
+    let said = launched.said();
+    let (_, words) = said.split_once("The end of what worker 0 said:\n").unwrap();
+    let line = words.lines().next().unwrap();
+    assert!(line.ends_with("xxx: call prepare") && line.len() < 900, "{line}");
+    assert!(line.starts_with(&format!("    {} ... x", "x".repeat(400))), "{line}");
+}
+
 #[test]
 fn who_crashes_at_its_start_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
@@ -188,14 +204,16 @@ fn who_stays_after_the_end_can_be_ended_and_the_run_was_made() {
 
 #[test]
 fn one_worker_has_to_end_well_after_the_last_step() {
-    for (crash, status) in [("0 1", 1), ("1", 0)] {
+    for (crash, status) in [("0 1", 1), ("1", 0), ("0", 1)] {
         let run = [("STEPS", "10"), ("CRASHES_LATE", crash)];
         let mut launched = Launched::start("-n 2 --scheme uncoded --out run", &run);
         assert_eq!(launched.ends(), Some(status), "{}", launched.said());
         let said = launched.said();
         assert!(said.contains("the run was made to its end, but"), "{said}");
-        assert!(said.contains("worker 1 ended with status 1 (see "), "{said}");
-        assert_eq!(said.contains("no worker of this host"), status == 1, "{said}");
+        let last = crash.split(' ').next_back().unwrap();
+        assert!(said.contains(&format!("worker {last} ended with status 1 (see ")), "{said}");
+        assert_eq!(said.contains("no worker of this host"), crash == "0 1", "{said}");
+        assert_eq!(said.contains("the worker that saves has failed"), crash == "0", "{said}");
     }
 }
 
