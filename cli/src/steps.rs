@@ -97,7 +97,7 @@ impl OfWorkers {
             Happening::Planned { again: true, .. } => changed.rounds_begun_again += 1,
             _ if has_left(happened) => {
                 changed.left += 1;
-                self.preempted = matches!(happened.what, Happening::LetGo { .. });
+                self.preempted = was_told(happened);
             }
             _ => {}
         }
@@ -123,6 +123,14 @@ fn is_none(count: &u64) -> bool {
 /// Whether a worker has left, as it wanted.
 pub(crate) fn has_left(happened: &Happened) -> bool {
     matches!(happened.what, Happening::Left { .. } | Happening::LetGo { leaves: true, .. })
+}
+
+/// Whether a worker has left since it was told to end.
+pub(crate) fn was_told(happened: &Happened) -> bool {
+    matches!(
+        happened.what,
+        Happening::Left { told: true, .. } | Happening::LetGo { leaves: true, .. }
+    )
 }
 
 /// In which steps results count of workers whose parameters were compared with nobody's, in words,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Iterator
+import sysconfig
+import traceback
+from opcode import opmap
+from typing import Iterator, Optional
 
 from . import _native
 
@@ -39,6 +42,55 @@ def take_back_final() -> None:
     if path:
         with contextlib.suppress(OSError):
             os.remove(path)
+
+
+class Broken(RuntimeError):
+    """An error of this package for which no script is to blame: another process has gone, or a
+    device computes something else."""
+
+
+# By what this package says that a script misuses it; kinds derived from them say something else.
+_KINDS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError)
+# Where errors come from that the native worker raises of what it was sent, not of what it was given.
+_RECEIVES = ("_session.py", "_torch_cell.py")
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+
+def is_misuse(error: BaseException) -> bool:
+    """Whether this package itself has raised `error`, which then says what is wrong with the script.
+
+    Errors that others raise within calls of this package (a data set, PyTorch, the system) are none
+    of these: the statement that has raised it is looked at.
+    """
+    trace = error.__traceback__
+    if type(error) not in _KINDS or trace is None:
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    if os.path.dirname(os.path.abspath(code.co_filename)) != _PACKAGE:
+        return False
+    if code.co_code[trace.tb_lasti] == opmap["RAISE_VARARGS"]:
+        return True
+    # Arrays that are no such, as NumPy and the native worker say.
+    receives = os.path.basename(code.co_filename) in _RECEIVES
+    return type(error) in (TypeError, ValueError) and not receives
+
+
+def place_of(error: BaseException) -> Optional[str]:
+    """Where an exception has arisen: the innermost line that is the user's, and what it is."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith((_PACKAGE, *_LIBRARIES))]
+    if not frames:
+        return None
+    frame = (own or frames)[-1]
+    return f"{os.path.basename(frame.filename)}:{frame.lineno} {type(error).__name__}"
+
+
+def shown(error: BaseException) -> str:
+    """An exception in a line, whole: what helps stands last."""
+    return " ".join("".join(traceback.format_exception_only(type(error), error)).split())
 
 
 @contextlib.contextmanager

@@ -82,7 +82,11 @@ class Worker:
     @property
     def leaving(self) -> bool: ...
     def leave(
-        self, reason: str, for_good: bool, unit: Optional[Tuple[int, int, int, int]] = None
+        self,
+        reason: str,
+        how: str,
+        unit: Optional[Tuple[int, int, int, int]] = None,
+        place: Optional[str] = None,
     ) -> None: ...
 
 @final

@@ -1,10 +1,11 @@
 """How a worker leaves its run, and what its coordinator hears of it.
 
-Who leaves *for good* is not waited for: by `close`, by `break` out of the loop, by a process that
-ends with status 0, by SIGTERM. SIGTERM is said to the coordinator first: the worker goes on with
-its task and the step's end until it is let go, for as long as its notice is. Who leaves by an
-exception counts as lost: the coordinator hears of the unit, its samples and the exception, and the
-worker's task waits for its return or for another holder.
+A worker that leaves *for good* is not waited for: by `close`, by `break` out of the loop, by a
+process that ends with status 0. SIGTERM is said to the coordinator first: the worker goes on with
+its task and the step's end until it is let go, for as long as its notice is; if it goes before, it
+says that it was *told*. A worker that leaves by an exception counts as lost: the coordinator hears
+of the unit, its samples, the exception and its place, and the worker's task waits for its return or
+for another holder. Where the exception says that the script misuses this package, the run ends.
 """
 
 from __future__ import annotations
@@ -12,14 +13,22 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import traceback
 from enum import Enum
 from typing import Callable, Optional
 
 from . import _native
 from . import _signals
-from ._exits import Left
+from ._exits import Left, is_misuse, place_of, say_final, shown
 from ._units import Micro
+
+
+class How(str, Enum):
+    """How a worker leaves its run, as the native worker is told it; the worst first."""
+
+    MISUSE = "misuse"
+    FAILED = "failed"
+    TOLD = "told"
+    FOR_GOOD = "for good"
 
 
 class Order(Enum):
@@ -75,7 +84,9 @@ class Parting:
         """Whether this worker was told to end, and goes on until it is let go."""
         return self._native.leaving
 
-    def part(self, reason: str, for_good: bool, unit: Optional[Micro] = None) -> None:
+    def part(
+        self, reason: str, how: How, unit: Optional[Micro] = None, place: Optional[str] = None
+    ) -> None:
         """Leaves the run, if it goes on, with a last word to its coordinator."""
         if not self.over:
             self.left = True
@@ -83,27 +94,31 @@ class Parting:
             if unit is not None:
                 samples = unit.samples
                 failed = (unit.batch, unit.unit, samples.start, samples.stop)
-            self._native.leave(reason, for_good, failed)
+            self._native.leave(reason, how.value, failed, place)
         self._release()
         _signals.unwatch(self)
 
     def fail(self, error: BaseException) -> None:
         """Leaves the run for an exception, which ends what the user does with it."""
         if isinstance(error, SystemExit) and not error.code:
-            self.part("its process ends with status 0", True)
+            self.part("its process ends with status 0", How.FOR_GOOD)
             return
         # A generator around the loop is closed by whatever ends the one around it.
         hidden = isinstance(error, GeneratorExit)
-        lines = traceback.format_exception_only(type(error), error)
-        reason = "its loop was left within a generator" if hidden else lines[-1].strip()
+        reason = "its loop was left within a generator" if hidden else shown(error)
         # Nothing is wrong with a unit at which somebody presses Ctrl-C.
-        unit = None if isinstance(error, KeyboardInterrupt) else self.unit
-        self.part(reason, False, unit)
+        if isinstance(error, KeyboardInterrupt):
+            self.part(reason, How.FAILED)
+            return
+        how = How.MISUSE if is_misuse(error) else How.FAILED
+        if how is How.MISUSE and not self.over:
+            say_final("ends", reason)
+        self.part(reason, how, self.unit, reason if hidden else place_of(error))
 
     def loop_left(self, error: Optional[BaseException]) -> None:
         """A loop over the run has ended before the run: by an exception, or by `break`."""
         if error is None:
-            self.part("its loop over the run was left", True)
+            self.part("its loop over the run was left", How.FOR_GOOD)
         else:
             self.fail(error)
 
@@ -129,7 +144,7 @@ class Parting:
             return None
         self._farewell = f"worker {self._worker} leaves the run: it was told to end (SIGTERM)"
         self.left = True
-        self._native.leave("it was told to end (SIGTERM)", True)
+        self._native.leave("it was told to end (SIGTERM)", How.TOLD.value)
         say_short(self._farewell)
         return Left(self._farewell)
 

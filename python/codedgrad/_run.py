@@ -35,6 +35,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple, final
 from . import _signals
 from ._joining import Settings, scheme_of
 from ._loops import loop_of
+from ._parting import How
 from ._session import Session
 from ._steps import events, steps
 
@@ -128,7 +129,7 @@ class Run(Membership):
     def close(self) -> None:
         """Leaves the run for good: what was begun others do, and nobody waits for this worker. Can
         be called twice."""
-        self._session.parting.part("its part in the run was closed", True)
+        self._session.parting.part("its part in the run was closed", How.FOR_GOOD)
 
     def report(self) -> Dict[str, Any]:
         """What this worker did: units computed and given up, steps applied and skipped, resyncs,

@@ -32,9 +32,9 @@ import torch
 from torch import nn
 
 from . import _native
-from ._exits import Left, Replaced, say_final
+from ._exits import Broken, Left, Replaced, say_final
 from ._joining import Settings, Where
-from ._parting import Order, say_short
+from ._parting import How, Order, say_short
 from ._scalars import head_of
 from ._torch_arrays import TorchArrays
 from ._torch_host import OnHost, Transfer, plain
@@ -156,9 +156,7 @@ class CellWorker:
             yield
         except RuntimeError as error:
             first = (str(error) or type(error).__name__).splitlines()[0]
-            raise RuntimeError(
-                f"a rank of this worker has died, or does not come: {first}"
-            ) from error
+            raise Broken(f"a rank of this worker has died, or does not come: {first}") from error
         self._cut_off = False
 
     def _leave_together(self, said: Sequence[_Said]) -> None:
@@ -166,12 +164,16 @@ class CellWorker:
         leaving = [(rank, each.what) for rank, each in enumerate(said) if each.at == "leave"]
         alike = len(leaving) == len(said)
         # An exception comes before anything else that ends a loop.
-        leaving.sort(key=lambda entry: bool(entry[1][1]))
-        rank, (reason, for_good, unit) = leaving[0]
-        self._gone = RuntimeError(f"rank {rank} of this worker has left the run: {reason}")
+        worst = [each.value for each in How]
+        leaving.sort(key=lambda entry: worst.index(entry[1][1]))
+        rank, (reason, how, unit, place) = leaving[0]
+        self._gone = Broken(f"rank {rank} of this worker has left the run: {reason}")
         if self._native is not None:
-            shown = reason if alike and for_good else f"rank {rank}: {reason}"
-            self._native.leave(shown, alike and for_good, unit)
+            by_itself = how in (How.TOLD.value, How.FOR_GOOD.value)
+            shown = reason if alike and by_itself else f"rank {rank}: {reason}"
+            if by_itself and not alike:
+                how = How.FAILED.value
+            self._native.leave(shown, how, unit, place)
 
     def _told(self, order: Order, rank: int) -> None:
         """A rank was told to leave, with all others, or to end."""
@@ -189,7 +191,7 @@ class CellWorker:
         text = f"worker {self.worker} leaves the run: {why}"
         self._gone = Left(text)
         if self._native is not None:
-            self._native.leave(why, True)
+            self._native.leave(why, How.TOLD.value)
             say_short(text)
 
     def told_to_end(self, order: Order) -> None:
@@ -236,18 +238,20 @@ class CellWorker:
     def _learn(self, known: Any) -> None:
         self.next_step, self._saver, self.why_over = known
 
-    def leave(self, reason: str, for_good: bool, unit: _Failed = None) -> None:
+    def leave(
+        self, reason: str, how: str, unit: _Failed = None, place: Optional[str] = None
+    ) -> None:
         """As the native worker's, for all ranks: the others hear of it in their next call."""
         if self._gone is not None:
             return
         if not self._cut_off:
             with contextlib.suppress(RuntimeError):
-                self._agree("leave", (reason, for_good, unit), seconds=_FAREWELL_SECONDS)
+                self._agree("leave", (reason, how, unit, place), seconds=_FAREWELL_SECONDS)
                 return
-        self._gone = RuntimeError(f"this worker has left the run: {reason}")
+        self._gone = Broken(f"this worker has left the run: {reason}")
         if self._native is not None:
             # Nothing is wrong with a unit in which another rank dies.
-            self._native.leave(reason, False)
+            self._native.leave(reason, How.FAILED.value, None, place)
 
     def finish(self) -> None:
         """Ends the run for everybody: at once by the first rank, with the next event by others."""
@@ -386,7 +390,7 @@ class CellWorker:
     def _compare(digests: Sequence[Any]) -> None:
         for rank, digest in enumerate(digests):
             if digest != digests[0]:
-                raise RuntimeError(
+                raise Broken(
                     f"rank {rank} of this worker has other parameters than rank 0: the body of a "
                     "step must do the same on all ranks, and their devices must be alike"
                 )
@@ -409,7 +413,7 @@ class CellWorker:
         refusing = [rank for rank, (reason, _) in enumerate(said) if reason is not None]
         if refusing and len(refusing) < len(said):
             rank = refusing[0]
-            raise RuntimeError(
+            raise Broken(
                 f"rank {rank} of this worker cannot take over the state that others of it have "
                 f"taken: {said[rank][0]}"
             )
@@ -422,11 +426,12 @@ class CellWorker:
 
 
 def _made_again(kind: Any, text: str) -> BaseException:
-    """An exception of another rank."""
+    """An exception of another rank, of a kind of its own: this one has not found what is wrong."""
+    again = type(kind.__name__, (kind,), {"__module__": kind.__module__})
     try:
-        return cast(BaseException, kind(text))
+        return cast(BaseException, again(text))
     except TypeError:
-        return RuntimeError(f"{kind.__name__}: {text}")
+        return Broken(f"{kind.__name__}: {text}")
 
 
 @dataclass(frozen=True)

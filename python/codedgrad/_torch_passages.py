@@ -27,6 +27,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import torch
 
+from ._parting import How
 from ._session import Session
 from ._states import State
 from ._steps import Apply, Compute, Resync, Skip, ended, turns
@@ -424,7 +425,7 @@ class Passages:
         """There are no more passages: leaves the run, if it goes on, and gives back what was taken
         of the user's objects."""
         self._open, self.whole = _Open(), False
-        self._session.parting.part("its part in the run was closed", True)
+        self._session.parting.part("its part in the run was closed", How.FOR_GOOD)
         ended(self._session)
         called, self.at_end = self.at_end, []
         for each in called:

@@ -584,16 +584,17 @@ impl Worker {
         self.closer.is_leaving()
     }
 
-    /// Leaves a run that goes on, and says why: whether it comes back, and which unit of which
-    /// batch, of which samples, it could not compute, if that is why. The word is on its way when
-    /// this returns: the process may end.
-    #[pyo3(signature = (reason, for_good, unit=None))]
+    /// Leaves a run that goes on, and says why and how (`_parting.How`); where something went wrong,
+    /// at which place of the script, and in which unit of which batch, of which samples, if it was
+    /// in one. The word is on its way when this returns: the process may end.
+    #[pyo3(signature = (reason, how, unit=None, place=None))]
     fn leave(
         &self,
         py: Python<'_>,
         reason: &str,
-        for_good: bool,
+        how: &str,
         unit: Option<(u64, u32, usize, usize)>,
+        place: Option<&str>,
     ) {
         if std::process::id() != self.process {
             return;
@@ -603,9 +604,16 @@ impl Worker {
             unit,
             samples: start..end,
         });
-        let word =
-            if for_good { Parting::for_good(reason) } else { Parting::failed(failed, reason) };
-        self.closer.part(word);
+        let word = match how {
+            "for good" => Parting::for_good(reason),
+            "told" => Parting::told(reason),
+            "misuse" => Parting::misuse(reason),
+            _ => Parting::failed(failed, reason),
+        };
+        self.closer.part(match place {
+            Some(place) => word.at(place),
+            None => word,
+        });
         py.detach(|| {
             let mut inner = lock(&self.inner);
             inner.left = true;

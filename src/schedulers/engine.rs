@@ -295,8 +295,8 @@ impl Engine {
                 self.close_steps(now, out)
             }
             Input::SumFailed { step, why } => self.sum_failed(now, step, why, out),
-            Input::Left { worker } => {
-                self.leaving.left(worker);
+            Input::Left { worker, told } => {
+                self.leaving.left(worker, told, self.plan.least().is_some());
                 Ok(())
             }
             Input::Leaving { worker } => {

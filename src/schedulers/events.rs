@@ -50,6 +50,9 @@ pub enum Input {
     Left {
         /// Who.
         worker: Worker,
+        /// Whether it was told to end: a run that may be made by fewer waits for another in its
+        /// place.
+        told: bool,
     },
     /// A worker is to leave, and says so in time: its present task counts if it is finished, and
     /// [`Action::LetGo`] tells when it is not needed any more. One that goes before that is lost.

@@ -55,7 +55,9 @@ use crate::ids::{Step, Task, Weighted, Worker, WorkerSet};
 use crate::run::RunConfig;
 use crate::schedulers::{Action, Engine, EngineError, Input};
 use crate::sums::{Decoded, Piece, SumNotice, Summand, What};
-use crate::transport::{Cancel, Notice, Order, Stage, SumRequest, Summed, Transport, Unneeded};
+use crate::transport::{
+    Cancel, Notice, Order, Parting, Stage, SumRequest, Summed, Transport, Unneeded,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::info_span;
@@ -211,7 +213,13 @@ impl<T: Transport> Coordinator<T> {
             progress = self.carry_on(lost, observer);
             now = self.run_clock.now();
         }
-        let progress = progress.map_err(|error| self.stalled(error));
+        let progress = match progress {
+            // Nobody has come in their place.
+            Err(RunError::Engine(_)) if self.engine.leaving().are_preempted() => {
+                return Ok(Progress::Done(Outcome::Preempted));
+            }
+            progress => progress.map_err(|error| self.stalled(error)),
+        };
         let Some(left) = self.patience.left_to_settle(now) else {
             return progress;
         };
@@ -229,10 +237,14 @@ impl<T: Transport> Coordinator<T> {
                 "all is decided, but not everybody has applied it in {} s",
                 self.config().limits.max_wait_seconds
             ),
+            Err(error @ RunError::Misuse { .. }) => return Err(error),
             Err(error) => tracing::warn!("all is decided, but not everybody can apply it: {error}"),
         }
-        let left = self.engine.leaving().ended_the_run();
-        Ok(Progress::Done(if left { Outcome::Left } else { Outcome::Finished }))
+        Ok(Progress::Done(match self.engine.leaving() {
+            leaving if !leaving.ended_the_run() => Outcome::Finished,
+            leaving if leaving.are_preempted() => Outcome::Preempted,
+            _ => Outcome::Left,
+        }))
     }
 
     /// An error, with what was waited for where that is why the run cannot go on.
@@ -242,6 +254,7 @@ impl<T: Transport> Coordinator<T> {
                 Some(waiting) => RunError::Stalled { error, waiting: Box::new(waiting) },
                 None => error.into(),
             },
+            RunError::Engine(error) => self.ending.failures.caused(error, self.journal.step),
             error => error,
         }
     }
@@ -373,6 +386,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Notice::Applied { step, digest } => {
                 self.replicas.applied(worker);
+                self.ending.failures.applied(worker);
                 Input::Applied { worker, step, digest }
             }
             Notice::AppliedBefore { step, digest } => Input::Applied { worker, step, digest },
@@ -398,9 +412,11 @@ impl<T: Transport> Coordinator<T> {
             // It was given up before its connection was.
             Notice::Lost { .. } if self.engine.roster().is_lost(worker) => Input::Tick,
             Notice::Leaving { seconds } => self.leaves(worker, seconds, observer),
-            Notice::Parting(word) if word.for_good => Input::Left { worker },
+            Notice::Parting(Parting { for_good: true, told, .. }) => Input::Left { worker, told },
             Notice::Parting(word) => {
-                self.ending.failures.heard(worker, self.journal.step, word, self.engine.config());
+                let needed = self.waiting().is_some_and(|open| open.needed.contains(&worker));
+                let when = (worker, self.journal.step);
+                self.ending.failures.heard(when, word, self.engine.config(), needed);
                 Input::Tick
             }
             Notice::Lost { reason } => self.lost(worker, reason, observer),

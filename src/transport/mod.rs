@@ -17,7 +17,7 @@ pub mod wire;
 pub use closer::Closer;
 pub use differences::Differences;
 pub use facts::{Disagreement, RunFacts, Start};
-pub use parting::{FailedUnit, Parting};
+pub use parting::{FailedUnit, Parting, both_ends};
 pub use staged::Staged;
 pub use state::{NotBytes, State};
 

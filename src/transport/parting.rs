@@ -29,15 +29,17 @@ impl fmt::Display for FailedUnit {
 
 /// Why a worker ends its part in a run that goes on: the last thing it says.
 ///
-/// Who says nothing counts as lost, and may come back. So does who could not compute a unit; the
-/// coordinator counts how often that happens to one unit of one step. Who leaves for good is not
-/// waited for.
+/// A worker that says nothing counts as lost, and may come back. So does one that could not compute
+/// a unit; the coordinator counts how often that happens to one unit of one step, and to one worker
+/// at one place. A worker that leaves for good is not waited for, unless it was told to and the run
+/// may be made by others. A script that is wrong ends the run.
 ///
 /// ```
 /// use codedgrad::transport::Parting;
 /// assert_eq!(Parting::for_good("it has learned enough").to_string(), "it has learned enough");
 /// let failed = Parting::failed(None, "OSError: no space left\nTraceback");
 /// assert_eq!(failed.to_string(), "OSError: no space left");
+/// assert!(Parting::told("SIGTERM").told && Parting::misuse("lr was changed").misuse);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parting {
@@ -47,47 +49,95 @@ pub struct Parting {
     /// Whether it does not come back.
     #[serde(default)]
     pub for_good: bool,
+    /// Whether it was told to end: what it was at is not done, and others may go on with it.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub told: bool,
+    /// Whether its script uses the library in a way that cannot come to anything, on no worker.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub misuse: bool,
+    /// Where in its program something went wrong, by which it is known when that happens again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
     /// Why, in a line.
     pub reason: String,
 }
 
 impl Parting {
-    /// Most bytes of a reason.
-    const REASON_MAX: usize = 500;
+    fn of(reason: &str) -> Self {
+        let reason = line(reason);
+        Self { failed: None, for_good: false, told: false, misuse: false, place: None, reason }
+    }
 
     /// The word of a worker that does not come back.
     #[must_use]
     pub fn for_good(reason: impl AsRef<str>) -> Self {
-        Self { failed: None, for_good: true, reason: line(reason.as_ref()) }
+        Self { for_good: true, ..Self::of(reason.as_ref()) }
+    }
+
+    /// The word of a worker that was told to end, and does not come back by itself.
+    #[must_use]
+    pub fn told(reason: impl AsRef<str>) -> Self {
+        Self { told: true, ..Self::for_good(reason) }
     }
 
     /// The word of a worker that something went wrong with: while it computed a unit, or elsewhere.
     #[must_use]
     pub fn failed(failed: Option<FailedUnit>, reason: impl AsRef<str>) -> Self {
-        Self { failed, for_good: false, reason: line(reason.as_ref()) }
+        Self { failed, ..Self::of(reason.as_ref()) }
     }
 
-    /// The same with a reason that can be shown, also if another program wrote it.
+    /// The word of a worker whose script is wrong: it ends the run.
+    #[must_use]
+    pub fn misuse(reason: impl AsRef<str>) -> Self {
+        Self { misuse: true, ..Self::of(reason.as_ref()) }
+    }
+
+    /// The same of what went wrong at this place, such as `train.py:12 ValueError`.
+    #[must_use]
+    pub fn at(self, place: impl AsRef<str>) -> Self {
+        Self { place: Some(line(place.as_ref())), ..self }
+    }
+
+    /// The same with texts that can be shown, also if another program wrote them.
     #[cfg(any(feature = "tcp", test))]
     #[must_use]
     pub(super) fn checked(self) -> Self {
-        Self { reason: line(&self.reason), ..self }
+        let place = self.place.as_deref().map(line);
+        Self { reason: line(&self.reason), place, ..self }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_not(flag: &bool) -> bool {
+    !flag
 }
 
 /// The first line of a text, without what would change a terminal, and not too long.
 fn line(text: &str) -> String {
     let first = text.trim().lines().next().unwrap_or_default();
-    let mut shown = String::new();
-    for character in first.chars() {
-        let character = if character.is_control() { ' ' } else { character };
-        if shown.len() + character.len_utf8() > Parting::REASON_MAX {
-            shown.push_str(" ...");
-            break;
-        }
-        shown.push(character);
+    let shown = |character: char| if character.is_control() { ' ' } else { character };
+    both_ends(&first.chars().map(shown).collect::<String>())
+}
+
+/// A text of which no more is shown than its first and its last 400 characters: what went wrong
+/// stands first in a message, and what helps stands last.
+///
+/// ```
+/// use codedgrad::transport::both_ends;
+/// assert_eq!(both_ends("lr was changed"), "lr was changed");
+/// let long = both_ends(&"what ".repeat(1000));
+/// assert!(long.len() == 805 && long.starts_with("what ") && long.ends_with("what "));
+/// ```
+#[must_use]
+pub fn both_ends(text: &str) -> String {
+    const KEPT: usize = 400;
+    let characters: Vec<char> = text.chars().collect();
+    match characters.len() {
+        all if all <= 2 * KEPT => text.to_owned(),
+        all => String::from_iter(&characters[..KEPT])
+            + " ... "
+            + &String::from_iter(&characters[all - KEPT..]),
     }
-    shown
 }
 
 impl fmt::Display for Parting {
@@ -111,7 +161,10 @@ mod tests {
         assert_eq!(parting.to_string(), told);
         let one = Parting::failed(failed(8..9), "x");
         assert_eq!(one.to_string(), "unit 1 of batch 10 (sample 8): x");
-        let long = Parting { reason: "é".repeat(1000), ..one }.checked();
-        assert_eq!(long.reason, format!("{} ...", "é".repeat(250)));
+        let text = format!("{}{}", "é".repeat(1000), "ends so".repeat(60));
+        let long = Parting { reason: text.clone(), ..one }.at("x".repeat(9000)).checked();
+        let (head, tail) = long.reason.split_once(" ... ").unwrap();
+        assert!(head == "é".repeat(400) && text.ends_with(tail) && tail.chars().count() == 400);
+        assert_eq!(long.place.unwrap().len(), 805);
     }
 }

@@ -721,7 +721,7 @@ impl Chaos<'_> {
             let lost = self.die(worker);
             // What the loss leads to comes after it.
             self.told.push(Event::Input(lost));
-            return Some(Input::Left { worker });
+            return Some(Input::Left { worker, told: false });
         }
         None
     }

@@ -128,7 +128,7 @@ fn it_is_anybodys_once_nobody_is_waited_for() {
 fn who_has_left_is_not_waited_for() {
     let mut queue = Queue::new(PATIENT);
     for worker in [1, 0] {
-        queue.give(2.0, Input::Left { worker: Worker(worker) });
+        queue.give(2.0, Input::Left { worker: Worker(worker), told: false });
         queue.lost(2.0, worker);
         queue.done(3.0, if worker == 1 { 0 } else { 2 });
     }

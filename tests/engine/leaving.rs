@@ -10,7 +10,11 @@ const PATIENT: Config = Config { return_seconds: 40.0, ..CONFIG };
 
 impl Driver {
     fn leaves(&mut self, worker: u32) -> Result<Vec<Action>, EngineError> {
-        let mut actions = self.give(Input::Left { worker: Worker(worker) })?;
+        self.goes(worker, false)
+    }
+
+    fn goes(&mut self, worker: u32, told: bool) -> Result<Vec<Action>, EngineError> {
+        let mut actions = self.give(Input::Left { worker: Worker(worker), told })?;
         actions.extend(self.give(Input::Lost { worker: Worker(worker), kept: true })?);
         Ok(actions)
     }
@@ -99,6 +103,51 @@ fn all_who_leave_after_the_same_step_end_the_run() {
 }
 
 #[test]
+fn all_who_are_told_to_leave_have_not_made_the_run_to_its_end() {
+    // One that has left by itself is not asked, where the other was told to.
+    for first in [false, true] {
+        let (mut driver, _) = Driver::new("uncoded", 2, 3, PATIENT);
+        driver.step(0);
+        driver.goes(0, first).unwrap();
+        assert!(!driver.engine.leaving().are_preempted(), "worker 1 is there");
+        assert_eq!(driver.goes(1, true).unwrap().last(), Some(&Action::Finish));
+        assert!(driver.engine.leaving().are_preempted());
+    }
+    let (mut driver, _) = Driver::new("uncoded", 2, 3, PATIENT);
+    driver.step(0);
+    driver.leaves(0).unwrap();
+    driver.leaves(1).unwrap();
+    assert!(!driver.engine.leaving().are_preempted(), "their loops have ended");
+}
+
+/// Of a run that may be made by fewer, so that others may come in their place.
+fn pool() -> Driver {
+    let config = Config { min_workers: Some(1), ..PATIENT };
+    let scheme = SchemeSpec::uncoded().scheme(2, 2, 0..3).unwrap();
+    let replan = Planned::by(SchemeSpec::uncoded(), 2, 0..3);
+    let mut driver = Driver::of(config.replanned(scheme, 3, Some(replan)).unwrap());
+    driver.give(Input::Begin).unwrap();
+    driver
+}
+
+#[test]
+fn who_is_told_to_leave_a_pool_is_waited_for() {
+    let mut driver = pool();
+    driver.step(0);
+    driver.goes(0, true).unwrap();
+    assert!(!driver.engine.leaving().has_left(Worker(0)));
+    assert!(!driver.goes(1, true).unwrap().contains(&Action::Finish));
+    assert_eq!(driver.deadline(), Some(40.0), "others may come");
+    assert!(driver.engine.leaving().are_preempted());
+    // One that does makes it go on.
+    driver.at(1.0).give(Input::Joined { worker: Worker(0), next: Some(Step(1)) }).unwrap();
+    assert!(!driver.engine.leaving().are_preempted());
+    driver.give(Input::Lost { worker: Worker(0), kept: true }).unwrap();
+    assert!(!driver.engine.leaving().are_preempted(), "this time it was told nothing");
+    assert!(driver.at(41.0).give(Input::Tick).is_err());
+}
+
+#[test]
 fn who_asks_for_the_end_and_leaves_ends_the_run() {
     for asked in [false, true] {
         let (mut driver, _) = Driver::new("uncoded", 2, 9, PATIENT);
@@ -146,11 +195,7 @@ fn nothing_is_ended_before_a_step_is_made() {
 
 #[test]
 fn a_run_that_may_be_made_by_fewer_goes_on_without_who_leaves() {
-    let config = Config { min_workers: Some(1), ..PATIENT };
-    let scheme = SchemeSpec::uncoded().scheme(2, 2, 0..3).unwrap();
-    let replan = Planned::by(SchemeSpec::uncoded(), 2, 0..3);
-    let mut driver = Driver::of(config.replanned(scheme, 3, Some(replan)).unwrap());
-    driver.give(Input::Begin).unwrap();
+    let mut driver = pool();
     let (members, scheme) = (WorkerSet::of(2, [Worker(0)]), "uncoded".to_owned());
     assert!(driver.leaves(1).unwrap().contains(&Action::Replanned {
         members,

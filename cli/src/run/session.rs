@@ -600,6 +600,7 @@ impl Session {
             Ok(Outcome::Finished) => ended.then(|| "finished".into()),
             Ok(Outcome::Stopped) => Some("stopped by a signal".into()),
             Ok(Outcome::Left) => Some("ended by its workers".into()),
+            Ok(Outcome::Preempted) => Some("all workers were told to leave".into()),
             Err(error) => Some(format!("{}{error:#}", RunEvent::FAILED)),
         };
         if let Some(how) = how {

@@ -525,7 +525,7 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output<'_>) -> Result<(), Failu
     let outcome = carry_out(args, (&mut plan, &folder), address, &asked);
     let outcome = match outcome {
         Ok(summary) if summary.steps > 0 || summary.outcome == Outcome::Finished => Ok(summary),
-        Ok(summary) => folder.settle(Err(Failure::Said(asked.status()))).map(|()| summary),
+        Ok(summary) => folder.settle(Err(Failure::Said(asked.ended()))).map(|()| summary),
         Err(failure) => folder.settle(Err(failure)),
     }?;
     let shown = if args.json {
@@ -591,13 +591,21 @@ fn carry_out(
                 Err(RunError::Engine(EngineError::Left { .. })) if asked.status() > 0 => {
                     Ok(Some(train::Outcome::Left))
                 }
+                Err(RunError::Engine(error @ EngineError::Left { .. })) if follower.preempted() => {
+                    say!("{error}; a worker was told to leave");
+                    Ok(Some(train::Outcome::Preempted))
+                }
                 ended => ended.map(Some).or_work(),
             }
         }
     });
     let outcome = match &ended {
-        Ok(Some(train::Outcome::Left)) if follower.preempted() => {
-            say!("all workers were told to leave: the run is not made to its end");
+        Ok(Some(train::Outcome::Preempted)) => {
+            let folder = folder.path().display();
+            say!(
+                "workers were told to leave, and the run is not made to its end: to go on, start \
+                 them again, and the coordinator by --resume {folder}"
+            );
             Outcome::Stopped
         }
         // What has ended it was no signal: a worker, which is as good as the last step.
@@ -608,8 +616,12 @@ fn carry_out(
     };
     look.over(outcome);
     asked.hears_again();
-    let failure = ended.as_ref().err().map(ToString::to_string).unwrap_or_default();
-    let summary = follower.ends(outcome, &failure);
+    let why = match &ended {
+        Err(failure) => failure.to_string(),
+        Ok(Some(train::Outcome::Preempted)) => "workers were told to leave".into(),
+        Ok(_) => "stopped by a signal".into(),
+    };
+    let summary = follower.ends(outcome, why);
     drop(metrics);
     // Why the run broke off is told first, whatever else cannot be written.
     ended?;

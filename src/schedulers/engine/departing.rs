@@ -57,7 +57,7 @@ impl Engine {
         }
         for worker in parting.iter() {
             if self.leaving.is_leaving(worker) {
-                self.leaving.left(worker);
+                self.leaving.left(worker, true, false);
             }
             self.part(worker, now, out);
         }

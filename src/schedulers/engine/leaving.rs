@@ -5,6 +5,10 @@
 //! loops end after the same step: then the run is ended by them, and that is no error. So where a
 //! round cannot close without those who have left, the error waits until somebody else is known to
 //! go on, and a moment more.
+//!
+//! A worker that was told to end has not come to the end of its loop. Where fewer may make the run,
+//! it is waited for like one that is lost, since another may come in its place; where all have gone
+//! and one of them was told to, the run is not at its end.
 
 use super::super::roster::Roster;
 use super::steps::Steps;
@@ -26,6 +30,8 @@ const SETTLE_SECONDS: f64 = 3.0;
 pub struct Leaving {
     /// Workers that said that they do not come back.
     left: WorkerSet,
+    /// Workers that are gone since they were told to end, whether they come back or not.
+    told: WorkerSet,
     /// Workers that are there and said that they are about to leave.
     departing: WorkerSet,
     /// Workers that are to be done without, whether they are there or not.
@@ -34,6 +40,8 @@ pub struct Leaving {
     blocked: bool,
     /// All workers have left, and ended the run.
     ended: bool,
+    /// All workers are gone that were there at the last step, some of them since they were told to.
+    preempted: bool,
     /// When the run ends for it, since somebody has gone on.
     pub(super) ends_at: Option<f64>,
 }
@@ -43,10 +51,12 @@ impl Leaving {
         let nobody = WorkerSet::empty(workers);
         Self {
             left: nobody.clone(),
+            told: nobody.clone(),
             departing: nobody.clone(),
             drained: nobody,
             blocked: false,
             ended: false,
+            preempted: false,
             ends_at: None,
         }
     }
@@ -73,9 +83,21 @@ impl Leaving {
         &self.drained
     }
 
-    /// A worker does not come back, once it is lost.
-    pub(super) fn left(&mut self, worker: Worker) {
-        self.left.insert(worker);
+    /// A worker does not come back by itself, once it is lost; one that was `told` to end is waited
+    /// for where others may come in its place.
+    pub(super) fn left(&mut self, worker: Worker, told: bool, others_may_come: bool) {
+        if told {
+            self.told.insert(worker);
+        }
+        if !(told && others_may_come) {
+            self.left.insert(worker);
+        }
+    }
+
+    /// Whether a worker is gone, or will be at once, since it was told to end.
+    #[must_use]
+    pub fn was_told(&self, worker: Worker) -> bool {
+        self.told.contains(worker)
     }
 
     /// Whether a worker has said that it does not come back.
@@ -93,6 +115,8 @@ impl Leaving {
     pub(super) fn joined(&mut self, worker: Worker) {
         // Who is there again has changed its mind, or is another process under its number.
         self.left.remove(worker);
+        self.told.remove(worker);
+        self.preempted = false;
     }
 
     /// Whether a worker is about to leave, or to be done without.
@@ -159,8 +183,8 @@ impl Leaving {
         self.ends_at.is_some_and(|ends_at| now >= ends_at)
     }
 
-    /// Whether all workers have left after the same step, and ended the run by it; `last` are those
-    /// that were sent it.
+    /// After one is lost: whether all workers have left after the same step, and ended the run by
+    /// it; `last` are those that were sent it.
     pub(super) fn end_it_together(
         &mut self,
         roster: &Roster,
@@ -171,8 +195,19 @@ impl Leaving {
         // there may come back and go on.
         let left = self.gone_for_good(roster);
         let all = !last.is_empty() && last.iter().all(|worker| left.contains(worker));
-        self.ended = roster.is_deserted() && steps.has_begun() && all;
+        let over = roster.is_deserted() && steps.has_begun() && !last.is_empty();
+        self.ended = over && all;
+        self.preempted = over
+            && last.iter().all(|worker| left.contains(worker) || self.told.contains(worker))
+            && last.iter().any(|worker| self.told.contains(worker));
         self.ended
+    }
+
+    /// Whether all workers that were there at the last decided step are gone, and not by their own
+    /// will: one of them was told to end.
+    #[must_use]
+    pub fn are_preempted(&self) -> bool {
+        self.preempted
     }
 
     /// Whether all workers have left, and ended the run together after its last decided step.

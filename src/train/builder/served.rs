@@ -512,7 +512,7 @@ impl Served {
     /// that came train different things, and others when the run cannot go on.
     pub fn run(self, observer: &mut dyn Observer) -> Result<Outcome, RunError> {
         let Self { mut transport, mut told, gather, judge, stopper, .. } = self;
-        let gathered = gathered(&mut transport, gather, &stopper)?;
+        let gathered = gathered(&mut transport, gather, (&stopper, Step(told.first)))?;
         // The coordinator of a run that is stopped tells those who have come.
         let least = told.limits.min_workers.unwrap_or(1).max(1);
         if gathered.present.len() < least && !stopper.is_stopped() {
@@ -552,7 +552,7 @@ impl Served {
 fn gathered(
     transport: &mut TcpTransport,
     patience: Duration,
-    stopper: &Stopper,
+    (stopper, first): (&Stopper, Step),
 ) -> Result<Gathered, RunError> {
     let mut left = patience;
     let mut coming = COMING;
@@ -566,6 +566,11 @@ fn gathered(
         }
         if stopper.is_stopped() {
             return Ok(gathered);
+        }
+        if let Some((worker, word)) = gathered.misuse {
+            let error = RunError::Misuse { step: first, worker, word: Box::new(word) };
+            transport.refuse(&error.to_string());
+            return Err(error);
         }
         if (left.is_zero() || came == workers || coming.is_zero())
             && let Some(differences) = Differences::between(&gathered.told)

@@ -25,6 +25,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Ok(Outcome::Finished) => "all steps are decided".into(),
             Ok(Outcome::Left) => "all workers have left".into(),
+            Ok(Outcome::Preempted) => "all workers were told to leave".into(),
             Ok(Outcome::Stopped) => "it was told to stop".into(),
             Err(error) => error.to_string().into(),
         };
@@ -47,8 +48,10 @@ impl<T: Transport> Coordinator<T> {
         reason: String,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Input {
-        let what = if self.engine.leaving().has_left(worker) {
-            Happening::Left { worker, reason }
+        let leaving = self.engine.leaving();
+        let told = leaving.was_told(worker);
+        let what = if told || leaving.has_left(worker) {
+            Happening::Left { worker, reason, told }
         } else {
             Happening::Lost { worker, reason }
         };

@@ -1,13 +1,20 @@
-//! Units that cost one worker after the other: a run ends rather than try them for ever.
+//! Errors that workers are lost by: what happens again and again ends a run, rather than be tried
+//! for ever, and so does a script that is wrong.
 
 use super::RunError;
 use crate::ids::{Job, Step, Worker};
 use crate::run::RunConfig;
-use crate::transport::Parting;
+use crate::schedulers::EngineError;
+use crate::transport::{FailedUnit, Parting};
 use std::collections::BTreeMap;
 
-/// How often workers were lost for a unit of a step that is not decided. Those that were at it at
-/// once, as where a code has several compute it, count as one.
+/// Before the first step is decided a worker that the scheme needs is tried so often: what is wrong
+/// with a script is wrong from its beginning, and meanwhile the others can do nothing.
+const FIRST_TRIES: u32 = 2;
+
+/// How often workers were lost for a unit of a step that is not decided, and each of them at one
+/// place of its program. Those that were at a unit at once, as where a code has several compute it,
+/// count as one.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     counts: BTreeMap<(Job, u32), Tries>,
@@ -15,6 +22,9 @@ pub(super) struct Failures {
     counted: u64,
     /// How many were counted when each worker was given what it is at.
     begun: BTreeMap<Worker, u64>,
+    /// Where each worker was lost, and how often one life after the other: until it has applied a
+    /// step. Its last word, and in which step it was said.
+    lives: BTreeMap<Worker, Lives>,
     /// Why the run ends, once that is so.
     fatal: Option<RunError>,
 }
@@ -27,15 +37,60 @@ struct Tries {
     last: u64,
 }
 
+/// Lives of a worker that ended at one place.
+#[derive(Debug)]
+struct Lives {
+    place: String,
+    count: u32,
+    step: Step,
+    word: Parting,
+}
+
 impl Failures {
     /// A worker is given tasks.
     pub(super) fn gave(&mut self, worker: Worker) {
         self.begun.insert(worker, self.counted);
     }
 
-    /// The last word of a worker that is lost during a step.
-    pub(super) fn heard(&mut self, worker: Worker, step: Step, word: Parting, run: &RunConfig) {
-        let Some(unit) = word.failed else { return };
+    /// The last word of a worker that is lost during a step; `needed` tells whether the round that
+    /// is open cannot close without it.
+    pub(super) fn heard(
+        &mut self,
+        (worker, step): (Worker, Step),
+        word: Parting,
+        run: &RunConfig,
+        needed: bool,
+    ) {
+        if word.misuse {
+            self.fatal = Some(RunError::Misuse { step, worker, word: Box::new(word) });
+            return;
+        }
+        let place = word.place.clone().unwrap_or_default();
+        let before = self.lives.remove(&worker).filter(|lives| lives.place == place);
+        let count = 1 + before.map_or(0, |lives| lives.count);
+        let first = needed && step == run.first;
+        let most = run.limits.unit_tries;
+        let most = if first { most.min(FIRST_TRIES) } else { most };
+        if count >= most && !place.is_empty() {
+            let (place, word) = (place.clone(), Box::new(word.clone()));
+            self.fatal = Some(RunError::FailsAgain { step, worker, tries: count, place, word });
+        }
+        let unit = word.failed.clone();
+        let reason = word.reason.clone();
+        self.lives.insert(worker, Lives { place, count, step, word });
+        if let Some(unit) = unit {
+            self.failed(worker, step, (unit, reason), run);
+        }
+    }
+
+    /// A unit was not computed.
+    fn failed(
+        &mut self,
+        worker: Worker,
+        step: Step,
+        (unit, reason): (FailedUnit, String),
+        run: &RunConfig,
+    ) {
         let of = unit.job.step(run.jobs.micro_steps);
         // What a worker says must not fill the memory.
         let open = step.0..=step.0.saturating_add(run.jobs.models);
@@ -50,7 +105,7 @@ impl Failures {
         tries.last = self.counted;
         tries.count += 1;
         if tries.count >= run.limits.unit_tries {
-            let (tries, reason) = (tries.count, word.reason);
+            let tries = tries.count;
             self.fatal = Some(RunError::UnitFailed { step: of, unit, tries, worker, reason });
         }
     }
@@ -58,6 +113,20 @@ impl Failures {
     /// Why the run cannot go on.
     pub(super) fn take_fatal(&mut self) -> Option<RunError> {
         self.fatal.take()
+    }
+
+    /// A worker has applied a step: it goes on.
+    pub(super) fn applied(&mut self, worker: Worker) {
+        self.lives.remove(&worker);
+    }
+
+    /// An error of the engine in this step, with what a worker said that is lost for the same.
+    pub(super) fn caused(&self, error: EngineError, step: Step) -> RunError {
+        let said = self.lives.iter().find(|(_, lives)| lives.step == step);
+        let (Some((worker, lives)), false) = (said, matches!(error, EngineError::Left { .. })) else {
+            return error.into();
+        };
+        RunError::Failed { worker: *worker, word: Box::new(lives.word.clone()), error }
     }
 
     /// Jobs before this one are decided.
@@ -75,7 +144,6 @@ impl Failures {
 mod tests {
     use super::*;
     use crate::run::Shape;
-    use crate::transport::FailedUnit;
 
     #[test]
     fn those_that_were_at_it_at_once_count_as_one() {
@@ -83,8 +151,8 @@ mod tests {
         let mut failures = Failures::default();
         let fails = |failures: &mut Failures, worker| {
             let failed = Some(FailedUnit { job: Job(2), unit: 1, samples: 1..2 });
-            let word = Parting { failed, for_good: false, reason: "bad".into() };
-            failures.heard(Worker(worker), Step(2), word, &run);
+            let word = Parting::failed(failed, "bad");
+            failures.heard((Worker(worker), Step(2)), word, &run, false);
             failures.take_fatal()
         };
         (0..4).for_each(|worker| failures.gave(Worker(worker)));
@@ -99,5 +167,63 @@ mod tests {
         );
         failures.release(Job(3));
         assert_eq!(failures.len(), 0);
+    }
+
+    /// What a worker says of a body that fails, and what that ends the run by.
+    fn fails(failures: &mut Failures, place: &str, step: u64, needed: bool) -> Option<RunError> {
+        let run = RunConfig::new(Shape::new(4, 4), 1, 9);
+        let word = Parting::failed(None, "OSError: no space left").at(place);
+        failures.heard((Worker(1), Step(step)), word, &run, needed);
+        failures.take_fatal()
+    }
+
+    #[test]
+    fn what_happens_again_at_one_place_ends_the_run() {
+        let mut failures = Failures::default();
+        // Of a worker that gets through a step in between, it is not the same again.
+        for step in [2, 3, 5, 6] {
+            if step == 5 {
+                failures.applied(Worker(1));
+            }
+            assert!(fails(&mut failures, "train.py:7 OSError", step, true).is_none());
+        }
+        assert!(fails(&mut failures, "train.py:9 OSError", 6, true).is_none(), "another place");
+        assert!(fails(&mut failures, "train.py:9 OSError", 6, true).is_none());
+        let fatal = fails(&mut failures, "train.py:9 OSError", 6, true).unwrap().to_string();
+        let said = "step 6: worker 1 failed 3 times at train.py:9 OSError, and said: OSError: no \
+                    space left";
+        assert_eq!(fatal, said);
+        // What names no place, such as Ctrl-C, is nothing that happens again.
+        assert!((0..9).all(|_| fails(&mut failures, "", 6, true).is_none()));
+    }
+
+    #[test]
+    fn before_the_first_step_who_is_needed_is_not_tried_for_long() {
+        for needed in [false, true] {
+            let mut failures = Failures::default();
+            assert!(fails(&mut failures, "train.py:7 OSError", 0, needed).is_none());
+            let fatal = fails(&mut failures, "train.py:7 OSError", 0, needed);
+            assert_eq!(fatal.is_some(), needed);
+        }
+    }
+
+    #[test]
+    fn a_script_that_is_wrong_ends_the_run_at_once() {
+        let run = RunConfig::new(Shape::new(4, 4), 1, 9);
+        let mut failures = Failures::default();
+        let word = Parting::misuse("RuntimeError: lr was changed");
+        failures.heard((Worker(1), Step(4)), word, &run, false);
+        let said = "step 4: worker 1: RuntimeError: lr was changed";
+        assert_eq!(failures.take_fatal().unwrap().to_string(), said);
+    }
+
+    #[test]
+    fn what_workers_said_is_why_a_run_cannot_go_on() {
+        let mut failures = Failures::default();
+        fails(&mut failures, "train.py:7 OSError", 4, false);
+        let error = || EngineError::NoState { worker: Worker(0) };
+        let said = failures.caused(error(), Step(4)).to_string();
+        assert!(said.starts_with("worker 1 failed: OSError: no space left (worker 0 "), "{said}");
+        assert_eq!(failures.caused(error(), Step(5)).to_string(), error().to_string());
     }
 }

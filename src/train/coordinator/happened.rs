@@ -43,12 +43,14 @@ pub enum Happening {
         /// Why, as far as is known.
         reason: String,
     },
-    /// A worker has left, and does not come back.
+    /// A worker has left, and does not come back by itself.
     Left {
         /// Who.
         worker: Worker,
         /// Why, in its words.
         reason: String,
+        /// Whether it was told to end.
+        told: bool,
     },
     /// A worker leaves as soon as it is not needed any more.
     Leaving {

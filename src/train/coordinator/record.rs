@@ -12,7 +12,7 @@ use crate::schedulers::{EngineError, Refusal, RoundReport};
 use crate::sums::Decoded;
 use crate::train::BuildError;
 use crate::train::policy::Using;
-use crate::transport::{Differences, FailedUnit, State, Transport};
+use crate::transport::{Differences, FailedUnit, Parting, State, Transport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -240,6 +240,8 @@ pub enum Outcome {
     Finished,
     /// All workers have left after the same step.
     Left,
+    /// All workers are gone, since they were told to end: the run is not made to its end.
+    Preempted,
     /// The observer stopped it, or a [`Stopper`](super::Stopper).
     Stopped,
 }
@@ -297,6 +299,41 @@ pub enum RunError {
         worker: Worker,
         /// What that one said.
         reason: String,
+    },
+    /// A script that is wrong, as its worker says: on any other it would be wrong too.
+    #[error("{step}: {worker}: {word}")]
+    Misuse {
+        /// The current step.
+        step: Step,
+        /// Who says so.
+        worker: Worker,
+        /// What it says.
+        word: Box<Parting>,
+    },
+    /// A worker was lost at one place of its program, one life after the other.
+    #[error("{step}: {worker} failed {tries} times at {place}, and said: {word}")]
+    FailsAgain {
+        /// The current step.
+        step: Step,
+        /// Who.
+        worker: Worker,
+        /// How often.
+        tries: u32,
+        /// Where.
+        place: String,
+        /// What it said the last time.
+        word: Box<Parting>,
+    },
+    /// The scheme cannot go on without workers that are lost by errors of their own.
+    #[error("{worker} failed: {word} ({error})")]
+    Failed {
+        /// One of them.
+        worker: Worker,
+        /// What it said.
+        word: Box<Parting>,
+        /// Why the run cannot go on.
+        #[source]
+        error: EngineError,
     },
     /// No worker has come for the run to begin with.
     #[error("no worker has joined within {waited_seconds} s")]

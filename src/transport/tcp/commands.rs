@@ -3,7 +3,7 @@
 use crate::ids::{Step, Worker};
 use crate::sums::SumCommand;
 use crate::sums::exchange::CoordinatorEvent;
-use crate::transport::{Notice, Order, RunFacts};
+use crate::transport::{Notice, Order, Parting, RunFacts};
 
 #[derive(Debug)]
 pub(super) enum Command {
@@ -36,4 +36,6 @@ pub(super) struct Offers {
     pub(super) places: Vec<Option<Option<Step>>>,
     /// What all say that they train, if some of them differ before the run begins.
     pub(super) told: Vec<(Worker, RunFacts)>,
+    /// Whose script is wrong, before the run begins, and what it said.
+    pub(super) misuse: Option<(Worker, Parting)>,
 }

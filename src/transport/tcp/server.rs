@@ -14,7 +14,7 @@ use crate::sums::exchange::{CoordinatorEvent, SharedSums, Vectors};
 use crate::sums::ledger::Ledgers;
 use crate::sums::{COORDINATOR, Piece, SumCommand, SumId, What, lock};
 use crate::transport::{
-    Notice, Order, RunFacts, Stage, State, SumRequest, Summed, Transport, Unneeded,
+    Notice, Order, Parting, RunFacts, Stage, State, SumRequest, Summed, Transport, Unneeded,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -36,6 +36,8 @@ pub struct Gathered {
     /// What all workers that came say that they train, if some of them differ from those before
     /// them, by which they are not let in.
     pub told: Vec<(Worker, RunFacts)>,
+    /// A worker whose script is wrong, and its last word: no run can begin.
+    pub misuse: Option<(Worker, Parting)>,
 }
 
 /// The coordinator's side of a run over TCP.
@@ -154,6 +156,7 @@ impl TcpTransport {
             present,
             absent: Worker::all(workers).filter(|worker| of(*worker).is_none()).collect(),
             told: offers.told,
+            misuse: offers.misuse,
         }
     }
 

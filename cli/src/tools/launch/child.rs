@@ -5,6 +5,7 @@ use super::screen::{To, Voice};
 use crate::clock::now;
 use crate::shared::lock;
 use crate::supervise::End;
+use codedgrad::transport::both_ends;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -24,8 +25,6 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 const READ: Duration = Duration::from_millis(10);
 /// The end of a log that is shown.
 const TAIL: (u64, usize) = (16 << 10, 12);
-/// Characters that are shown of a line there.
-const LINE: usize = 200;
 
 /// All that a process says, in a file.
 #[derive(Clone, Debug)]
@@ -229,11 +228,7 @@ pub(super) fn last_words(log: &Path) -> String {
     let mut lines = Lines::default();
     let mut said = lines.take(&bytes);
     said.extend(lines.rest());
-    let shown = |line: &Vec<u8>| {
-        let line = String::from_utf8_lossy(line);
-        let cut: String = line.chars().take(LINE).collect();
-        format!("    {cut}{}", if cut.len() < line.len() { " ..." } else { "" })
-    };
+    let shown = |line: &Vec<u8>| format!("    {}", both_ends(&String::from_utf8_lossy(line)));
     let said: Vec<String> = said[said.len().saturating_sub(TAIL.1)..].iter().map(shown).collect();
     said.join("\n")
 }

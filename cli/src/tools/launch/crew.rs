@@ -2,11 +2,12 @@
 
 use super::child::{Log, Running, Words, last_words};
 use super::command::{Place, Start, Trainer};
-use super::last_word::{Final, LastWord};
+use super::last_word::{Final, How, LastWord};
 use super::screen::{Screen, Voice};
 use crate::clock::now;
 use crate::supervise::{End, Next, Policy};
 use rustix::process::Signal;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,10 @@ struct Member {
     failed: u32,
     /// How it ended last, and whether it was told to.
     ended_last: Option<(End, bool)>,
+    /// Whether it has said that its script is wrong.
+    misused: bool,
+    /// Whether it is not started again after it has ended too often.
+    given_up: bool,
     /// Whether it was there when the run was over, as far as that is known.
     stayed: bool,
     log: PathBuf,
@@ -67,6 +72,8 @@ pub(super) enum Fate {
     GivenUp,
     /// One that the run has refused for good.
     Refused,
+    /// One that has ended the run, since its script is wrong.
+    EndsRun,
     /// One that was not able to join, and would not be if it were started again: why.
     CannotJoin(String),
 }
@@ -100,6 +107,8 @@ impl<'a> Crew<'a> {
             ended_first: None,
             failed: 0,
             ended_last: None,
+            misused: false,
+            given_up: false,
             stayed: true,
             log: folder.join(format!("worker-{worker}.log")),
             last_word: LastWord::of(worker, folder),
@@ -166,6 +175,7 @@ impl<'a> Crew<'a> {
             member.state = State::Over;
             member.ended_last = Some((end, told));
             let last_word = member.last_word();
+            member.misused |= last_word.as_ref().is_some_and(|said| said.how == How::Ends);
             if told || stage == Stage::Ending {
                 continue;
             }
@@ -179,9 +189,14 @@ impl<'a> Crew<'a> {
                 }
                 continue;
             }
-            if let Some(Final { refused, why }) = last_word.filter(|_| end != End::Status(0)) {
+            if let Some(Final { how, why }) = last_word.filter(|_| end != End::Status(0)) {
                 screen.note(&format!("worker {worker} {end}, and is not started again: {why}"));
-                fates.push((worker, if refused { Fate::Refused } else { Fate::CannotJoin(why) }));
+                let fate = match how {
+                    How::Refused => Fate::Refused,
+                    How::Failed => Fate::CannotJoin(why),
+                    How::Ends => Fate::EndsRun,
+                };
+                fates.push((worker, fate));
                 continue;
             }
             match member.policy.ended(end, up) {
@@ -199,6 +214,7 @@ impl<'a> Crew<'a> {
                     ));
                 }
                 Next::GivenUp(why) => {
+                    member.given_up = true;
                     fates.push((worker, Fate::GivenUp));
                     screen.note(&format!(
                         "worker {worker} {end}, and is given up: {why}. The end of {log}:\n{}",
@@ -318,6 +334,13 @@ impl<'a> Crew<'a> {
         self.members.iter().all(|member| member.failed >= times)
     }
 
+    /// The first of these workers that is given up, if one is, and what it had said last.
+    pub(super) fn given_up(&self, of: &BTreeSet<u32>) -> Option<(u32, String)> {
+        let is_one = |member: &&Member| member.given_up && of.contains(&member.worker);
+        let member = self.members.iter().find(is_one)?;
+        Some((member.worker, last_words(&member.log)))
+    }
+
     /// How the first worker of this host ended first, and what it had said last.
     pub(super) fn first_end(&self) -> Option<(u32, End, &str)> {
         let first = self.members.first()?;
@@ -344,6 +367,11 @@ impl<'a> Crew<'a> {
         self.members.iter().any(Member::is_done)
     }
 
+    /// Whether all have.
+    pub(super) fn all_done(&self) -> bool {
+        self.members.iter().all(Member::is_done)
+    }
+
     /// What became of the workers of a run that was made to its end, by which time all of them have
     /// ended: what they learned they save after it. An error if none of this host has ended well,
     /// and words about those that have not where others have.
@@ -357,7 +385,9 @@ impl<'a> Crew<'a> {
             format!("worker {} {end} (see {})", member.worker, member.log.display())
         };
         let crashed: Vec<String> = self.members.iter().filter(crashed).map(words).collect();
-        if !self.members.iter().any(|member| member.stayed && member.is_done()) {
+        // What others have come to is no outcome of a script that is wrong.
+        let is_wrong = self.members.iter().any(|member| member.misused);
+        if is_wrong || !self.members.iter().any(|member| member.stayed && member.is_done()) {
             let why = if crashed.is_empty() { String::new() } else { ": ".to_owned() };
             return Err(format!("{why}{}", crashed.join(", ")));
         }
@@ -372,7 +402,7 @@ impl Member {
 
     /// Why it is not started again, if it or the run has said so.
     fn last_word(&mut self) -> Option<Final> {
-        let of_run = self.refused.take().map(|why| Final { refused: true, why });
+        let of_run = self.refused.take().map(|why| Final { how: How::Refused, why });
         self.last_word.take().or(of_run)
     }
 

@@ -4,11 +4,21 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// How a worker came to an end that would come again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// It never came to call.
+    Failed,
+    /// The run has refused it, as its coordinator knows.
+    Refused,
+    /// It has ended the run, whose coordinator knows: its script is wrong.
+    Ends,
+}
+
 /// Why a worker is not started again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Final {
-    /// Whether the run has refused it: then its coordinator knows. Else it never came to call.
-    pub(super) refused: bool,
+    pub(super) how: How,
     /// Why, in a line.
     pub(super) why: String,
 }
@@ -18,11 +28,13 @@ impl Final {
     fn read(text: &str) -> Option<Self> {
         let (how, why) = text.split_once('\n')?;
         let why = why.lines().next().unwrap_or_default().to_owned();
-        match how {
-            "refused" => Some(Self { refused: true, why }),
-            "failed" => Some(Self { refused: false, why }),
-            _ => None,
-        }
+        let how = match how {
+            "refused" => How::Refused,
+            "failed" => How::Failed,
+            "ends" => How::Ends,
+            _ => return None,
+        };
+        Some(Self { how, why })
     }
 }
 
@@ -59,10 +71,13 @@ mod tests {
         assert_eq!(word.take(), None);
         fs::write(word.path(), "refused\nunits of a batch: 8 here, 4 in the run\nmore\n").unwrap();
         let why = "units of a batch: 8 here, 4 in the run".to_owned();
-        assert_eq!(word.take(), Some(Final { refused: true, why }));
+        assert_eq!(word.take(), Some(Final { how: How::Refused, why }));
         assert_eq!(word.take(), None);
         fs::write(word.path(), "failed\nunits is 0: it must be 1 or more\n").unwrap();
-        assert!(word.take().is_some_and(|said| !said.refused && said.why.contains("units is 0")));
+        let failed = |said: &Final| said.how == How::Failed && said.why.contains("units is 0");
+        assert!(word.take().is_some_and(|said| failed(&said)));
+        fs::write(word.path(), "ends\nRuntimeError: lr was changed\n").unwrap();
+        assert!(word.take().is_some_and(|said| said.how == How::Ends));
         fs::write(word.path(), "what").unwrap();
         assert_eq!(word.take(), None);
     }

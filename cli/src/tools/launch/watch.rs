@@ -18,6 +18,7 @@ use crate::tools::serve::events::{Event, Outcome};
 use anyhow::anyhow;
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -48,6 +49,8 @@ enum Close {
     /// It cannot go on, for a reason that was said already.
     Said(u8),
     Because(String),
+    /// Its workers were told to leave, all of them.
+    Preempted(String),
 }
 
 pub(super) struct Watch<'a> {
@@ -66,6 +69,10 @@ pub(super) struct Watch<'a> {
     joining: Joining,
     /// Workers that have ended with status 0, and when that is said.
     left: Vec<(u32, Instant)>,
+    /// Workers that have left the run since they were told to end.
+    told: BTreeSet<u32>,
+    /// Workers whose return the open step waits for.
+    needed: BTreeSet<u32>,
     /// Whether it was said what the run does without a worker.
     waits_told: bool,
     /// Since when all workers of this host have ended.
@@ -94,6 +101,8 @@ pub(super) fn run(job: &Job<'_>, screen: &Screen) -> Result<(), Failure> {
         waits: None,
         joining: Joining::of(job.all),
         left: Vec::new(),
+        told: BTreeSet::new(),
+        needed: BTreeSet::new(),
         waits_told: false,
         alone: None,
         decided: None,
@@ -164,6 +173,7 @@ impl<'a> Watch<'a> {
             }
             Happened::Told(Event::Joined { worker, .. }) => {
                 self.joining.joined(worker);
+                self.told.remove(&worker);
                 if let Some(crew) = &mut self.crew {
                     crew.joined(worker);
                 }
@@ -172,6 +182,12 @@ impl<'a> Watch<'a> {
                 if let Some(crew) = &mut self.crew {
                     crew.refused(worker, reason, self.screen);
                 }
+            }
+            Happened::Told(Event::Needs { workers }) => {
+                self.needed = workers.into_iter().collect();
+            }
+            Happened::Told(Event::Told { worker }) => {
+                self.told.insert(worker);
             }
             Happened::Told(Event::Step(step)) => {
                 self.decided = Some((step.step + 1, step.steps));
@@ -231,8 +247,10 @@ impl<'a> Watch<'a> {
     }
 
     fn close(&mut self, why: Close, signal: Signal) {
-        if let Close::Because(why) = &why {
-            self.screen.note(&format!("error: {why}"));
+        match &why {
+            Close::Because(why) => self.screen.note(&format!("error: {why}")),
+            Close::Preempted(why) => self.screen.note(why),
+            _ => {}
         }
         self.close = Some(why);
         self.end_all(signal);
@@ -316,6 +334,7 @@ impl<'a> Watch<'a> {
                 }
             }
             // The coordinator says what that means.
+            Fate::EndsRun => {}
             Fate::Refused if self.decided.is_none() => {}
             Fate::GivenUp | Fate::Refused | Fate::CannotJoin(_) => {
                 let over = self.crew.as_ref().is_none_or(Crew::is_over);
@@ -419,22 +438,41 @@ impl<'a> Watch<'a> {
             );
             self.close(Close::Because(why), Signal::TERM);
             self.tell_first_words();
+        } else if let Some((worker, said)) =
+            crew.given_up(&self.needed).filter(|_| self.decided.is_none() && self.job.nodes == 1)
+        {
+            let why = format!(
+                "nothing is trained: the scheme needs worker {worker}, which is given up before \
+                 the first step was decided"
+            );
+            self.close(Close::Because(why), Signal::TERM);
+            self.tell_words(worker, &said);
         } else if self.job.nodes == 1 && since >= SEEN {
             let decided = match self.decided {
                 None => "no step is".to_owned(),
                 Some((decided, steps)) => format!("{decided} of {steps} steps are"),
             };
             let why = format!("all workers have ended, and the run has not: {decided} decided");
-            self.close(Close::Because(why), Signal::TERM);
+            // Of those that came to their end by themselves one may have been told to.
+            let why = match crew.all_done() && !self.told.is_empty() {
+                true => Close::Preempted(format!("{why}; they were told to leave")),
+                false => Close::Because(why),
+            };
+            self.close(why, Signal::TERM);
         }
     }
 
     /// Says what the first worker of this host had said before it ended first.
     fn tell_first_words(&self) {
         let first = self.crew.as_ref().and_then(Crew::first_end);
-        if let Some((worker, _, said)) = first.filter(|(_, _, said)| !said.trim().is_empty()) {
-            let said = format!("The end of what worker {worker} said:\n{said}");
-            self.screen.verbatim(&said);
+        if let Some((worker, _, said)) = first {
+            self.tell_words(worker, said);
+        }
+    }
+
+    fn tell_words(&self, worker: u32, said: &str) {
+        if !said.trim().is_empty() {
+            self.screen.verbatim(&format!("The end of what worker {worker} said:\n{said}"));
         }
     }
 
@@ -546,6 +584,7 @@ impl<'a> Watch<'a> {
                 128 + *signal as u8
             }
             Some(Close::Because(_)) => 1,
+            Some(Close::Preempted(_)) => ENDED,
             None if self.crew.as_ref().is_some_and(Crew::any_done) => 0,
             None => {
                 return Err(Failure::Work(anyhow!("no worker of this host has come to the end")));

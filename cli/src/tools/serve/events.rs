@@ -16,6 +16,10 @@ pub(crate) enum Event {
     Joined { worker: u32, epoch: u32 },
     /// A worker's call was refused for good.
     Refused { worker: u32, reason: String },
+    /// The step that is open waits for the return of one of these workers.
+    Needs { workers: Vec<u32> },
+    /// A worker has left, since it was told to end.
+    Told { worker: u32 },
     /// A step is decided.
     Step(Decided),
     /// The run is over. The process ends soon after, having written what it has to.

@@ -16,7 +16,7 @@ use crate::pool::PoolSummary;
 use crate::progress::Progress;
 use crate::shared::lock;
 use crate::signals::Asked;
-use crate::steps::{Decided, OfWorkers, Spread, late, tell, unverified};
+use crate::steps::{Decided, OfWorkers, Spread, late, tell, unverified, was_told};
 use crate::tools::doctor;
 use crate::tools::status::Throughput;
 use crate::units::several;
@@ -409,18 +409,15 @@ impl<'a> Follower<'a> {
         self.of_workers.preempted
     }
 
-    /// Writes down what has come of it, and shows that; `failure` is why it broke off, if it did.
-    pub(super) fn ends(mut self, outcome: Outcome, failure: &str) -> Result<Summary, Failure> {
+    /// Writes down what has come of it, and shows that; `why` tells why it is not made to its end.
+    pub(super) fn ends(mut self, outcome: Outcome, why: String) -> Result<Summary, Failure> {
         self.bar.finish();
         if let Some(events) = &mut self.events {
             let how = match (outcome, self.ended_by) {
                 (Outcome::Finished, Some(by)) => format!("ended by {by}"),
                 (Outcome::Finished, None) => "finished".into(),
-                (Outcome::Stopped, _) if self.of_workers.preempted => {
-                    "all workers were told to leave".into()
-                }
-                (Outcome::Stopped, _) => "stopped by a signal".into(),
-                (Outcome::Failed, _) => format!("{}{failure}", RunEvent::FAILED),
+                (Outcome::Stopped, _) => why,
+                (Outcome::Failed, _) => format!("{}{why}", RunEvent::FAILED),
             };
             events.ends((0, self.next), how);
         }
@@ -513,6 +510,12 @@ impl Observer for Follower<'_> {
             self.ended_by = Some(by);
         }
         tell(&self.scheme, happened);
+        if self.look.events
+            && was_told(happened)
+            && let Some(Worker(worker)) = happened.what.worker()
+        {
+            Event::Told { worker }.tell();
+        }
         self.of_workers.note(0, happened);
     }
 
@@ -522,6 +525,10 @@ impl Observer for Follower<'_> {
 
     fn waiting(&mut self, waiting: &Waiting) -> Flow {
         self.board.waiting(waiting);
+        if self.look.events && waiting.needs_return {
+            let workers = waiting.needed.iter().map(|worker| worker.0).collect();
+            Event::Needs { workers }.tell();
+        }
         // Somebody who asks the run to end does not wait for a worker's return.
         let ends = self.asked.status() > 0 && waiting.needs_return;
         if ends { Flow::Stop } else { Flow::Continue }

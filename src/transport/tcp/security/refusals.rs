@@ -1,6 +1,7 @@
 //! What is said of calls that are refused: enough to see what is wrong, however many there are.
 
 use super::Host;
+use crate::transport::both_ends;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -16,8 +17,6 @@ const LINES: usize = 20;
 const HOSTS: usize = 64;
 /// Hosts that a summary names.
 const NAMED: usize = 3;
-/// Longest reason, in characters.
-const REASON: usize = 300;
 
 /// Decides what is logged of refused calls: the first of every host, then one line per 10 s that
 /// counts the others. A host that goes on after such a line is only counted.
@@ -62,7 +61,7 @@ impl Refusals {
             self.begun = Some(now);
         }
         let host = Host::of(from);
-        let reason: String = reason.chars().take(REASON).collect();
+        let reason = both_ends(reason);
         let known = self.said.len() < HOSTS || self.said.contains_key(&host);
         let said = self.said.get(&host).copied().unwrap_or(0);
         if known && said < FIRST && self.lines < LINES {
@@ -179,7 +178,7 @@ mod tests {
         let lines: Vec<String> =
             (0..100_000).flat_map(|i| refusals.note(host(i), &long, at(1.0))).collect();
         assert_eq!(lines.len(), LINES);
-        assert!(lines.iter().all(|line| line.chars().count() < REASON + 50));
+        assert!(lines.iter().all(|line| line.chars().count() < 850));
         assert!(refusals.said.len() <= HOSTS && refusals.hidden.len() <= HOSTS);
         let sum = refusals.sum(at(11.0)).unwrap();
         assert!(
