@@ -10,7 +10,7 @@ use crate::http::{HttpServer, Page};
 use crate::layout::Width;
 use crate::pool::Bounds;
 use crate::shared::lock;
-use crate::steps::{Newcomers, has_left, late};
+use crate::steps::{has_left, late};
 use crate::tools::status::{OfWorker, Progress, Shown, Throughput};
 use anyhow::Context;
 use codedgrad::ids::Worker;
@@ -64,7 +64,6 @@ pub(crate) struct Board {
     tolerant: Mutex<Tolerant>,
     progress: Mutex<Progress>,
     open: Mutex<Open>,
-    newcomers: Mutex<Newcomers>,
     /// Of each worker the rounds that closed without its answer, until it is known why.
     doubtful: Mutex<Vec<Doubtful>>,
     network: Arc<Mutex<tcp::TcpStatus>>,
@@ -90,7 +89,6 @@ impl Board {
             tolerant: Mutex::default(),
             progress: Mutex::new(progress),
             open: Mutex::default(),
-            newcomers: Mutex::default(),
             doubtful: Mutex::new(vec![Doubtful::default(); count]),
             network,
         })
@@ -232,12 +230,11 @@ impl Board {
 
     /// Something has happened.
     pub(crate) fn happened(&self, happened: &Happened) {
-        match lock(&self.newcomers).faulty(happened) {
-            Some(worker) => self.fault(worker, &happened.what.to_string()),
-            None if matches!(happened.what, Happening::Stuck { .. }) => {
-                lock(&self.open).stuck += 1;
-            }
-            None => {}
+        let what = &happened.what;
+        match what.worker() {
+            Some(worker) if what.is_fault() => self.fault(worker, &what.to_string()),
+            None if matches!(what, Happening::Stuck { .. }) => lock(&self.open).stuck += 1,
+            _ => {}
         }
         let mut progress = lock(&self.progress);
         progress.upkeep.left += u64::from(has_left(happened));

@@ -41,26 +41,6 @@ pub(crate) struct FaultLine {
     stays: bool,
 }
 
-/// Workers that are there for the first time, of which nothing else has been heard: a state that
-/// they take over first is what they begin with.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Newcomers(BTreeSet<Worker>);
-
-impl Newcomers {
-    /// Takes note of what has happened, and gives back the worker with which something is wrong
-    /// by that, or was.
-    pub(crate) fn faulty(&mut self, happened: &Happened) -> Option<Worker> {
-        let what = &happened.what;
-        let worker = what.worker()?;
-        let was_new = self.0.remove(&worker);
-        if matches!(what, Happening::Joined { again: false, .. }) {
-            self.0.insert(worker);
-        }
-        let begins = was_new && matches!(what, Happening::Resynced { .. });
-        (what.is_fault() && !begins).then_some(worker)
-    }
-}
-
 /// What has happened to workers while runs went on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct OfWorkers {
@@ -74,8 +54,6 @@ pub(crate) struct OfWorkers {
     /// Whether the last one that left was told to, and is to be started again elsewhere.
     #[serde(skip)]
     pub(crate) preempted: bool,
-    #[serde(skip)]
-    newcomers: Newcomers,
     /// How often workers have come and gone in each run.
     #[serde(skip)]
     changed: BTreeMap<usize, Changed>,
@@ -84,8 +62,8 @@ pub(crate) struct OfWorkers {
 impl OfWorkers {
     /// Something has happened.
     pub(crate) fn note(&mut self, run: usize, happened: &Happened) {
-        if let Some(worker) = self.newcomers.faulty(happened) {
-            let Happened { step, what, .. } = happened;
+        let Happened { step, what, .. } = happened;
+        if let Some(worker) = what.worker().filter(|_| what.is_fault()) {
             let stays = matches!(what, Happening::Changed { is_decided: true, .. });
             let what = what.to_string();
             self.faults.push(FaultLine { run, step: step.0, worker, what, stays });

@@ -402,6 +402,9 @@ impl<T: Transport> Coordinator<T> {
             }
             Notice::Joined { next } => {
                 let again = !self.journal.absent.remove(&worker);
+                if !again {
+                    self.journal.new.insert(worker);
+                }
                 self.tell(Happening::Joined { worker, again }, observer);
                 self.back(worker, next)
             }
@@ -437,6 +440,7 @@ impl<T: Transport> Coordinator<T> {
                 self.run_clock.assigned(now, worker, round, shares);
                 self.results.assigned(worker, &tasks);
                 self.ending.failures.gave(worker);
+                self.journal.new.remove(&worker);
                 // A modelled clock knows nothing of what it took in truth.
                 if !self.run_clock.is_virtual() {
                     self.spending.assigned(worker, round, &tasks, now);

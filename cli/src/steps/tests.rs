@@ -18,15 +18,17 @@ fn percentiles_interpolate() {
 #[test]
 fn the_state_that_a_worker_begins_with_is_no_fault() {
     let worker = Worker(1);
-    let takes = || Happening::Resynced { worker, from: Some(Worker(0)) };
-    let mut newcomers = Newcomers::default();
-    let mut faulty =
-        |what: Happening| newcomers.faulty(&Happened { step: Step(0), round: Round(0), what });
-    assert_eq!(faulty(Happening::Joined { worker, again: false }), None);
-    assert_eq!(faulty(takes()), None);
-    assert_eq!(faulty(takes()), Some(worker));
-    assert_eq!(faulty(Happening::Joined { worker, again: true }), Some(worker));
-    assert_eq!(faulty(takes()), Some(worker));
+    let takes = |begins| Happening::Resynced { worker, from: Some(Worker(0)), begins };
+    let mut of_workers = OfWorkers::default();
+    let mut note = |what: Happening| {
+        of_workers.note(0, &Happened { step: Step(0), round: Round(0), what });
+        of_workers.faults.len()
+    };
+    assert_eq!(note(Happening::Joined { worker, again: false }), 0);
+    assert_eq!(note(takes(true)), 0);
+    assert_eq!(note(takes(false)), 1);
+    assert_eq!(note(Happening::Joined { worker, again: true }), 2);
+    assert_eq!(note(takes(false)), 3);
 }
 
 /// A worker that never answers is not late by [`late`] where the others are quick.

@@ -25,9 +25,11 @@ impl<T: Transport> Coordinator<T> {
                 Notice::Joined { .. } => {
                     there.insert(*worker);
                     self.journal.absent.remove(worker);
+                    self.journal.new.insert(*worker);
                 }
                 Notice::Lost { .. } => {
                     there.remove(worker);
+                    self.journal.new.remove(worker);
                     self.journal.absent.insert(*worker);
                 }
                 _ => {}

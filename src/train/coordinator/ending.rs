@@ -48,6 +48,7 @@ impl<T: Transport> Coordinator<T> {
         reason: String,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Input {
+        self.journal.new.remove(&worker);
         let leaving = self.engine.leaving();
         let told = leaving.was_told(worker);
         let what = if told || leaving.has_left(worker) {

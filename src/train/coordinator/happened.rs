@@ -91,6 +91,8 @@ pub enum Happening {
         worker: Worker,
         /// Whose state; none: that of the observer.
         from: Option<Worker>,
+        /// Whether it is the one that the worker begins with.
+        begins: bool,
     },
     /// A state that was handed over is of no use.
     BadState {
@@ -172,6 +174,7 @@ impl Happening {
             Self::Leaving { .. } => "leaving",
             Self::DrainRefused { .. } => "drain-refused",
             Self::Erased { .. } => "erased",
+            Self::Resynced { begins: true, .. } => "begins",
             Self::Missed { .. }
             | Self::Resynced { .. }
             | Self::BadState { .. }
@@ -209,13 +212,16 @@ impl Happening {
         }
     }
 
-    /// Whether something is wrong with a worker, or was: that one comes for the first time, leaves,
-    /// or is done without, is as somebody wanted.
+    /// Whether something is wrong with a worker, or was: that one comes for the first time, begins
+    /// with another's state, leaves, or is done without, is as somebody wanted.
     #[must_use]
     pub fn is_fault(&self) -> bool {
         let is_meant = matches!(
             self,
-            Self::Joined { again: false, .. } | Self::Leaving { .. } | Self::LetGo { .. }
+            Self::Joined { again: false, .. }
+                | Self::Resynced { begins: true, .. }
+                | Self::Leaving { .. }
+                | Self::LetGo { .. }
         );
         self.worker().is_some() && !is_meant
     }
@@ -252,6 +258,9 @@ impl fmt::Display for Happening {
             }),
             Self::Missed { .. } => {
                 f.write_str("cannot get a step that was decided; takes over a state")
+            }
+            Self::Resynced { from: Some(from), begins: true, .. } => {
+                write!(f, "begins with the state of {from}")
             }
             Self::Resynced { from: Some(from), .. } => {
                 write!(f, "takes over the state of {from}")

@@ -418,6 +418,9 @@ pub(super) struct Journal {
     pub(super) changed: BTreeSet<Worker>,
     /// Who has not been there since the run began.
     pub(super) absent: BTreeSet<Worker>,
+    /// Who is there for the first time, and has had nothing to do yet: a state that such a worker
+    /// takes over is what it begins with.
+    pub(super) new: BTreeSet<Worker>,
     /// The plan, until it is written down.
     plan: Option<PlanRecord>,
     last_commit: f64,
@@ -432,6 +435,7 @@ impl Journal {
             rounds: Vec::new(),
             changed: BTreeSet::new(),
             absent: BTreeSet::new(),
+            new: BTreeSet::new(),
             plan: None,
             last_commit: now,
         }

@@ -25,7 +25,8 @@ impl<T: Transport> Coordinator<T> {
         if let Some(lost) = self.run_clock.withheld_loss(from) {
             return self.inbox.postpone(from, lost);
         }
-        self.tell(Happening::Resynced { worker: needy, from: Some(from) }, observer);
+        let begins = self.journal.new.remove(&needy);
+        self.tell(Happening::Resynced { worker: needy, from: Some(from), begins }, observer);
         let (applied, asked_at) = (self.engine.states().next_of(from), self.run_clock.now());
         self.replicas.asked(Resync { needy, from, applied, asked_at });
         self.transport.send(from, Order::SendState { needy });
@@ -38,7 +39,8 @@ impl<T: Transport> Coordinator<T> {
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<(), RunError> {
         let state = observer.state().ok_or(EngineError::NoState { worker })?;
-        self.tell(Happening::Resynced { worker, from: None }, observer);
+        let begins = self.journal.new.remove(&worker);
+        self.tell(Happening::Resynced { worker, from: None, begins }, observer);
         self.inbox.add([Input::Synced { worker, next: state.next }]);
         self.send_state(worker, None, state);
         Ok(())
