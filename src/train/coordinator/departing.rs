@@ -13,8 +13,9 @@ impl<T: Transport> Coordinator<T> {
         seconds: f64,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Input {
-        if !self.engine.leaving().is_leaving(worker) && !self.engine.roster().is_lost(worker) {
-            self.watchdog.leaves(worker, self.run_clock.now() + seconds);
+        // The engine may not have been told yet of what was said before.
+        let by = self.run_clock.now() + seconds;
+        if !self.engine.roster().is_lost(worker) && self.watchdog.leaves(worker, by) {
             self.tell(Happening::Leaving { worker, seconds }, observer);
         }
         Input::Leaving { worker }

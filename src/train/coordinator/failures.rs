@@ -115,6 +115,12 @@ impl Failures {
         self.fatal.take()
     }
 
+    /// A worker is sent away, and does not come back.
+    pub(super) fn sent_away(&mut self, worker: Worker, step: Step, why: &str) {
+        let (place, word) = (String::new(), Parting::failed(None, why));
+        self.lives.insert(worker, Lives { place, count: 0, step, word });
+    }
+
     /// A worker has applied a step: it goes on.
     pub(super) fn applied(&mut self, worker: Worker) {
         self.lives.remove(&worker);
@@ -122,10 +128,11 @@ impl Failures {
 
     /// An error of the engine in this step, with what a worker said that is lost for the same.
     pub(super) fn caused(&self, error: EngineError, step: Step) -> RunError {
-        let said = self.lives.iter().find(|(_, lives)| lives.step == step);
-        let (Some((worker, lives)), false) = (said, matches!(error, EngineError::Left { .. })) else {
-            return error.into();
+        let is_why = |(worker, lives): &(&Worker, &Lives)| match &error {
+            EngineError::Left { left, .. } => left.contains(**worker),
+            _ => lives.step == step,
         };
+        let Some((worker, lives)) = self.lives.iter().find(is_why) else { return error.into() };
         RunError::Failed { worker: *worker, word: Box::new(lives.word.clone()), error }
     }
 
@@ -143,6 +150,7 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::WorkerSet;
     use crate::run::Shape;
 
     #[test]
@@ -225,5 +233,11 @@ mod tests {
         let said = failures.caused(error(), Step(4)).to_string();
         assert!(said.starts_with("worker 1 failed: OSError: no space left (worker 0 "), "{said}");
         assert_eq!(failures.caused(error(), Step(5)).to_string(), error().to_string());
+        failures.sent_away(Worker(2), Step(5), "its parameters differ");
+        for (who, said) in [(2, "worker 2 failed: its parameters differ ("), (3, "step 6 cannot")] {
+            let left = WorkerSet::of(4, [Worker(who)]);
+            let error = EngineError::Left { step: Step(6), left, tolerance: 0 };
+            assert!(failures.caused(error, Step(6)).to_string().starts_with(said));
+        }
     }
 }

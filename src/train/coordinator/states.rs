@@ -57,11 +57,16 @@ impl<T: Transport> Coordinator<T> {
             Unfit::RefusesStates => "it can go on from no state of this run",
             Unfit::Differs => {
                 "its parameters differ from the others' three times running, though it took over \
-                 theirs each time: its hardware, or its versions of libraries, compute other bits"
+                 theirs each time: the body of a step does something else on each worker (numbers \
+                 drawn by a generator of its own, what depends on the worker's number), or its \
+                 hardware, or its versions of libraries, compute other bits"
             }
         };
         let reason = reason.to_owned();
         self.tell(Happening::SentAway { worker, reason: reason.clone() }, observer);
+        // It is refused for good: nobody waits for its return.
+        self.inbox.add([Input::Left { worker, told: false }]);
+        self.ending.failures.sent_away(worker, self.journal.step, &reason);
         self.transport.send(worker, Order::Dismiss(Dismissal::Refused { reason }));
     }
 

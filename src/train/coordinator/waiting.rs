@@ -147,9 +147,12 @@ impl Watchdog {
         self.leaving[worker.index()] = None;
     }
 
-    /// A worker leaves, and ends by itself by then.
-    pub(super) fn leaves(&mut self, worker: Worker, by: f64) {
-        self.notices[worker.index()].get_or_insert(by);
+    /// A worker leaves, and ends by itself by then. Whether that is new.
+    pub(super) fn leaves(&mut self, worker: Worker, by: f64) -> bool {
+        let notice = &mut self.notices[worker.index()];
+        let is_new = notice.is_none();
+        notice.get_or_insert(by);
+        is_new
     }
 
     /// A worker is lost, or has left.
@@ -351,8 +354,8 @@ mod tests {
     #[test]
     fn a_worker_that_stays_beyond_its_notice_is_given_up() {
         let mut watchdog = Watchdog::new(2);
-        watchdog.leaves(Worker(1), 20.0);
-        watchdog.leaves(Worker(1), 90.0);
+        assert!(watchdog.leaves(Worker(1), 20.0));
+        assert!(!watchdog.leaves(Worker(1), 90.0), "it is said once");
         watchdog.heard(Worker(1));
         assert_eq!(watchdog.hanging(20.0 + OVER_NOTICE), None);
         assert_eq!(watchdog.hanging(20.1 + OVER_NOTICE), Some((Worker(1), STAYS)));

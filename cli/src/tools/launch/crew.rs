@@ -87,6 +87,8 @@ pub(super) struct Crew<'a> {
     quiet: bool,
     restarts: u32,
     grace: Duration,
+    /// The worker that saves at the end of a run that is over, where that is known.
+    pub(super) saver: Option<u32>,
 }
 
 impl<'a> Crew<'a> {
@@ -115,7 +117,8 @@ impl<'a> Crew<'a> {
             refused: None,
         };
         let members = workers.map(member).collect();
-        Self { trainer, place, members, voice: screen.voice(), quiet, restarts, grace }
+        let voice = screen.voice();
+        Self { trainer, place, members, voice, quiet, restarts, grace, saver: None }
     }
 
     /// Starts those that are due.
@@ -373,8 +376,9 @@ impl<'a> Crew<'a> {
     }
 
     /// What became of the workers of a run that was made to its end, by which time all of them have
-    /// ended: what they learned they save after it. An error if none of this host has ended well,
-    /// and words about those that have not where others have.
+    /// ended: what they learned they save after it. An error if none of this host has ended well, or
+    /// the one that saves has not, or a script is wrong; and words about those that have not where
+    /// others have.
     pub(super) fn after_the_end(&self) -> Result<Option<String>, String> {
         let crashed = |member: &&Member| {
             let by_itself = member.ended_last.filter(|(_, by_us)| !by_us);
@@ -384,12 +388,21 @@ impl<'a> Crew<'a> {
             let end = member.ended_last.map(|(end, _)| end.to_string()).unwrap_or_default();
             format!("worker {} {end} (see {})", member.worker, member.log.display())
         };
-        let crashed: Vec<String> = self.members.iter().filter(crashed).map(words).collect();
+        let crashed: Vec<&Member> = self.members.iter().filter(crashed).collect();
         // What others have come to is no outcome of a script that is wrong.
-        let is_wrong = self.members.iter().any(|member| member.misused);
-        if is_wrong || !self.members.iter().any(|member| member.stayed && member.is_done()) {
+        if let Some(wrong) = crashed.iter().find(|member| member.misused) {
+            return Err(words(wrong));
+        }
+        let saver = crashed.iter().find(|member| Some(member.worker) == self.saver);
+        let saver = saver.map(|saver| format!("the worker that saves has failed: {}", words(saver)));
+        let crashed: Vec<String> = crashed.into_iter().map(words).collect();
+        if !self.members.iter().any(|member| member.stayed && member.is_done()) {
             let why = if crashed.is_empty() { String::new() } else { ": ".to_owned() };
-            return Err(format!("{why}{}", crashed.join(", ")));
+            let nobody = "no worker of this host has ended with status 0 after it";
+            return Err(format!("{nobody}{why}{}", crashed.join(", ")));
+        }
+        if let Some(saver) = saver {
+            return Err(saver);
         }
         Ok((!crashed.is_empty()).then(|| crashed.join(", ")))
     }

@@ -220,6 +220,8 @@ impl<'a> Watch<'a> {
         self.waits = Some(now() + WAITS);
         if let Some(crew) = &mut self.crew {
             crew.let_end(connected, self.screen);
+            // The first of those that were there at the last step.
+            crew.saver = connected.iter().min().copied();
         }
     }
 
@@ -529,10 +531,7 @@ impl<'a> Watch<'a> {
                 0
             }
             Err(why) => {
-                self.screen.note(&format!(
-                    "error: the run was made to its end, but no worker of this host has ended \
-                     with status 0 after it{why}"
-                ));
+                self.screen.note(&format!("error: the run was made to its end, but {why}"));
                 1
             }
         }
