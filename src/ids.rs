@@ -51,6 +51,12 @@ pub struct Task {
     pub plan: u32,
 }
 
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a task of batch {}", self.job.0)
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
 fn is_first_plan(plan: &u32) -> bool {
     *plan == 0

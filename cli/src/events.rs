@@ -39,8 +39,7 @@ pub(crate) struct Of {
 }
 
 /// Kinds of events that tell of a worker's process.
-const OF_PROCESSES: [&str; 7] =
-    ["join", "begins", "lost", "leaving", "left", "drained", "missed"];
+const OF_PROCESSES: [&str; 7] = ["join", "begins", "lost", "leaving", "left", "drained", "missed"];
 
 /// What a checkpoint took; under a virtual clock its times are null.
 #[cfg(feature = "trainer")]

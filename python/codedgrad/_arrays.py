@@ -75,6 +75,10 @@ class Arrays(ABC):
         """Before a unit is computed: `native.part`, when the unit before is handed over."""
         native.part()
 
+    def named(self, first: int, last: int) -> str:
+        """What the user calls the arrays from `first` to `last`."""
+        return f"array {first}" if first == last else f"arrays {first} to {last}"
+
     def settle(self) -> None:
         """Waits until all units that were collected are handed over."""
 

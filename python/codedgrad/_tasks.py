@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator, Optional
 
+from . import _native
 from ._scalars import TaskScalars
 from ._session import Session
 from ._units import Micro
@@ -59,7 +60,20 @@ class Task:
         began = self._session.tally.lap()
         self._session.arrays.settle()
         self._session.tally.seconds["take"] += self._session.tally.lap() - began
-        wanted = self._session.native.submit(self._scalars.tail())
+        try:
+            wanted = self._session.native.submit(self._scalars.tail())
+        except _native.Changed as error:
+            # Another rank's has its text alone.
+            if len(error.args) == 1:
+                raise
+            _, unit, first, last = error.args
+            raise RuntimeError(
+                f"step {self.step}: the gradient of {self._session.arrays.named(first, last)} in "
+                f"micro-batch {unit} of batch {self.batch} was changed after backward() had left it, "
+                "so that numbers were changed after they were said to be final: a second "
+                "backward() of a micro-batch, or a write to p.grad before the step is decided, needs "
+                "overlap=False"
+            ) from None
         self._session.tally.counts["units" if wanted else "abandoned"] += self._taken
 
     def units(self) -> Iterator[Micro]:

@@ -127,6 +127,10 @@ class TorchArrays(Arrays):
         """Gradients of some parameters are final while the backward pass goes on."""
         self._transfer.out(first, end, ready)
 
+    def named(self, first: int, last: int) -> str:
+        names = [name for name, _ in trained_of(self._modules)[first : last + 1]]
+        return f"parameter {names[0]}" if len(names) == 1 else f"parameters {', '.join(names)}"
+
     @staticmethod
     def _ready(native: _native.Worker, factor: float, first: int, arrays: List[Any]) -> None:
         native.ready(first, arrays, factor)

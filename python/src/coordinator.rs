@@ -243,9 +243,7 @@ impl Coordinator {
         let thread = lock(&self.thread).take();
         let thread = thread.ok_or_else(|| PyRuntimeError::new_err("it was waited for before"))?;
         match thread.join() {
-            Ok(Ok(outcome)) => {
-                Ok(Some(matches!(outcome, Outcome::Finished | Outcome::Left)))
-            },
+            Ok(Ok(outcome)) => Ok(Some(matches!(outcome, Outcome::Finished | Outcome::Left))),
             Ok(Err(error)) => Err(PyRuntimeError::new_err(error.to_string())),
             Err(_) => Err(PyRuntimeError::new_err("the coordinator has panicked")),
         }

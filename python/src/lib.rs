@@ -36,6 +36,7 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("Replaced", module.py().get_type::<worker::Replaced>())?;
+        module.add("Changed", module.py().get_type::<worker::Changed>())?;
         module.add("Refused", module.py().get_type::<worker::Refused>())?;
         module.add("NotNow", module.py().get_type::<worker::NotNow>())?;
         // Other libraries read the same variable, by rules that may be others.

@@ -6,6 +6,7 @@ use half::{bf16, f16};
 use numpy::{PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use std::ops::Range;
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// How the numbers of one array lie in memory, by Python's name. Python has no dtype for bfloat16:
@@ -53,6 +54,21 @@ impl Layout {
         })?;
         let start = self.0[..first].iter().map(|(count, _)| count).sum();
         Ok((start, Self(arrays.to_vec())))
+    }
+
+    /// The first and the last of the arrays in which some of the numbers lie.
+    pub(crate) fn arrays_of(&self, numbers: Range<usize>) -> (usize, usize) {
+        let mut end = 0;
+        let ends: Vec<usize> = self
+            .0
+            .iter()
+            .map(|(count, _)| {
+                end += count;
+                end
+            })
+            .collect();
+        let place_of = |number: usize| ends.partition_point(|end| *end <= number);
+        (place_of(numbers.start), place_of(numbers.end.saturating_sub(1)))
     }
 
     fn check(&self, arrays: usize) -> PyResult<()> {

@@ -42,6 +42,14 @@ pyo3::create_exception!(
 
 pyo3::create_exception!(
     codedgrad._native,
+    Changed,
+    PyRuntimeError,
+    "Gradients were changed after they were said to be final: what is wrong, the unit, and the first \
+     and the last of the arrays."
+);
+
+pyo3::create_exception!(
+    codedgrad._native,
     NotNow,
     PyValueError,
     "The run cannot be joined now, and may be later."
@@ -470,7 +478,13 @@ impl Worker {
             let aggregator = inner.aggregator()?;
             let wanted = !aggregator.cancel().is_cancelled();
             let done = aggregator.submit(task, tail);
-            done.map_err(|error| inner.error(error))?;
+            done.map_err(|error| match error {
+                AggregatorError::Changed { unit, start, end, .. } => {
+                    let (first, last) = self.layout.arrays_of(start..end);
+                    Changed::new_err((error.to_string(), unit, first, last))
+                }
+                error => inner.error(error),
+            })?;
             inner.at_hand = AtHand::Nothing;
             Ok(wanted)
         })

@@ -134,9 +134,11 @@ pub fn both_ends(text: &str) -> String {
     let characters: Vec<char> = text.chars().collect();
     match characters.len() {
         all if all <= 2 * KEPT => text.to_owned(),
-        all => String::from_iter(&characters[..KEPT])
-            + " ... "
-            + &String::from_iter(&characters[all - KEPT..]),
+        all => {
+            String::from_iter(&characters[..KEPT])
+                + " ... "
+                + &String::from_iter(&characters[all - KEPT..])
+        }
     }
 }
 

@@ -24,7 +24,7 @@ pub enum AggregatorError {
         reason: String,
     },
     /// A task was submitted before all its parts were computed.
-    #[error("{task:?} was submitted with {left} of its parts not computed")]
+    #[error("{task} was submitted with {left} of its parts not computed")]
     Unfinished {
         /// Which task.
         task: Task,
@@ -33,7 +33,7 @@ pub enum AggregatorError {
     },
     /// A gradient was written while no part of the task was current, so that it is of no samples.
     #[error(
-        "a gradient of {task:?} was written while none of its parts was current: ask for a part \
+        "a gradient of {task} was written while none of its parts was current: ask for a part \
          first"
     )]
     NoPart {
@@ -41,7 +41,7 @@ pub enum AggregatorError {
         task: Task,
     },
     /// The buffer of a part was made longer or shorter.
-    #[error("a gradient of {task:?} has {found} numbers, where the run's have {expected}")]
+    #[error("a gradient of {task} has {found} numbers, where the run's have {expected}")]
     Length {
         /// Which task.
         task: Task,
@@ -52,7 +52,7 @@ pub enum AggregatorError {
     },
     /// Numbers of a gradient that does not have so many were said to be final.
     #[error(
-        "numbers {start} to {end} of {task:?} are said to be final, and the run's gradients have \
+        "numbers {start} to {end} of {task} are said to be final, and the run's gradients have \
          {length}"
     )]
     Beyond {
@@ -68,12 +68,16 @@ pub enum AggregatorError {
     /// Numbers that were said to be final were changed afterwards: others may have summed them as
     /// they were.
     #[error(
-        "numbers {start} to {end} of {task:?} were changed after they were said to be final: say \
-         so of a parameter when nothing adds to its gradient any more"
+        "numbers {start} to {end} of the gradient of micro-batch {unit} of batch {} were changed \
+         after they were said to be final: say so of a parameter when nothing adds to its gradient \
+         any more",
+        .task.job.0
     )]
     Changed {
         /// Which task.
         task: Task,
+        /// Which unit of its batch: the last one of the task.
+        unit: u32,
         /// The first of some of which one was.
         start: usize,
         /// One past the last of them.

@@ -107,7 +107,7 @@ impl<V: Vector> Aggregator<V> {
     fn task(&mut self, task: Task) -> Result<(), AggregatorError> {
         match &self.at_hand {
             Some(AtHand::Task(work)) if work.task == task => Ok(()),
-            _ => Err(AggregatorError::NotAtHand { what: format!("{task:?}") }),
+            _ => Err(AggregatorError::NotAtHand { what: task.to_string() }),
         }
     }
 

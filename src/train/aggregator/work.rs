@@ -215,7 +215,8 @@ impl<V: Vector> Work<V> {
             return Err(AggregatorError::Length { task, expected, found });
         }
         if let Some(Range { start, end }) = self.early.changed {
-            return Err(AggregatorError::Changed { task, start, end });
+            let unit = self.parts.last().map_or(0, |(unit, _)| *unit);
+            return Err(AggregatorError::Changed { task, unit, start, end });
         }
         match self.left() {
             0 => Ok(()),

@@ -143,10 +143,7 @@ async fn hello(
             Err(TcpError::Refused { reason, again, wait: if again { wait } else { 0 } })
         }
         ToWorker::Replaced {} => Err(TcpError::Replaced),
-        other => {
-            let reason = format!("{other:?} came where a welcome was due");
-            Err(unreachable(&join.address)(reason))
-        }
+        _ => Err(unreachable(&join.address)("another message came where a welcome was due")),
     }
 }
 

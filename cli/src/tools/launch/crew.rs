@@ -394,7 +394,8 @@ impl<'a> Crew<'a> {
             return Err(words(wrong));
         }
         let saver = crashed.iter().find(|member| Some(member.worker) == self.saver);
-        let saver = saver.map(|saver| format!("the worker that saves has failed: {}", words(saver)));
+        let saver =
+            saver.map(|saver| format!("the worker that saves has failed: {}", words(saver)));
         let crashed: Vec<String> = crashed.into_iter().map(words).collect();
         if !self.members.iter().any(|member| member.stayed && member.is_done()) {
             let why = if crashed.is_empty() { String::new() } else { ": ".to_owned() };
