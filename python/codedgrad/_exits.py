@@ -44,9 +44,14 @@ def take_back_final() -> None:
             os.remove(path)
 
 
-class Broken(RuntimeError):
-    """An error of this package for which no script is to blame: another process has gone, or a
-    device computes something else."""
+_BLAMELESS = "_codedgrad_blameless"
+
+
+def blameless(error: BaseException) -> BaseException:
+    """The same error, for which no script is to blame: another process has gone, or a device
+    computes something else."""
+    setattr(error, _BLAMELESS, True)
+    return error
 
 
 # By what this package says that a script misuses it; kinds derived from them say something else.
@@ -64,7 +69,7 @@ def is_misuse(error: BaseException) -> bool:
     of these: the statement that has raised it is looked at.
     """
     trace = error.__traceback__
-    if type(error) not in _KINDS or trace is None:
+    if type(error) not in _KINDS or trace is None or hasattr(error, _BLAMELESS):
         return False
     while trace.tb_next is not None:
         trace = trace.tb_next

@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 from . import _native
-from ._exits import Broken, Left, Replaced, say_final
+from ._exits import Left, Replaced, blameless, say_final
 from ._joining import Settings, Where
 from ._parting import How, Order, say_short
 from ._scalars import head_of
@@ -156,7 +156,7 @@ class CellWorker:
             yield
         except RuntimeError as error:
             first = (str(error) or type(error).__name__).splitlines()[0]
-            raise Broken(f"a rank of this worker has died, or does not come: {first}") from error
+            raise _broken(f"a rank of this worker has died, or does not come: {first}") from error
         self._cut_off = False
 
     def _leave_together(self, said: Sequence[_Said]) -> None:
@@ -167,7 +167,7 @@ class CellWorker:
         worst = [each.value for each in How]
         leaving.sort(key=lambda entry: worst.index(entry[1][1]))
         rank, (reason, how, unit, place) = leaving[0]
-        self._gone = Broken(f"rank {rank} of this worker has left the run: {reason}")
+        self._gone = _broken(f"rank {rank} of this worker has left the run: {reason}")
         if self._native is not None:
             by_itself = how in (How.TOLD.value, How.FOR_GOOD.value)
             shown = reason if alike and by_itself else f"rank {rank}: {reason}"
@@ -248,7 +248,7 @@ class CellWorker:
             with contextlib.suppress(RuntimeError):
                 self._agree("leave", (reason, how, unit, place), seconds=_FAREWELL_SECONDS)
                 return
-        self._gone = Broken(f"this worker has left the run: {reason}")
+        self._gone = _broken(f"this worker has left the run: {reason}")
         if self._native is not None:
             # Nothing is wrong with a unit in which another rank dies.
             self._native.leave(reason, How.FAILED.value, None, place)
@@ -390,7 +390,7 @@ class CellWorker:
     def _compare(digests: Sequence[Any]) -> None:
         for rank, digest in enumerate(digests):
             if digest != digests[0]:
-                raise Broken(
+                raise _broken(
                     f"rank {rank} of this worker has other parameters than rank 0: the body of a "
                     "step must do the same on all ranks, and their devices must be alike"
                 )
@@ -413,7 +413,7 @@ class CellWorker:
         refusing = [rank for rank, (reason, _) in enumerate(said) if reason is not None]
         if refusing and len(refusing) < len(said):
             rank = refusing[0]
-            raise Broken(
+            raise _broken(
                 f"rank {rank} of this worker cannot take over the state that others of it have "
                 f"taken: {said[rank][0]}"
             )
@@ -425,13 +425,17 @@ class CellWorker:
             self._native.taken(digests)
 
 
+def _broken(text: str) -> BaseException:
+    """This worker cannot go on, and its script is not to blame."""
+    return blameless(RuntimeError(text))
+
+
 def _made_again(kind: Any, text: str) -> BaseException:
-    """An exception of another rank, of a kind of its own: this one has not found what is wrong."""
-    again = type(kind.__name__, (kind,), {"__module__": kind.__module__})
+    """An exception of another rank, which says what is to blame."""
     try:
-        return cast(BaseException, again(text))
+        return blameless(cast(BaseException, kind(text)))
     except TypeError:
-        return Broken(f"{kind.__name__}: {text}")
+        return _broken(f"{kind.__name__}: {text}")
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,14 @@ impl Drop for Loop {
         let Some(left) = lock(&self.left).take() else { return };
         Python::attach(|py| {
             let raised = PyErr::take(py);
-            let error = raised.as_ref().map(|error| error.value(py).clone());
+            let error = raised.as_ref().map(|error| {
+                let value = error.value(py);
+                // Before Python 3.12 it lies beside the exception until that is caught.
+                if let Some(trace) = error.traceback(py) {
+                    let _ = value.setattr("__traceback__", trace);
+                }
+                value.clone()
+            });
             if let Err(error) = left.call1(py, (error,)) {
                 error.write_unraisable(py, None);
             }

@@ -44,8 +44,8 @@ pyo3::create_exception!(
     codedgrad._native,
     Changed,
     PyRuntimeError,
-    "Gradients were changed after they were said to be final: what is wrong, the unit, and the first \
-     and the last of the arrays."
+    "Gradients were changed after they were said to be final: what is wrong, the unit, and the \
+     first and the last of the arrays."
 );
 
 pyo3::create_exception!(
@@ -598,9 +598,9 @@ impl Worker {
         self.closer.is_leaving()
     }
 
-    /// Leaves a run that goes on, and says why and how (`_parting.How`); where something went wrong,
-    /// at which place of the script, and in which unit of which batch, of which samples, if it was
-    /// in one. The word is on its way when this returns: the process may end.
+    /// Leaves a run that goes on, and says why and how (`_parting.How`); where something went
+    /// wrong, at which place of the script, and in which unit of which batch, of which samples, if
+    /// it was in one. The word is on its way when this returns: the process may end.
     #[pyo3(signature = (reason, how, unit=None, place=None))]
     fn leave(
         &self,

@@ -274,7 +274,8 @@ def test_a_gradient_that_is_written_after_it_was_handed_over_is_found_out() -> N
     def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
         return deep(where, twice_in=3 if k == 1 else -1)
 
-    with pytest.raises(RuntimeError, match="changed after they were said to be final"):
+    named = r"step 3: the gradient of parameters? \w.* in micro-batch \d+ of batch 3 was changed"
+    with pytest.raises(RuntimeError, match=f"{named}.* changed after they were said to be final"):
         together("uncoded", work, workers=2, steps=STEPS, length=coded.length(Deep()))
 
 

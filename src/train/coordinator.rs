@@ -55,9 +55,7 @@ use crate::ids::{Step, Task, Weighted, Worker, WorkerSet};
 use crate::run::RunConfig;
 use crate::schedulers::{Action, Engine, EngineError, Input};
 use crate::sums::{Decoded, Piece, SumNotice, Summand, What};
-use crate::transport::{
-    Cancel, Notice, Order, Parting, Stage, SumRequest, Summed, Transport, Unneeded,
-};
+use crate::transport::{Cancel, Notice, Order, Stage, SumRequest, Summed, Transport, Unneeded};
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::info_span;
@@ -354,6 +352,7 @@ impl<T: Transport> Coordinator<T> {
         self.watch(&notice);
         match notice {
             Notice::Done { task, aux, mut finite, .. } => {
+                self.ending.failures.gets_through(worker, true);
                 let mut digest = None;
                 if finite {
                     (finite, digest) = self.look_at(worker, task, &aux, observer);
@@ -386,7 +385,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Notice::Applied { step, digest } => {
                 self.replicas.applied(worker);
-                self.ending.failures.applied(worker);
+                self.ending.failures.gets_through(worker, false);
                 Input::Applied { worker, step, digest }
             }
             Notice::AppliedBefore { step, digest } => Input::Applied { worker, step, digest },
@@ -415,13 +414,7 @@ impl<T: Transport> Coordinator<T> {
             // It was given up before its connection was.
             Notice::Lost { .. } if self.engine.roster().is_lost(worker) => Input::Tick,
             Notice::Leaving { seconds } => self.leaves(worker, seconds, observer),
-            Notice::Parting(Parting { for_good: true, told, .. }) => Input::Left { worker, told },
-            Notice::Parting(word) => {
-                let needed = self.waiting().is_some_and(|open| open.needed.contains(&worker));
-                let when = (worker, self.journal.step);
-                self.ending.failures.heard(when, word, self.engine.config(), needed);
-                Input::Tick
-            }
+            Notice::Parting(word) => self.parts(worker, word),
             Notice::Lost { reason } => self.lost(worker, reason, observer),
         }
     }

@@ -94,7 +94,7 @@ impl Leaving {
         }
     }
 
-    /// Whether a worker is gone, or will be at once, since it was told to end.
+    /// Whether a worker has left, or will at once, since it was told to end.
     #[must_use]
     pub fn was_told(&self, worker: Worker) -> bool {
         self.told.contains(worker)

@@ -4,7 +4,7 @@ use super::failures::Failures;
 use super::{Coordinator, Happening, Observer, Outcome, RunError, Stopper};
 use crate::ids::Worker;
 use crate::schedulers::Input;
-use crate::transport::{Dismissal, Order, Transport};
+use crate::transport::{Dismissal, Order, Parting, Transport};
 use std::sync::Arc;
 
 /// What may end the run before its last step, and why it is over.
@@ -39,6 +39,18 @@ impl<T: Transport> Coordinator<T> {
             self.transport.send(worker, Order::Stop { why: Arc::clone(&why) });
         }
         self.transport.flush();
+    }
+
+    /// The last word of a worker.
+    pub(super) fn parts(&mut self, worker: Worker, word: Parting) -> Input {
+        if word.for_good {
+            return Input::Left { worker, told: word.told };
+        }
+        // What others can do as well is no reason to end a run before its first step.
+        let needed = self.waiting().is_some_and(|open| open.needed.contains(&worker));
+        let when = (worker, self.journal.step);
+        self.ending.failures.heard(when, word, self.engine.config(), needed);
+        Input::Tick
     }
 
     /// A worker is lost, or has left.

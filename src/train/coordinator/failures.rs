@@ -22,8 +22,8 @@ pub(super) struct Failures {
     counted: u64,
     /// How many were counted when each worker was given what it is at.
     begun: BTreeMap<Worker, u64>,
-    /// Where each worker was lost, and how often one life after the other: until it has applied a
-    /// step. Its last word, and in which step it was said.
+    /// Where each worker was lost, and how often one life after the other. Its last word, and in
+    /// which step it was said.
     lives: BTreeMap<Worker, Lives>,
     /// Why the run ends, once that is so.
     fatal: Option<RunError>,
@@ -121,9 +121,13 @@ impl Failures {
         self.lives.insert(worker, Lives { place, count: 0, step, word });
     }
 
-    /// A worker has applied a step: it goes on.
-    pub(super) fn applied(&mut self, worker: Worker) {
-        self.lives.remove(&worker);
+    /// A worker has computed a task, or else applied a step: it gets through what it was lost in
+    /// before, if that was such a one.
+    pub(super) fn gets_through(&mut self, worker: Worker, task: bool) {
+        let is_such = |lives: &Lives| lives.word.failed.is_some() == task;
+        if self.lives.get(&worker).is_some_and(is_such) {
+            self.lives.remove(&worker);
+        }
     }
 
     /// An error of the engine in this step, with what a worker said that is lost for the same.
@@ -191,9 +195,11 @@ mod tests {
         // Of a worker that gets through a step in between, it is not the same again.
         for step in [2, 3, 5, 6] {
             if step == 5 {
-                failures.applied(Worker(1));
+                failures.gets_through(Worker(1), false);
             }
             assert!(fails(&mut failures, "train.py:7 OSError", step, true).is_none());
+            // It fails in bodies, and that is no body.
+            failures.gets_through(Worker(1), true);
         }
         assert!(fails(&mut failures, "train.py:9 OSError", 6, true).is_none(), "another place");
         assert!(fails(&mut failures, "train.py:9 OSError", 6, true).is_none());

@@ -46,7 +46,7 @@ use crate::sums::ledger::Ledgers;
 use crate::sums::{COORDINATOR, Decoded, Kind, SumId, TaskSpent};
 use crate::transport::tcp::states::frames as state_frames;
 use crate::transport::wire::{self, FromWorker, TaskOrder, ToWorker};
-use crate::transport::{Dismissal, Notice, Order, Parting, RunFacts};
+use crate::transport::{Dismissal, Notice, Order, RunFacts};
 use comparing::Comparison;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -92,8 +92,6 @@ pub(super) struct CoordinatorNode {
     /// How often workers were asked whether they are there, and when last; at first when it began.
     pings: (u64, Instant),
     begun: bool,
-    /// A worker whose script is wrong, where that is known before the run begins.
-    misuse: Option<(Worker, Parting)>,
     /// Why the run is over for all workers, once it is.
     stops: Option<Arc<str>>,
     watched: Watched,
@@ -168,7 +166,6 @@ impl CoordinatorNode {
             transfers: 0,
             pings: (0, Instant::now()),
             begun: false,
-            misuse: None,
             stops: None,
             watched,
             events,
@@ -600,7 +597,7 @@ impl CoordinatorNode {
                 if self.begun {
                     self.notify(worker, Notice::Parting(word));
                 } else if word.misuse {
-                    self.misuse = Some((worker, word));
+                    self.comparison.misuse = Some((worker, word));
                 }
                 self.lose(worker.0, &reason);
             }
@@ -668,7 +665,7 @@ impl CoordinatorNode {
 
     fn announce(&mut self) {
         let (places, told) = (self.members.offers(), self.comparison.told());
-        self.watched.offer(Offers { places, told, misuse: self.misuse.clone() });
+        self.watched.offer(Offers { places, told, misuse: self.comparison.misuse.clone() });
     }
 
     /// Tells workers that sum among themselves who is there, once the run has begun.

@@ -376,9 +376,9 @@ impl<'a> Crew<'a> {
     }
 
     /// What became of the workers of a run that was made to its end, by which time all of them have
-    /// ended: what they learned they save after it. An error if none of this host has ended well, or
-    /// the one that saves has not, or a script is wrong; and words about those that have not where
-    /// others have.
+    /// ended: what they learned they save after it. An error if none of this host has ended well,
+    /// or the one that saves has not, or a script is wrong; and words about those that have not
+    /// where others have.
     pub(super) fn after_the_end(&self) -> Result<Option<String>, String> {
         let crashed = |member: &&Member| {
             let by_itself = member.ended_last.filter(|(_, by_us)| !by_us);

@@ -54,9 +54,9 @@ status 0, 2, 4, 130 or 143, or by SIGINT or SIGTERM. One that ends three times i
 ten good minutes all is forgotten. Nor is one started again that is refused since it trains
 something else, or whose join says that its arguments are wrong: before the first step the run
 ends then, with status 1, and also once every worker has failed twice, or one is given up that
-the scheme needs. An error of the package about the script ends it at any time. A coordinator that dies
-goes on where it was. When the run is over, workers that are not connected to it are ended; the
-others may take as long as they like, to save what they have learned.
+the scheme needs. An error of the package about the script ends it at any time. A coordinator
+that dies goes on where it was. When the run is over, workers that are not connected to it are
+ended; the others may take as long as they like, to save what they have learned.
 
 Every line that a worker prints is shown behind its number; the run's folder has all of it in
 worker-K.log, and the coordinator's words in coordinator.log. A bar that is drawn by carriage
@@ -74,7 +74,8 @@ this host's cores. RANK, WORLD_SIZE, LOCAL_RANK and MASTER_* are left alone.
 Between hosts the same command runs on each, with --node; keys come from `codedgrad keygen`.
 
 Exit status: 0 the run was made to its end, and a worker of this host has ended with 0 after it,
-as has the one that saves; 1 not so; 2 bad usage; 130, 143 or 129 ended by Ctrl-C, SIGTERM or SIGHUP before.
+as has the one that saves; 1 not so; 2 bad usage; 130, 143 or 129 ended by Ctrl-C, SIGTERM or
+SIGHUP before.
 
 Examples:
   codedgrad run -n 4 train.py --lr 3e-4

@@ -69,16 +69,22 @@ pub(super) struct Watch<'a> {
     joining: Joining,
     /// Workers that have ended with status 0, and when that is said.
     left: Vec<(u32, Instant)>,
-    /// Workers that have left the run since they were told to end.
-    told: BTreeSet<u32>,
-    /// Workers whose return the open step waits for.
-    needed: BTreeSet<u32>,
+    away: Away,
     /// Whether it was said what the run does without a worker.
     waits_told: bool,
     /// Since when all workers of this host have ended.
     alone: Option<Instant>,
     /// The last step that is decided, and how many there are.
     decided: Option<(u64, u64)>,
+}
+
+/// Workers that are not there, as the coordinator says.
+#[derive(Default)]
+struct Away {
+    /// Those that have left the run since they were told to end.
+    told: BTreeSet<u32>,
+    /// Those whose return the open step waits for.
+    needed: BTreeSet<u32>,
 }
 
 /// Makes the run.
@@ -101,8 +107,7 @@ pub(super) fn run(job: &Job<'_>, screen: &Screen) -> Result<(), Failure> {
         waits: None,
         joining: Joining::of(job.all),
         left: Vec::new(),
-        told: BTreeSet::new(),
-        needed: BTreeSet::new(),
+        away: Away::default(),
         waits_told: false,
         alone: None,
         decided: None,
@@ -173,7 +178,7 @@ impl<'a> Watch<'a> {
             }
             Happened::Told(Event::Joined { worker, .. }) => {
                 self.joining.joined(worker);
-                self.told.remove(&worker);
+                self.away.told.remove(&worker);
                 if let Some(crew) = &mut self.crew {
                     crew.joined(worker);
                 }
@@ -184,10 +189,10 @@ impl<'a> Watch<'a> {
                 }
             }
             Happened::Told(Event::Needs { workers }) => {
-                self.needed = workers.into_iter().collect();
+                self.away.needed = workers.into_iter().collect();
             }
             Happened::Told(Event::Told { worker }) => {
-                self.told.insert(worker);
+                self.away.told.insert(worker);
             }
             Happened::Told(Event::Step(step)) => {
                 self.decided = Some((step.step + 1, step.steps));
@@ -440,8 +445,9 @@ impl<'a> Watch<'a> {
             );
             self.close(Close::Because(why), Signal::TERM);
             self.tell_first_words();
-        } else if let Some((worker, said)) =
-            crew.given_up(&self.needed).filter(|_| self.decided.is_none() && self.job.nodes == 1)
+        } else if let Some((worker, said)) = crew
+            .given_up(&self.away.needed)
+            .filter(|_| self.decided.is_none() && self.job.nodes == 1)
         {
             let why = format!(
                 "nothing is trained: the scheme needs worker {worker}, which is given up before \
@@ -456,7 +462,7 @@ impl<'a> Watch<'a> {
             };
             let why = format!("all workers have ended, and the run has not: {decided} decided");
             // Of those that came to their end by themselves one may have been told to.
-            let why = match crew.all_done() && !self.told.is_empty() {
+            let why = match crew.all_done() && !self.away.told.is_empty() {
                 true => Close::Preempted(format!("{why}; they were told to leave")),
                 false => Close::Because(why),
             };

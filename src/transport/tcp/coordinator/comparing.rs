@@ -4,7 +4,7 @@
 use super::super::callers::Caller;
 use crate::ids::Worker;
 use crate::transport::wire::ToWorker;
-use crate::transport::{Disagreement, RunFacts};
+use crate::transport::{Disagreement, Parting, RunFacts};
 use std::collections::BTreeMap;
 
 /// What a worker says that it trains.
@@ -22,13 +22,15 @@ pub(super) struct Comparison {
     /// What was told of the run, by which a worker is judged alone; none if the first is right.
     sure: Option<RunFacts>,
     told: BTreeMap<u32, Told>,
+    /// A worker whose script is wrong, and its last word.
+    pub(super) misuse: Option<(Worker, Parting)>,
     /// Why there is no run.
     verdict: Option<String>,
 }
 
 impl Comparison {
     pub(super) fn with(sure: Option<RunFacts>) -> Self {
-        Self { sure, told: BTreeMap::new(), verdict: None }
+        Self { sure, told: BTreeMap::new(), misuse: None, verdict: None }
     }
 
     /// Why a worker is wrong that differs from those before it, if others cannot show that it is
