@@ -1,0 +1,89 @@
+//! What the planner concludes from replays.
+
+#![cfg(test)]
+
+use super::*;
+
+fn seconds(series: &[f64]) -> Seconds {
+    Seconds::of(series.iter().copied())
+}
+
+#[test]
+fn memory_is_as_long_as_spells_are() {
+    let spells = |length: usize| -> Vec<f64> {
+        // Spells begin where a generator says so.
+        let mut state = 1_u64;
+        let mut series = vec![1.0; 600];
+        for start in (0..590).step_by(length) {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            if state >> 62 == 0 {
+                series[start..start + length].fill(4.0);
+            }
+        }
+        series
+    };
+    assert_eq!(memory(&[2.0; 50]), 1);
+    assert_eq!(memory(&spells(1)), 1);
+    assert!((4..=10).contains(&memory(&spells(5))), "{}", memory(&spells(5)));
+    let rising: Vec<f64> = (0..100).map(f64::from).collect();
+    assert_eq!(memory(&rising), 25, "a quarter of the trace, and no interval");
+}
+
+/// Two schemes that are the faster one in turns: what is chosen is always late; the interval
+/// knows it though each scheme seems to gain.
+#[test]
+fn what_is_chosen_is_judged_on_what_comes_after() {
+    let uncoded = seconds(&[1.0; 40]);
+    let first: Vec<f64> = (0..40).map(|job| if job < 20 { 0.5 } else { 1.6 }).collect();
+    let schemes = [seconds(&[1.0; 40]), seconds(&first)];
+    let judge = Judge { uncoded: &uncoded, half: 20, memory: 1, least: 3 };
+    assert_eq!(judge.deciding(&schemes[1]), Seen { gain: 0.5, least: 0.5, without_best: 0.5 });
+    let interval = judge.interval(&schemes).unwrap();
+    assert!(interval.low < 0.0, "{interval:?}");
+    assert_eq!((interval.blocks, interval.block), (6, 3));
+}
+
+/// The interval of a plain mean is Student's.
+#[test]
+fn intervals_are_as_wide_as_theory_says() {
+    let uncoded = seconds(&[1.0; 200]);
+    // Blocks of 10 with sums 4 and 6 by turns: gain 0.5, residuals of 1.
+    let halves: Vec<f64> = (0..200).map(|job| [0.4, 0.6][job / 10 % 2]).collect();
+    let judge = Judge { uncoded: &uncoded, half: 100, memory: 1, least: 10 };
+    let found = judge.interval(&[seconds(&halves)]).unwrap();
+    let expected = 2.262 * (10.0 * 20.0 / 18.0 * 1.04_f64).sqrt() / 100.0;
+    assert!((found.low - (0.5 - expected)).abs() < 1e-9, "{found:?} {expected}");
+    assert!((found.high - (0.5 + expected)).abs() < 1e-9, "{found:?} {expected}");
+}
+
+#[test]
+fn one_event_is_no_reason_to_code() {
+    let mut event = vec![1.0; 60];
+    event[10] = 60.0;
+    let uncoded = seconds(&event);
+    let coded = seconds(&[1.14; 60]);
+    let judge = Judge::new(&uncoded, &coded);
+    let early = judge.deciding(&coded);
+    assert!(early.gain > 0.5 && early.without_best < -0.03, "{early:?}");
+}
+
+/// Five blocks of which each gains, but by anything from nothing to much.
+#[test]
+fn few_blocks_that_differ_are_no_reason_to_code() {
+    let uncoded = seconds(&[1.0; 30]);
+    let parts = [0.95, 0.6, 1.1, 0.95, 1.0];
+    let coded: Vec<f64> = (0..30).map(|job| parts[job / 3 % 5]).collect();
+    let judge = Judge { uncoded: &uncoded, half: 15, memory: 1, least: 3 };
+    let seen = judge.deciding(&seconds(&coded));
+    assert!((seen.gain - 0.08).abs() < 1e-9 && seen.without_best >= -1e-9, "{seen:?}");
+    assert!(seen.least < 0.0, "{seen:?}");
+}
+
+#[test]
+fn a_short_trace_has_no_interval() {
+    let uncoded = seconds(&[1.0; 24]);
+    let judge = Judge { uncoded: &uncoded, half: 12, memory: 1, least: 3 };
+    let refused = judge.interval(&[seconds(&[1.0; 24])]).unwrap_err();
+    assert_eq!(refused, TooShort { memory: 1, block: 3, blocks: 4 });
+    assert!(refused.to_string().contains("too short to say"), "{refused}");
+}

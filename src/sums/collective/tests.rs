@@ -1,0 +1,74 @@
+//! Groups that sum by a collective.
+
+#![cfg(test)]
+
+use super::*;
+use crate::gpu::non_host::NonHostVector;
+
+fn task(job: u64) -> Task {
+    Task { job: Job(job), piece: 0, plan: 0 }
+}
+
+/// The host's copies are made once, and are those of what is held now.
+#[test]
+fn copies_for_the_host_follow_what_is_held() {
+    let results: DeviceResults<NonHostVector> = DeviceResults::new(2);
+    results.keep(task(1), NonHostVector(vec![1.0, 2.0]));
+    results.keep(task(2), NonHostVector(vec![10.0, 20.0]));
+    let read = |what| results.read(Step(0), what).map(|numbers| numbers.to_vec());
+    let [first, second] = [1, 2].map(|job| What::Result(task(job)));
+    assert_eq!((read(first), read(What::Sum)), (Some(vec![1.0, 2.0]), None));
+    assert!(Arc::ptr_eq(
+        &results.read(Step(0), first).unwrap(),
+        &results.read(Step(0), first).unwrap()
+    ));
+    results.reduce(Step(0), task(1), 1.0).unwrap();
+    assert_eq!((read(first), read(What::Sum)), (None, Some(vec![1.0, 2.0])));
+    results.reduce(Step(0), task(2), -1.0).unwrap();
+    assert_eq!(
+        (read(second), read(What::Sum), results.count()),
+        (None, Some(vec![-9.0, -18.0]), 1)
+    );
+    results.keep(task(2), NonHostVector(vec![5.0, 5.0]));
+    assert_eq!(read(second), Some(vec![5.0, 5.0]), "a task that was computed again");
+    results.discard(task(2));
+    results.release(Step(0), Job(3));
+    assert_eq!((read(second), read(What::Sum), results.count()), (None, None, 0));
+    assert!(
+        results.spare(&0, 3).is_none() && (0..2).all(|_| results.spare(&0, 2).is_some()),
+        "their memory goes round"
+    );
+    results.keep(task(4), NonHostVector(vec![f32::NAN]));
+    assert_eq!(read(What::Result(task(4))), None, "a device that fails gives nothing");
+}
+
+#[test]
+fn the_last_sums_are_kept_and_outlive_what_is_cleared() {
+    let results: DeviceResults<NonHostVector> = DeviceResults::new(2);
+    results.passed(Step(3));
+    let keep = |step, attempt, x| {
+        let id = SumId { step: Step(step), attempt };
+        results
+            .keep_sum(id, NonHostVector(vec![x]))
+            .into_iter()
+            .map(|spent| spent.0[0])
+            .collect::<Vec<_>>()
+    };
+    assert_eq!((keep(1, 0, 1.0), keep(2, 0, 2.0)), (vec![], vec![]));
+    assert_eq!(keep(2, 0, 3.0), [2.0], "the same attempt, made again");
+    assert_eq!(keep(2, 1, 4.0), [1.0]);
+    let sum = |step| results.sum(SumId { step: Step(step), attempt: 0 });
+    let held = sum(2).unwrap();
+    assert!(keep(3, 0, 5.0).is_empty(), "somebody reads it");
+    assert_eq!((held.0[0], sum(2).map(|sum| sum.0[0])), (3.0, None));
+    assert_eq!(
+        (keep(4, 0, 6.0), keep(5, 0, 7.0)),
+        (vec![4.0], vec![]),
+        "the trainer has not had step 3"
+    );
+    results.passed(Step(5));
+    assert_eq!(keep(6, 0, 8.0), [5.0, 6.0]);
+    results.passed(Step(0));
+    results.clear();
+    assert_eq!(sum(6).map(|sum| sum.0[0]), Some(8.0));
+}
