@@ -133,8 +133,8 @@ fn runs(job: Job, what: &str, tampers: Vec<(u32, Box<Tamper>)>) -> (Log, Vec<usi
     let mut transport = listen(job, &secret);
     let address = transport.address().to_string();
     let mut addresses = vec![(address.clone(), None); 3];
-    for (worker, mut tamper) in tampers {
-        let (at, calls) = proxy(&address, move |passing| tamper(passing));
+    for (worker, tamper) in tampers {
+        let (at, calls) = proxy(&address, tamper);
         addresses[worker as usize] = (at, Some(calls));
     }
     let workers: Vec<_> = (0..)
