@@ -173,7 +173,7 @@ fn begun_at(first: u64, has: [Has; WORKERS]) -> Vec<u32> {
     assert!(parameters.iter().all(|other| *other == parameters[0]), "{faults:?}");
     let mut needy: Vec<u32> = faults
         .iter()
-        .filter(|fault| fault.2.starts_with("takes over the state"))
+        .filter(|fault| fault.2.starts_with("begins with the state"))
         .map(|fault| fault.1)
         .collect();
     needy.dedup();
