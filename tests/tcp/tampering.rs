@@ -347,7 +347,9 @@ fn a_damaged_message_costs_a_connection() {
 fn damaged_messages_cost_no_worker() {
     for (seed, exchange) in (1..).zip(EXCHANGES) {
         let job = Job { steps: 40, ..job("groups:s=1", exchange) };
-        let tampers = (0..3).map(|worker| {
+        // Where workers sum, the others go on making sums with one whose connection is bad.
+        let first = if exchange == Exchange::Sharded { VICTIM } else { 0 };
+        let tampers = (first..=VICTIM).map(|worker| {
             let mut random = ChaCha8Rng::seed_from_u64(100 * seed + u64::from(worker));
             // As many as a worker may be damaged in a minute, each way.
             let mut left = [3, 3];
@@ -370,7 +372,7 @@ fn damaged_messages_cost_no_worker() {
         });
         let what = format!("{exchange:?}");
         let (_, calls) = runs(job, &what, tampers.collect());
-        assert!(calls.iter().sum::<usize>() > 6, "{what}: {calls:?}");
+        assert!(calls.iter().all(|calls| *calls > 1), "{what}: {calls:?}");
     }
 }
 
