@@ -17,6 +17,7 @@ mod predicted;
 mod processes;
 mod program;
 mod public_files;
+mod readers;
 mod records;
 mod run_folders;
 mod serving;
