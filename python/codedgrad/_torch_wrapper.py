@@ -97,7 +97,7 @@ class CodedModule(nn.Module):
         """Refused: gradients are not summed by torch.distributed."""
         raise TypeError(
             "register_comm_hook: gradients are not summed by torch.distributed here. Leave it out; "
-            "the run can send bfloat16, by `codedgrad run --wire bfloat16` or serve(wire=..)"
+            "the run can send bfloat16, by `codedgrad run --wire bf16` or `serve(wire=\"bfloat16\")`"
         )
 
     def join(self, *_: Any, **__: Any) -> None:

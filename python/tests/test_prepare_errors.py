@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any, Iterator, List, Tuple
@@ -21,7 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa:
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 import codedgrad.torch as coded  # noqa: E402
-from codedgrad import _joining, _torch_backward, _torch_outputs  # noqa: E402
+from codedgrad import _joining, _torch_backward, _torch_outputs, loop  # noqa: E402
 from codedgrad._torch_outputs import tensors_of  # noqa: E402
 from test_launch import Launched, script  # noqa: E402
 
@@ -340,8 +343,16 @@ def test_what_is_reported_comes_before_the_backward_pass() -> None:
 
 def test_what_distributeddataparallel_has_beside_is_refused() -> None:
     model, _, _ = prepared()
-    with pytest.raises(TypeError, match="--wire bfloat16"):
+    with pytest.raises(TypeError, match="register_comm_hook") as caught:
         model.register_comm_hook(None, None)
+    # What it says to do instead is taken by the program and by the package.
+    command, call = re.findall("`([^`]+)`", str(caught.value))
+    line = [sys.executable, "-m", *command.split(), "-n", "1", "absent.py"]
+    said = subprocess.run(line, capture_output=True, text=True, timeout=60).stderr
+    assert "absent.py is not there" in said
+    (wire,) = re.findall('wire="([^"]+)"', call)
+    with loop.serve("uncoded", workers=1, units=1, steps=1, length=1, wire=wire) as run:
+        run.stop()
     with pytest.raises(TypeError, match="Leave `with model.join"):
         model.join()
 
