@@ -88,6 +88,7 @@ extern crate self as codedgrad;
 pub mod codes;
 pub mod delays;
 pub mod doctor;
+pub mod files;
 pub mod gpu;
 pub mod ids;
 pub mod mesh;

@@ -2,14 +2,18 @@
 
 use crate::output::alert;
 use crate::tools::status::plain;
+use codedgrad::files;
 use codedgrad::ids::Worker;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 /// One worker's number per line; what comes after `#` is for people.
 pub(crate) const DRAIN: &str = "drain";
+/// No such file is longer: the numbers of 65,536 workers, with a few words of each.
+const DRAIN_BYTES_MAX: u64 = 4 << 20;
 
 /// The file, as it was read last.
 #[derive(Debug)]
@@ -18,7 +22,7 @@ pub(crate) struct DrainFile {
     workers: usize,
     /// When it was written, and how long it was; none where there was none.
     seen: Option<(SystemTime, u64)>,
-    /// Lines of which it was said that they are no worker's number.
+    /// What was said to be wrong with it when it was looked at last.
     told: BTreeSet<String>,
 }
 
@@ -40,32 +44,43 @@ impl DrainFile {
         if stamp == self.seen {
             return None;
         }
-        let text = match stamp {
-            None => String::new(),
-            Some(_) => match fs::read(&self.path) {
-                Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-                // Somebody may be about to replace it: it is looked at again.
-                Err(error) => {
-                    tracing::debug!("cannot read {}: {error}", self.path.display());
-                    return None;
-                }
-            },
+        let read = match stamp {
+            None => Ok(Vec::new()),
+            Some(_) => files::read(&self.path, DRAIN_BYTES_MAX),
+        };
+        let bytes = match read {
+            Ok(bytes) => bytes,
+            // It is about to be replaced: it is looked at again.
+            Err(error) if error.kind() == ErrorKind::NotFound => return None,
+            Err(error) => {
+                self.tell([format!("this file is ignored: {error}")].into());
+                return None;
+            }
         };
         self.seen = stamp;
+        let text = String::from_utf8_lossy(&bytes);
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
         let (mut workers, mut strange) = (Vec::new(), BTreeSet::new());
+        let last = self.workers.saturating_sub(1);
         for line in lines.filter(|line| !line.is_empty()) {
             match line.parse::<u32>().ok().filter(|number| (*number as usize) < self.workers) {
                 Some(number) => workers.push(Worker(number)),
-                None => drop(strange.insert(line.to_owned())),
+                None => drop(
+                    strange
+                        .insert(format!("{:?} is no worker's number (0 to {last})", plain(line))),
+                ),
             }
         }
-        for line in strange.difference(&self.told) {
-            let (path, last) = (self.path.display(), self.workers.saturating_sub(1));
-            alert!("warning: {path}: {:?} is no worker's number (0 to {last})", plain(line));
-        }
-        self.told = strange;
+        self.tell(strange);
         Some(workers)
+    }
+
+    /// Says what is wrong with it, but for what was said when it was looked at last.
+    fn tell(&mut self, problems: BTreeSet<String>) {
+        for problem in problems.difference(&self.told) {
+            alert!("warning: {}: {problem}", self.path.display());
+        }
+        self.told = problems;
     }
 }
 
@@ -82,11 +97,19 @@ mod tests {
         assert_eq!(file.changed(), None, "there is none");
         fs::write(&path, "7\n# what is slow\n\n 3 # host 1\n8\nx\n-1\n").unwrap();
         assert_eq!(file.changed(), Some(vec![Worker(7), Worker(3)]));
-        assert_eq!(file.told, ["-1", "8", "x"].map(str::to_owned).into());
+        let told = ["-1", "8", "x"].map(|it| format!("{it:?} is no worker's number (0 to 7)"));
+        assert_eq!(file.told, told.into());
         assert_eq!(file.changed(), None, "it is the same");
         fs::write(&path, "3\n").unwrap();
         assert_eq!(file.changed(), Some(vec![Worker(3)]));
         fs::remove_file(&path).unwrap();
         assert_eq!((file.changed(), file.changed()), (Some(vec![]), None));
+        fs::create_dir(&path).unwrap();
+        assert_eq!((file.changed(), file.changed()), (None, None));
+        let told = "this file is ignored: it is a folder, where a regular file is needed";
+        assert_eq!(file.told, [told.to_owned()].into());
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, "5\n").unwrap();
+        assert_eq!(file.changed(), Some(vec![Worker(5)]));
     }
 }

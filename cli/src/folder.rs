@@ -7,11 +7,19 @@ use crate::drain::DRAIN;
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::output::say;
 use anyhow::{Context, anyhow, bail};
+use codedgrad::files::{self, Bounded};
 use serde::Serialize;
-use std::fs::{self, File, OpenOptions};
+use serde::de::DeserializeOwned;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
+/// No file of JSON in a run's folder is longer: a plan, or a summary of 65,536 workers.
+pub(crate) const JSON_BYTES_MAX: u64 = 256 << 20;
+/// No line of a record is longer: a round of 65,536 workers takes 10 MB.
+pub(crate) const LINE_BYTES_MAX: u64 = 64 << 20;
+/// No record is longer: a million steps of 64 workers take 6 GB.
+pub(crate) const RECORD_BYTES_MAX: u64 = 64 << 30;
 /// Logs that are listed of a folder that stays.
 const LOGS_LISTED: usize = 4;
 /// Where runs without `--out` go.
@@ -69,9 +77,19 @@ pub(crate) fn holds_no_run(path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// What a file of JSON holds: nothing where there is none, or one of something else.
+pub(crate) fn json_if_there<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Failure> {
+    match files::read(path, JSON_BYTES_MAX) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+    .or_input()
+}
+
 /// The object in a folder's plan, if there is one.
 fn plan_of(path: &Path) -> Option<serde_json::Value> {
-    serde_json::from_slice(&fs::read(path.join(PLAN)).ok()?).ok()
+    json_if_there(&path.join(PLAN)).ok().flatten()
 }
 
 /// Whether a folder's plan is an answer of `codedgrad plan`, which has the same name, and no run's.
@@ -275,6 +293,30 @@ impl RunFolder {
         self.file(self.plan)
     }
 
+    /// The lines of the record, up to the first that is no whole one or is not wanted, by itself
+    /// and by how many come before it.
+    pub(crate) fn recorded<T: DeserializeOwned>(
+        &self,
+        is_wanted: impl Fn(&T, usize) -> bool,
+    ) -> Result<Vec<T>, Failure> {
+        let path = self.file(RECORD);
+        let cannot = || format!("cannot read {}", path.display());
+        let mut input = match Bounded::open(&path, RECORD_BYTES_MAX) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            input => BufReader::new(input.with_context(cannot).or_input()?),
+        };
+        let (mut lines, mut text) = (Vec::new(), Vec::new());
+        while read_line(&mut input, &mut text).with_context(cannot).or_input()? > 0 {
+            match serde_json::from_slice(&text) {
+                Ok(line) if text.ends_with(b"\n") && is_wanted(&line, lines.len()) => {
+                    lines.push(line);
+                }
+                _ => break,
+            }
+        }
+        Ok(lines)
+    }
+
     pub(crate) fn write_plan(&self, plan: &impl Serialize) -> anyhow::Result<()> {
         self.write_json(self.plan, plan)
     }
@@ -324,7 +366,7 @@ fn write_by_part(
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
-        let mut file = File::create(part)?;
+        let mut file = files::create(part)?;
         parts.iter().try_for_each(|bytes| file.write_all(bytes))?;
         file.sync_all()?;
         put(part, path)
@@ -378,6 +420,18 @@ fn clear(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Reads the next line of a record, with its end if it has one, and gives back its bytes: 0 at the
+/// end of the file.
+pub(crate) fn read_line(input: impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
+    line.clear();
+    let read = input.take(LINE_BYTES_MAX).read_until(b'\n', line)? as u64;
+    if read == LINE_BYTES_MAX {
+        let problem = format!("a line has more than {LINE_BYTES_MAX} bytes: this is no record");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+    }
+    Ok(read)
+}
+
 /// A file of one JSON object per line that only grows.
 #[derive(Debug)]
 pub(crate) struct LineFile {
@@ -389,15 +443,20 @@ impl LineFile {
     /// Opens a record and cuts it after its first `lines` lines.
     pub(crate) fn open(path: &Path, lines: usize) -> Result<Self, Failure> {
         let cannot = || format!("cannot open {}", path.display());
-        let file = OpenOptions::new().create(true).append(true).read(true).open(path);
+        let mut options = File::options();
+        let file = files::open_regular(path, options.create(true).append(true).read(true));
         let file = file.with_context(cannot).or_work()?;
         hold(&file, path)?;
         let open = || -> anyhow::Result<Self> {
             let mut reader = BufReader::new(&file);
             let (mut kept, mut line) = (0, Vec::new());
             for _ in 0..lines {
-                line.clear();
-                kept += reader.read_until(b'\n', &mut line)? as u64;
+                let read = read_line(&mut reader, &mut line)?;
+                // What a process that was killed has left of a last line.
+                if line.last() != Some(&b'\n') {
+                    break;
+                }
+                kept += read;
             }
             file.set_len(kept)?;
             Ok(Self { file, path: path.into() })
@@ -405,14 +464,9 @@ impl LineFile {
         open().with_context(cannot).or_work()
     }
 
-    /// Opens a file to which a run adds each time it goes on, and cuts off what a process that was
-    /// killed has left of a last line.
+    /// Opens a file to which a run adds each time it goes on.
     pub(crate) fn append(path: &Path) -> Result<Self, Failure> {
-        let lines = match fs::read(path) {
-            Ok(bytes) => bytes.iter().filter(|byte| **byte == b'\n').count(),
-            Err(_) => 0,
-        };
-        Self::open(path, lines)
+        Self::open(path, usize::MAX)
     }
 
     /// The same file, for a thread that has its lines outlive the host's power meanwhile.

@@ -9,6 +9,7 @@ use crate::clock::time_of_day;
 use crate::failure::{Failure, OrInput};
 use crate::output::alert;
 use anyhow::{Context, anyhow};
+use codedgrad::files;
 use codedgrad::transport::tcp::host_name;
 use indicatif::HumanDuration;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,8 @@ use std::time::{Duration, UNIX_EPOCH};
 const LOCK: &str = "lock";
 /// Who has locked it: another file, since some systems let nobody read one that is locked.
 const OWNER: &str = "lock.owner";
+/// Many times what it holds.
+const OWNER_BYTES_MAX: u64 = 64 << 10;
 
 /// A folder in which no other command works while this lives.
 #[derive(Debug)]
@@ -35,7 +38,8 @@ impl FolderLock {
     pub(crate) fn take(folder: &Path) -> Result<Self, Failure> {
         let path = folder.join(LOCK);
         loop {
-            let open = File::options().create(true).truncate(false).write(true).open(&path);
+            let mut options = File::options();
+            let open = files::open_regular(&path, options.create(true).truncate(false).write(true));
             let file =
                 open.with_context(|| format!("cannot open {}", path.display())).or_input()?;
             let tried = file.try_lock();
@@ -112,7 +116,7 @@ fn may_go_on(folder: &Path, tried: &Result<(), TryLockError>) -> Result<bool, Fa
 
 /// Whether another command works in a folder.
 pub(crate) fn is_taken(folder: &Path) -> bool {
-    let lock = File::open(folder.join(LOCK));
+    let lock = files::open_regular(&folder.join(LOCK), File::options().read(true));
     lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
@@ -181,7 +185,7 @@ fn write_owner(folder: &Path) {
     let owner = Owner { host: host_name(), pid: std::process::id(), since: now().as_secs() };
     let half = folder.join(format!("{OWNER}.part"));
     let write = || -> anyhow::Result<()> {
-        fs::write(&half, serde_json::to_string(&owner)? + "\n")?;
+        files::write(&half, (serde_json::to_string(&owner)? + "\n").as_bytes())?;
         Ok(fs::rename(&half, folder.join(OWNER))?)
     };
     if let Err(error) = write() {
@@ -192,7 +196,8 @@ fn write_owner(folder: &Path) {
 
 /// Says who works in a folder, as far as that is known.
 fn in_use(folder: &Path) -> String {
-    let read = || serde_json::from_str::<Owner>(&fs::read_to_string(folder.join(OWNER)).ok()?).ok();
+    let text = files::read(&folder.join(OWNER), OWNER_BYTES_MAX);
+    let read = || serde_json::from_slice::<Owner>(&text.ok()?).ok();
     let who = match read() {
         None => "another command".into(),
         Some(Owner { host, pid, since }) => {

@@ -6,6 +6,7 @@ use crate::folder::RunFolder;
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use codedgrad::files;
 use codedgrad::run::{Limits, NumberFormat};
 use codedgrad::transport::tcp::security::{Keys, Security, Token, check_address};
 use codedgrad::transport::tcp::{Exchange, Secrets};
@@ -19,6 +20,8 @@ use std::time::Duration;
 pub(crate) const TOKEN: &str = "token";
 /// Where the coordinator listens, in the run's folder.
 pub(crate) const ADDRESS: &str = "address";
+/// More than any host and port.
+const ADDRESS_BYTES_MAX: u64 = 4 << 10;
 
 /// Who sums the workers' vectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -91,7 +94,7 @@ impl Port<'_> {
             (Some(text), _) => address_of(text),
             (None, Some(folder)) => {
                 let path = folder.file(ADDRESS);
-                let text = std::fs::read_to_string(&path)
+                let text = files::read_text(&path, ADDRESS_BYTES_MAX)
                     .with_context(|| format!("cannot read {}; give --listen", path.display()))
                     .or_input()?;
                 address_of(&text)

@@ -2,6 +2,7 @@
 
 use super::TraceError;
 use super::cell::{Comma, time_in};
+use crate::files::Bounded;
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,9 @@ use std::str::{Split, SplitWhitespace};
 /// No line is longer: 65,536 workers with numbers of 60 characters. What goes on without a line
 /// break is no CSV.
 const LINE_BYTES_MAX: u64 = 4 << 20;
+
+/// No trace is longer: ten million rounds of 40 workers, with times of 10 characters.
+pub const TRACE_BYTES_MAX: u64 = 4 << 30;
 
 /// What a comment begins with.
 const COMMENT: char = '#';
@@ -68,10 +72,10 @@ pub(super) struct Lines<R> {
     separator: Option<Separator>,
 }
 
-impl Lines<BufReader<File>> {
+impl Lines<BufReader<Bounded<File>>> {
     pub(super) fn open(path: &Path) -> Result<Self, TraceError> {
-        let file =
-            File::open(path).map_err(|source| TraceError::Io { path: path.into(), source })?;
+        let file = Bounded::open_or_wait(path, TRACE_BYTES_MAX)
+            .map_err(|source| TraceError::Io { path: path.into(), source })?;
         Ok(Self::new(BufReader::new(file), path))
     }
 }

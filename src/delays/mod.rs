@@ -26,6 +26,7 @@ mod trace;
 mod windows;
 
 pub use cell::{Comma, time_in};
+pub use lines::TRACE_BYTES_MAX;
 pub use preset::{Growth, Preset, PresetRows};
 pub use record::recorded_row;
 pub use serverless::{Serverless, ServerlessRows};

@@ -1,6 +1,7 @@
 //! Recorded delays: CSV without a header, one line per round, one number of seconds per worker.
 
 use super::lines::Lines;
+use crate::files::Bounded;
 use crate::spelling::several;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Error as IoError, Seek, Write};
@@ -125,7 +126,7 @@ pub enum TraceError {
 /// # Ok::<(), codedgrad::delays::TraceError>(())
 /// ```
 #[derive(Debug)]
-pub struct TraceReader<R = BufReader<File>> {
+pub struct TraceReader<R = BufReader<Bounded<File>>> {
     lines: Lines<R>,
     columns: usize,
     workers: usize,

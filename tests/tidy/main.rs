@@ -114,6 +114,24 @@ fn no_unsafe_and_no_unwrap_in_what_ships() {
     }
 }
 
+/// Who opens a pipe waits for its other end, and a device may have none.
+#[test]
+fn files_are_looked_at_before_they_are_opened() {
+    let opens = ["File::open(", "File::create(", "fs::read(", "fs::read_to_string(", "fs::write("];
+    for (path, text) in CRATES.into_iter().flat_map(rust_files) {
+        // A folder, and a picture for wherever its user wants it.
+        let text = shipped(&text).replace("File::open(folder)?.sync_all()", "");
+        let may = ["src/files.rs", "cli/src/tools/simulate.rs"].map(Path::new).contains(&&*path);
+        // `LineFile` opens a record.
+        let named = |open: &&str| {
+            let mut found = text.match_indices(*open).map(|(at, _)| &text[..at]);
+            found.any(|before| !before.ends_with(char::is_alphabetic))
+        };
+        let open = opens.into_iter().find(|open| !may && named(open));
+        assert_eq!(open, None, "{}: `crate::files` opens files", path.display());
+    }
+}
+
 /// One front door: what a run is not told means the same wherever the run is made.
 #[test]
 fn a_run_becomes_an_engine_at_one_place() {

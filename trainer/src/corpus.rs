@@ -1,5 +1,6 @@
 //! Text, tokens and batches.
 
+use codedgrad::files;
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -10,6 +11,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Every so-manieth part of the tokens is kept for validation, at the end of the text.
 const VALIDATION_FRACTION: usize = 10;
+/// A corpus lies in memory, and its tokens take four times as much.
+const CORPUS_BYTES_MAX: u64 = 2 << 30;
+/// The largest vocabularies that are published take 40 MB.
+const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 
 /// Text that cannot be trained on.
 #[derive(Debug, Error)]
@@ -112,8 +117,10 @@ impl Corpus {
             path: self.origin.clone(),
             at: error.valid_up_to(),
         })?;
+        let file = files::read_text(tokenizer, TOKENIZER_BYTES_MAX)
+            .map_err(|error| fail(error.to_string()))?;
         let tokenizer_file =
-            tokenizers::Tokenizer::from_file(tokenizer).map_err(|error| fail(error.to_string()))?;
+            tokenizers::Tokenizer::from_bytes(file).map_err(|error| fail(error.to_string()))?;
         let encoding =
             tokenizer_file.encode(text, false).map_err(|error| fail(error.to_string()))?;
         let vocabulary = tokenizer_file.get_vocab_size(true);
@@ -145,7 +152,9 @@ fn collect(path: &Path, bytes: &mut Vec<u8>) -> Result<(), CorpusError> {
     if !bytes.is_empty() {
         bytes.push(b'\n');
     }
-    bytes.extend(fs::read(path).map_err(io)?);
+    // A folder's files together are bounded as one is.
+    let most = CORPUS_BYTES_MAX.saturating_sub(bytes.len() as u64);
+    bytes.extend(files::read(path, most).map_err(io)?);
     Ok(())
 }
 

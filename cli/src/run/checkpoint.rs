@@ -11,12 +11,13 @@ mod writer;
 pub(crate) use writer::{Saved, Writer};
 
 use crate::failure::{Failure, OrInput, told};
-use crate::folder::{RunFolder, sync};
+use crate::folder::{JSON_BYTES_MAX, RunFolder, sync};
 use crate::found;
 use crate::output::alert;
 use anyhow::{Context, anyhow, bail};
+use codedgrad::files::{self, Bounded};
 use codedgrad_trainer::{GptConfig, Replica, ReplicaState};
-use safetensors::tensor::TensorView;
+use safetensors::tensor::{Metadata, TensorView};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
@@ -24,7 +25,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
@@ -33,6 +34,8 @@ const CHECKPOINT: &str = "checkpoint.safetensors";
 const BEFORE: &str = "checkpoint.before.safetensors";
 /// What was found in its place when it could not be read.
 const DAMAGED: &str = "checkpoint.damaged.safetensors";
+/// No header of the format is longer.
+const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Key of the file's metadata under which its [`Place`] stands.
 const PLACE: &str = "place";
 /// Key of the xxh3-64 of its tensors' bytes in the order of the file, hexadecimal.
@@ -189,7 +192,7 @@ pub(crate) fn load(
 ) -> Result<Option<Loaded>, Failure> {
     let read = |name| {
         let path = folder.file(name);
-        let found = match fs::read(&path) {
+        let found = match contents(&path) {
             Ok(bytes) => opened(&bytes).and_then(|Opened { place, plan, tensors }| {
                 let states = states_of(&place, &tensors, model, models)?;
                 Ok(Loaded { place, states, plan, is_before: name == BEFORE })
@@ -242,7 +245,7 @@ pub(crate) fn put_in_place(folder: &RunFolder) -> anyhow::Result<()> {
 
 /// Where a run would go on that is resumed now.
 pub(crate) fn last(folder: &RunFolder) -> Option<Place> {
-    let place = |name| Some(opened(&fs::read(folder.file(name)).ok()?).ok()?.place);
+    let place = |name| Some(opened(&contents(&folder.file(name)).ok()?).ok()?.place);
     place(CHECKPOINT).or_else(|| place(BEFORE))
 }
 
@@ -253,11 +256,28 @@ pub(crate) fn load_from(
     models: u64,
 ) -> Result<Vec<ReplicaState>, Failure> {
     let read = || -> anyhow::Result<Vec<ReplicaState>> {
-        let bytes = fs::read(path)?;
+        let bytes = contents(path)?;
         let Opened { place, tensors, .. } = opened(&bytes)?;
         states_of_run((&place, place.run), &tensors, model, models)
     };
     read().with_context(|| format!("checkpoint {}", path.display())).or_input()
+}
+
+/// A file of tensors, as far as its header says that it goes and a byte more: by that it is known
+/// not to be one.
+fn contents(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = Bounded::open(path, u64::MAX)?;
+    let all = file.metadata()?.len();
+    let mut bytes = Vec::new();
+    (&mut file).take(size_of::<u64>() as u64).read_to_end(&mut bytes)?;
+    let length = bytes.as_slice().try_into().map_or(0, u64::from_le_bytes);
+    (&mut file).take(length.min(HEADER_BYTES_MAX)).read_to_end(&mut bytes)?;
+    let header = bytes.get(size_of::<u64>()..).unwrap_or_default();
+    let header = serde_json::from_slice::<Metadata>(header);
+    let rest = header.map_or(0, |header| header.data_len() as u64).saturating_add(1).min(all);
+    bytes.reserve(rest as usize);
+    file.take(rest).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The parts of a file.
@@ -350,11 +370,11 @@ pub(crate) fn save_model(
 /// Reads a model that [`save_model`] wrote: its configuration and its flat parameters.
 pub(crate) fn load_model(path: &Path) -> Result<(GptConfig, Vec<f32>), Failure> {
     let read = || -> anyhow::Result<(GptConfig, Vec<f32>)> {
+        let config = files::read(&path.join("config.json"), JSON_BYTES_MAX);
         let config: GptConfig =
-            serde_json::from_slice(&fs::read(path.join("config.json")).context("config.json")?)
-                .context("config.json")?;
+            serde_json::from_slice(&config.context("config.json")?).context("config.json")?;
         config.check()?;
-        let bytes = fs::read(path.join("model.safetensors")).context("model.safetensors")?;
+        let bytes = contents(&path.join("model.safetensors")).context("model.safetensors")?;
         let tensors = SafeTensors::deserialize(&bytes).context("model.safetensors")?;
         let mut flat = Vec::with_capacity(config.parameters());
         for (name, shape) in config.layout() {

@@ -10,6 +10,7 @@ use crate::folder::RunFolder;
 use crate::port::TOKEN;
 use crate::shared::lock;
 use anyhow::{Context, anyhow};
+use codedgrad::files;
 use codedgrad::ids::{Step, Worker, WorkerSet};
 use codedgrad::train::{Observer, Outcome, RunClock};
 use codedgrad::transport::RunFacts;
@@ -27,6 +28,8 @@ use std::time::Duration;
 
 /// States from which workers of this host begin.
 const START: &str = "start.safetensors";
+/// No worker says so much before it joins.
+const LOG_BYTES_MAX: u64 = 64 << 20;
 /// How often it is looked whether workers have come.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long workers that this process starts may take to join.
@@ -228,7 +231,7 @@ impl Crew {
     fn all_there(&mut self) -> Result<(), Failure> {
         for (log, child) in &mut self.0 {
             if let Some(status) = child.try_wait().or_work()? {
-                let said = std::fs::read_to_string(&*log).unwrap_or_default();
+                let said = files::read_text(log, LOG_BYTES_MAX).unwrap_or_default();
                 let last = said.lines().last().unwrap_or("it said nothing").to_owned();
                 return Err(Failure::Work(anyhow!(
                     "a worker ended before the run began ({status}): {last}; see {}",
@@ -269,10 +272,7 @@ fn start_worker(
     folder: &RunFolder,
     (worker, address): (Worker, &str),
 ) -> anyhow::Result<Child> {
-    let said = File::options()
-        .create(true)
-        .append(true)
-        .open(log)
+    let said = files::open_regular(log, File::options().create(true).append(true))
         .with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = Command::new(program);
     command.args([

@@ -6,18 +6,20 @@ use crate::auto::AutoSteps;
 use crate::clock::time_of_day;
 use crate::failure::{Failure, OrInput};
 use crate::families::{self, RunScheme};
+use crate::folder::JSON_BYTES_MAX;
 use crate::limits::refused;
 use crate::output::alert;
 use crate::pool::Bounds;
 use crate::port::ExchangeKind;
 use crate::steps::{late, stragglers};
 use crate::tools::pool_file;
-use crate::tools::trace::import::input::decoded;
+use crate::tools::trace::import::input::text_of;
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::SchemeFacts;
 use codedgrad::delays::{Delays, Preset, Trace, TraceReader};
+use codedgrad::files::{self, Bounded};
 use codedgrad::ids::Worker;
 use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
 use codedgrad::schedulers::Reduce;
@@ -32,7 +34,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::env;
-use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -319,7 +320,7 @@ impl Made {
 
 impl Plan {
     pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
-        let text = std::fs::read_to_string(path)
+        let text = files::read_text(path, JSON_BYTES_MAX)
             .with_context(|| format!("cannot read {}", path.display()))
             .or_input()?;
         let not_a_plan = || format!("{} is not a plan of this version", path.display());
@@ -492,7 +493,7 @@ impl Plan {
     /// The workers that come and are lost, if a pool says that.
     fn changes(&self) -> Result<Vec<PoolChange>, Failure> {
         let Some(path) = &self.timing.pool else { return Ok(Vec::new()) };
-        let pool = pool_file::read(path)?;
+        let pool = pool_file::read(path, Bounded::open)?;
         let (least, most) = (self.limits.min_workers.unwrap_or(1), self.shape.workers);
         if pool.first() > 0 {
             return Err(Failure::Input(anyhow!(
@@ -519,12 +520,13 @@ impl Plan {
         let (workers, rounds) = (self.shape.workers, self.rounds() as usize);
         let Some(name) = &self.timing.delays else { return Ok(Delays::None) };
         let path = Path::new(name);
-        let packed = Preset::named(name).is_none().then(|| decoded(path)).flatten();
-        if let Some(text) = packed {
-            let reader = TraceReader::new(Cursor::new(text), path, Some(workers)).or_input()?;
-            return Ok(Delays::Trace(Trace::of(reader, rounds).or_input()?));
+        if Preset::named(name).is_some() || !path.exists() {
+            return Delays::for_rounds(name, workers, self.training.seed, rounds).or_input();
         }
-        Delays::for_rounds(name, workers, self.training.seed, rounds).or_input()
+        // It is read several times, and again where the run goes on: no pipe is.
+        let text = text_of(path, Bounded::open).or_input()?;
+        let reader = TraceReader::new(text, path, Some(workers)).or_input()?;
+        Ok(Delays::Trace(Trace::of(reader, rounds).or_input()?))
     }
 
     /// Parameters to start from: those of `--init`, else freshly drawn ones; model `m` draws with a

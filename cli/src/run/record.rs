@@ -2,12 +2,10 @@
 
 use super::attack::Caught;
 use super::checkpoint::Place;
-use crate::failure::{Failure, OrInput};
-use crate::folder::{RECORD, RunFolder};
-use anyhow::Context;
+use crate::failure::Failure;
+use crate::folder::RunFolder;
 use codedgrad::train::StepRecord;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader};
 
 /// One line of `run.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,24 +39,14 @@ pub(crate) struct Line {
 
 /// The lines of a record up to a place; what comes after, or was cut off, is left out.
 pub(crate) fn read(folder: &RunFolder, place: &Place) -> Result<Vec<Line>, Failure> {
-    let path = folder.file(RECORD);
-    let Ok(file) = std::fs::File::open(&path) else { return Ok(Vec::new()) };
-    let mut lines = Vec::new();
-    for text in BufReader::new(file).lines() {
-        let text = text.with_context(|| format!("cannot read {}", path.display())).or_input()?;
-        let Ok(line) = serde_json::from_str::<Line>(&text) else { break };
+    folder.recorded(|line: &Line, before| {
         // In turns, a place is known by how many steps were made before it.
-        let is_there = if place.made.is_empty() {
-            (line.run, line.record.step) >= (place.run, place.next_step)
+        if place.made.is_empty() {
+            (line.run, line.record.step) < (place.run, place.next_step)
         } else {
-            lines.len() as u64 >= place.made.iter().sum()
-        };
-        if is_there {
-            break;
+            (before as u64) < place.made.iter().sum()
         }
-        lines.push(line);
-    }
-    Ok(lines)
+    })
 }
 
 /// A line for tests: a step that took so long, and nothing more.

@@ -16,6 +16,7 @@ use crate::signals::Asked;
 use crate::tools::{doctor, pool_file};
 use anyhow::anyhow;
 use clap::Args;
+use codedgrad::files::Bounded;
 use codedgrad::train::AUTO;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -82,7 +83,7 @@ impl TrainArgs {
             (Some(seats), _) => Ok(seats),
             (None, None) => Ok(WORKERS),
             (None, Some(path)) => {
-                let pool = pool_file::read(path)?;
+                let pool = pool_file::read(path, Bounded::open)?;
                 let least = u32::try_from(pool.least()).unwrap_or(u32::MAX);
                 Ok(Seats::between(least.max(1), pool.most() as u32))
             }

@@ -1,6 +1,9 @@
 //! What the workers and rounds of an imported trace were called where it came from.
 
 use super::status::plain;
+use crate::failure::Failure;
+use crate::folder::json_if_there;
+use codedgrad::files;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -121,17 +124,18 @@ impl Called {
         };
         self.bytes = file.len();
         let text = serde_json::to_string(&self)? + "\n";
-        fs::write(&path, text).map_err(|error| {
+        files::write(&path, text.as_bytes()).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()))
         })
     }
 
     /// What stands beside a trace, if it is of this one.
-    pub(crate) fn of(trace: &Path) -> Option<Self> {
-        let text = fs::read(Self::beside(trace)).ok()?;
-        let mut called: Self = serde_json::from_slice(&text).ok()?;
-        if fs::metadata(trace).ok()?.len() != called.bytes {
-            return None;
+    pub(crate) fn of(trace: &Path) -> Result<Option<Self>, Failure> {
+        let Some(mut called) = json_if_there::<Self>(&Self::beside(trace))? else {
+            return Ok(None);
+        };
+        if !fs::metadata(trace).is_ok_and(|file| file.len() == called.bytes) {
+            return Ok(None);
         }
         // The file may be of others, and its words are shown.
         let made_plain = |words: &mut Vec<String>| {
@@ -142,7 +146,7 @@ impl Called {
         if let Rounds::Names(names) = &mut called.rounds {
             made_plain(names);
         }
-        Some(called)
+        Ok(Some(called))
     }
 }
 

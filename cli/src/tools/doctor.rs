@@ -146,7 +146,7 @@ impl Case {
             // Beside a record under another name are other runs' files.
             let own = recorded.path.file_name().is_some_and(|name| name == RECORD);
             let events = if own { recorded.events(&mut output.notes)? } else { Vec::new() };
-            let mfu = if own { recorded.mfu() } else { None };
+            let mfu = if own { recorded.mfu()? } else { None };
             let number = Some(recorded.number);
             return Ok(Self {
                 number,

@@ -19,6 +19,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::registry::Family;
 use codedgrad::delays::{Growth, Preset, TraceReader, after_exchange};
+use codedgrad::files;
 use codedgrad::sim::Close;
 use codedgrad::sim::planner::{Candidate, CauseKind, ClosingRules, Plan, Question, plan};
 use serde_json::{Value, json};
@@ -352,7 +353,8 @@ fn costs_in(path: &Path, workers: usize, rounds: usize) -> Result<Vec<Vec<f64>>,
 
 fn write(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
     let path = folder.join(name);
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display())).or_work()
+    let written = files::write(&path, text.as_bytes());
+    written.with_context(|| format!("cannot write {}", path.display())).or_work()
 }
 
 /// What the words of an answer need beside it.

@@ -3,10 +3,14 @@
 use crate::failure::{Failure, OrInput};
 use crate::units::several;
 use anyhow::{Context, anyhow};
+use codedgrad::files::Opener;
 use codedgrad::sim::{Pool, PoolError};
+use std::io::Read;
 use std::path::Path;
 
 const HEADER: &str = "seconds,workers";
+/// No pool is longer: three million rows.
+const POOL_BYTES_MAX: u64 = 64 << 20;
 
 /// A time in whole milliseconds, as pools are replayed.
 pub(crate) fn milliseconds(seconds: f64) -> u64 {
@@ -15,8 +19,10 @@ pub(crate) fn milliseconds(seconds: f64) -> u64 {
 }
 
 /// The pool of a file, mistakes by their line and column.
-pub(crate) fn read(path: &Path) -> Result<Pool, Failure> {
-    let text = std::fs::read_to_string(path)
+pub(crate) fn read(path: &Path, open: Opener) -> Result<Pool, Failure> {
+    let mut text = String::new();
+    open(path, POOL_BYTES_MAX)
+        .and_then(|mut file| file.read_to_string(&mut text))
         .with_context(|| format!("cannot read the pool {}", path.display()))
         .or_input()?;
     let wrong = |line: usize, problem: String| {

@@ -6,6 +6,7 @@ use super::trace::import::times::Times;
 use crate::failure::{Failure, OrInput};
 use crate::output::Output;
 use anyhow::{Context, anyhow};
+use codedgrad::files;
 use csv::{ReaderBuilder, StringRecord};
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,6 +16,9 @@ use std::path::{Path, PathBuf};
 const COLUMNS: [&str; 6] = ["step", "began", "forward", "first", "last", "ended"];
 /// Above so many times the median of all ranks it is said what a rank's time went into.
 const SLOW: f64 = 1.1;
+
+/// No file of a rank is longer: ten million steps.
+const RANK_BYTES_MAX: u64 = 1 << 30;
 
 /// Steps of all ranks: how long each took until its last gradient, when others are waited for.
 pub(crate) struct Ranks {
@@ -105,7 +109,7 @@ impl Ranks {
 
 impl Rank {
     fn read(path: &Path) -> Result<Self, Failure> {
-        let text = fs::read_to_string(path)
+        let text = files::read_text(path, RANK_BYTES_MAX)
             .with_context(|| format!("cannot read {}", path.display()))
             .or_input()?;
         // A job that was killed, or a full disk, leaves a line that is cut.

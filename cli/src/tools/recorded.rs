@@ -1,16 +1,17 @@
 //! Reads the record of a run: its steps, what happened beside them, and what its summary adds.
 
 use crate::failure::{Failure, OrInput};
-use crate::folder::{EVENTS, PLAN, RECORD, SERVED, SUMMARY};
+use crate::folder::{self, EVENTS, PLAN, RECORD, RECORD_BYTES_MAX, SERVED, SUMMARY, read_line};
 use crate::found;
 use crate::output::{Notes, Output};
 use anyhow::{Context, anyhow};
 use codedgrad::doctor::{Record, RecordedStep, RunEvent};
+use codedgrad::files::Bounded;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::fs::File;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 /// Bytes between two moves of the progress bar.
@@ -28,15 +29,15 @@ pub(crate) struct Recorded {
 /// Lines of JSON, one at a time.
 struct Lines {
     path: PathBuf,
-    input: BufReader<File>,
+    input: BufReader<Bounded<File>>,
     text: Vec<u8>,
     line: usize,
     read: u64,
 }
 
 impl Lines {
-    fn open(path: &Path) -> std::io::Result<Self> {
-        let input = BufReader::new(File::open(path)?);
+    fn open(path: &Path) -> io::Result<Self> {
+        let input = BufReader::new(Bounded::open(path, RECORD_BYTES_MAX)?);
         Ok(Self { path: path.into(), input, text: Vec::new(), line: 0, read: 0 })
     }
 
@@ -47,12 +48,11 @@ impl Lines {
         what: &str,
         notes: &mut Notes<'_>,
     ) -> Result<Option<T>, Failure> {
-        self.text.clear();
-        let read = self.input.read_until(b'\n', &mut self.text);
+        let read = read_line(&mut self.input, &mut self.text);
         let read =
             read.with_context(|| format!("cannot read {}", self.path.display())).or_input()?;
         self.line += 1;
-        self.read += read as u64;
+        self.read += read;
         if read == 0 {
             return Ok(None);
         }
@@ -153,7 +153,11 @@ impl Recorded {
 
     /// What happened in the run beside its steps, as far as it is written down.
     pub(crate) fn events(&self, notes: &mut Notes<'_>) -> Result<Vec<RunEvent>, Failure> {
-        let Ok(mut lines) = Lines::open(&self.beside(EVENTS)) else { return Ok(Vec::new()) };
+        let path = self.beside(EVENTS);
+        let mut lines = match Lines::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            lines => lines.with_context(|| format!("cannot read {}", path.display())).or_input()?,
+        };
         let mut events = Vec::new();
         while let Some(event) = lines.next::<RunEvent>("an event of a run", notes)? {
             events.push(event);
@@ -163,10 +167,9 @@ impl Recorded {
     }
 
     /// The model FLOPs utilisation that the run's summary tells.
-    pub(crate) fn mfu(&self) -> Option<f64> {
-        let summary = fs::read(self.beside(SUMMARY)).ok()?;
-        let summary: Summary = serde_json::from_slice(&summary).ok()?;
-        summary.runs.get(self.number)?.mfu
+    pub(crate) fn mfu(&self) -> Result<Option<f64>, Failure> {
+        let summary: Option<Summary> = folder::json_if_there(&self.beside(SUMMARY))?;
+        Ok(summary.and_then(|summary| summary.runs.get(self.number)?.mfu))
     }
 }
 

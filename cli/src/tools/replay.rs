@@ -8,6 +8,7 @@ use crate::output::Output;
 use crate::units::{seconds, several};
 use anyhow::anyhow;
 use clap::Args;
+use codedgrad::files::Bounded;
 use codedgrad::sim::{Pool, PoolOutcome, PoolRules, replay};
 use serde_json::json;
 use std::fmt::Write as _;
@@ -77,7 +78,7 @@ impl ReplayArgs {
         output: &mut Output<'_>,
     ) -> Result<(), Failure> {
         let stragglers = stragglers(scheme)?;
-        let pool = read(path)?;
+        let pool = read(path, Bounded::open_or_wait)?;
         let rules = PoolRules {
             work: milliseconds(self.work.unwrap_or_default()),
             stragglers,

@@ -10,7 +10,10 @@ use super::trace::record::Recording;
 use crate::failure::{Failure, OrInput};
 use crate::output::Output;
 use anyhow::{Context, anyhow};
-use codedgrad::delays::{DelayError, DelayRows, Growth, Preset, TraceReader, Unit, at_least};
+use codedgrad::delays::{
+    DelayError, DelayRows, Growth, Preset, TRACE_BYTES_MAX, TraceReader, Unit, at_least,
+};
+use codedgrad::files::Bounded;
 use std::io::{Cursor, Read};
 use std::path::Path;
 
@@ -72,7 +75,7 @@ impl Source {
         let preset = Preset::named(name);
         if preset.is_none() && name == STDIN {
             let mut text = Vec::new();
-            std::io::stdin()
+            Bounded::new(std::io::stdin(), TRACE_BYTES_MAX)
                 .read_to_end(&mut text)
                 .context("cannot read the delays from standard input")
                 .or_input()?;
@@ -102,7 +105,7 @@ impl Source {
         }
         let trace = TraceReader::open(path, workers).or_input()?;
         suspicious::say_of_columns(name, trace.workers(), trace.columns(), output);
-        let called = Called::of(path);
+        let called = Called::of(path)?;
         let workers = trace.workers();
         Ok(Self {
             preset,

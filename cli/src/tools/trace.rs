@@ -4,7 +4,7 @@ pub(crate) mod import;
 pub(crate) mod record;
 mod show;
 
-use self::import::input::decoded;
+use self::import::input::text_of;
 use self::record::Recording;
 use super::called::Called;
 use super::recorded::Recorded;
@@ -20,8 +20,9 @@ use clap::{Args, Subcommand};
 use codedgrad::delays::{
     DelayError, DelayRows, Preset, StragglerStats, TraceReader, Unit, write_row,
 };
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, BufWriter, Cursor, Write};
+use codedgrad::files::{self, Bounded};
+use std::fs;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Rounds of a preset that are measured where no number is given.
@@ -108,7 +109,7 @@ pub(crate) fn run(args: &TraceArgs, output: &mut Output<'_>) -> Result<(), Failu
 
 fn record(args: &RecordArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let bar = args.out.is_some();
-    let made = Recording::of(Recorded::read(&args.run, args.number, bar, output)?);
+    let made = Recording::of(Recorded::read(&args.run, args.number, bar, output)?)?;
     to_output(args.out.as_deref(), output.out, |output| {
         made.rows.iter().try_for_each(|row| write_row(output, row)).or_work()
     })?;
@@ -149,13 +150,7 @@ fn of_file(
 ) -> Result<StragglerStats, Failure> {
     let path = Path::new(name);
     let bar = output.file_bar(path, true);
-    let input: Box<dyn BufRead> = match decoded(path) {
-        Some(text) => Box::new(Cursor::new(text)),
-        None => {
-            let file = File::open(path).with_context(|| format!("cannot read {name}"));
-            Box::new(BufReader::new(file.or_input()?))
-        }
-    };
+    let input = text_of(path, Bounded::open_or_wait).or_input()?;
     let mut trace = TraceReader::new(input, path, workers).or_input()?;
     suspicious::say_of_columns(name, trace.workers(), trace.columns(), output);
     let mut stats = StragglerStats::new(trace.workers());
@@ -168,7 +163,7 @@ fn of_file(
     }
     bar.finish_and_clear();
     if !gaps {
-        if let Some(called) = Called::of(path) {
+        if let Some(called) = Called::of(path)? {
             called.not_seen.iter().for_each(|it| output.note(format_args!("not seen: {it}")));
         }
         return Ok(stats);
@@ -214,7 +209,7 @@ pub(super) fn to_output(
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     let half = PathBuf::from(name);
-    let file = File::create(&half)
+    let file = files::create(&half)
         .with_context(|| format!("cannot write {}", path.display()))
         .or_input()?;
     let mut output = BufWriter::new(file);

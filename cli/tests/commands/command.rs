@@ -796,10 +796,7 @@ fn bad_input_is_refused_before_anything_is_made() {
         (&["--corpus", "empty.txt"], &["empty.txt is empty"]),
         (&["--corpus", "short.txt"], &["9 tokens, but 170 are needed"]),
         (&["--corpus", "missing.txt"], &["cannot read the corpus missing.txt", "No such file"]),
-        (
-            &["--tokenizer", "bytes.bin"],
-            &["tokenizer bytes.bin: stream did not contain valid UTF-8"],
-        ),
+        (&["--tokenizer", "bytes.bin"], &["tokenizer bytes.bin: it is not text"]),
         (&["--delays", "hotspt"], &["neither a preset nor a file", "did you mean \"hotspot\""]),
         (&["--delays", "bad.csv"], &["bad.csv: line 2, column 3: \"x\""]),
         (&["--delays", "narrow.csv"], &["line 1 has 3 columns, but the run has 8 workers"]),

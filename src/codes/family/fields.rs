@@ -2,8 +2,7 @@
 
 use super::recipe::within;
 use crate::codes::ParameterError;
-use std::fs::File;
-use std::io::{self, Read};
+use crate::files;
 use std::str::FromStr;
 
 /// No file of a scheme is longer: 4096 workers with 4096 numbers of 15 characters.
@@ -179,39 +178,14 @@ impl<'a> Fields<'a> {
     /// What is in a file that the text names.
     ///
     /// # Errors
-    /// [`ParameterError::File`] if it cannot be read, or does not end.
+    /// [`ParameterError::File`] if it is no regular file, too long, or no text.
     pub fn contents(path: &str) -> Result<String, ParameterError> {
-        let file = File::open(path).map_err(within(path))?;
-        text_of(file, FILE_BYTES_MAX).map_err(within(path))
+        files::read_text(path.as_ref(), FILE_BYTES_MAX).map_err(within(path))
     }
 
     pub(in crate::codes) fn done(self) -> Result<(), ParameterError> {
         let Some((key, _)) = self.left.first() else { return Ok(()) };
         let family = self.text.split(':').next().unwrap_or(self.text);
         Err(self.wrong(format!("{key:?} is not a parameter of {family}")))
-    }
-}
-
-/// All that is to be read, which ends before so many bytes.
-fn text_of(input: impl Read, most: u64) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    let read = input.take(most + 1).read_to_end(&mut bytes)?;
-    if read as u64 > most {
-        return Err(io::Error::other(format!("longer than {most} bytes: this is not a table")));
-    }
-    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not text"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_without_an_end_is_refused() {
-        assert_eq!(text_of(&b"1,0\n"[..], 4).unwrap(), "1,0\n");
-        let told = |input: &mut dyn Read| text_of(input, 4).unwrap_err().to_string();
-        assert!(told(&mut &b"1,0\n1"[..]).contains("longer than 4 bytes"));
-        assert!(told(&mut io::repeat(0)).contains("longer than 4 bytes"));
-        assert_eq!(told(&mut &b"1,\xff"[..]), "it is not text");
     }
 }

@@ -1,5 +1,6 @@
 //! The kernels' source text, and the disk cache of what was compiled from it.
 
+use crate::files;
 use std::path::{Path, PathBuf};
 use std::{env, fs, process};
 use xxhash_rust::xxh3::xxh3_64;
@@ -17,6 +18,9 @@ pub(super) const SOURCE: &str = concat!(
 
 /// What every architecture is compiled with: no contraction to fused multiply-adds.
 pub(super) const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
+
+/// Many times what the kernels are compiled to.
+const IMAGE_BYTES_MAX: u64 = 64 << 20;
 
 /// Where images are kept: `$CODEDGRAD_CACHE`, or `codedgrad` in `$XDG_CACHE_HOME` or `~/.cache`.
 fn folder() -> Option<PathBuf> {
@@ -46,7 +50,7 @@ fn cached_in<E>(
 ) -> Result<Vec<u8>, E> {
     let key = xxh3_64([SOURCE, &OPTIONS.join(" "), arch, compiler].join("\0").as_bytes());
     let path = folder.join(format!("{arch}-{key:016x}.cubin"));
-    if let Some(image) = fs::read(&path).ok().and_then(unsealed) {
+    if let Some(image) = files::read(&path, IMAGE_BYTES_MAX).ok().and_then(unsealed) {
         return Ok(image);
     }
     let image = compile()?;
@@ -66,7 +70,7 @@ fn unsealed(mut file: Vec<u8>) -> Option<Vec<u8>> {
 fn keep(path: &Path, image: &[u8]) -> std::io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
     let unfinished = path.with_extension(format!("{}.part", process::id()));
-    fs::write(&unfinished, [&xxh3_64(image).to_le_bytes(), image].concat())?;
+    files::write(&unfinished, &[&xxh3_64(image).to_le_bytes(), image].concat())?;
     fs::rename(&unfinished, path)
 }
 

@@ -19,6 +19,7 @@
 //! process and takes them too ([`Environment::of_command`]).
 
 use super::security::{Keys, Security, SecurityError, Token};
+use crate::files;
 use crate::sums::COORDINATOR;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,8 @@ const SIZES: [&str; 5] =
 /// Where torchrun says who its first process is.
 const MASTER: [&str; 2] = ["MASTER_ADDR", "MASTER_PORT"];
 const TORCHRUN: [&str; 2] = [NUMBERS[1], SIZES[1]];
+/// No host has a longer name.
+const NAME_BYTES_MAX: u64 = 4 << 10;
 
 /// What the environment says of a worker; nothing is read from files yet.
 ///
@@ -193,7 +196,7 @@ impl Environment {
 /// The name of this host, `host` where it says none.
 #[must_use]
 pub fn host_name() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let read = |path: &str| files::read_text(path.as_ref(), NAME_BYTES_MAX).ok();
     let name = read("/proc/sys/kernel/hostname")
         .or_else(|| read("/etc/hostname"))
         .or_else(|| std::env::var("HOSTNAME").ok());

@@ -5,6 +5,7 @@ use super::screen::{To, Voice};
 use crate::clock::now;
 use crate::shared::lock;
 use crate::supervise::End;
+use codedgrad::files;
 use codedgrad::transport::both_ends;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::fs::File;
@@ -51,7 +52,8 @@ impl Log {
 
     /// Goes on with a file, in which another start is told by a line.
     pub(super) fn again(path: &Path, line: &str) -> io::Result<Self> {
-        let mut file = File::options().create(true).read(true).append(true).open(path)?;
+        let mut options = File::options();
+        let mut file = files::open_regular(path, options.create(true).read(true).append(true))?;
         let mut last = [b'\n'];
         if file.seek(SeekFrom::End(-1)).is_ok() {
             file.read_exact(&mut last)?;
@@ -218,11 +220,11 @@ fn pass_on(mut pipe: impl Read + Send + 'static, words: Words, to: To) -> JoinHa
 /// The last lines of a log, for those who ask why.
 pub(super) fn last_words(log: &Path) -> String {
     let read = || {
-        let mut file = File::open(log)?;
+        let mut file = files::open_regular(log, File::options().read(true))?;
         let length = file.seek(SeekFrom::End(0))?;
         file.seek(SeekFrom::Start(length.saturating_sub(TAIL.0)))?;
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map(|_| bytes)
+        file.take(TAIL.0).read_to_end(&mut bytes).map(|_| bytes)
     };
     let bytes: Vec<u8> = read().unwrap_or_default();
     let mut lines = Lines::default();

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::itself::Itself;
 use crate::pool::NOTICE;
 use anyhow::anyhow;
+use codedgrad::files;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -39,8 +40,8 @@ const SCRIPT_MAX: u64 = 1 << 20;
 /// What a script calls to join, as far as its imports tell.
 fn join_of(script: &Path) -> &'static str {
     let mut text = Vec::new();
-    let read = File::open(script).and_then(|file| file.take(SCRIPT_MAX).read_to_end(&mut text));
-    if read.is_err() {
+    let opened = files::open_regular(script, File::options().read(true));
+    if opened.and_then(|file| file.take(SCRIPT_MAX).read_to_end(&mut text)).is_err() {
         return EITHER_JOIN;
     }
     let text = String::from_utf8_lossy(&text);

@@ -3,6 +3,7 @@
 use crate::failure::{Failure, OrWork};
 use crate::tools::serve::events::Event;
 use anyhow::Context;
+use codedgrad::files;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use std::sync::mpsc::Sender;
@@ -49,7 +50,7 @@ impl Drop for Catch {
 
 /// Whether this process was started with a signal ignored, as far as the system tells.
 fn is_ignored(signal: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = files::read_text("/proc/self/status".as_ref(), 1 << 20).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)

@@ -1,6 +1,7 @@
 //! What a worker says before an end that would come again if it were started again: in a file that
 //! it is told by its environment, so that the end of its process is what it is anywhere else.
 
+use codedgrad::files;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,9 @@ pub(super) enum How {
     /// It has ended the run, whose coordinator knows: its script is wrong.
     Ends,
 }
+
+/// More than any error that a worker leaves there.
+const WORD_BYTES_MAX: u64 = 1 << 20;
 
 /// Why a worker is not started again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +57,7 @@ impl LastWord {
 
     /// What is in it, which is then no more.
     pub(super) fn take(&self) -> Option<Final> {
-        let text = fs::read_to_string(&self.0).ok();
+        let text = files::read_text(&self.0, WORD_BYTES_MAX).ok();
         // Where there is none there is nothing to remove.
         let _ = fs::remove_file(&self.0);
         Final::read(&text?)

@@ -8,7 +8,8 @@ use crate::output::Output;
 use crate::tools::suspicious;
 use crate::tools::trace::to_output;
 use anyhow::anyhow;
-use codedgrad::delays::{Preset, TraceReader, write_row};
+use codedgrad::delays::{Preset, TRACE_BYTES_MAX, TraceReader, write_row};
+use codedgrad::files::Bounded;
 use codedgrad::ids::Rank;
 use codedgrad::mesh::Mesh;
 use std::io::{BufRead, BufReader};
@@ -26,7 +27,7 @@ pub(super) fn write(
 ) -> Result<(), Failure> {
     let name = delays.display().to_string();
     if name == STDIN {
-        let input = BufReader::new(std::io::stdin());
+        let input = BufReader::new(Bounded::new(std::io::stdin(), TRACE_BYTES_MAX));
         let rows = TraceReader::new(input, Path::new("standard input"), None).or_input()?;
         return write_rows(mesh, rows, ("standard input", out), output);
     }

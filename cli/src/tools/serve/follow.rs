@@ -8,7 +8,7 @@ use crate::clock::{now, unix_seconds};
 use crate::drain::{DRAIN, DrainFile};
 use crate::events::EventFile;
 use crate::failure::{Failure, OrInput, OrWork};
-use crate::folder::{LineFile, RECORD, RunFolder};
+use crate::folder::{JSON_BYTES_MAX, LineFile, RECORD, RECORD_BYTES_MAX, RunFolder};
 use crate::layout::Width;
 use crate::legs::{LegSummary, legs};
 use crate::output::say;
@@ -22,6 +22,7 @@ use crate::tools::status::Throughput;
 use crate::units::several;
 use anyhow::Context;
 use codedgrad::doctor::RunEvent;
+use codedgrad::files::{self, Bounded};
 use codedgrad::ids::{Step, Worker};
 use codedgrad::sums::Decoded;
 use codedgrad::train::{AUTO, Flow, Happened, Happening, Observer, StepRecord, Stopper, Waiting};
@@ -31,8 +32,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -75,7 +75,7 @@ struct Recorded {
 
 /// A file of JSON in a run's folder.
 pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
-    let text = fs::read_to_string(path);
+    let text = files::read_text(path, JSON_BYTES_MAX);
     let text = text.with_context(|| format!("cannot read {}", path.display())).or_input()?;
     serde_json::from_str(&text)
         .with_context(|| format!("{} is damaged, or of another version", path.display()))
@@ -84,14 +84,8 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
 
 /// The steps of a run that was begun, up to the first line that is no whole one.
 pub(super) fn recorded(folder: &RunFolder) -> Result<Vec<StepRecord>, Failure> {
-    let path = folder.file(RECORD);
-    let file = match File::open(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        file => file.with_context(|| format!("cannot read {}", path.display())).or_input()?,
-    };
-    let lines = BufReader::new(file).lines().map_while(Result::ok);
-    let records = lines.map_while(|line| serde_json::from_str::<Recorded>(&line).ok());
-    Ok(records.map(|line| line.record).collect())
+    let lines = folder.recorded(|_: &Recorded, _| true)?;
+    Ok(lines.into_iter().map(|line| line.record).collect())
 }
 
 /// What a run comes to: `summary.json`.
@@ -353,7 +347,8 @@ impl<'a> Follower<'a> {
         let again = before.len() - kept;
         if again > AGAIN {
             let aside = format!("run-until-{}.jsonl", before.len());
-            fs::copy(self.folder.file(RECORD), self.folder.file(&aside))?;
+            let mut record = Bounded::open(&self.folder.file(RECORD), RECORD_BYTES_MAX)?;
+            io::copy(&mut record, &mut files::create(&self.folder.file(&aside))?)?;
             say!(
                 "the workers have come to step {step}: {again} recorded steps are made again, and \
                  stay in {aside}"

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, OrWork};
 use crate::families;
-use crate::folder::PLAN;
+use crate::folder::{self, PLAN};
 use crate::output::Output;
 use crate::port::ADDRESS;
 use crate::tools::recorded::Recorded;
@@ -10,7 +10,6 @@ use crate::units::several;
 use codedgrad::delays::{Growth, write_row};
 use codedgrad::doctor::{AnswerRows, Known, examine};
 use serde::Deserialize;
-use std::fs;
 use std::path::Path;
 
 /// Answers not waited for, as a share of all, above which a recording says little about stragglers.
@@ -30,17 +29,17 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    pub(super) fn of(mut recorded: Recorded) -> Self {
+    pub(super) fn of(mut recorded: Recorded) -> Result<Self, Failure> {
         let AnswerRows { rows, estimated } = AnswerRows::of(&recorded.record);
-        Self {
+        Ok(Self {
             rows,
             workers: recorded.record.workers(),
             number: recorded.number,
             runs: recorded.schemes.len(),
             scheme: recorded.schemes.remove(&recorded.number).unwrap_or_default(),
             censored: estimated,
-            one_machine: on_one_machine(&recorded),
-        }
+            one_machine: on_one_machine(&recorded)?,
+        })
     }
 
     /// The trace of a run's folder or record, as text; with `grown`, that of the times to plan
@@ -53,7 +52,7 @@ impl Recording {
         let recorded = Recorded::read(run, None, false, output)?;
         let known = Known { registry: families::registry(), events: &[] };
         let found = grown.then(|| examine(&recorded.record, &known).to_plan()).flatten();
-        let made = Self::of(recorded);
+        let made = Self::of(recorded)?;
         made.say(output);
         if grown && found.is_none() {
             made.say_load(output);
@@ -110,10 +109,9 @@ impl Recording {
 
 /// Whether the workers of a record's run were threads or children of one process and measured by
 /// the wall's clock; a coordinator that others call writes its address.
-fn on_one_machine(recorded: &Recorded) -> bool {
-    let plan: Option<Plan> =
-        fs::read(recorded.beside(PLAN)).ok().and_then(|plan| serde_json::from_slice(&plan).ok());
-    plan.is_some_and(|plan| plan.clock == "wall") && !recorded.beside(ADDRESS).exists()
+fn on_one_machine(recorded: &Recorded) -> Result<bool, Failure> {
+    let plan: Option<Plan> = folder::json_if_there(&recorded.beside(PLAN))?;
+    Ok(plan.is_some_and(|plan| plan.clock == "wall") && !recorded.beside(ADDRESS).exists())
 }
 
 /// What is asked of a run's plan.

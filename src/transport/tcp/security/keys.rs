@@ -1,7 +1,8 @@
 //! Certificates: a job's own authority, and who a certificate is for.
 
-use super::token::read_secret;
+use super::token::{LONGEST, read_secret};
 use super::{DOMAIN, Role, SecurityError, Side};
+use crate::files;
 use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -9,7 +10,6 @@ use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVeri
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::fmt;
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -95,8 +95,8 @@ impl fmt::Debug for Keys {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, SecurityError> {
-    let text =
-        fs::read(path).map_err(|source| SecurityError::File { path: path.into(), source })?;
+    let text = files::read(path, LONGEST)
+        .map_err(|source| SecurityError::File { path: path.into(), source })?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let found = found
         .and_then(|found| if found.is_empty() { Err(pem::Error::NoItemsFound) } else { Ok(found) });

@@ -1,16 +1,17 @@
 //! The secret that the processes of one job share, and files that only their owner can read.
 
 use super::SecurityError;
+use crate::files::Bounded;
 use ring::hmac;
 use ring::rand::SystemRandom;
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
 const BYTES: usize = 32;
 /// No secret is longer; a file that is, is none.
-const LONGEST: u64 = 1 << 20;
+pub(super) const LONGEST: u64 = 1 << 20;
 
 /// A job's shared secret, shown by [`Token::hex`] alone.
 #[derive(Clone)]
@@ -103,7 +104,7 @@ pub(super) fn random() -> Result<[u8; BYTES], SecurityError> {
 /// Reads a file, unless others than its owner could.
 pub(super) fn read_secret(path: &Path) -> Result<Vec<u8>, SecurityError> {
     let failed = |source| SecurityError::File { path: path.into(), source };
-    let file = File::open(path).map_err(failed)?;
+    let mut file = Bounded::open(path, LONGEST).map_err(failed)?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
@@ -113,7 +114,7 @@ pub(super) fn read_secret(path: &Path) -> Result<Vec<u8>, SecurityError> {
         }
     }
     let mut bytes = Vec::new();
-    file.take(LONGEST).read_to_end(&mut bytes).map_err(failed)?;
+    file.read_to_end(&mut bytes).map_err(failed)?;
     Ok(bytes)
 }
 

@@ -1,9 +1,11 @@
 //! Files as others leave them: packed by gzip, in UTF-16, with any ends of lines.
 
+use anyhow::Context;
+use codedgrad::delays::TRACE_BYTES_MAX;
+use codedgrad::files::{Bounded, Opener};
 use flate2::bufread::MultiGzDecoder;
 use std::cell::Cell;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -11,6 +13,9 @@ use std::rc::Rc;
 const ROOM: usize = 1 << 16;
 /// A line that is longer is cut there: it is no line of a log or a table.
 const LINE_MOST: usize = 64 << 20;
+/// No file, and no text that is packed in one, is longer: a thousand lines of 1 kB from each of
+/// 65,536 workers.
+const BYTES_MAX: u64 = 64 << 30;
 
 /// A file's text, decoded.
 pub(super) struct Input {
@@ -84,15 +89,22 @@ impl<R: Read> Read for Utf16<R> {
 impl Input {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let bytes = Rc::new(Cell::new(0));
-        let counted = Counted { input: File::open(path)?, bytes: Rc::clone(&bytes) };
+        let input = Bounded::open_or_wait(path, BYTES_MAX)?;
+        let counted = Counted { input, bytes: Rc::clone(&bytes) };
         let mut packed = BufReader::with_capacity(ROOM, counted);
         let mut reader: Box<dyn BufRead> = match packed.fill_buf()? {
             [0x1f, 0x8b, ..] => {
-                Box::new(BufReader::with_capacity(ROOM, MultiGzDecoder::new(packed)))
+                let unpacked = Bounded::new(MultiGzDecoder::new(packed), BYTES_MAX);
+                Box::new(BufReader::with_capacity(ROOM, unpacked))
             }
             _ => Box::new(packed),
         };
-        let (mark, big_endian) = match reader.fill_buf()? {
+        let start = reader.fill_buf()?;
+        if start.len() == ROOM && start.iter().all(|byte| *byte == 0) {
+            let problem = format!("it begins with {ROOM} bytes of zeros: this is no text");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+        }
+        let (mark, big_endian) = match start {
             [0xef, 0xbb, 0xbf, ..] => (3, None),
             [0xff, 0xfe, ..] => (2, Some(false)),
             [0xfe, 0xff, ..] => (2, Some(true)),
@@ -158,7 +170,7 @@ pub(crate) fn decoded(path: &Path) -> Option<Vec<u8>> {
         return None;
     }
     let mut start = Vec::new();
-    File::open(path).ok()?.take(LOOKED_AT as u64).read_to_end(&mut start).ok()?;
+    Bounded::open(path, BYTES_MAX).ok()?.take(LOOKED_AT as u64).read_to_end(&mut start).ok()?;
     let returns = start.windows(2).any(|pair| pair[0] == b'\r' && pair[1] != b'\n');
     let packed = start.starts_with(&[0x1f, 0x8b]);
     let wide = start.starts_with(&[0xff, 0xfe]) || start.starts_with(&[0xfe, 0xff]);
@@ -172,6 +184,16 @@ pub(crate) fn decoded(path: &Path) -> Option<Vec<u8>> {
         text.push(b'\n');
     }
     Some(text)
+}
+
+/// A trace's text, decoded where it has to be.
+pub(crate) fn text_of(path: &Path, open: Opener) -> anyhow::Result<Box<dyn BufRead>> {
+    if let Some(text) = decoded(path) {
+        return Ok(Box::new(Cursor::new(text)));
+    }
+    let file = open(path, TRACE_BYTES_MAX);
+    let file = file.with_context(|| format!("cannot read the trace {}", path.display()))?;
+    Ok(Box::new(BufReader::new(file)))
 }
 
 #[cfg(test)]

@@ -19,7 +19,10 @@ const OBJECT_MOST: usize = 64 << 20;
 
 /// Whether a file holds JSON: it begins so, or one of its first lines ends with an object.
 pub(super) fn is_json(path: &Path) -> bool {
-    let Ok(mut input) = Input::open(path) else { return false };
+    // What a pipe gives is given once.
+    let Some(mut input) = path.is_file().then(|| Input::open(path).ok()).flatten() else {
+        return false;
+    };
     let (mut line, mut first) = (Vec::new(), true);
     for _ in 0..LINES {
         if !matches!(input.line(&mut line), Ok(Some(_))) {

@@ -1,0 +1,246 @@
+//! Files that users name: each is looked at before it is opened, and read up to a bound.
+//!
+//! A path alone may hold a process for ever: opening a pipe waits for its other end, and a device
+//! such as `/dev/zero` has no end.
+
+use std::fs::{self, File, FileType, Metadata, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+/// What is read up to a bound, beyond which reading is an error.
+///
+/// ```
+/// use codedgrad::files::Bounded;
+/// use std::io::Read;
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("table.csv");
+/// std::fs::write(&path, "0.5,1\n")?;
+/// let mut text = String::new();
+/// Bounded::open(&path, 6)?.read_to_string(&mut text)?;
+/// assert_eq!(text, "0.5,1\n");
+/// let error = Bounded::open(&path, 5).unwrap_err();
+/// assert!(error.to_string().contains("more than 5 bytes"));
+/// let error = Bounded::open(folder.path(), 5).unwrap_err();
+/// assert!(error.to_string().contains("it is a folder"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Bounded<R> {
+    input: R,
+    most: u64,
+    left: u64,
+}
+
+impl Bounded<File> {
+    /// A regular file of at most `most` bytes, and nothing else.
+    ///
+    /// # Errors
+    /// An error that says what the file is, or how long it may be.
+    pub fn open(path: &Path, most: u64) -> io::Result<Self> {
+        Self::of_file(open_regular(path, File::options().read(true))?, most)
+    }
+
+    /// The same, or a pipe, such as `/dev/stdin`: opening and reading it wait for its writer.
+    ///
+    /// # Errors
+    /// As [`Bounded::open`].
+    pub fn open_or_wait(path: &Path, most: u64) -> io::Result<Self> {
+        if is_pipe(fs::metadata(path)?.file_type()) {
+            return Self::of_file(File::open(path)?, most);
+        }
+        Self::open(path, most)
+    }
+
+    fn of_file(file: File, most: u64) -> io::Result<Self> {
+        let input = Self::new(file, most);
+        if input.metadata()?.len() > most { Err(input.too_long()) } else { Ok(input) }
+    }
+
+    /// What the system says of it.
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        self.input.metadata()
+    }
+}
+
+impl<R> Bounded<R> {
+    /// At most `most` bytes of anything.
+    pub fn new(input: R, most: u64) -> Self {
+        Self { input, most, left: most }
+    }
+
+    fn too_long(&self) -> io::Error {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "it has more than {} bytes, the most that may be read here: shorten it, or name \
+                 the right file",
+                self.most
+            ),
+        )
+    }
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        // A pipe has no length, and other files may have grown since they were opened.
+        self.left = self.left.checked_sub(read as u64).ok_or_else(|| self.too_long())?;
+        Ok(read)
+    }
+}
+
+impl<R: Seek> Seek for Bounded<R> {
+    fn seek(&mut self, place: SeekFrom) -> io::Result<u64> {
+        let place = self.input.seek(place)?;
+        self.left = self.most.saturating_sub(place);
+        Ok(place)
+    }
+}
+
+/// How a file is opened: by [`Bounded::open`], or, where it is read once, by
+/// [`Bounded::open_or_wait`].
+pub type Opener = fn(&Path, u64) -> io::Result<Bounded<File>>;
+
+/// All of a regular file of at most `most` bytes.
+///
+/// # Errors
+/// As [`Bounded::open`].
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut file = Bounded::open(path, most)?;
+    let mut bytes = Vec::with_capacity(file.metadata()?.len() as usize);
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The same of a file that holds text.
+///
+/// # Errors
+/// As [`Bounded::open`], and if it is not UTF-8.
+pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    String::from_utf8(read(path, most)?)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not text"))
+}
+
+/// Opens a regular file, and nothing else, as `options` say.
+///
+/// # Errors
+/// An error that says what the file is.
+pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    // Even opening a device may do something.
+    if let Ok(found) = fs::metadata(path) {
+        check(found.file_type())?;
+    }
+    // It may be another one by now, and a pipe without a writer would be waited for.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    check(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+/// Opens an empty regular file to write to, new or in the place of what is there.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn create(path: &Path) -> io::Result<File> {
+    open_regular(path, File::options().write(true).create(true).truncate(true))
+}
+
+/// Writes a regular file, new or in the place of what is there.
+///
+/// # Errors
+/// As [`open_regular`], and if it cannot be written.
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    create(path)?.write_all(bytes)
+}
+
+fn check(found: FileType) -> io::Result<()> {
+    let what = match found {
+        found if found.is_file() => return Ok(()),
+        found if found.is_dir() => "a folder",
+        found if is_pipe(found) => "a pipe",
+        _ => "a device or a socket",
+    };
+    let problem = format!("it is {what}, where a regular file is needed");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
+}
+
+#[cfg(unix)]
+fn is_pipe(found: FileType) -> bool {
+    std::os::unix::fs::FileTypeExt::is_fifo(&found)
+}
+
+#[cfg(not(unix))]
+fn is_pipe(_: FileType) -> bool {
+    false
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::os::unix::fs::symlink("/dev/zero", path("endless")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+        let _socket = UnixListener::bind(path("socket")).unwrap();
+        fs::create_dir(path("folder")).unwrap();
+        for (name, what) in [
+            ("endless", "a device or a socket"),
+            ("socket", "a device or a socket"),
+            ("pipe", "a pipe"),
+            ("folder", "a folder"),
+        ] {
+            let errors = [read(&path(name), 9).unwrap_err(), create(&path(name)).unwrap_err()];
+            for error in errors {
+                let problem = format!("it is {what}, where a regular file is needed");
+                assert_eq!(error.to_string(), problem, "{name}");
+            }
+        }
+        assert_eq!(read(&path("none"), 9).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_file_is_read_up_to_its_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "1,0\n1").unwrap();
+        assert_eq!(read_text(&path, 5).unwrap(), "1,0\n1");
+        let told = |error: io::Error| assert!(error.to_string().contains("more than 4 bytes"));
+        told(read(&path, 4).unwrap_err());
+        fs::write(&path, "1,\u{ff}").unwrap();
+        assert_eq!(read(&path, 4).unwrap().len(), 4);
+        fs::write(&path, b"1,\xff").unwrap();
+        assert_eq!(read_text(&path, 4).unwrap_err().to_string(), "it is not text");
+        let mut growing = Bounded::open(&path, 4).unwrap();
+        fs::write(&path, "1,0\n1").unwrap();
+        told(growing.read_to_end(&mut Vec::new()).unwrap_err());
+        growing.rewind().unwrap();
+        growing.read_exact(&mut [0; 4]).unwrap();
+    }
+
+    #[test]
+    fn a_pipe_is_read_up_to_its_bound_where_it_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let write = |text: &'static str| {
+            let path = path.clone();
+            std::thread::spawn(move || fs::write(path, text).unwrap())
+        };
+        for (text, fits) in [("0,1\n", true), ("0,1\n0", false)] {
+            let writer = write(text);
+            let mut found = String::new();
+            let read = Bounded::open_or_wait(&path, 4).unwrap().read_to_string(&mut found);
+            writer.join().unwrap();
+            assert_eq!(read.is_ok(), fits, "{text}: {read:?}");
+            assert!(!fits || found == text);
+        }
+    }
+}
