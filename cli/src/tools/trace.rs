@@ -211,7 +211,7 @@ pub(super) fn to_output(
     let half = PathBuf::from(name);
     let file = files::create(&half)
         .with_context(|| format!("cannot write {}", path.display()))
-        .or_input()?;
+        .or_work()?;
     let mut output = BufWriter::new(file);
     let kept = write(&mut output).and_then(|()| {
         output
