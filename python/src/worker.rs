@@ -621,7 +621,7 @@ impl Worker {
         let word = match how {
             "for good" => Parting::for_good(reason),
             "told" => Parting::told(reason),
-            "misuse" => Parting::misuse(reason),
+            "misuse" => Parting { failed, ..Parting::misuse(reason) },
             _ => Parting::failed(failed, reason),
         };
         self.closer.part(match place {

@@ -352,7 +352,7 @@ impl<T: Transport> Coordinator<T> {
         self.watch(&notice);
         match notice {
             Notice::Done { task, aux, mut finite, .. } => {
-                self.ending.failures.gets_through(worker, true);
+                self.ending.failures.gets_through(worker, None);
                 let mut digest = None;
                 if finite {
                     (finite, digest) = self.look_at(worker, task, &aux, observer);
@@ -385,7 +385,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Notice::Applied { step, digest } => {
                 self.replicas.applied(worker);
-                self.ending.failures.gets_through(worker, false);
+                self.ending.failures.gets_through(worker, Some(step));
                 Input::Applied { worker, step, digest }
             }
             Notice::AppliedBefore { step, digest } => Input::Applied { worker, step, digest },

@@ -121,10 +121,14 @@ impl Failures {
         self.lives.insert(worker, Lives { place, count: 0, step, word });
     }
 
-    /// A worker has computed a task, or else applied a step: it gets through what it was lost in
-    /// before, if that was such a one.
-    pub(super) fn gets_through(&mut self, worker: Worker, task: bool) {
-        let is_such = |lives: &Lives| lives.word.failed.is_some() == task;
+    /// A worker has applied a step, or else computed a task: it gets through what it was lost in
+    /// before, if that was such a one. Steps that it had applied before say nothing: one that is
+    /// started again applies them once more.
+    pub(super) fn gets_through(&mut self, worker: Worker, applied: Option<Step>) {
+        let is_such = |lives: &Lives| match applied {
+            Some(step) => lives.word.failed.is_none() && step.next() >= lives.step,
+            None => lives.word.failed.is_some(),
+        };
         if self.lives.get(&worker).is_some_and(is_such) {
             self.lives.remove(&worker);
         }
@@ -195,11 +199,12 @@ mod tests {
         // Of a worker that gets through a step in between, it is not the same again.
         for step in [2, 3, 5, 6] {
             if step == 5 {
-                failures.gets_through(Worker(1), false);
+                failures.gets_through(Worker(1), Some(Step(3)));
             }
             assert!(fails(&mut failures, "train.py:7 OSError", step, true).is_none());
-            // It fails in bodies, and that is no body.
-            failures.gets_through(Worker(1), true);
+            // It fails in bodies, and that is no body, nor is a step of before.
+            failures.gets_through(Worker(1), None);
+            failures.gets_through(Worker(1), Some(Step(step - 2)));
         }
         assert!(fails(&mut failures, "train.py:9 OSError", 6, true).is_none(), "another place");
         assert!(fails(&mut failures, "train.py:9 OSError", 6, true).is_none());
