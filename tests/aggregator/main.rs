@@ -14,6 +14,8 @@ mod simulation;
 mod soak;
 #[cfg(feature = "tcp")]
 mod tcp;
+#[cfg(feature = "tcp")]
+mod ties;
 
 use codedgrad::codes::{GradientCode, SchemeSpec};
 use codedgrad::delays::{Delays, Preset};
