@@ -30,6 +30,9 @@ struct Word {
     lineage: Option<Worker>,
     /// Which takeover of a state in the run its last one was, from 1; 0: it has taken over none.
     copied: u64,
+    /// The worker has been lost, or has taken over a state, since. What it came to by itself stays
+    /// one side of a dispute: else whoever is lost or overwritten first would be wrong.
+    is_past: bool,
 }
 
 /// Who says that a digest is the right one.
@@ -37,10 +40,10 @@ struct Word {
 enum By {
     /// The driver, whose replica has it.
     Driver,
-    /// Two workers, or all.
+    /// Two workers and more of them than any other, or all.
     Workers,
-    /// Nobody: as many say so as say otherwise. It is that of the replica that has gone on for the
-    /// longest time without taking over a state.
+    /// As many say so as say otherwise. It is that of the replica that has gone on for the longest
+    /// time without taking over a state.
     Seniority,
 }
 
@@ -49,9 +52,15 @@ enum By {
 struct Tally {
     /// Who was sent the step, is alive, and takes digests as far as is known.
     expected: WorkerSet,
+    /// Whether that is known: not of a step from before this coordinator's first.
+    is_sent: bool,
     reports: Vec<Word>,
     /// The right digest, once it is known, and who says so.
     right: Option<(u64, By)>,
+    /// The reports that are missing are not waited for any more.
+    is_closed: bool,
+    /// All reports are in, and no digest is the right one.
+    is_tied: bool,
     /// The step was refused: it changed nothing, and nobody has a digest of it.
     refused: bool,
 }
@@ -63,17 +72,23 @@ impl Tally {
             self.reports.iter().any(|word| word.digest == digest && word.lineage.is_none());
         // The driver's replica has applied every step itself and was never handed a state, which is
         // worth a second opinion.
-        self.lineages(digest) + if drivers { 2 } else { 0 }
+        self.lineages(digest).len() + if drivers { 2 } else { 0 }
     }
 
-    /// How many workers have come to a digest by themselves.
-    fn lineages(&self, digest: u64) -> usize {
+    /// The workers that have come to a digest by themselves.
+    fn lineages(&self, digest: u64) -> BTreeSet<Worker> {
         let alike = self.reports.iter().filter(|word| word.digest == digest);
-        alike.filter_map(|word| word.lineage).collect::<BTreeSet<Worker>>().len()
+        alike.filter_map(|word| word.lineage).collect()
+    }
+
+    /// What was reported. There are few of them, however many workers.
+    fn digests(&self) -> BTreeSet<u64> {
+        self.reports.iter().map(|word| word.digest).collect()
     }
 
     fn of(&self, worker: Worker) -> Option<u64> {
-        self.reports.iter().find(|word| word.worker == worker).map(|word| word.digest)
+        let its = self.reports.iter().find(|word| word.worker == worker && !word.is_past);
+        its.map(|word| word.digest)
     }
 
     /// The takeover after which some worker that has a digest went on alone: the earliest of them.
@@ -82,42 +97,82 @@ impl Tally {
         alike.map(|word| word.copied).min()
     }
 
-    /// Settles what is right, if that can be told now: what two workers have, or what most have
-    /// once all have reported, and of several the one that [`By::Seniority`] tells. What only
-    /// workers have said may turn out to be what fewer have.
+    /// Takes in a worker's word.
+    fn take(&mut self, word: Word) {
+        self.forget(word.worker);
+        // It may be said again over another connection.
+        self.reports.retain(|before| (before.worker, before.copied) != (word.worker, word.copied));
+        self.reports.push(word);
+    }
+
+    /// What a worker has said holds for it no more.
+    fn forget(&mut self, worker: Worker) {
+        let its = self.reports.iter_mut().filter(|word| word.worker == worker);
+        its.for_each(|word| word.is_past = true);
+    }
+
+    /// Settles what is right, if that can be told by now: what two workers have and more of them
+    /// than have anything else; or, once all have reported, what all have, or of several that as
+    /// many have the one that [`By::Seniority`] tells. It depends on what was reported, and neither
+    /// on the order nor on the digests' values.
     fn settle(&mut self) {
         if matches!(self.right, Some((_, By::Driver))) {
             return;
         }
-        // There are few of them, however many workers.
-        let digests: BTreeSet<u64> = self.reports.iter().map(|word| word.digest).collect();
-        let are_alike = digests.len() == 1;
-        let most = digests.into_iter().max_by_key(|&digest| {
-            (self.votes(digest), Reverse(self.alone_since(digest)), Reverse(digest))
-        });
-        let Some((digest, votes)) = most.map(|digest| (digest, self.votes(digest))) else { return };
-        let all = self.expected.iter().all(|worker| self.of(worker).is_some());
-        // What only workers have said is replaced by what more of them say; a majority cannot be
-        // outvoted by who reported first.
-        let told = match self.right {
-            Some((_, By::Seniority)) => votes >= 2,
-            Some((right, _)) => votes >= 2 && votes > self.votes(right),
-            // A single worker cannot vouch for itself.
-            None => votes >= 2 || all && self.reports.len() > 1,
+        let digests = self.digests();
+        let only = |rank: &dyn Fn(u64) -> (usize, Reverse<Option<u64>>)| {
+            let most = digests.iter().map(|digest| rank(*digest)).max()?;
+            let mut first = digests.iter().copied().filter(|digest| rank(*digest) == most);
+            Some((first.next()?, most.0)).filter(|_| first.next().is_none())
         };
-        if told {
-            let by = if votes >= 2 || are_alike { By::Workers } else { By::Seniority };
-            self.right = Some((digest, by));
-        }
+        let most = only(&|digest| (self.votes(digest), Reverse(None)));
+        let mut expected = self.expected.iter();
+        let all =
+            self.is_closed || self.is_sent && expected.all(|worker| self.of(worker).is_some());
+        // A single worker cannot vouch for itself.
+        let is_alone = self.reports.iter().all(|word| word.worker == self.reports[0].worker);
+        // Counted again from the words each time: what was right once must not win by that.
+        self.right = match most {
+            Some((digest, 2..)) => Some((digest, By::Workers)),
+            Some((digest, _)) if all && digests.len() == 1 && !is_alone => {
+                Some((digest, By::Workers))
+            }
+            _ if all && digests.len() > 1 => {
+                only(&|digest| (self.votes(digest), Reverse(self.alone_since(digest))))
+                    .map(|(digest, _)| (digest, By::Seniority))
+            }
+            _ => None,
+        };
+        self.is_tied = all && self.right.is_none() && digests.len() > 1;
+    }
+
+    /// Whether more reports may tell which of several digests is right.
+    fn is_open(&self) -> bool {
+        self.right.is_none() && !self.is_tied && self.digests().len() > 1
+    }
+
+    /// Whether all who have reported have the right digest.
+    fn is_agreed(&self) -> bool {
+        self.right.is_some_and(|(_, by)| by != By::Seniority) && self.digests().len() == 1
     }
 
     fn wrong(&self) -> impl Iterator<Item = Worker> {
         let right = self.right.map(|(digest, _)| digest);
         self.reports
             .iter()
-            .filter(move |word| right.is_some_and(|right| right != word.digest))
+            .filter(move |word| !word.is_past && right.is_some_and(|right| right != word.digest))
             .map(|word| word.worker)
     }
+}
+
+/// A step after which parameters differ, and it cannot be told who is right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tie {
+    pub(super) step: Step,
+    /// Who has come to each of the digests by itself, the larger side first.
+    pub(super) sides: Vec<WorkerSet>,
+    /// The last step before it after which all had the same.
+    pub(super) agreed: Option<Step>,
 }
 
 /// What is known of a worker's replica.
@@ -136,16 +191,20 @@ struct Replica {
 /// The digests of parameters that workers report after each step, compared with each other and with
 /// the driver's own.
 ///
-/// Feed it, in any order: [`Agreement::sent`] when a step is committed, [`Agreement::reported`] for
-/// every worker's report, [`Agreement::own`] where the driver has a replica, [`Agreement::excuse`]
-/// for who is lost. After each of them [`Agreement::found`] gives back who turned out to be wrong.
+/// Feed it, in any order: [`Agreement::sent`] when a worker is sent a step,
+/// [`Agreement::reported`] for every worker's report, [`Agreement::own`] where the driver has a
+/// replica, [`Agreement::excuse`] for who is lost. After each of them [`Agreement::found`] gives
+/// back who turned out to be wrong, [`Agreement::tie`] that it cannot be told, and
+/// [`Agreement::is_open`] that it may be told by reports that are missing, until these are given up
+/// by [`Agreement::close`].
 ///
-/// What two workers have alike, neither as a copy of the other's, is right, or what most have once
-/// everybody has reported. Where each says something else, it is what the worker has that has taken
-/// over no state for the longest time, so that who was started again cannot undo what the others
-/// have; its verdict is [`Verdict::Unknown`] all the same. What the driver has is right by itself,
-/// unless two workers have alike what it has not and nobody ever had what it had: then its replica
-/// is not one of theirs.
+/// What two workers have alike, neither as a copy of the other's, is right while fewer have
+/// anything else; as soon as as many have, it is in dispute. Once all have reported, what most have
+/// is right, and where as many have each, what the worker has that has taken over no state for the
+/// longest time, so that who was started again cannot undo what the others have; its verdict is
+/// [`Verdict::Unknown`] all the same. Where that does not tell either, it is a [`Tie`]. What the
+/// driver has is right by itself, unless two workers have alike what it has not and nobody ever had
+/// what it had: then its replica is not one of theirs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Agreement {
     /// By worker.
@@ -172,16 +231,20 @@ impl Agreement {
         let workers = self.replicas.len();
         let fresh = || Tally {
             expected: WorkerSet::empty(workers),
+            is_sent: false,
             reports: Vec::new(),
             right: None,
+            is_closed: false,
+            is_tied: false,
             refused: false,
         };
         self.tallies.entry(step).or_insert_with(fresh)
     }
 
-    /// A step is sent to these workers.
+    /// A step is sent to these workers: when it is decided, or to one that has missed it.
     pub(super) fn sent(&mut self, step: Step, receivers: &[Worker]) {
         let tally = self.tally(step);
+        tally.is_sent = true;
         for worker in receivers {
             tally.expected.insert(*worker);
         }
@@ -214,16 +277,16 @@ impl Agreement {
             && tally.of(worker).is_none()
         {
             // As most do: there is nothing to be settled.
-            tally.reports.push(Word { worker, digest, lineage, copied });
+            tally.take(Word { worker, digest, lineage, copied, is_past: false });
             self.found_right(worker);
             return;
         }
         let before: Vec<Worker> = tally.wrong().filter(|other| *other != worker).collect();
         // A worker that took over a state reports the same step again.
-        tally.reports.retain(|word| word.worker != worker);
         match digest {
-            Some(digest) => tally.reports.push(Word { worker, digest, lineage, copied }),
+            Some(digest) => tally.take(Word { worker, digest, lineage, copied, is_past: false }),
             None => {
+                tally.forget(worker);
                 tally.expected.remove(worker);
             }
         }
@@ -270,7 +333,9 @@ impl Agreement {
         let Some((own, By::Driver)) = tally.right else { return };
         if tally.votes(own) > 0 {
             self.confirmed = true;
-        } else if !confirmed && tally.reports.iter().any(|word| tally.lineages(word.digest) >= 2) {
+        } else if !confirmed
+            && tally.reports.iter().any(|word| tally.lineages(word.digest).len() >= 2)
+        {
             tally.right = None;
             tally.settle();
             self.refuted = true;
@@ -300,8 +365,8 @@ impl Agreement {
         }
     }
 
-    /// What a worker reported is void: it is lost, or is to take over a state in which everything
-    /// below `next` is applied. Nobody waits any more for its reports on those steps.
+    /// What a worker reported holds for it no more: it is lost, or is to take over a state in which
+    /// everything below `next` is applied. Its reports on those steps are not waited for any more.
     pub(super) fn excuse(&mut self, worker: Worker, next: Option<Step>) {
         let mut found = Vec::new();
         let replica = &mut self.replicas[worker.index()];
@@ -315,7 +380,8 @@ impl Agreement {
             if next.is_none_or(|next| *step < next) {
                 tally.expected.remove(worker);
             }
-            tally.reports.retain(|word| word.worker != worker);
+            // It came to them by itself: others may be late that have come to the same.
+            tally.forget(worker);
             tally.settle();
             let wrong = tally.wrong().filter(|worker| !before.contains(worker)).collect();
             found.push((*step, wrong));
@@ -344,6 +410,35 @@ impl Agreement {
             None if tally.reports.iter().any(|word| word.digest != digest) => Verdict::Disputed,
             None => Verdict::Unknown,
         }
+    }
+
+    /// Whether reports that are missing may tell who is right after some step.
+    pub(super) fn is_open(&self) -> bool {
+        self.tallies.values().any(Tally::is_open)
+    }
+
+    /// Those reports are not waited for any more.
+    pub(super) fn close(&mut self) {
+        let mut found = Vec::new();
+        for (step, tally) in self.tallies.iter_mut().filter(|(_, tally)| tally.is_open()) {
+            tally.is_closed = true;
+            tally.settle();
+            found.push((*step, tally.wrong().collect()));
+        }
+        found.into_iter().for_each(|(step, wrong)| self.are_wrong(step, wrong));
+    }
+
+    /// The first step after which it cannot be told who is right, if there is one.
+    pub(super) fn tie(&self) -> Option<Tie> {
+        let (step, tally) = self.tallies.iter().find(|(_, tally)| tally.is_tied)?;
+        let of = |digest| WorkerSet::of(self.replicas.len(), tally.lineages(digest));
+        // A digest must not tell who is named first either.
+        let mut sides: Vec<WorkerSet> = tally.digests().into_iter().map(of).collect();
+        sides.sort_by_key(|side| (Reverse(side.len()), side.iter().next()));
+        // Steps in between may have been compared by no two workers: drift may be as old as that.
+        let mut before = self.tallies.range(..step).rev();
+        let agreed = before.find(|(_, tally)| tally.is_agreed()).map(|(step, _)| *step);
+        Some(Tie { step: *step, sides, agreed })
     }
 
     /// Whether digests are taken, so that a result of unknown parameters is worth a word.

@@ -139,7 +139,7 @@ impl Engine {
             steps,
             round: CurrentRound::new(workers, round, config.limits.max_wait_seconds),
             states: States::new(workers, &config, restores),
-            trust: Trust::new(workers, config.jobs),
+            trust: Trust::new(workers, &config),
             died_since_close: WorkerSet::empty(workers),
             leaving: Leaving::new(workers),
             plan: RunPlan::new(scheme, config, replan),
@@ -162,7 +162,8 @@ impl Engine {
 
     /// When the driver should send a [`Input::Tick`] if nothing else happens before: there is such
     /// a time from [`Input::Begin`] to [`Action::Finish`] unless only [sums](Self::is_summing) are
-    /// waited for, and a run in which nothing happens but ticks comes to its end.
+    /// waited for, and after it where it cannot be told yet whose parameters are right. A run in
+    /// which nothing happens but ticks comes to its end.
     #[must_use]
     pub fn deadline(&self) -> Option<f64> {
         let earliest =
@@ -173,9 +174,11 @@ impl Engine {
                 self.round.wake_at(),
                 self.states.returns_by,
                 self.leaving.ends_at,
+                self.trust.decides_by,
             ])
         } else {
-            self.states.returns_by.filter(|_| self.round.phase().is_summing())
+            let returns_by = self.states.returns_by.filter(|_| self.round.phase().is_summing());
+            earliest(&[returns_by, self.trust.decides_by])
         }
     }
 
@@ -620,6 +623,10 @@ impl Engine {
     fn tick(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Ok(());
+        }
+        // Before the round's own patience ends: that no answer counts is no fault of who answered.
+        if self.trust.decides_by.is_some_and(|by| now >= by) {
+            return self.settle_trust(now, out);
         }
         if self.states.is_over(now) {
             return self.nobody_returned(now, out);

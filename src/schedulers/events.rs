@@ -362,6 +362,27 @@ fn tolerated(stragglers: usize) -> String {
     }
 }
 
+/// Who differs from whom, in words.
+fn against(sides: &[WorkerSet]) -> String {
+    let sides: Vec<String> = sides.iter().map(|side| format!("workers {{{side}}}")).collect();
+    sides.join(" against ")
+}
+
+/// From which state a run can go on whose parameters were equal last after this step.
+fn resumed(agreed: Option<Step>, next: Step) -> String {
+    let next = next.0;
+    match agreed {
+        Some(agreed) => format!(
+            "They were equal last after {agreed}: go on with --resume from a checkpoint of that \
+             step or an earlier one (first={next} or less)"
+        ),
+        None => format!(
+            "They have not been equal after any step: begin again with what the run began with \
+             (first={next} or less)"
+        ),
+    }
+}
+
 /// Why a run cannot go on.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
@@ -421,6 +442,24 @@ pub enum EngineError {
         step: Step,
         /// Who differs.
         dispute: Dispute,
+    },
+    /// Workers have different parameters after a step, and no side has more of them.
+    #[error(
+        "{step}: parameters differ after it, and no side has more workers: {}. {}. With three \
+         workers or s=2 the larger side goes on next time; verify=0 is for optimizers that are not \
+         deterministic",
+        against(sides),
+        resumed(*agreed, *next)
+    )]
+    Tied {
+        /// After which step.
+        step: Step,
+        /// Who has come to the same parameters by itself, side by side.
+        sides: Vec<WorkerSet>,
+        /// The last step before it after which all that were compared were equal.
+        agreed: Option<Step>,
+        /// First step not applied in the last state that all had, which may be the run's first one.
+        next: Step,
     },
     /// All workers hold different bytes for one decoded vector, and none can be told to be right.
     #[error(

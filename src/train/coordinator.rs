@@ -145,7 +145,7 @@ impl<T: Transport> Coordinator<T> {
                 Err(error) => break Err(error),
             }
         };
-        self.note_end(&outcome);
+        self.note_end(outcome.as_ref().copied());
         self.stop();
         outcome
     }
@@ -159,8 +159,8 @@ impl<T: Transport> Coordinator<T> {
         let progress = self.pump_on(observer);
         match &progress {
             Ok(Progress::Wait(_)) => {}
-            Ok(Progress::Done(outcome)) => self.note_end(&Ok(*outcome)),
-            Err(error) => self.ending.over = Some(error.to_string().into()),
+            Ok(Progress::Done(outcome)) => self.note_end(Ok(*outcome)),
+            Err(error) => self.note_end(Err(error)),
         }
         progress
     }
@@ -222,6 +222,9 @@ impl<T: Transport> Coordinator<T> {
             return progress;
         };
         match progress {
+            // Nothing that was decided is to be relied on until it is known who is right.
+            Err(RunError::Engine(EngineError::Tied { .. })) => return progress,
+            Ok(Progress::Wait(_)) if self.engine.deadline().is_some() => return progress,
             Ok(Progress::Wait(patience))
                 if left > 0.0 && !self.engine.states().are_settled(self.engine.roster()) =>
             {

@@ -1001,6 +1001,8 @@ impl Chaos<'_> {
                     && waited
                     && !others.into_iter().any(|other| self.is_fit(&self.places[other.index()]))
             }
+            // As many may have gone wrong as not.
+            EngineError::Tied { .. } => self.drifted > 0 && !self.mishaps.own,
             _ => false,
         }
     }

@@ -1,8 +1,8 @@
 //! Which results count: those that were computed with parameters known to be right.
 
 use super::{CONFIG, Config, Driver, applies, assigned, folded};
-use codedgrad::ids::{Job, Step, Task, Worker};
-use codedgrad::schedulers::{Action, Input, Unfit};
+use codedgrad::ids::{Job, Step, Task, Worker, WorkerSet};
+use codedgrad::schedulers::{Action, EngineError, Input, Unfit};
 
 /// A run under `groups:s=1` whose first step is committed, and nothing is reported yet.
 fn begun(workers: u32, config: Config) -> Driver {
@@ -225,4 +225,127 @@ fn a_worker_ends_the_run_once_the_step_at_hand_is_decided() {
     let last = driver.held(1, 1, 0);
     assert_eq!(last.last(), Some(&Action::Finish));
     assert!(assigned(&last).is_empty());
+}
+
+/// A worker's word on its parameters after step 0.
+fn says(driver: &mut Driver, worker: u32, digest: u64) -> Result<Vec<Action>, EngineError> {
+    driver.give(Input::Applied { worker: Worker(worker), step: Step(0), digest: Some(digest) })
+}
+
+fn tied(workers: usize, sides: &[&[u32]]) -> Result<Vec<Action>, EngineError> {
+    let side = |side: &&[u32]| WorkerSet::of(workers, side.iter().copied().map(Worker));
+    let sides = sides.iter().map(side).collect();
+    Err(EngineError::Tied { step: Step(0), sides, agreed: None, next: Step(0) })
+}
+
+#[test]
+fn where_one_differs_from_one_the_run_ends() {
+    for digests in [[7, 9], [9, 7]] {
+        for first in [0, 1] {
+            let mut driver = begun(2, CONFIG);
+            assert_eq!(says(&mut driver, first, digests[0]), Ok(vec![]));
+            let second = says(&mut driver, 1 - first, digests[1]);
+            assert_eq!(second, tied(2, &[&[0], &[1]]));
+            let said = second.unwrap_err().to_string();
+            assert!(
+                said.contains("workers {0} against workers {1}")
+                    && said.contains("begin again")
+                    && said.contains("three workers or s=2")
+                    && said.contains("verify=0"),
+                "{said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn where_a_pair_differs_from_a_pair_the_run_ends_whoever_says_so_last() {
+    for order in [[0, 1, 2, 3], [2, 3, 0, 1], [0, 2, 1, 3], [3, 0, 2, 1]] {
+        let mut driver = begun(4, CONFIG);
+        for worker in &order[..3] {
+            says(&mut driver, *worker, u64::from(7 + worker / 2)).unwrap();
+        }
+        let last = order[3];
+        assert_eq!(
+            says(&mut driver, last, u64::from(7 + last / 2)),
+            tied(4, &[&[0, 1], &[2, 3]]),
+            "{order:?}"
+        );
+    }
+}
+
+/// Results of who differs count for nothing until the third has reported, and that one is waited
+/// for as long as for answers.
+#[test]
+fn a_third_that_has_applied_the_step_decides() {
+    let dispute = || {
+        let (mut driver, _) = Driver::new("groups:s=2", 3, 4, CONFIG);
+        driver.answer(0, 0, true).unwrap();
+        commit(&mut driver, 3, 0);
+        driver.at(10.0).applied(0, 0, 7);
+        driver.applied(1, 0, 9);
+        assert_eq!(driver.answer(0, 1, true), Ok(vec![]));
+        assert_eq!(driver.answer(1, 1, true), Ok(vec![]));
+        driver
+    };
+    let mut driver = dispute();
+    let decided = driver.at(20.0).applied(2, 0, 9);
+    assert_eq!(diverged(&decided), [0]);
+    assert_eq!(folded(&decided), Some(vec![1]));
+    let mut driver = dispute();
+    assert_eq!(driver.deadline(), Some(50.0), "the round's, which opened at 0");
+    driver.give(Input::Lost { worker: Worker(2), kept: true }).unwrap_err();
+    let mut driver = dispute();
+    driver.at(49.0).give(Input::Tick).unwrap();
+    // Without a word of it there is none who could decide.
+    let error = driver.at(50.0).give(Input::Tick).unwrap_err();
+    assert_eq!(Err(error), tied(3, &[&[0], &[1]]));
+}
+
+#[test]
+fn who_has_taken_over_a_state_does_not_decide() {
+    let (mut driver, _) = Driver::new("groups:s=2", 3, 4, CONFIG);
+    driver.give(Input::Lost { worker: Worker(2), kept: true }).unwrap();
+    driver.answer(0, 0, true).unwrap();
+    commit(&mut driver, 2, 0);
+    driver.applied(0, 0, 7);
+    let joined = driver.give(Input::Joined { worker: Worker(2), next: None }).unwrap();
+    assert_eq!(resyncs(&joined), [(2, 0)]);
+    driver.give(Input::Synced { worker: Worker(2), next: Step(1) }).unwrap();
+    let word = Input::StateLoaded { worker: Worker(2), step: Step(0), digest: Some(7) };
+    driver.give(word).unwrap();
+    assert_eq!(says(&mut driver, 1, 9), tied(3, &[&[0], &[1]]));
+}
+
+/// What was summed of a result that counted, since nothing else had been reported.
+#[test]
+fn a_sum_of_results_that_come_into_dispute_is_not_decided() {
+    let (mut driver, _) = Driver::new("groups:s=2", 3, 4, CONFIG);
+    driver.answer(0, 0, true).unwrap();
+    commit(&mut driver, 3, 0);
+    driver.applied(0, 0, 7);
+    assert_eq!(folded(&driver.answer(0, 1, true).unwrap()), Some(vec![0]));
+    let disputed = driver.applied(1, 0, 9);
+    assert!(disputed.contains(&Action::Restart { step: Step(1) }), "{disputed:?}");
+    assert_eq!(driver.held(0, 1, 0), [], "it is void");
+    assert_eq!(driver.held(1, 1, 0), []);
+}
+
+/// Also after the last step: it is not over before it is known what was trained.
+#[test]
+fn the_last_step_too_ends_in_a_tie() {
+    let (mut driver, _) = Driver::new("groups:s=1", 2, 1, CONFIG);
+    driver.answer(0, 0, true).unwrap();
+    assert_eq!(commit(&mut driver, 2, 0).last(), Some(&Action::Finish));
+    assert_eq!(says(&mut driver, 0, 7), Ok(vec![]));
+    assert_eq!(says(&mut driver, 1, 9), tied(2, &[&[0], &[1]]));
+    let (mut driver, _) = Driver::new("groups:s=2", 3, 1, CONFIG);
+    driver.answer(0, 0, true).unwrap();
+    commit(&mut driver, 3, 0);
+    assert_eq!(driver.deadline(), None);
+    driver.at(10.0).applied(0, 0, 7);
+    driver.applied(1, 0, 9);
+    assert_eq!(driver.deadline(), Some(60.0));
+    let error = driver.at(60.0).give(Input::Tick).unwrap_err();
+    assert_eq!(Err(error), tied(3, &[&[0], &[1]]));
 }

@@ -69,6 +69,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         if !self.roster.is_stale(worker) {
             let steps = self.states.unsent(worker, self.steps.next);
+            steps.iter().for_each(|step| self.trust.agreement.sent(*step, &[worker]));
             out.extend(steps.into_iter().map(|step| Action::Apply { worker, step }));
         }
         self.states.returns_by = None;

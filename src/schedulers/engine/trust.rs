@@ -2,16 +2,17 @@
 //!
 //! After every step each replica reports a digest of its parameters. `agreement` says which of them
 //! is right; results count by that, and a worker whose parameters are wrong takes over another's
-//! state.
+//! state. Where it cannot tell, the run ends.
 
-use super::super::agreement::{Agreement, Verdict};
+use super::super::agreement::{Agreement, Tie, Verdict};
 use super::super::events::{Action, EngineError, Unfit};
 use super::super::roster::Roster;
+use super::round::Moment;
 use super::states::recall;
 use super::steps::Steps;
 use super::{Answer, Engine};
 use crate::ids::{Step, Task, Worker};
-use crate::run::Jobs;
+use crate::run::{Jobs, RunConfig};
 use std::collections::BTreeSet;
 
 /// A replica that was found to be wrong so often running is no accident: states do not help it.
@@ -38,6 +39,10 @@ struct Astray {
 pub(super) struct Trust {
     pub(super) agreement: Agreement,
     jobs: Jobs,
+    /// The run's first step: all begin with one state.
+    first: Step,
+    /// Until when it is waited for reports that may tell who is right, where that is in dispute.
+    pub(super) decides_by: Option<f64>,
     /// Results of workers whose parameters are in dispute: they wait until it is settled.
     disputed: Vec<(Worker, Answer)>,
     /// Results that count although nobody could say that they were computed with the right
@@ -46,10 +51,12 @@ pub(super) struct Trust {
 }
 
 impl Trust {
-    pub(super) fn new(workers: usize, jobs: Jobs) -> Self {
+    pub(super) fn new(workers: usize, run: &RunConfig) -> Self {
         Self {
             agreement: Agreement::new(workers),
-            jobs,
+            jobs: run.jobs,
+            first: run.first,
+            decides_by: None,
             disputed: Vec::new(),
             unsure: BTreeSet::new(),
         }
@@ -111,6 +118,30 @@ impl Trust {
         self.agreement.verdict(worker, step) == Verdict::Wrong
     }
 
+    /// Looks whether it can be told who is right, or waited for that as long as for an answer.
+    fn look(&mut self, Moment { now, patience_ends }: Moment) -> Result<(), EngineError> {
+        if self.decides_by.is_some_and(|by| now >= by) {
+            self.agreement.close();
+        }
+        if let Some(Tie { step, sides, agreed }) = self.agreement.tie() {
+            let next = agreed.map_or(self.first, Step::next);
+            return Err(EngineError::Tied { step, sides, agreed, next });
+        }
+        // Not longer for every dispute that comes up meanwhile.
+        let by = self.decides_by.unwrap_or(patience_ends);
+        self.decides_by = self.agreement.is_open().then_some(by);
+        Ok(())
+    }
+
+    /// Whether results counted for steps that are not decided before it came to a dispute of their
+    /// workers' parameters.
+    fn any_counted_before(&self, steps: &Steps) -> bool {
+        self.unsure.iter().any(|(worker, task)| {
+            self.step_of(*task) >= steps.next
+                && self.verdict(*worker, *task, steps) == Verdict::Disputed
+        })
+    }
+
     /// Who has been found to be wrong since this was asked last, of those that are there.
     fn found(&mut self, roster: &Roster, steps: &Steps) -> Vec<Astray> {
         let found = self.agreement.found().into_iter();
@@ -130,13 +161,16 @@ impl Trust {
 
 impl Engine {
     /// Carries out what has become known of workers' parameters: who is wrong takes over a state,
-    /// and what it computed does not count.
+    /// and what it computed does not count. Ends the run where that cannot be told.
     pub(super) fn settle_trust(
         &mut self,
         now: f64,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        let mut any_counted = false;
+        self.trust.look(self.round.at(now))?;
+        // A sum that is under way would be decided before the dispute is.
+        let mut any_counted =
+            self.round.phase().is_summing() && self.trust.any_counted_before(&self.steps);
         for Astray { worker, step, counted, is_hopeless } in
             self.trust.found(&self.roster, &self.steps)
         {

@@ -3,7 +3,7 @@
 use super::failures::Failures;
 use super::{Coordinator, Happening, Observer, Outcome, RunError, Stopper};
 use crate::ids::Worker;
-use crate::schedulers::Input;
+use crate::schedulers::{EngineError, Input};
 use crate::transport::{Dismissal, Order, Parting, Transport};
 use std::sync::Arc;
 
@@ -14,11 +14,14 @@ pub(super) struct Ending {
     pub(super) failures: Failures,
     /// Why it is over, for the workers.
     pub(super) over: Option<Arc<str>>,
+    /// What workers have is not to be relied on.
+    is_void: bool,
 }
 
 impl<T: Transport> Coordinator<T> {
     /// Takes note of why the run is over.
-    pub(super) fn note_end(&mut self, ended: &Result<Outcome, RunError>) {
+    pub(super) fn note_end(&mut self, ended: Result<Outcome, &RunError>) {
+        self.ending.is_void = matches!(ended, Err(RunError::Engine(EngineError::Tied { .. })));
         let why = match ended {
             Ok(Outcome::Finished) if self.journal.step < self.config().end => {
                 "a worker has finished it".into()
@@ -36,6 +39,11 @@ impl<T: Transport> Coordinator<T> {
     pub fn stop(&mut self) {
         let why = self.ending.over.take().unwrap_or_else(|| "it was told to stop".into());
         for worker in Worker::all(self.config().shape.workers) {
+            if self.ending.is_void {
+                // Told that the run is over, a script would go on and save what it has.
+                let dismissal = Dismissal::Refused { reason: why.to_string() };
+                self.transport.send(worker, Order::Dismiss(dismissal));
+            }
             self.transport.send(worker, Order::Stop { why: Arc::clone(&why) });
         }
         self.transport.flush();
