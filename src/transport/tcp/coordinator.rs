@@ -219,8 +219,9 @@ impl CoordinatorNode {
             self.work();
             self.watched.hand_on();
         }
-        let mut left: BTreeSet<(u32, u32)> =
-            self.members.connected().map(|(worker, member)| (worker, member.epoch)).collect();
+        // The last word to who was sent away a moment ago may still wait.
+        let mut left = self.members.parting();
+        left.extend(self.members.connected().map(|(worker, member)| (worker, member.epoch)));
         if let Some(why) = &self.stops {
             self.members.connected().for_each(|(_, member)| member.stop(why));
             // Workers hang up when they have said what they still had to say.
@@ -492,6 +493,9 @@ impl CoordinatorNode {
     }
 
     fn incoming(&mut self, worker: u32, epoch: u32, incoming: Incoming) {
+        if matches!(incoming, Incoming::Ended(_)) {
+            self.members.ended(worker, epoch);
+        }
         // What was still on its way when its connection was given up belongs to a worker that the
         // engine has been told is lost.
         if !self.members.heard(worker, epoch) {

@@ -15,7 +15,7 @@ use crate::sums::Header;
 use crate::sums::exchange::{Block, Frame};
 use crate::transport::State;
 use crate::transport::wire::{Peer, ToWorker};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -123,12 +123,14 @@ pub(super) struct Members {
     places: Vec<Place>,
     /// Whether somebody has come or gone since the others were told.
     changed: bool,
+    /// Connections of workers that were sent away with a word, until they are over.
+    parting: BTreeSet<(u32, u32)>,
 }
 
 impl Members {
     pub(super) fn new(workers: usize) -> Self {
         let places = (0..workers).map(|_| Place::default()).collect();
-        Self { places, changed: false }
+        Self { places, changed: false, parting: BTreeSet::new() }
     }
 
     /// The run does without a place from now on, or does not any more.
@@ -299,6 +301,16 @@ impl Members {
         self.place(worker)?.unreadable.came(Instant::now(), reason)
     }
 
+    /// Connections over which a last word may still be on its way.
+    pub(super) fn parting(&self) -> BTreeSet<(u32, u32)> {
+        self.parting.clone()
+    }
+
+    /// A connection is over.
+    pub(super) fn ended(&mut self, worker: u32, epoch: u32) {
+        self.parting.remove(&(worker, epoch));
+    }
+
     /// Whether orders for this connection of a worker reach it.
     pub(super) fn is_current(&self, worker: u32, epoch: u32) -> bool {
         self.of(worker).is_some_and(|member| member.epoch == epoch)
@@ -333,7 +345,10 @@ impl Members {
         self.changed = true;
         match word {
             // A pipe that is dropped writes what waits before it ends.
-            Some(word) => member.pipe.tell(word),
+            Some(word) => {
+                member.pipe.tell(word);
+                self.parting.insert((worker, member.epoch));
+            }
             None => member.pipe.close(),
         }
         true
