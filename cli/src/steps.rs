@@ -111,8 +111,8 @@ pub(crate) fn was_told(happened: &Happened) -> bool {
     )
 }
 
-/// In which steps results count of workers whose parameters were compared with nobody's, in words,
-/// if there are any: as records tell, and what has happened since the last of them. A single worker
+/// In which steps results counted of workers whose parameters no other had confirmed, in words, if
+/// there are any: as records tell, and what has happened since the last of them. A single worker
 /// has nobody to compare with.
 pub(crate) fn unverified<'a>(
     records: impl Iterator<Item = &'a StepRecord>,
@@ -131,8 +131,8 @@ pub(crate) fn unverified<'a>(
     let numbers: Vec<String> = workers.iter().map(|worker| worker.0.to_string()).collect();
     (!numbers.is_empty()).then(|| {
         format!(
-            "In {steps} of {of} steps results count of workers ({}) whose parameters nobody else's \
-             were compared with in time, as where others are late, or that were changed after all: \
+            "In {steps} of {of} steps results counted before another worker's parameters confirmed \
+             those of workers ({}), as where others are late, or were changed after all: \
              `unverified` in run.jsonl and `changed` in events.jsonl name them. ",
             numbers.join(", ")
         )

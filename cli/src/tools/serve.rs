@@ -324,8 +324,18 @@ struct Plan {
     auto: AutoSteps,
     /// What is trained, once a worker has said so.
     facts: Option<RunFacts>,
+    #[serde(flatten)]
+    end: RunEnd,
+}
+
+/// How far a run has come to its end.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct RunEnd {
     /// Whether all of it is done.
     over: bool,
+    /// The first step after which workers are not known to have been equal, where it ended by that.
+    #[serde(default)]
+    differs_from: Option<u64>,
 }
 
 fn usual_unit_tries() -> u32 {
@@ -361,7 +371,7 @@ impl Plan {
             wire: options.wire.unwrap_or_default(),
             auto: AutoSteps { probe, replan_every },
             facts: None,
-            over: false,
+            end: RunEnd::default(),
         };
         plan.check()?;
         Ok(plan)
@@ -469,7 +479,7 @@ impl ServeArgs {
         }
         let mut plan: Plan = follow::read(&folder.plan())?;
         plan.check().map_err(|failure| failure.asked_by(&folder.plan()))?;
-        if plan.over {
+        if plan.end.over {
             return Err(Failure::Input(anyhow!("the run in {} is over", path.display())));
         }
         let recorded = follow::recorded(&folder)?;
@@ -586,7 +596,9 @@ fn carry_out(
             folder.write_plan(&*plan).or_work()?;
             follower.learns(served.facts());
             plan.warn();
-            match served.run(&mut follower) {
+            let ended = served.run(&mut follower);
+            plan.end.differs_from = follower.differs_from(&ended);
+            match ended {
                 // Who asks the coordinator to end asks its workers too, and these may be faster.
                 Err(RunError::Engine(EngineError::Left { .. })) if asked.status() > 0 => {
                     Ok(Some(train::Outcome::Left))
@@ -614,6 +626,9 @@ fn carry_out(
         Ok(_) => Outcome::Stopped,
         Err(_) => Outcome::Failed,
     };
+    if plan.end.differs_from.is_some() {
+        folder.write_plan(&*plan).or_work()?;
+    }
     look.over(outcome);
     asked.hears_again();
     let why = match &ended {
@@ -627,7 +642,7 @@ fn carry_out(
     ended?;
     let summary = summary?;
     if outcome == Outcome::Finished {
-        plan.over = true;
+        plan.end.over = true;
         folder.write_plan(&*plan).or_work()?;
     }
     Ok(summary)

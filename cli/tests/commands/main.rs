@@ -22,5 +22,6 @@ mod records;
 mod run_folders;
 mod serving;
 mod tcp;
+mod ties;
 mod trace;
 mod turns;

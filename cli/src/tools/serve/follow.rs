@@ -24,8 +24,11 @@ use anyhow::Context;
 use codedgrad::doctor::RunEvent;
 use codedgrad::files::{self, Bounded};
 use codedgrad::ids::{Step, Worker};
+use codedgrad::schedulers::EngineError;
 use codedgrad::sums::Decoded;
-use codedgrad::train::{AUTO, Flow, Happened, Happening, Observer, StepRecord, Stopper, Waiting};
+use codedgrad::train::{
+    self, AUTO, Flow, Happened, Happening, Observer, RunError, StepRecord, Stopper, Waiting,
+};
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::{TcpStatus, WorkerStatus};
 use serde::de::DeserializeOwned;
@@ -251,7 +254,7 @@ pub(super) struct Follower<'a> {
     look: &'a Look,
     asked: Asked,
     scheme: String,
-    workers: usize,
+    plan: Plan,
     facts: RunFacts,
     /// Open once it is known where the run begins.
     record: Option<RecordFile>,
@@ -313,7 +316,7 @@ impl<'a> Follower<'a> {
             look,
             asked: asked.clone(),
             scheme: plan.scheme.to_string(),
-            workers: plan.workers,
+            plan: plan.clone(),
             facts: RunFacts::default(),
             record: None,
             events: None,
@@ -339,9 +342,32 @@ impl<'a> Follower<'a> {
         self.facts.steps.unwrap_or(0)
     }
 
+    /// The first step that no state may have from which the run goes on, once it has ended so.
+    pub(super) fn differs_from(&self, ended: &Result<train::Outcome, RunError>) -> Option<u64> {
+        match ended {
+            Err(RunError::Engine(EngineError::Tied { next, .. })) => Some(next.0),
+            _ => self.plan.end.differs_from,
+        }
+    }
+
+    /// Refuses a state in which steps are applied of which it is not known who was right.
+    fn goes_on_from(&mut self, step: u64) -> anyhow::Result<()> {
+        let Some(first) = self.plan.end.differs_from else { return Ok(()) };
+        anyhow::ensure!(
+            step <= first,
+            "the workers have step {step} as their next, and their parameters were equal only \
+             before step {first}: load a checkpoint whose next step is {first} or an earlier one \
+             (first=)"
+        );
+        // Known at once: the coordinator may die before the run's end.
+        self.plan.end.differs_from = None;
+        self.folder.write_plan(&Plan { facts: Some(self.facts.clone()), ..self.plan.clone() })
+    }
+
     /// Has the record go on with a step.
     fn begin(&mut self, step: u64) -> anyhow::Result<()> {
-        self.drain.begins(self.workers);
+        self.goes_on_from(step)?;
+        self.drain.begins(self.plan.workers);
         let before = recorded(self.folder).map_err(told)?;
         let kept = before.iter().take_while(|record| record.step < step).count();
         let again = before.len() - kept;
@@ -433,7 +459,7 @@ impl<'a> Follower<'a> {
             complete,
             ended_by: self.ended_by.filter(|_| !complete),
             scheme: self.scheme.clone(),
-            workers: self.workers,
+            workers: self.plan.workers,
             steps: self.next,
             steps_planned: self.steps(),
             seconds_per_step: Spread::of(lines.iter().map(|line| line.seconds).collect()),
