@@ -820,10 +820,10 @@ impl Chaos<'_> {
     }
 
     /// A state that was on its way to a worker is not what it takes over, and sums that were come
-    /// to nothing.
+    /// to nothing. It hands over none that it was asked for before.
     fn begins_to_take_over(&mut self, worker: Worker) {
         self.pool.retain(|event| match event {
-            Event::State { needy, .. } => *needy != worker,
+            Event::State { needy, from } => *needy != worker && *from != Some(worker),
             Event::Said(Said::Held { worker: of, .. }) => *of != worker,
             Event::Input(_) | Event::Said(_) => true,
         });

@@ -183,6 +183,16 @@ fn a_state_that_does_not_come_is_asked_of_who_waits_for_orders() {
     assert!(diverged(&driver.give(word).unwrap()).is_empty());
 }
 
+/// Who takes over a state drops what waits before it, the order to hand over its own among it.
+#[test]
+fn a_state_is_not_waited_for_of_who_takes_over_one_itself() {
+    let mut driver = one_is_wrong();
+    assert_eq!(resyncs(&driver.give(Input::Idle { worker: Worker(3) }).unwrap()), [(3, 0)]);
+    driver.give(Input::StepUnavailable { worker: Worker(0) }).unwrap();
+    let freed = driver.give(Input::Idle { worker: Worker(0) }).unwrap();
+    assert_eq!(resyncs(&freed), [(0, 1), (3, 1)]);
+}
+
 #[test]
 fn who_refuses_every_state_is_sent_away() {
     let mut driver = one_is_wrong();
