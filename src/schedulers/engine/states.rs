@@ -235,18 +235,18 @@ impl States {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         let from = self.provider(worker, roster, leaving);
+        *roster.doing(worker) = Doing::Syncing { from };
         match from {
             Some(from) => out.push(Action::Resync { worker, from }),
             None if self.restores => out.push(Action::Restore { worker }),
             None if self.may_return(roster, leaving) => {
                 *roster.doing(worker) = Doing::Nothing;
                 self.await_returns(at);
-                return Ok(());
             }
             None => return Err(EngineError::NoState { worker }),
         }
-        *roster.doing(worker) = Doing::Syncing { from };
-        Ok(())
+        // What it was asked for before it drops with the state that it takes over.
+        self.resync_those_waiting_for(worker, at, roster, leaving, out)
     }
 
     /// Has all who are idle and behind take over a state.
