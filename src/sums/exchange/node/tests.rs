@@ -63,6 +63,23 @@ fn a_step_is_summed_again_for_another_coordinator() {
     assert!(!node.sums.has(id, 5) && node.is_open(id));
 }
 
+/// Others get the sums of the last steps here, also of those that were begun again.
+#[test]
+fn sums_that_came_to_nothing_take_no_room() {
+    let mut node = NodeExchanges::new(NodeContext::of_tests(0, 3));
+    // One more may be under way.
+    let steps = node.context.kept_max as u64 - 1;
+    let sum = |step, attempt| SumId { step: Step(step), attempt };
+    for step in 0..steps {
+        for attempt in 0..2 {
+            node.sums.keep(Sum::made(sum(step, attempt), Some(Arc::new(vec![1.0; 3])), 5));
+        }
+        node.decided(Step(step), Some(sum(step, 1)));
+    }
+    assert!((0..steps).all(|step| node.sums.has(sum(step, 1), 5)));
+    assert_eq!(node.sums.len(), steps as usize);
+}
+
 /// What is sent of exchanges that nobody began takes no vectors, and no more memory than a few,
 /// however much it names.
 #[test]
