@@ -448,6 +448,7 @@ impl NodeExchanges {
     pub(super) fn decided(&mut self, step: Step, sum: Option<SumId>) {
         self.open.retain(|id, _| id.step != step || Some(*id) == sum);
         self.early.take(|id| id.step == step && Some(*id) != sum);
+        self.sums.decided(step, sum);
     }
 
     /// Steps below this one are over for this node.

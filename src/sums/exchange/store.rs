@@ -177,6 +177,13 @@ impl SharedSums {
         spent.into_iter().for_each(|vector| self.vectors.give(vector));
     }
 
+    /// A step is decided: what it was summed to besides would take the room of other steps.
+    pub(super) fn decided(&self, step: Step, made_of: Option<SumId>) {
+        let of_step = |id: &SumId| id.step == step && Some(*id) != made_of;
+        let spent: Vec<SumId> = lock(&self.sums).iter().map(|sum| sum.id).filter(of_step).collect();
+        spent.into_iter().for_each(|id| self.forget(id));
+    }
+
     /// The connection to the coordinator is lost: a restarted one may make these sums again.
     pub(super) fn connection_lost(&self) {
         lock(&self.sums).iter_mut().for_each(|sum| sum.is_from_before = true);
