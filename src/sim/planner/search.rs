@@ -5,7 +5,7 @@ use super::families::{Space, combined};
 use super::replay::{Replay, Run};
 use rayon::prelude::*;
 use std::cmp::Ordering;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 /// Values of the longest axis in the coarse look, where it is the only one and where it is not.
 const LONGEST: (usize, usize) = (40, 14);
@@ -28,8 +28,9 @@ const COARSE: (usize, usize) = (4, 25);
 /// A point of a space: an index on each axis.
 type Point = Vec<usize>;
 
-/// Replays of the whole trace, and points that cannot be replayed.
-type Seen = HashMap<Point, Option<Run>>;
+/// Replays of the whole trace, and points that cannot be replayed, in the order of points: of schemes that are equal on
+/// a trace the first is judged, and two plans of one trace must judge the same one.
+type Seen = BTreeMap<Point, Option<Run>>;
 
 /// What is looked for.
 pub(super) struct Search<'a> {
@@ -49,7 +50,7 @@ impl Search<'_> {
         let excess = |run: &Run| (run.work - max_work).max(0.0);
         let compared = excess(a).total_cmp(&excess(b)).then(a.cost().total_cmp(&b.cost()));
         let compared = compared.then(a.work.total_cmp(&b.work)).then(a.delay.cmp(&b.delay));
-        // What is equal comes in any order from a map and from threads; a plan is one all the same.
+        // What is equal must not depend on where it was found first.
         let mu = |run: &Run| run.setting.mu.unwrap_or(0.0);
         compared
             .then_with(|| a.setting.scheme.text().cmp(b.setting.scheme.text()))
