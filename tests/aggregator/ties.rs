@@ -68,6 +68,9 @@ fn work(link: Box<dyn Link>, wrong: Wrong) -> (Result<(), AggregatorError>, Vec<
     }
 }
 
+/// Gives a worker its end.
+type Connect = Box<dyn FnMut() -> Option<Box<dyn Link>> + Send>;
+
 /// What came of a run.
 struct Run {
     outcome: Result<Outcome, RunError>,
@@ -88,9 +91,8 @@ fn run(scheme: &str, wrong: &[Wrong], exchange: Option<Exchange>) -> Run {
     let run_clock = RunClock::wall(count, &Delays::None, 0, 0.0);
     let (mut log, decided) = (super::Log::default(), AtomicU64::new(0));
     let mut recorder = Recorder { log: &mut log, decided: &decided, stop_after: u64::MAX };
-    let begin = |(mut link, wrong): (Box<dyn FnMut() -> Option<Box<dyn Link>> + Send>, Wrong)| {
-        thread::spawn(move || work(link().unwrap(), wrong))
-    };
+    let begin =
+        |(mut link, wrong): (Connect, Wrong)| thread::spawn(move || work(link().unwrap(), wrong));
     let (outcome, workers): (_, Vec<_>) = match exchange {
         None => {
             let (transport, links) = local::connect(count);
