@@ -286,7 +286,11 @@ impl Engine {
             Input::Idle { worker } => self.freed(now, worker, out),
             Input::Lost { worker, kept } => {
                 self.trust.agreement.excuse(worker, None);
-                self.lost(now, worker, kept, out)?;
+                if let Err(error) = self.lost(now, worker, kept, out) {
+                    // What workers have in a tie is not to be relied on, whatever else ends the run.
+                    self.trust.look(self.round.at(now))?;
+                    return Err(error);
+                }
                 self.settle_trust(now, out)
             }
             Input::Summed { step, digest } => {

@@ -213,7 +213,10 @@ impl<T: Transport> Coordinator<T> {
         }
         let progress = match progress {
             // Nobody has come in their place.
-            Err(RunError::Engine(_)) if self.engine.leaving().are_preempted() => {
+            Err(RunError::Engine(error))
+                if self.engine.leaving().are_preempted()
+                    && !matches!(error, EngineError::Tied { .. }) =>
+            {
                 return Ok(Progress::Done(Outcome::Preempted));
             }
             progress => progress.map_err(|error| self.stalled(error)),
@@ -255,7 +258,10 @@ impl<T: Transport> Coordinator<T> {
                 Some(waiting) => RunError::Stalled { error, waiting: Box::new(waiting) },
                 None => error.into(),
             },
-            RunError::Engine(error) => self.ending.failures.caused(error, self.journal.step),
+            RunError::Engine(error) => {
+                let is_lost = |worker| self.engine.roster().is_lost(worker);
+                self.ending.failures.caused(error, self.journal.step, is_lost)
+            }
             error => error,
         }
     }

@@ -119,7 +119,10 @@ impl Trust {
     }
 
     /// Looks whether it can be told who is right, or waited for that as long as for an answer.
-    fn look(&mut self, Moment { now, patience_ends }: Moment) -> Result<(), EngineError> {
+    pub(super) fn look(
+        &mut self,
+        Moment { now, patience_ends }: Moment,
+    ) -> Result<(), EngineError> {
         if self.decides_by.is_some_and(|by| now >= by) {
             self.agreement.close();
         }

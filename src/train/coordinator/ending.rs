@@ -56,7 +56,7 @@ impl<T: Transport> Coordinator<T> {
         }
         // What others can do as well is no reason to end a run before its first step.
         let needed = self.waiting().is_some_and(|open| open.needed.contains(&worker));
-        let when = (worker, self.journal.step);
+        let when = (worker, self.journal.step, self.engine.states().next_of(worker));
         self.ending.failures.heard(when, word, self.engine.config(), needed);
         Input::Tick
     }

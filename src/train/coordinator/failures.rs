@@ -43,6 +43,8 @@ struct Lives {
     place: String,
     count: u32,
     step: Step,
+    /// The first step that the worker had not applied then.
+    next: Step,
     word: Parting,
 }
 
@@ -52,11 +54,11 @@ impl Failures {
         self.begun.insert(worker, self.counted);
     }
 
-    /// The last word of a worker that is lost during a step; `needed` tells whether the round that
-    /// is open cannot close without it.
+    /// The last word of a worker that is lost during a step, and had not applied all before it;
+    /// `needed` tells whether the round that is open cannot close without it.
     pub(super) fn heard(
         &mut self,
-        (worker, step): (Worker, Step),
+        (worker, step, next): (Worker, Step, Step),
         word: Parting,
         run: &RunConfig,
         needed: bool,
@@ -77,7 +79,7 @@ impl Failures {
         }
         let unit = word.failed.clone();
         let reason = word.reason.clone();
-        self.lives.insert(worker, Lives { place, count, step, word });
+        self.lives.insert(worker, Lives { place, count, step, next, word });
         if let Some(unit) = unit {
             self.failed(worker, step, (unit, reason), run);
         }
@@ -118,7 +120,7 @@ impl Failures {
     /// A worker is sent away, and does not come back.
     pub(super) fn sent_away(&mut self, worker: Worker, step: Step, why: &str) {
         let (place, word) = (String::new(), Parting::failed(None, why));
-        self.lives.insert(worker, Lives { place, count: 0, step, word });
+        self.lives.insert(worker, Lives { place, count: 0, step, next: step, word });
     }
 
     /// A worker has applied a step, or else computed a task: it gets through what it was lost in
@@ -126,7 +128,7 @@ impl Failures {
     /// started again applies them once more.
     pub(super) fn gets_through(&mut self, worker: Worker, applied: Option<Step>) {
         let is_such = |lives: &Lives| match applied {
-            Some(step) => lives.word.failed.is_none() && step.next() >= lives.step,
+            Some(step) => lives.word.failed.is_none() && step >= lives.next,
             None => lives.word.failed.is_some(),
         };
         if self.lives.get(&worker).is_some_and(is_such) {
@@ -135,10 +137,19 @@ impl Failures {
     }
 
     /// An error of the engine in this step, with what a worker said that is lost for the same.
-    pub(super) fn caused(&self, error: EngineError, step: Step) -> RunError {
+    pub(super) fn caused(
+        &self,
+        error: EngineError,
+        step: Step,
+        is_lost: impl Fn(Worker) -> bool,
+    ) -> RunError {
         let is_why = |(worker, lives): &(&Worker, &Lives)| match &error {
             EngineError::Left { left, .. } => left.contains(**worker),
-            _ => lives.step == step,
+            // Who is back has not caused it.
+            EngineError::TooManyLost { .. } | EngineError::NoState { .. } => {
+                lives.step == step && is_lost(**worker)
+            }
+            _ => false,
         };
         let Some((worker, lives)) = self.lives.iter().find(is_why) else { return error.into() };
         RunError::Failed { worker: *worker, word: Box::new(lives.word.clone()), error }
@@ -168,7 +179,7 @@ mod tests {
         let fails = |failures: &mut Failures, worker| {
             let failed = Some(FailedUnit { job: Job(2), unit: 1, samples: 1..2 });
             let word = Parting::failed(failed, "bad");
-            failures.heard((Worker(worker), Step(2)), word, &run, false);
+            failures.heard((Worker(worker), Step(2), Step(2)), word, &run, false);
             failures.take_fatal()
         };
         (0..4).for_each(|worker| failures.gave(Worker(worker)));
@@ -189,8 +200,27 @@ mod tests {
     fn fails(failures: &mut Failures, place: &str, step: u64, needed: bool) -> Option<RunError> {
         let run = RunConfig::new(Shape::new(4, 4), 1, 9);
         let word = Parting::failed(None, "OSError: no space left").at(place);
-        failures.heard((Worker(1), Step(step)), word, &run, needed);
+        // In the body of the step before, which is decided.
+        let next = Step(step.saturating_sub(1));
+        failures.heard((Worker(1), Step(step), next), word, &run, needed);
         failures.take_fatal()
+    }
+
+    /// One that is started again applies what it had applied before, and fails before its step.
+    #[test]
+    fn steps_that_are_applied_once_more_are_no_progress() {
+        let run = RunConfig::new(Shape::new(4, 4), 1, 9);
+        let mut failures = Failures::default();
+        let fails = |failures: &mut Failures| {
+            let word = Parting::failed(None, "KeyError").at("train.py:3 KeyError");
+            failures.heard((Worker(1), Step(4), Step(4)), word, &run, false);
+            failures.take_fatal().is_some()
+        };
+        for _ in 0..2 {
+            assert!(!fails(&mut failures));
+            (0..4).for_each(|step| failures.gets_through(Worker(1), Some(Step(step))));
+        }
+        assert!(fails(&mut failures), "the third time");
     }
 
     #[test]
@@ -231,7 +261,7 @@ mod tests {
         let run = RunConfig::new(Shape::new(4, 4), 1, 9);
         let mut failures = Failures::default();
         let word = Parting::misuse("RuntimeError: lr was changed");
-        failures.heard((Worker(1), Step(4)), word, &run, false);
+        failures.heard((Worker(1), Step(4), Step(4)), word, &run, false);
         let said = "step 4: worker 1: RuntimeError: lr was changed";
         assert_eq!(failures.take_fatal().unwrap().to_string(), said);
     }
@@ -241,14 +271,17 @@ mod tests {
         let mut failures = Failures::default();
         fails(&mut failures, "train.py:7 OSError", 4, false);
         let error = || EngineError::NoState { worker: Worker(0) };
-        let said = failures.caused(error(), Step(4)).to_string();
+        let said = failures.caused(error(), Step(4), |_| true).to_string();
         assert!(said.starts_with("worker 1 failed: OSError: no space left (worker 0 "), "{said}");
-        assert_eq!(failures.caused(error(), Step(5)).to_string(), error().to_string());
+        for (step, is_lost) in [(5, true), (4, false)] {
+            let caused = failures.caused(error(), Step(step), |_| is_lost);
+            assert_eq!(caused.to_string(), error().to_string(), "another step, or it is back");
+        }
         failures.sent_away(Worker(2), Step(5), "its parameters differ");
         for (who, said) in [(2, "worker 2 failed: its parameters differ ("), (3, "step 6 cannot")] {
             let left = WorkerSet::of(4, [Worker(who)]);
             let error = EngineError::Left { step: Step(6), left, tolerance: 0 };
-            assert!(failures.caused(error, Step(6)).to_string().starts_with(said));
+            assert!(failures.caused(error, Step(6), |_| true).to_string().starts_with(said));
         }
     }
 }

@@ -445,7 +445,7 @@ impl WorkerNode {
                 }
             }
             ToWorker::Ping { number, order, transfer, after } => {
-                let order = self.uplink.name_of(order);
+                let order = self.uplink.name_of_last(order);
                 self.trainer.was_sent(&after, Numbers { order, transfer });
                 self.uplink.tell(&FromWorker::Pong { number });
             }

@@ -179,6 +179,7 @@ impl<'a> Watch<'a> {
             Happened::Told(Event::Joined { worker, .. }) => {
                 self.joining.joined(worker);
                 self.away.told.remove(&worker);
+                self.away.needed.remove(&worker);
                 if let Some(crew) = &mut self.crew {
                     crew.joined(worker);
                 }

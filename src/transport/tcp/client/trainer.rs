@@ -266,6 +266,8 @@ impl Trainer {
         self.end();
         self.queue.clear();
         (self.sent, self.gap_since) = ((Step(0), Numbers::default()), None);
+        // A coordinator that was started again counts transfers from 1.
+        self.came.transfer = 0;
     }
 
     /// There is another connection: what is to be said over it of steps that were applied.

@@ -149,3 +149,20 @@ fn tasks_are_answered_though_a_state_takes_their_place() {
     assert!(cancel.is_cancelled() && matches!(trainer.queue[1], Queued::Take(5)));
     assert_eq!(trainer.queue.len(), 2);
 }
+
+/// One that rests until the next round has no order over the connection that it has come back by.
+#[test]
+fn a_new_connection_without_an_order_lacks_none() {
+    let mut scene = Scene::new(3);
+    let mut uplink = Uplink::new(Pipe::new().0);
+    scene.compute(uplink.name_of(7), &[2]);
+    scene.trainer.reset();
+    uplink.replace(Pipe::new().0);
+    let mut is_told = |order| {
+        let numbers = Numbers { order: uplink.name_of_last(order), transfer: 0 };
+        scene.trainer.was_sent(&[], numbers);
+        [0, 9_000].map(|ms| scene.misses(ms))
+    };
+    assert_eq!(is_told(0), [None, None]);
+    assert_eq!(is_told(1), [None, Some(Missing::Order)], "that one was lost");
+}
