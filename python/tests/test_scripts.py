@@ -6,6 +6,7 @@ import contextlib
 import copy
 import re
 import sys
+import weakref
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import pytest
@@ -479,6 +480,34 @@ def test_parameters_that_a_unit_writes_are_named() -> None:
         name = "teacher" if how == "frozen" else "w"
         with pytest.raises(RuntimeError, match=f"parameter {name} was written while unit"):
             step(how)
+
+
+@pytest.mark.parametrize("how", ["locals", "frame"])
+def test_what_a_script_has_of_its_names_stays(how: str) -> None:
+    s = alone()
+
+    def train(rate: float, epochs: int) -> None:
+        config = locals() if how == "locals" else sys._getframe().f_locals
+        before = {"rate": 2.0, "epochs": epochs}
+        config["rate"] = before["rate"]
+        s.train()
+        assert how == "frame" or {name: config[name] for name in before} == before
+        assert config["epochs"] == epochs
+
+    train(1.0, 3)
+
+
+def test_what_a_function_drops_is_not_kept() -> None:
+    s = alone()
+    large = Count()
+    gone = weakref.ref(large)
+    for place in s.loader:
+        del large
+        s.model(place).sum().backward()
+        s.optimizer.step()
+        break
+    assert gone() is None
+    s.run.close()
 
 
 class Within(torch.optim.Optimizer):
