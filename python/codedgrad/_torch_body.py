@@ -24,6 +24,8 @@ _FRAMES = 30
 # Of so many tensors, and so many numbers of each, bits are compared.
 _SAMPLED = 16
 _NUMBERS = 64
+# What refers to the dictionary of a frame's names that a script does not have.
+_HOLDERS = 3
 
 Named = List[Tuple[str, torch.Tensor]]
 
@@ -182,11 +184,19 @@ def _beside(known: Any) -> Iterator[Tuple[str, torch.Tensor]]:
 
 
 def _locals_of(frame: FrameType) -> Dict[str, Any]:
-    """A copy of a frame's names. Before Python 3.13 it keeps a dictionary of its own of a function's,
-    by which what the function drops would live on."""
+    """A copy of a frame's names.
+
+    Before Python 3.13 a function's frame has one dictionary, which `locals()` gives, too: to look at
+    it writes it anew. So functions that ask for it are left out. In that of others what the function
+    drops would live on.
+    """
+    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if is_function and sys.version_info < (3, 13) and "locals" in frame.f_code.co_names:
+        return {}
     kept = frame.f_locals
     found = dict(kept)
-    if isinstance(kept, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+    # The frame, this name, and the call have it; or the script has it, too, in another way.
+    if is_function and isinstance(kept, dict) and sys.getrefcount(kept) <= _HOLDERS:
         kept.clear()
     return found
 
