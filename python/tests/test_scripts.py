@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import codedgrad.torch as coded  # noqa: E402
 from codedgrad import _torch_backward, loop  # noqa: E402
+from codedgrad._exits import is_misuse  # noqa: E402
 from runs import together  # noqa: E402
 
 SCHEMES = ["uncoded", "groups:s=1", "queue:m=1", "auto"]
@@ -508,6 +509,17 @@ def test_what_a_function_drops_is_not_kept() -> None:
         break
     assert gone() is None
     s.run.close()
+
+
+def test_what_a_sample_does_to_a_function_in_c_is_not_the_scripts_misuse() -> None:
+    s = Script({})
+    samples: Any = [torch.ones(1), None]
+    loader = DataLoader(samples, 2, collate_fn=torch.stack)
+    s.model, loader = coded.prepare(s.module, loader, epochs=1, units=1)
+    with pytest.raises(TypeError) as raised:
+        next(iter(loader))
+    assert not is_misuse(raised.value)
+    s.model.run.close()
 
 
 class Within(torch.optim.Optimizer):
