@@ -56,8 +56,9 @@ def blameless(error: BaseException) -> BaseException:
 
 # By what this package says that a script misuses it; kinds derived from them say something else.
 _KINDS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError)
-# Where errors come from that the native worker raises of what it was sent, not of what it was given.
-_RECEIVES = ("_session.py", "_torch_cell.py")
+# Where the native worker and NumPy are handed what the script has given, and say what is wrong with
+# it. Others call what is written in C and the script's own, such as `collate_fn=torch.stack`.
+_HANDS_OVER = ("_tasks.py", "loop.py", "_torch_arrays.py")
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
@@ -78,9 +79,9 @@ def is_misuse(error: BaseException) -> bool:
         return False
     if code.co_code[trace.tb_lasti] == opmap["RAISE_VARARGS"]:
         return True
-    # Arrays that are no such, as NumPy and the native worker say.
-    receives = os.path.basename(code.co_filename) in _RECEIVES
-    return type(error) in (TypeError, ValueError) and not receives
+    # Arrays that are no such.
+    hands_over = os.path.basename(code.co_filename) in _HANDS_OVER
+    return hands_over and type(error) in (TypeError, ValueError)
 
 
 def place_of(error: BaseException) -> Optional[str]:
