@@ -522,6 +522,34 @@ def test_what_a_sample_does_to_a_function_in_c_is_not_the_scripts_misuse() -> No
     s.model.run.close()
 
 
+@pytest.mark.parametrize("beside", ["statistics", "no shape yet"])
+def test_what_lies_beside_may_have_statistics_or_no_shape(beside: str) -> None:
+    s = alone()
+    teacher: Any = nn.BatchNorm1d(2) if beside == "statistics" else nn.LazyLinear(1)
+
+    @torch.no_grad()
+    def follow() -> None:
+        teacher(torch.ones(2, 2))
+
+    s.train(follow)
+
+
+class Unplain(lr_scheduler.StepLR):
+    """A state that holds more than plain values."""
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {**super().state_dict(), "made by": self.__class__}
+
+
+def test_a_scheduler_that_cannot_be_handed_over_goes_on(recwarn: Any) -> None:
+    s = Script({})
+    scheduler = Unplain(s.optimizer, 3, 0.5)
+    s.prepare().train(scheduler.step)
+    assert scheduler.last_epoch == s.run.index + 1
+    said = [str(each.message) for each in recwarn.list if "not handed over" in str(each.message)]
+    assert len(said) == 1 and "Unplain" in said[0] and "state[" not in said[0]
+
+
 class Within(torch.optim.Optimizer):
     """As sharpness-aware minimisation has another optimizer within it."""
 
