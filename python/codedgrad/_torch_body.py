@@ -15,6 +15,8 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import is_lazy
 
 from ._torch_model import is_joined, own_name, parameters_of, persistent_buffers
 from ._warn import is_own
@@ -91,7 +93,8 @@ class Body:
             )
         assert self._watched is not None
         for (path, _), old, new in zip(self._watched, before, marks(self._watched)):
-            if old != new and not (whole and self.asked):
+            # One may have had no shape before.
+            if old not in (None, new) and not (whole and self.asked):
                 raise RuntimeError(
                     f"{path} takes no gradient of this run and was changed in an iteration of the "
                     "loop: a step may take several iterations, and another number on each worker. "
@@ -136,7 +139,7 @@ def _every(named: Named) -> int:
 
 
 def _mark(tensor: torch.Tensor, sampled: bool) -> object:
-    if tensor.is_inference() or type(tensor.data) is not torch.Tensor or tensor.is_meta:
+    if is_lazy(tensor) or tensor.is_inference() or type(tensor.data) is not torch.Tensor or tensor.is_meta:
         return None
     return tensor._version, tensor.data_ptr(), _numbers(tensor) if sampled else None
 
@@ -176,7 +179,12 @@ def _beside(known: Any) -> Iterator[Tuple[str, torch.Tensor]]:
             if not issubclass(type(value), nn.Module) or is_joined(value):
                 continue
             held: Named = [*parameters_of([value])]
-            held += [(path, buffer) for path, _, _, buffer in persistent_buffers([value])]
+            # Statistics of what is in no run are whatever this worker has computed.
+            held += [
+                (path, buffer)
+                for path, module, _, buffer in persistent_buffers([value])
+                if not (isinstance(module, _NormBase) and module.track_running_stats)
+            ]
             for path, tensor in held:
                 if id(tensor) not in seen:
                     seen.add(id(tensor))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import torch
 from torch import nn
@@ -110,14 +110,20 @@ class Kept:
         self.ends = [-1] * schedulers
         self._given = schedulers
         self._met: List[Any] = []
+        # Which of these cannot be handed over.
+        self._bare: Set[int] = set()
         # States of some that are not met here yet.
         self._owed: List[Any] = []
 
     def meet(self, scheduler: Any) -> bool:
-        """Whether it makes its first step; raises TypeError if it cannot be handed over."""
+        """Whether it makes its first step; warns if it cannot be handed over."""
         if any(each is scheduler for each in self._met):
             return False
-        check_states([], {type(scheduler).__name__: scheduler})
+        try:
+            check_states([scheduler], {})
+        except TypeError as error:
+            self._bare.add(len(self._met))
+            warn(f"{error}. It is not handed over: a worker that falls behind keeps its own")
         self._met.append(scheduler)
         self._catch_up()
         return True
@@ -135,7 +141,10 @@ class Kept:
 
     def state_dict(self) -> Dict[str, Any]:
         """To be handed over."""
-        met = [each.state_dict() for each in self._met]
+        met = [
+            None if place in self._bare else each.state_dict()
+            for place, each in enumerate(self._met)
+        ]
         return {"ends": list(self.ends), "schedulers": met + self._owed[len(met) :]}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
