@@ -33,7 +33,7 @@ from ._states import State
 from ._steps import Apply, Compute, Resync, Skip, ended, turns
 from ._tasks import Task
 from ._torch_body import Body, changed_setting, settings_of
-from ._torch_undecided import explain, explain_at_exit
+from ._torch_undecided import Norms, explain, explain_at_exit
 from ._units import Micro, Totals
 
 _SEVERAL = (
@@ -92,6 +92,8 @@ class Passages:
         self._applied = False
         #: Hollow passages in a row that had no loss, and so could not show their step.
         self.blank = 0
+        #: Of gradients, as the body asks for them.
+        self.norms = Norms()
         #: What is called when there are no more passages.
         self.at_end: List[Callable[[], None]] = []
 
@@ -167,6 +169,7 @@ class Passages:
             self._at_work, self._backwards = True, 0
         self._open = _Open(is_open=True)
         self.body.begins()
+        self.norms.begins()
         return True
 
     def _end(self) -> None:

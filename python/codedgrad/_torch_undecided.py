@@ -32,6 +32,26 @@ _REFUSED = (
 )
 
 
+class Norms:
+    """The norms that the body of an iteration asks for, in its order, and those of the last step."""
+
+    def __init__(self) -> None:
+        self._last: Dict[int, torch.Tensor] = {}
+        self._asked = 0
+
+    def begins(self) -> None:
+        """A body begins."""
+        self._asked = 0
+
+    def next(self, found: torch.Tensor, is_known: bool) -> torch.Tensor:
+        """The one that is asked for; where there are no gradients yet, that of the last step."""
+        place, self._asked = self._asked, self._asked + 1
+        if is_known:
+            self._last[place] = found.detach().clone()
+            return found
+        return self._last[place].clone() if place in self._last else found
+
+
 class Iteration(Protocol):
     """What is asked of the loop."""
 
@@ -42,6 +62,8 @@ class Iteration(Protocol):
     @property
     def computes(self) -> bool:
         """Whether an iteration is open in which this thread computes."""
+
+    norms: Norms
 
 
 _loops: List["weakref.ref[Iteration]"] = []
@@ -86,14 +108,15 @@ def check_scaler(where: str, item: Any) -> None:
 
 
 def _norm_of_none(inner: Callable[..., Any]) -> Callable[..., Any]:
-    """The norm of no gradients is not 0 where there are none yet: logs leave NaN out."""
+    """The norm of no gradients is not 0 where there are none yet: logs would show that there were,
+    and what clips by norms of before would clip by it."""
 
     @functools.wraps(inner)
     def total_norm(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        if not tensors and any(each.undecided for each in _alive()):
-            return torch.tensor(float("nan"))
-        return inner(tensors, *args, **kwargs)
+        found = inner(tensors, *args, **kwargs)
+        here = next((each for each in _alive() if each.computes), None)
+        return found if here is None else here.norms.next(found, bool(tensors) or not here.undecided)
 
     return total_norm
 
@@ -112,6 +135,7 @@ def _refusing(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 _CHANGES: List[Tuple[Any, str, Callable[..., Any]]] = [
     (clip_grad, "_get_total_norm", _norm_of_none),
+    (torch.nn.utils, "get_total_norm", _norm_of_none),
     (torch.amp.GradScaler, "scale", _refusing),
 ]
 
