@@ -392,8 +392,16 @@ def test_parameters_change_where_a_step_is_decided(how: str) -> None:
 @pytest.mark.parametrize("hidden", [False, True])
 def test_an_error_about_a_gradient_that_is_none_says_why(hidden: bool, monkeypatch: Any) -> None:
     told: List[str] = []
-    monkeypatch.setattr("sys.excepthook", lambda kind, error, trace: told.append(str(error)))
+    shows = lambda kind, error, trace: told.append(str(error))  # noqa: E731
+    monkeypatch.setattr("sys.excepthook", shows)
     s = alone()
+    if hidden:
+        # Loops that are left install it once.
+        for _ in range(2):
+            place = next(around := (place for place in s.loader))
+            s.model(place).sum().backward()
+            s.optimizer.step()
+            around.close()
     # As a progress bar does.
     batches = (place for place in s.loader) if hidden else s.loader
     with pytest.raises(AttributeError, match="has no attribute 'norm'") as raised:
@@ -405,6 +413,7 @@ def test_an_error_about_a_gradient_that_is_none_says_why(hidden: bool, monkeypat
     assert len(told) == 1 and "if model.run.whole" in told[0]
     assert hidden or "if model.run.whole" in str(raised.value)
     s.run.close()
+    assert sys.excepthook is shows
 
 
 def test_a_refused_step_has_the_norm_of_the_one_before() -> None:
