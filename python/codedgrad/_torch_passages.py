@@ -86,6 +86,8 @@ class Passages:
         self.end: Optional[int] = None
         # Whether the last loop may have been left by an exception that a generator hides.
         self._failed = False
+        # Ends what explains an error that ends the process.
+        self._unexplain: Callable[[], None] = lambda: None
         # Which optimizers have made their step, and the settings they had in the step's first pass.
         self._stepped: Dict[int, bool] = {}
         self._settings: Tuple[int, List[Dict[str, Any]]] = (-1, [])
@@ -149,6 +151,7 @@ class Passages:
         """A loop begins, up to this step. What the one before has left by `break` is kept."""
         self.end = end
         self._failed = False
+        self._unexplain()
         self.body.loop_begins()
         if self._open.is_open and not (self._open.done or self._open.nothing):
             self._open.again = True
@@ -428,6 +431,7 @@ class Passages:
         """There are no more passages: leaves the run, if it goes on, and gives back what was taken
         of the user's objects."""
         self._open, self.whole = _Open(), False
+        self._unexplain()
         self._session.parting.part("its part in the run was closed", How.FOR_GOOD)
         ended(self._session)
         called, self.at_end = self.at_end, []
@@ -441,7 +445,8 @@ class Passages:
         if error is None or isinstance(error, GeneratorExit):
             self.body.loop_begins()
             if error is not None and self.undecided:
-                explain_at_exit(self.whole)
+                self._unexplain()
+                self._unexplain = explain_at_exit(self.whole)
             # A loop that ends itself does so in whole passages.
             self._failed = error is not None and not self.whole
             if self.stands >= self._session.settings.steps:

@@ -147,13 +147,23 @@ def explain(error: BaseException, refused: bool) -> None:
         error.args = (f"{error}{_REFUSED if refused else _HINT}",)
 
 
-def explain_at_exit(refused: bool) -> None:
-    """The same for the error that ends this process, where a generator hides it from the loop."""
+def explain_at_exit(refused: bool) -> Callable[[], None]:
+    """The same for the error that ends this process, where a generator hides it from the loop. Gives
+    back what ends it."""
     shows, thread = sys.excepthook, threading.get_ident()
+    is_on = True
 
     def hook(kind: Any, error: BaseException, trace: Any) -> None:
-        if threading.get_ident() == thread:
+        if is_on and threading.get_ident() == thread:
             explain(error, refused)
         shows(kind, error, trace)
 
+    def end() -> None:
+        nonlocal is_on
+        is_on = False
+        # Another one may have been put around it.
+        if sys.excepthook is hook:
+            sys.excepthook = shows
+
     sys.excepthook = hook
+    return end
