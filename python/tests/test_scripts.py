@@ -226,6 +226,48 @@ def adaptive(s: Script) -> None:
             s.optimizer.zero_grad()
 
 
+class Follows(torch.optim.SGD):
+    """Its step updates a moving average."""
+
+    average: Any = None
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        with torch.no_grad():
+            self.average.mul_(0.5).add_(self.param_groups[0]["params"][0], alpha=0.5)
+
+
+def average_by_hook(s: Script) -> None:
+    s.optimizer.register_step_post_hook(lambda *_: average(s))
+    s.prepare().train()
+
+
+def average_by_optimizer(s: Script) -> None:
+    s.optimizer = Follows([s.module.w], lr=1.0)
+    s.optimizer.average = s.module.teacher
+    s.prepare().train()
+
+
+def restarts(optimizer: Any) -> Any:
+    return lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 3)
+
+
+def restarted(place: Callable[[Script, int], Any], given: bool = False) -> Callable[[Script], None]:
+    """`scheduler.step(epoch + i / len(loader))`, as PyTorch's page has it."""
+
+    def script(s: Script) -> None:
+        scheduler = restarts(s.optimizer)
+        s.prepare(*[scheduler] * given)
+        for epoch in range(EPOCHS):
+            for i, batch in enumerate(s.loader):
+                s.model(batch).sum().backward()
+                s.optimizer.step()
+                s.optimizer.zero_grad()
+                scheduler.step(place(s, epoch * len(s.loader) + i) / len(s.loader))
+
+    return script
+
+
 RIGHT: Dict[str, Callable[[Script], None]] = {
     "plain": lambda s: s.prepare().train(),
     "schedule given": given,
@@ -246,6 +288,11 @@ RIGHT: Dict[str, Callable[[Script], None]] = {
     "accumulated": accumulated,
     "average where whole": whole(average),
     "norms": norms,
+    "average by a hook": average_by_hook,
+    "average by the optimizer": average_by_optimizer,
+    "restarts by index": restarted(lambda s, i: s.run.index + 1),
+    "restarts given, by index": restarted(lambda s, i: s.run.index + 1, given=True),
+    "restarts that count": made_before(restarts),
 }
 
 
@@ -297,6 +344,27 @@ def early_schedule(s: Script) -> None:
         s.optimizer.step()
 
 
+def at_the_top(what: Callable[[Script], Any]) -> Callable[[Script], None]:
+    def script(s: Script) -> None:
+        s.prepare()
+        for _ in range(EPOCHS):
+            for place in s.loader:
+                what(s)
+                s.model(place).sum().backward()
+                s.optimizer.step()
+                s.optimizer.zero_grad()
+
+    return script
+
+
+def average_before(s: Script) -> None:
+    s.prepare()
+    for place in s.loader:
+        s.model(place).sum().backward()
+        average(s)
+        s.optimizer.step()
+
+
 WRONG: Dict[str, Tuple[str, Callable[[Script], None]]] = {
     "schedule of its own": (
         "lr of an optimizer was changed",
@@ -307,6 +375,10 @@ WRONG: Dict[str, Tuple[str, Callable[[Script], None]]] = {
         made_after(lambda optimizer: OfMyOwn(optimizer, 4)),
     ),
     "rate": ("lr of an optimizer was changed", lambda s: s.prepare().train(s.halve)),
+    "rate at the top": ("lr of an optimizer was changed", at_the_top(lambda s: s.halve())),
+    "restarts": ("scheduler.step.*run.index", restarted(lambda s, i: i)),
+    "restarts given": ("scheduler.step.*run.index", restarted(lambda s, i: i, given=True)),
+    "average before the step": ("teacher .*run.whole", average_before),
     "average": ("teacher .*run.whole", lambda s: s.prepare().train(lambda: average(s))),
     "average of data": (
         "teacher .*run.whole",
