@@ -48,6 +48,9 @@ class Body:
         self._watched: Optional[Named] = None
         self._before: Optional[List[object]] = None
         self._settings: List[Dict[str, Any]] = []
+        # What the open iteration has changed before an optimizer or a scheduler acted.
+        self._set: Optional[str] = None
+        self._written: Optional[str] = None
         #: Whether the script has asked for the step.
         self.asked = False
 
@@ -60,12 +63,28 @@ class Body:
         if self._watched is None:
             self._watched = self._given + list(_beside(self._known))
         self.asked = False
+        self._set = self._written = None
         self._before = marks(self._watched)
         self.settled()
 
+    def look(self) -> None:
+        """Optimizers or schedulers are to act, or the iteration ends: what the script has changed."""
+        if self._watched is None or self._before is None:
+            return
+        if self._set is None:
+            self._set = changed_setting(self._settings, settings_of(self._optimizers))
+        if self._written is None:
+            for (path, _), old, new in zip(self._watched, self._before, marks(self._watched)):
+                # One may have had no shape before.
+                if old not in (None, new):
+                    self._written = path
+                    break
+
     def settled(self) -> None:
-        """Optimizers, schedulers, or a state that was taken over, have changed settings."""
+        """Optimizers, schedulers, or a state that was taken over, have changed what they may."""
         self._settings = settings_of(self._optimizers)
+        if self._watched is not None and self._before is not None:
+            self._before = marks(self._watched)
 
     def goes_on_undecided(self) -> None:
         """The backward pass is over, and decides no step: parameters are not to change."""
@@ -73,6 +92,7 @@ class Body:
 
     def ends(self, whole: bool) -> None:
         """The iteration's body is over. Raises RuntimeError if it has changed what it must not."""
+        self.look()
         before, self._before = self._before, None
         numbers, self._numbers = self._numbers, None
         if before is None:
@@ -84,28 +104,23 @@ class Body:
                     "step may take several iterations, and another number on each worker. Change "
                     "parameters by the optimizer, or under `if model.run.whole:`"
                 )
-        name = changed_setting(self._settings, settings_of(self._optimizers))
-        if name is not None and not self.asked:
+        if self._set is not None:
+            self.check_asked(f"{self._set} of an optimizer was changed by")
+        if self._written is not None and not (whole and self.asked):
             raise RuntimeError(
-                f"{name} of an optimizer was changed by the loop's body, in which the script has not "
-                "asked for the step: what counts iterations counts others on each worker. Count with "
-                "model.run.index, or do it under `if model.run.whole:`, or give a scheduler to prepare"
+                f"{self._written} takes no gradient of this run and was changed in an iteration of the "
+                "loop: a step may take several iterations, and another number on each worker. "
+                "Change it once a step, under `if model.run.whole:`"
             )
-        assert self._watched is not None
-        for (path, _), old, new in zip(self._watched, before, marks(self._watched)):
-            # One may have had no shape before.
-            if old not in (None, new) and not (whole and self.asked):
-                raise RuntimeError(
-                    f"{path} takes no gradient of this run and was changed in an iteration of the "
-                    "loop: a step may take several iterations, and another number on each worker. "
-                    "Change it once a step, under `if model.run.whole:`"
-                )
 
-    def taken_over(self) -> None:
-        """Another worker's state was loaded in this iteration."""
-        self.settled()
-        if self._watched is not None and self._before is not None:
-            self._before = marks(self._watched)
+    def check_asked(self, what: str) -> None:
+        """Raises RuntimeError if the script has set something without asking for the step."""
+        if not self.asked:
+            raise RuntimeError(
+                f"{what} the loop's body, in which the script has not asked for the step: what counts "
+                "iterations counts others on each worker. Count with model.run.index, or do it under "
+                "`if model.run.whole:`, or give a scheduler to prepare"
+            )
 
 
 def settings_of(optimizers: Sequence[torch.optim.Optimizer]) -> List[Dict[str, Any]]:

@@ -9,9 +9,10 @@ which may be made later, the class's own `step` asks here.
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import weakref
-from typing import AbstractSet, Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch.optim import lr_scheduler
@@ -98,8 +99,9 @@ class Gates:
                 # By which PyTorch's schedulers know that it comes before theirs.
                 optimizer._opt_called = True  # type: ignore[attr-defined]
                 passages.stepped(optimizer)
+                passages.body.look()
                 inner(**kwargs)
-                passages.settled()
+                passages.body.settled()
             return loss
 
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
@@ -126,7 +128,7 @@ class Gates:
         gates = self
 
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if gates._counts(place):
+            if gates._counts(place, _epoch(kind, args, kwargs)):
                 return gates.go(kind.step, self, *args, **kwargs)  # type: ignore[attr-defined]
             return None
 
@@ -136,16 +138,18 @@ class Gates:
     def go(self, step: Any, *args: Any, **kwargs: Any) -> Any:
         """A scheduler makes its step."""
         before, self._stepping = self._stepping, True
+        self._passages.body.look()
         try:
             return step(*args, **kwargs)
         finally:
             self._stepping = before
-            self._passages.settled()
+            self._passages.body.settled()
 
-    def lets(self, scheduler: Any) -> bool:
+    def lets(self, scheduler: Any, epoch: Any) -> bool:
         """Whether a scheduler that was not given makes its step, or a part of another one's."""
-        # The first one is of its making.
-        if self._stepping or getattr(scheduler, "_step_count", 1) == 0:
+        # The first one is of its making; not all count theirs, so newer PyTorch says it.
+        first = getattr(scheduler, "_step_count", 1) == 0
+        if self._stepping or getattr(scheduler, "_is_initial", first):
             return True
         if self._kept.meet(scheduler):
             warn(
@@ -153,7 +157,7 @@ class Gates:
                 "step of its optimizer all the same. Give it to prepare(), where it can be read"
             )
             self._check_length(scheduler)
-        return self._counts(self._kept.place_of(scheduler))
+        return self._counts(self._kept.place_of(scheduler), epoch)
 
     def _check_length(self, scheduler: Any) -> None:
         """Warns of a schedule that is made for another number of steps than the run has."""
@@ -176,10 +180,12 @@ class Gates:
                     "lambda optimizer, steps: .., which is called with the run's number of steps"
                 )
 
-    def _counts(self, place: int) -> bool:
-        """Whether a scheduler's step is to be made now."""
+    def _counts(self, place: int, epoch: Any) -> bool:
+        """Whether a scheduler's step is to be made now, maybe up to somewhere in an epoch."""
         passages = self._passages
         if passages.is_open:
+            if epoch is not None:
+                passages.body.check_asked(f"scheduler.step({epoch}) was called by")
             if not passages.decides:
                 raise RuntimeError(
                     "scheduler.step() before backward(): whether the step is whole is not known "
@@ -239,6 +245,13 @@ def _asking(inner: Any) -> Any:
         gates = None if known is None else known()
         if gates is None:
             return inner(self, *args, **kwargs)
-        return gates.go(inner, self, *args, **kwargs) if gates.lets(self) else None
+        lets = gates.lets(self, _epoch(type(self), args, kwargs))
+        return gates.go(inner, self, *args, **kwargs) if lets else None
 
     return step
+
+
+def _epoch(kind: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The epoch that a scheduler is told: others are told a metric first."""
+    names = [*inspect.signature(kind.step).parameters][1:]  # type: ignore[attr-defined]
+    return {**dict(zip(names, args)), **kwargs}.get("epoch")

@@ -214,7 +214,7 @@ class Passages:
                 self.stands = self.index = event.next_step
                 # The optimizers' settings are those of the state now.
                 self._settings = (-1, [])
-                self.body.taken_over()
+                self.body.settled()
         return event is not None
 
     def _hand_in(self) -> None:
@@ -317,10 +317,6 @@ class Passages:
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer makes its step."""
         self._stepped[id(optimizer)] = True
-
-    def settled(self) -> None:
-        """An optimizer or a scheduler has made its step, and may have changed settings."""
-        self.body.settled()
 
     # What comes of it.
 
