@@ -668,6 +668,61 @@ def test_a_scheduler_that_cannot_be_handed_over_goes_on(recwarn: Any) -> None:
     assert len(said) == 1 and "Unplain" in said[0] and "state[" not in said[0]
 
 
+class Rewriting(nn.Module):
+    """Has its parameters elsewhere, as `flatten_parameters` of an LSTM does, and writes them as they
+    are; more of them than are looked at in every unit."""
+
+    def __init__(self, limit: float):
+        super().__init__()
+        self.limit = limit
+        self.w = nn.ParameterList(torch.zeros(SAMPLES) for _ in range(40))
+        self.frozen = nn.Parameter(torch.ones(1000), requires_grad=False)
+
+    @torch.no_grad()
+    def rewrite(self) -> None:
+        for each in (*self.w, self.frozen):
+            each.data = each.data.clone()
+            each.clamp_(-self.limit, self.limit)
+
+    def forward(self, place: Any) -> Any:
+        self.rewrite()
+        return sum(each[place] for each in self.w) * self.frozen[0]
+
+
+@pytest.mark.parametrize("where", ["unit", "undecided", "beside"])
+@pytest.mark.parametrize("limit", [100.0, 0.25])
+def test_what_is_written_as_it_is_was_not_written(where: str, limit: float) -> None:
+    s = Script({})
+    beside = Rewriting(limit)
+    if where != "beside":
+        s.module = beside
+        s.optimizer = torch.optim.SGD(s.module.parameters(), lr=1.0)
+    if where == "unit":
+        s.prepare()
+    else:
+        beside.forward = lambda place: beside.w[0][place]  # type: ignore[method-assign]
+        s.prepare()
+        # So that there is something to be written.
+        beside.limit = limit
+    after = [] if where == "unit" else [lambda: beside.rewrite()]
+    if limit == 100.0:
+        s.train(*after)
+        return
+    says = "was written while unit" if where == "unit" else "was changed in an iteration"
+    with pytest.raises(RuntimeError, match=says):
+        s.train(*after)
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_rows_that_an_embedding_writes_are_seen(units: int) -> None:
+    model = nn.Embedding(5000, 8, max_norm=0.5)
+    run = coded.join(model, torch.optim.SGD(model.parameters(), lr=1.0), units=units, steps=2)
+    with pytest.raises(RuntimeError, match="parameter weight was written while unit 0"):
+        for step in run:
+            for _ in step:
+                model(torch.tensor([4321])).sum().backward()
+
+
 class Within(torch.optim.Optimizer):
     """As sharpness-aware minimisation has another optimizer within it."""
 
