@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import sys
 from types import FrameType
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
 from torch import nn
@@ -41,12 +41,11 @@ class Body:
         buffers = [(path, buffer) for path, _, _, buffer in persistent_buffers(modules)]
         self._given: Named = [each for each in given if not each[1].requires_grad] + buffers
         trained: Named = [each for each in given if each[1].requires_grad]
-        self._trained = trained[:: _every(trained)]
         # Of the iteration that is open, if its step is not decided.
-        self._numbers: Optional[List[object]] = None
+        self._trained = Unwritten(trained[:: _every(trained)])
         self._known = {id(each) for _, each in given} | {id(each) for _, each in buffers}
-        self._watched: Optional[Named] = None
-        self._before: Optional[List[object]] = None
+        # Until a loop begins: what is watched is found with its first iteration.
+        self._watched: Optional[Unwritten] = None
         self._settings: List[Dict[str, Any]] = []
         # What the open iteration has changed before an optimizer or a scheduler acted.
         self._set: Optional[str] = None
@@ -56,54 +55,50 @@ class Body:
 
     def loop_begins(self) -> None:
         """What lies between two loops counts no iterations; what is watched is found with the next."""
-        self._watched = self._before = self._numbers = None
+        self._watched = None
+        self._trained.forget()
 
     def begins(self) -> None:
         """An iteration begins."""
         if self._watched is None:
-            self._watched = self._given + list(_beside(self._known))
+            self._watched = Unwritten(self._given + list(_beside(self._known)))
         self.asked = False
         self._set = self._written = None
-        self._before = marks(self._watched)
         self.settled()
 
     def look(self) -> None:
         """Optimizers or schedulers are to act, or the iteration ends: what the script has changed."""
-        if self._watched is None or self._before is None:
+        if self._watched is None:
             return
         if self._set is None:
             self._set = changed_setting(self._settings, settings_of(self._optimizers))
         if self._written is None:
-            for (path, _), old, new in zip(self._watched, self._before, marks(self._watched)):
-                # One may have had no shape before.
-                if old not in (None, new):
-                    self._written = path
-                    break
+            self._written = self._watched.changed()
 
     def settled(self) -> None:
         """Optimizers, schedulers, or a state that was taken over, have changed what they may."""
         self._settings = settings_of(self._optimizers)
-        if self._watched is not None and self._before is not None:
-            self._before = marks(self._watched)
+        if self._watched is not None:
+            self._watched.begins()
 
     def goes_on_undecided(self) -> None:
         """The backward pass is over, and decides no step: parameters are not to change."""
-        self._numbers = [_numbers_or_mark(each) for _, each in self._trained]
+        self._trained.begins()
 
     def ends(self, whole: bool) -> None:
         """The iteration's body is over. Raises RuntimeError if it has changed what it must not."""
         self.look()
-        before, self._before = self._before, None
-        numbers, self._numbers = self._numbers, None
-        if before is None:
+        path = self._trained.changed()
+        self._trained.forget()
+        if self._watched is None:
             return
-        for (path, parameter), old in zip(self._trained, numbers or ()):
-            if old != _numbers_or_mark(parameter):
-                raise RuntimeError(
-                    f"parameter {path} was changed in an iteration of the loop that decides no step: a "
-                    "step may take several iterations, and another number on each worker. Change "
-                    "parameters by the optimizer, or under `if model.run.whole:`"
-                )
+        self._watched.forget()
+        if path is not None:
+            raise RuntimeError(
+                f"parameter {path} was changed in an iteration of the loop that decides no step: a "
+                "step may take several iterations, and another number on each worker. Change "
+                "parameters by the optimizer, or under `if model.run.whole:`"
+            )
         if self._set is not None:
             self.check_asked(f"{self._set} of an optimizer was changed by")
         if self._written is not None and not (whole and self.asked):
@@ -142,26 +137,86 @@ def changed_setting(before: List[Dict[str, Any]], now: List[Dict[str, Any]]) -> 
     )
 
 
-def marks(named: Named) -> List[object]:
-    """By what is seen that tensors were written: versions, which `.data` leaves alone, places, and in
-    the host's memory some of the numbers."""
-    every = _every(named)
-    return [_mark(each, not place % every) for place, (_, each) in enumerate(named)]
+class Unwritten:
+    """Tensors that must have the same numbers for a time, again and again.
+
+    It is seen by their versions and places, and in the host's memory by some of the numbers, since
+    `.data` leaves versions alone. What is written as it is, by `flatten_parameters` or `clamp_`, is
+    told apart by a sum of all bits: in the first time of all tensors, later of those that were.
+    """
+
+    def __init__(self, named: Named):
+        self.named = named
+        self._every = _every(named)
+        self._summed: Optional[Set[int]] = None
+        self._before: List[_Look] = []
+
+    def begins(self) -> None:
+        """From now on."""
+        self._before = [
+            _Look(each, not place % self._every, self._summed is None or place in self._summed)
+            for place, (_, each) in enumerate(self.named)
+        ]
+
+    def forget(self) -> None:
+        """Until it begins again, nothing is looked at."""
+        self._before = []
+
+    def changed(self) -> Optional[str]:
+        """The name of one that has other numbers than at the beginning."""
+        if not self._before:
+            return None
+        summed, found = set(self._summed or ()), None
+        for place, ((path, tensor), before) in enumerate(zip(self.named, self._before)):
+            if before.is_written(tensor):
+                summed.add(place)
+            if found is None and before.is_changed(tensor):
+                found = path
+        self._summed = summed
+        return found
+
+
+class _Look:
+    """What a tensor is now."""
+
+    def __init__(self, tensor: torch.Tensor, sampled: bool, summed: bool):
+        self._mark = _mark(tensor)
+        # Of another format numbers are not compared: of what is trained that is an error by itself.
+        self._format = tensor.dtype
+        self._numbers = _numbers(tensor) if sampled and self._mark else None
+        self._bits = _bits(tensor) if summed and self._mark else None
+
+    def is_written(self, tensor: torch.Tensor) -> bool:
+        return self._mark is not None and _mark(tensor) not in (None, self._mark)
+
+    def is_changed(self, tensor: torch.Tensor) -> bool:
+        if self._mark is None or tensor.dtype is not self._format:
+            return False
+        if self._numbers is not None and _numbers(tensor) != self._numbers:
+            return True
+        if self._bits is None or not self.is_written(tensor):
+            return False
+        bits = _bits(tensor)
+        return bits is None or bits.item() != self._bits.item()
 
 
 def _every(named: Named) -> int:
     return -(-len(named) // _SAMPLED) or 1
 
 
-def _mark(tensor: torch.Tensor, sampled: bool) -> object:
-    if is_lazy(tensor) or tensor.is_inference() or type(tensor.data) is not torch.Tensor or tensor.is_meta:
+def _mark(tensor: torch.Tensor) -> Optional[Tuple[int, int]]:
+    if is_lazy(tensor) or tensor.is_inference() or type(tensor.data) is not torch.Tensor:
         return None
-    return tensor._version, tensor.data_ptr(), _numbers(tensor) if sampled else None
+    return None if tensor.is_meta else (tensor._version, tensor.data_ptr())
 
 
-def _numbers_or_mark(tensor: torch.Tensor) -> object:
-    """Whether it is written without a change is seen only in the host's memory."""
-    return _numbers(tensor) or _mark(tensor, False)
+def _bits(tensor: torch.Tensor) -> Optional[torch.Tensor]:
+    """A sum of a tensor's bits, which is not waited for."""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return None
+    plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return plain.detach().view(kinds[plain.element_size()]).sum(dtype=torch.int64)
 
 
 def _numbers(tensor: torch.Tensor) -> Optional[bytes]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ._torch_checks import check_optimizers, check_states
-from ._torch_body import marks
+from ._torch_body import Unwritten
 from ._torch_model import parameters_of, persistent_buffers, trained_of
 from ._torch_scaler import GradScaler
 from ._units import Micro
@@ -29,9 +29,8 @@ class Agreed:
         }
         self._buffers = list(persistent_buffers(modules))
         self._versions_of_buffers: List[int] = []
-        # All parameters, and what they were when the unit began.
-        self._all: List[Tuple[str, torch.Tensor]] = list(parameters_of(modules))
-        self._marks: List[object] = []
+        # All parameters, from a unit's beginning to its end.
+        self._all = Unwritten([*parameters_of(modules)])
         # The step in which the model was last compared with what was agreed.
         self._compared = -1
 
@@ -41,18 +40,18 @@ class Agreed:
             self._compare_layout()
             self._compared = micro.step
         self._versions_of_buffers = [buffer._version for _, _, _, buffer in self._buffers]
-        self._marks = marks(self._all)
+        self._all.begins()
 
     def unit_ends(self, micro: Micro) -> None:
         """What computing a unit writes into the model is not the same on all replicas."""
-        for (path, _), before, now in zip(self._all, self._marks, marks(self._all)):
-            if before != now:
-                raise RuntimeError(
-                    f"parameter {path} was written while unit {micro.unit} was computed: its gradient "
-                    "would be of parameters that no other worker has. Change parameters after the "
-                    "step is decided, with the optimizer's step; what takes two gradients, as SAM, "
-                    "takes two steps of a run by the iterator, codedgrad.torch.join"
-                )
+        path = self._all.changed()
+        if path is not None:
+            raise RuntimeError(
+                f"parameter {path} was written while unit {micro.unit} was computed: its gradient "
+                "would be of parameters that no other worker has. Change parameters after the "
+                "step is decided, with the optimizer's step; what takes two gradients, as SAM, "
+                "takes two steps of a run by the iterator, codedgrad.torch.join"
+            )
         versions = self._versions_of_buffers
         for (path, module, name, buffer), version in zip(self._buffers, versions):
             if buffer._version != version or module._buffers.get(name) is not buffer:
