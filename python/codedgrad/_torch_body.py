@@ -249,7 +249,7 @@ def _beside(known: Any) -> Iterator[Tuple[str, torch.Tensor]]:
             if not issubclass(type(value), nn.Module) or is_joined(value):
                 continue
             held: Named = [*parameters_of([value])]
-            # Statistics of what is in no run are whatever this worker has computed.
+            # Statistics of what is in no run depend on what this worker has computed.
             held += [
                 (path, buffer)
                 for path, module, _, buffer in persistent_buffers([value])

@@ -287,7 +287,7 @@ impl Engine {
             Input::Lost { worker, kept } => {
                 self.trust.agreement.excuse(worker, None);
                 if let Err(error) = self.lost(now, worker, kept, out) {
-                    // What workers have in a tie is not to be relied on, whatever else ends the run.
+                    // What workers have in a tie is not to be relied on.
                     self.trust.look(self.round.at(now))?;
                     return Err(error);
                 }

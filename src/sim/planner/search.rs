@@ -28,8 +28,8 @@ const COARSE: (usize, usize) = (4, 25);
 /// A point of a space: an index on each axis.
 type Point = Vec<usize>;
 
-/// Replays of the whole trace, and points that cannot be replayed, in the order of points: of schemes that are equal on
-/// a trace the first is judged, and two plans of one trace must judge the same one.
+/// Replays of the whole trace, and points that cannot be replayed. In the order of points: of
+/// schemes that are equal on a trace the first is judged.
 type Seen = BTreeMap<Point, Option<Run>>;
 
 /// What is looked for.

@@ -58,7 +58,8 @@ impl Uplink {
         self.number << ORDER_BITS | order
     }
 
-    /// The same of the last order that came over this connection; 0: none has, and those of others are void.
+    /// The same of the last order that came over this connection; 0: none has, and those of others
+    /// are void.
     pub(super) fn name_of_last(&self, order: u64) -> u64 {
         if order == 0 { 0 } else { self.name_of(order) }
     }
