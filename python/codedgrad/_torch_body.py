@@ -265,7 +265,7 @@ def _locals_of(frame: FrameType) -> Dict[str, Any]:
     """A copy of a frame's names.
 
     Before Python 3.13 a function's frame has one dictionary, which `locals()` gives, too: to look at
-    it writes it anew. So functions that ask for it are left out. In that of others what the function
+    it writes it again. So functions that ask for it are left out. In that of others what the function
     drops would live on.
     """
     is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
