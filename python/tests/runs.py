@@ -9,6 +9,7 @@ from codedgrad import loop
 
 # Nothing here takes long; whatever hangs is to be told, not waited for.
 LIMIT_SECONDS = 60.0
+AFTER_SECONDS = 2.0
 
 
 def together(
@@ -47,6 +48,9 @@ def together(
         for each in threads:
             each.join(LIMIT_SECONDS)
             if errors:
+                # The others are told to end, and give back what they have taken of PyTorch.
+                for other in threads:
+                    other.join(AFTER_SECONDS)
                 raise errors[0]
             assert not each.is_alive(), "a worker hangs"
         assert coordinator.wait(LIMIT_SECONDS) is not None, "the coordinator hangs"
