@@ -145,10 +145,10 @@ impl Failures {
     ) -> RunError {
         let is_why = |(worker, lives): &(&Worker, &Lives)| match &error {
             EngineError::Left { left, .. } => left.contains(**worker),
-            // Who is back has not caused it.
-            EngineError::TooManyLost { .. } | EngineError::NoState { .. } => {
-                lives.step == step && is_lost(**worker)
-            }
+            // Who is back is not missing.
+            EngineError::TooManyLost { .. } => lives.step == step && is_lost(**worker),
+            // Who is back came without a state, which it had.
+            EngineError::NoState { .. } => lives.step == step,
             _ => false,
         };
         let Some((worker, lives)) = self.lives.iter().find(is_why) else { return error.into() };
@@ -273,9 +273,13 @@ mod tests {
         let error = || EngineError::NoState { worker: Worker(0) };
         let said = failures.caused(error(), Step(4), |_| true).to_string();
         assert!(said.starts_with("worker 1 failed: OSError: no space left (worker 0 "), "{said}");
-        for (step, is_lost) in [(5, true), (4, false)] {
-            let caused = failures.caused(error(), Step(step), |_| is_lost);
-            assert_eq!(caused.to_string(), error().to_string(), "another step, or it is back");
+        let of_another_step = failures.caused(error(), Step(5), |_| true);
+        assert_eq!(of_another_step.to_string(), error().to_string());
+        let dead = WorkerSet::of(4, [Worker(0)]);
+        let error = || EngineError::TooManyLost { step: Step(4), dead: dead.clone(), tolerance: 0 };
+        for (is_lost, said) in [(true, "worker 1 failed: "), (false, "step 4 cannot")] {
+            let caused = failures.caused(error(), Step(4), |_| is_lost);
+            assert!(caused.to_string().starts_with(said), "{caused}");
         }
         failures.sent_away(Worker(2), Step(5), "its parameters differ");
         for (who, said) in [(2, "worker 2 failed: its parameters differ ("), (3, "step 6 cannot")] {
