@@ -2,6 +2,7 @@ from os import PathLike
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union, final
 
 __all__ = [
+    "Changed",
     "Coordinator",
     "Loop",
     "NotNow",

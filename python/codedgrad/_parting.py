@@ -22,7 +22,7 @@ from ._exits import Left, is_misuse, place_of, say_final, shown
 from ._units import Micro
 
 
-class How(str, Enum):
+class How(Enum):
     """How a worker leaves its run, as the native worker is told it; the worst first."""
 
     MISUSE = "misuse"

@@ -248,7 +248,11 @@ impl Engine {
         let _step = debug_span!("step", step = self.steps.next.0).entered();
         tracing::debug!(now, ?input, "engine");
         let before = out.len();
-        self.take(now, input, out)?;
+        if let Err(error) = self.take(now, input, out) {
+            // What workers have in a tie is not to be relied on: that is told, and not what follows.
+            self.trust.look(self.round.at(now))?;
+            return Err(error);
+        }
         self.let_go(now, out)?;
         if self.leaving.is_blocked() {
             // With one that takes over a state there may be enough to be planned for.
@@ -286,11 +290,7 @@ impl Engine {
             Input::Idle { worker } => self.freed(now, worker, out),
             Input::Lost { worker, kept } => {
                 self.trust.agreement.excuse(worker, None);
-                if let Err(error) = self.lost(now, worker, kept, out) {
-                    // What workers have in a tie is not to be relied on.
-                    self.trust.look(self.round.at(now))?;
-                    return Err(error);
-                }
+                self.lost(now, worker, kept, out)?;
                 self.settle_trust(now, out)
             }
             Input::Summed { step, digest } => {

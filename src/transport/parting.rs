@@ -50,10 +50,10 @@ pub struct Parting {
     #[serde(default)]
     pub for_good: bool,
     /// Whether it was told to end: what it was at is not done, and others may go on with it.
-    #[serde(default, skip_serializing_if = "is_not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub told: bool,
     /// Whether its script uses the library in a way that cannot come to anything, on no worker.
-    #[serde(default, skip_serializing_if = "is_not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub misuse: bool,
     /// Where in its program something went wrong, by which it is known when that happens again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,11 +105,6 @@ impl Parting {
         let place = self.place.as_deref().map(line);
         Self { reason: line(&self.reason), place, ..self }
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-fn is_not(flag: &bool) -> bool {
-    !flag
 }
 
 /// The first line of a text, without what would change a terminal, and not too long.

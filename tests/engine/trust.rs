@@ -327,6 +327,20 @@ fn who_has_taken_over_a_state_does_not_decide() {
     assert_eq!(says(&mut driver, 1, 9), tied(3, &[&[0], &[1]]));
 }
 
+/// The loss that shows that nobody else will tell ends the run by itself, too.
+#[test]
+fn a_tie_is_told_before_what_it_comes_with() {
+    let (mut driver, _) = Driver::new("uncoded", 3, 4, CONFIG);
+    for worker in 0..3 {
+        driver.answer(worker, 0, true).unwrap();
+    }
+    commit(&mut driver, 3, 0);
+    driver.applied(0, 0, 7);
+    driver.applied(1, 0, 9);
+    let lost = driver.give(Input::Lost { worker: Worker(2), kept: true });
+    assert_eq!(lost, tied(3, &[&[0], &[1]]));
+}
+
 /// What was summed of a result that counted, since nothing else had been reported.
 #[test]
 fn a_sum_of_results_that_come_into_dispute_is_not_decided() {

@@ -8,7 +8,7 @@ use codedgrad::ids::{Step, Worker};
 use codedgrad::run::NumberFormat;
 use codedgrad::sums::{CHUNK, Header, Kind};
 use codedgrad::train::Outcome;
-use codedgrad::transport::tcp::Exchange;
+use codedgrad::transport::tcp::{Exchange, TcpTransport};
 use codedgrad::transport::wire::VERSION;
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -76,6 +77,21 @@ impl Drop for Python {
     }
 }
 
+/// Begins a run whose other workers are threads, each of which computes the steps that it `may`.
+fn begin<F: Fn(u64) -> bool + Send + 'static>(
+    job: Job,
+    transport: &mut TcpTransport,
+    secret: &Secret,
+    may: impl Fn() -> F,
+) -> Vec<JoinHandle<Vec<f32>>> {
+    let address = transport.address().to_string();
+    let threads = (0..PYTHON).map(|worker| join(job, worker, address.clone(), secret, may()));
+    let threads = threads.collect();
+    assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
+    transport.begin(Step(0));
+    threads
+}
+
 fn crc(parameters: &[f32]) -> u64 {
     let bytes: Vec<u8> = parameters.iter().flat_map(|p| p.to_le_bytes()).collect();
     u64::from(crc32fast::hash(&bytes))
@@ -98,11 +114,7 @@ fn python_and_rust_train_with_the_same_bits() {
         // One step is the Python worker's alone.
         let may =
             |decided: Arc<AtomicU64>| move |step| step != 2 || decided.load(Ordering::Acquire) > 2;
-        let threads: Vec<_> = (0..PYTHON)
-            .map(|worker| join(job, worker, address.clone(), &secret, may(Arc::clone(&decided))))
-            .collect();
-        assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
-        transport.begin(Step(0));
+        let threads = begin(job, &mut transport, &secret, || may(Arc::clone(&decided)));
         let mut watch = Watch::new(|step| decided.store(step + 1, Ordering::Release));
         assert_eq!(coordinate(job, transport, &mut watch).unwrap(), Outcome::Finished);
         assert!(watch.log.faults.is_empty(), "{:?}", watch.log.faults);
@@ -129,11 +141,7 @@ fn a_run_goes_on_without_a_python_worker_that_is_killed() {
         let address = transport.address().to_string();
         let Some(python) = Python::start(&address, &secret) else { return };
         let python = RefCell::new(python);
-        let threads: Vec<_> = (0..PYTHON)
-            .map(|worker| join(job, worker, address.clone(), &secret, |_| true))
-            .collect();
-        assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
-        transport.begin(Step(0));
+        let threads = begin(job, &mut transport, &secret, || |_| true);
         let status = transport.status();
         let mut watch = Watch::new(|step| {
             if step == 3 {
@@ -162,10 +170,7 @@ fn a_python_worker_that_is_told_to_end_leaves() {
     let mut transport = listen(job, &secret);
     let address = transport.address().to_string();
     let Some(python) = Python::start(&address, &secret) else { return };
-    let threads: Vec<_> =
-        (0..PYTHON).map(|worker| join(job, worker, address.clone(), &secret, |_| true)).collect();
-    assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
-    transport.begin(Step(0));
+    let threads = begin(job, &mut transport, &secret, || |_| true);
     let number = python.child.id().to_string();
     let mut watch = Watch::new(move |step| {
         if step == 1 {
@@ -194,10 +199,7 @@ fn a_python_worker_whose_connection_loses_a_step_is_sent_it_again() {
     let is_step_3 = |passing: &Passing| passing.is("apply") && passing.said["step"] == 3;
     let (proxy, calls) = proxy(&address, once(is_step_3, Harm::Drop));
     let Some(python) = Python::start(&proxy, &secret) else { return };
-    let threads: Vec<_> =
-        (0..PYTHON).map(|worker| join(job, worker, address.clone(), &secret, |_| true)).collect();
-    assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
-    transport.begin(Step(0));
+    let threads = begin(job, &mut transport, &secret, || |_| true);
     let mut watch = Watch::new(|_| {});
     assert_eq!(coordinate(job, transport, &mut watch).unwrap(), Outcome::Finished);
     assert_eq!(watch.log.gradients, expected.gradients);
