@@ -3,6 +3,7 @@
 //! A path alone may hold a process for ever: opening a pipe waits for its other end, and a device
 //! such as `/dev/zero` has no end.
 
+use crate::cells::no_text;
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -120,8 +121,11 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`Bounded::open`], and if it is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
-    String::from_utf8(read(path, most)?)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not text"))
+    String::from_utf8(read(path, most)?).map_err(|error| {
+        let what = no_text(error.as_bytes());
+        let what = what.map_or_else(|| "it is not text".into(), |what| format!("it is {what}"));
+        io::Error::new(io::ErrorKind::InvalidData, what)
+    })
 }
 
 /// Opens a regular file, and nothing else, as `options` say.

@@ -85,6 +85,7 @@ struct Readme;
 #[cfg(test)]
 extern crate self as codedgrad;
 
+mod cells;
 pub mod codes;
 pub mod delays;
 pub mod doctor;

@@ -72,12 +72,13 @@ class Simulation(Record):
     growth: Dict[str, Any]
     #: By which rule rounds closed, and the deadline tolerance, where that rule has one.
     close: str
-    mu: float
-    #: Which stragglers a round could close without: ``lookahead`` or ``model``.
-    accept: str
-    #: What it was run over.
+    mu: Optional[float]
+    #: Which stragglers a round could close without: ``lookahead`` or ``model``, where the scheme has
+    #: a model of them.
+    accept: Optional[str]
+    #: What it was run over, and the seed of what was drawn.
     delays: str
-    seed: int
+    seed: Optional[int]
     #: Of the program.
     version: str
     total_time: float
@@ -298,9 +299,9 @@ class Plan(Record):
     #: When rounds close: ``usual`` (see each candidate's `close` and `mu`) or ``paper``.
     rules: str
     accept: str
-    #: What was planned on.
+    #: What was planned on, and the seed of what was drawn.
     delays: str
-    seed: int
+    seed: Optional[int]
     #: Of the program.
     version: str
 

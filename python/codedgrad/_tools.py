@@ -226,16 +226,16 @@ def simulate(
     workers: Optional[Whole] = None,
     stragglers: Optional[Whole] = None,
     error_max: Optional[Number] = None,
-    mu: Number = 1.0,
+    mu: Optional[Number] = None,
     close: Optional[str] = None,
     rules: str = "usual",
-    accept: str = "lookahead",
+    accept: Optional[str] = None,
     base_load: Optional[Number] = None,
     slope: Optional[Number] = None,
     proportional: bool = False,
     as_recorded: bool = False,
     dispatch: Optional[Number] = None,
-    seed: Whole = 1,
+    seed: Optional[Whole] = None,
     grid: bool = False,
     svg: Optional[Path] = None,
 ) -> Simulation:
@@ -254,11 +254,12 @@ def simulate(
         stragglers: how many a matrix is to tolerate; found out if not given.
         error_max: the normalised error up to which decodes of a matrix are accepted, whose rows may
             be zero then; a matrix is decoded exactly if not given.
-        mu: an answer later than ``(1 + mu)`` times the fastest is late.
+        mu: an answer later than ``(1 + mu)`` times the fastest is late; 1 if not given.
         close: when a round closes: ``all``, ``incremental`` or ``decodable``.
         rules: ``paper`` has rounds of all schemes wait for the slowest within mu = 1, as the authors
             of sequential gradient coding do; instead of `close` and `mu`.
-        accept: which stragglers a round may close without: ``lookahead`` or ``model``.
+        accept: which stragglers a round may close without, for schemes that have a model of them:
+            ``lookahead``, if not given, or ``model``.
         base_load: load at which the delays were recorded, in batches per worker and round; an
             uncoded worker's if not given, and delays are proportional to the load then, or grow as
             the preset does.
@@ -267,7 +268,7 @@ def simulate(
         as_recorded: whether delays stay as recorded, whatever the load.
         dispatch: seconds that pulling one task within a round costs; 0 if not given, or the
             preset's.
-        seed: of a preset's draws.
+        seed: of a preset's draws; 1 if not given.
         grid: whether to draw who did what in every round.
         svg: where to draw when each job was complete.
 
@@ -336,7 +337,7 @@ def plan(
     allow_inexact: bool = False,
     share_costs: Optional[Union[Path, Table]] = None,
     rules: str = "usual",
-    seed: Whole = 1,
+    seed: Optional[Whole] = None,
     out: Optional[Path] = None,
 ) -> Plan:
     """Says whether to code at all, and with what, from what an uncoded run recorded.
@@ -366,7 +367,7 @@ def plan(
         share_costs: what each share cost: a path, or an array as `delays`.
         rules: ``paper`` closes rounds of all schemes as the authors of sequential gradient coding
             do, ``usual`` as suits each best.
-        seed: of a preset's draws.
+        seed: of a preset's draws; 1 if not given.
         out: a folder for ``plan.json`` and two pictures.
 
     Raises:

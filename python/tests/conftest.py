@@ -6,15 +6,9 @@ them.
 """
 
 import importlib.util
-import signal
 from typing import Iterator, List
 
 import pytest
-
-
-# A job in the background of a shell ignores Ctrl-C, and so would all processes that tests begin.
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:

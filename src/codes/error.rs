@@ -16,7 +16,8 @@ pub enum ParameterError {
     NoWorkers,
     /// `s` must be below `n`.
     #[error(
-        "s={stragglers} stragglers of {workers} workers cannot be tolerated: s must be at most {}",
+        "s={stragglers} of {} cannot be spared: s must be at most {}",
+        several(*workers, "worker"),
         workers - 1
     )]
     TooManyStragglers {

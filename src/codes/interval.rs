@@ -37,7 +37,8 @@ pub(super) const FAMILY: Family = Family {
     name: "interval",
     examples: &["interval:cuts=FILE", "interval:speeds=FILE,s=1,units=64"],
     summary: "for workers whose speeds differ for good: intervals of the batch, as a file says or \
-        by a file of speeds, for a batch cut into units",
+        by their speeds (a file, or 1x7+0.5 for seven of speed 1 and one of 0.5), for a batch cut \
+        into units",
     ..Family::new(|fields| {
         let (cuts, speeds) = (fields.take::<String>("cuts")?, fields.take::<String>("speeds")?);
         match (cuts, speeds) {
@@ -50,7 +51,8 @@ pub(super) const FAMILY: Family = Family {
             }
             (None, Some(path)) => by_speeds(path, fields),
             _ => Err(fields.wrong(
-                "give either cuts= (a file of intervals l,r) or speeds= (a file of speeds)",
+                "give either cuts= (a file of intervals l,r) or speeds= (a file of speeds, or \
+                 1x7+0.5)",
             )),
         }
     })
@@ -60,10 +62,16 @@ fn by_speeds(path: String, fields: &mut Fields<'_>) -> Result<Recipe, ParameterE
     let Some(units) = fields.take("units")? else {
         return Err(fields.wrong("units= is missing: into how many units the batch is cut"));
     };
-    let text = Fields::contents(&path)?;
-    let expected = "a speed (a finite number above 0)";
-    let table = table::read(&text, expected, |x: &f64| x.is_finite() && *x > 0.0);
-    let speeds = table.map_err(within(&path))?.concat();
+    let speeds = match listed(&path) {
+        Some(speeds) if speeds.iter().all(|it| it.is_finite() && *it > 0.0) => speeds,
+        Some(_) => return Err(fields.wrong("a speed is a finite number above 0")),
+        None => {
+            let text = Fields::contents(&path)?;
+            let expected = "a speed (a finite number above 0)";
+            let table = table::read(&text, expected, |x: &f64| x.is_finite() && *x > 0.0);
+            table.map_err(within(&path))?.concat()
+        }
+    };
     let size = Size::read(fields)?;
     let file = path.clone();
     Ok(Recipe::code_of_file(path, move || {
@@ -75,6 +83,20 @@ fn by_speeds(path: String, fields: &mut Fields<'_>) -> Result<Recipe, ParameterE
     }))
 }
 
+/// Speeds that stand in the text itself, as in `1x7+0.43`: seven workers of speed 1, one of 0.43.
+fn listed(text: &str) -> Option<Vec<f64>> {
+    let mut speeds = Vec::new();
+    for part in text.split('+') {
+        let (speed, times) = part.split_once('x').unwrap_or((part, "1"));
+        let (speed, times): (f64, usize) = (speed.parse().ok()?, times.parse().ok()?);
+        let left = WORKERS_MAX - speeds.len();
+        speeds.extend(std::iter::repeat_n(speed, times.min(left)));
+    }
+    (speeds.len() > 1).then_some(speeds)
+}
+
+/// Workers whose speeds a text has at most.
+const WORKERS_MAX: usize = 65_536;
 /// Cut points of the largest code.
 const CUTS_MAX: u32 = 1 << 22;
 /// Shares in all its intervals.

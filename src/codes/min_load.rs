@@ -161,6 +161,11 @@ impl MinLoad {
         let inner = matrices.iter().map(|matrix| Inner::new(matrix, stragglers)).collect();
         Ok(Self { plan: Arc::new(Plan { facts, rows, groups, group_of, inner, shortest }) })
     }
+
+    /// The workers of each group, of which all but `s` decode it.
+    pub(super) fn groups(&self) -> &[Range<usize>] {
+        &self.plan.groups
+    }
 }
 
 impl Inner {

@@ -1,5 +1,6 @@
 //! Tables of numbers as text: code matrices, intervals, speeds.
 
+use crate::cells::{Commas, Separator, is_comment, plain, plain_line};
 use crate::spelling::several;
 use thiserror::Error;
 
@@ -29,6 +30,16 @@ pub enum TableError {
         /// What should stand there.
         expected: &'static str,
     },
+    /// Commas that may part thousands or fractions.
+    #[error(
+        "{cell} may be {} or {}: give more decimals (1,0130), or a point",
+        cell.replace(',', "."),
+        cell.replace(',', "")
+    )]
+    Commas {
+        /// A number with such a comma.
+        cell: String,
+    },
     /// A line of another length than the first.
     #[error("line {line} has {}, expected {expected}", several(*found, "column"))]
     Ragged {
@@ -50,27 +61,36 @@ pub enum TableError {
     },
 }
 
-/// Reads lines of numbers separated by commas; `accepts` says which numbers, `expected` says it in
-/// words.
+/// Reads lines of numbers, apart by commas, semicolons, tabs, bars or blanks; `accepts` says which
+/// numbers, `expected` says it in words. Comments (`#`) count for nothing, nor does a first line in
+/// which no cell is a number.
 pub(super) fn read<T: std::str::FromStr>(
     text: &str,
     expected: &'static str,
     accepts: impl Fn(&T) -> bool,
 ) -> Result<Vec<Vec<T>>, TableError> {
-    let text = text.trim_end();
-    if text.is_empty() {
-        return Err(TableError::NoLines);
+    let lines = (1..).zip(text.trim_end().lines().map(plain_line));
+    let mut lines = lines.filter(|(_, content)| !is_comment(content)).peekable();
+    let Some(&(_, first)) = lines.peek() else { return Err(TableError::NoLines) };
+    let separator = Separator::of(first.trim());
+    let number = |cell: &str| match cell.parse::<T>() {
+        Ok(number) => Some(number),
+        Err(_) => plain(cell, separator.comma())?.parse().ok(),
+    };
+    let is_name = |cell: &str| cell.trim_matches('"').starts_with(char::is_alphabetic);
+    if separator.cells(first).all(|cell| is_name(cell) && cell.parse::<f64>().is_err()) {
+        lines.next();
     }
-    let mut rows = Vec::new();
-    for (index, content) in text.lines().enumerate() {
-        let line = index + 1;
+    let (mut rows, mut commas) = (Vec::new(), Commas::default());
+    for (line, content) in lines {
         if content.trim().is_empty() {
             return Err(TableError::EmptyLine { line });
         }
         let mut row = Vec::new();
-        for (column, cell) in content.split(',').map(str::trim).enumerate() {
-            match cell.parse::<T>() {
-                Ok(number) if accepts(&number) => row.push(number),
+        for (column, cell) in separator.cells(content).enumerate() {
+            commas.see(cell);
+            match number(cell) {
+                Some(number) if accepts(&number) => row.push(number),
                 _ => {
                     return Err(TableError::Cell {
                         line,
@@ -83,5 +103,9 @@ pub(super) fn read<T: std::str::FromStr>(
         }
         rows.push(row);
     }
-    Ok(rows)
+    match commas.doubtful() {
+        Some(cell) => Err(TableError::Commas { cell: cell.into() }),
+        None if rows.is_empty() => Err(TableError::NoLines),
+        None => Ok(rows),
+    }
 }

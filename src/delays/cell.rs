@@ -1,13 +1,7 @@
 //! What stands in the cell of a table of times.
 
-/// What a comma in a number is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comma {
-    /// What parts whole numbers from fractions.
-    Decimal,
-    /// What parts thousands, where the digits are in threes; a decimal comma where they are not.
-    Thousands,
-}
+use crate::cells::plain;
+pub use crate::cells::{Comma, Commas};
 
 /// Words for a value that is not there.
 const MISSING: [&str; 8] = ["", "nan", "null", "none", "na", "n/a", "<na>", "-"];
@@ -53,29 +47,6 @@ fn unusual(cell: &str, parsed: Option<f64>, comma: Comma) -> Option<f64> {
         return Some(f64::INFINITY);
     }
     (time.is_finite() && time >= 0.0).then_some(time)
-}
-
-/// A number with a comma in it, as it is read by machines.
-fn plain(text: &str, comma: Comma) -> Option<String> {
-    let last = text.rfind(',')?;
-    let point = text.rfind('.');
-    let grouped = |mark: char, whole: &str| {
-        let mut groups = whole.trim_start_matches(['+', '-']).split(mark);
-        let first = groups.next().unwrap_or_default();
-        (1..=3).contains(&first.len()) && first != "0" && groups.all(|group| group.len() == 3)
-    };
-    match point {
-        // 1,013.9 and 1.013,9: what comes last parts the fraction.
-        Some(point) if point > last => grouped(',', &text[..point]).then(|| text.replace(',', "")),
-        Some(_) => {
-            let whole = &text[..last];
-            let fraction = &text[last + 1..];
-            grouped('.', whole).then(|| format!("{}.{fraction}", whole.replace('.', "")))
-        }
-        None if text.matches(',').count() > 1 => grouped(',', text).then(|| text.replace(',', "")),
-        None if comma == Comma::Thousands && grouped(',', text) => Some(text.replace(',', "")),
-        None => Some(text.replace(',', ".")),
-    }
 }
 
 #[cfg(test)]

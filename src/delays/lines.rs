@@ -1,12 +1,12 @@
 //! Lines of a CSV file, one at a time, with what is needed to say where something is wrong.
 
 use super::TraceError;
-use super::cell::{Comma, time_in};
+use super::cell::{Comma, Commas, time_in};
+use crate::cells::{Separator, is_comment, no_text, plain_line};
 use crate::files::Bounded;
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::str::{Split, SplitWhitespace};
 
 /// No line is longer: 65,536 workers with numbers of 60 characters. What goes on without a line
 /// break is no CSV.
@@ -15,50 +15,12 @@ const LINE_BYTES_MAX: u64 = 4 << 20;
 /// No trace is longer: ten million rounds of 40 workers, with times of 10 characters.
 pub const TRACE_BYTES_MAX: u64 = 4 << 30;
 
-/// What a comment begins with.
-const COMMENT: char = '#';
+/// The longest time that is one: thirty years. What is longer is a slip, and sums of such are no
+/// numbers.
+pub const TIME_MAX: f64 = 1e9;
 
-/// What stands between cells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Separator {
-    Mark(char),
-    Blanks,
-}
-
-impl Separator {
-    /// That of a line: numbers with a decimal comma are apart by something else.
-    fn of(line: &str) -> Self {
-        let marks = [';', '\t', '|', ','];
-        let mark = marks.into_iter().find(|mark| line.contains(*mark));
-        match mark {
-            Some(mark) => Self::Mark(mark),
-            None if line.trim().contains(' ') => Self::Blanks,
-            None => Self::Mark(','),
-        }
-    }
-
-    /// What a comma in a cell can be.
-    fn comma(self) -> Comma {
-        if self == Self::Mark(',') { Comma::Thousands } else { Comma::Decimal }
-    }
-}
-
-/// The cells of a line.
-enum Cells<'a> {
-    Marked(Split<'a, char>),
-    Blank(SplitWhitespace<'a>),
-}
-
-impl<'a> Iterator for Cells<'a> {
-    type Item = &'a str;
-
-    fn next(&mut self) -> Option<&'a str> {
-        match self {
-            Self::Marked(cells) => cells.next().map(str::trim),
-            Self::Blank(cells) => cells.next(),
-        }
-    }
-}
+/// Rows after which a comma that nothing has decided is not read as either.
+const UNDECIDED_MOST: usize = 64;
 
 /// Lines that are neither blank nor comments, with one of them in memory. What the first has
 /// between its cells, all have.
@@ -70,6 +32,8 @@ pub(super) struct Lines<R> {
     line: usize,
     read: u64,
     separator: Option<Separator>,
+    commas: Commas,
+    rows: usize,
 }
 
 impl Lines<BufReader<Bounded<File>>> {
@@ -83,7 +47,16 @@ impl Lines<BufReader<Bounded<File>>> {
 impl<R: BufRead> Lines<R> {
     pub(super) fn new(input: R, path: &Path) -> Self {
         let path = path.into();
-        Self { input, path, bytes: Vec::new(), line: 0, read: 0, separator: None }
+        Self {
+            input,
+            path,
+            bytes: Vec::new(),
+            line: 0,
+            read: 0,
+            separator: None,
+            commas: Commas::default(),
+            rows: 0,
+        }
     }
 
     /// Reads on to the next line that says something; false at the end of the file.
@@ -93,7 +66,7 @@ impl<R: BufRead> Lines<R> {
             let read = (&mut self.input).take(LINE_BYTES_MAX).read_until(b'\n', &mut self.bytes);
             let read = read.map_err(|source| TraceError::Io { path: self.path.clone(), source })?;
             if read == 0 {
-                return Ok(false);
+                return self.check_commas().map(|()| false);
             }
             self.line += 1;
             self.read += read as u64;
@@ -105,16 +78,24 @@ impl<R: BufRead> Lines<R> {
                 });
             }
             if std::str::from_utf8(&self.bytes).is_err() {
-                let source = std::io::Error::new(
-                    ErrorKind::InvalidData,
-                    format!("line {} is not text", self.line),
-                );
+                let not_text = || format!("line {} is not text", self.line);
+                let what =
+                    no_text(&self.bytes).map_or_else(not_text, |what| format!("it is {what}"));
+                let source = std::io::Error::new(ErrorKind::InvalidData, what);
                 return Err(TraceError::Io { path: self.path.clone(), source });
             }
             let text = self.text().trim();
-            if !text.is_empty() && !text.starts_with(COMMENT) {
-                if self.separator.is_none() {
-                    self.separator = Some(Separator::of(text));
+            if !text.is_empty() && !is_comment(text) {
+                let separator = self.separator.unwrap_or_else(|| Separator::of(text));
+                if separator.comma() == Comma::Decimal && text.contains(',') {
+                    let mut commas = self.commas.clone();
+                    separator.cells(text).for_each(|cell| commas.see(cell));
+                    self.commas = commas;
+                }
+                self.separator = Some(separator);
+                self.rows += 1;
+                if self.rows > UNDECIDED_MOST {
+                    self.check_commas()?;
                 }
                 return Ok(true);
             }
@@ -123,8 +104,7 @@ impl<R: BufRead> Lines<R> {
 
     /// The line it is at.
     pub(super) fn text(&self) -> &str {
-        let text = std::str::from_utf8(&self.bytes).unwrap_or_default();
-        text.strip_prefix('\u{feff}').unwrap_or(text).trim_end_matches(['\n', '\r'])
+        plain_line(std::str::from_utf8(&self.bytes).unwrap_or_default())
     }
 
     fn separator(&self) -> Separator {
@@ -132,10 +112,14 @@ impl<R: BufRead> Lines<R> {
     }
 
     pub(super) fn cells(&self) -> impl Iterator<Item = &str> {
-        match self.separator() {
-            Separator::Mark(mark) => Cells::Marked(self.text().split(mark)),
-            Separator::Blanks => Cells::Blank(self.text().split_whitespace()),
-        }
+        self.separator().cells(self.text())
+    }
+
+    /// Refuses numbers that may be two.
+    fn check_commas(&self) -> Result<(), TraceError> {
+        let refused =
+            |cell: &str| TraceError::Commas { path: self.path.clone(), cell: cell.into() };
+        self.commas.doubtful().map_or(Ok(()), |cell| Err(refused(cell)))
     }
 
     pub(super) fn line(&self) -> usize {

@@ -25,8 +25,8 @@ mod suspicions;
 mod trace;
 mod windows;
 
-pub use cell::{Comma, time_in};
-pub use lines::TRACE_BYTES_MAX;
+pub use cell::{Comma, Commas, time_in};
+pub use lines::{TIME_MAX, TRACE_BYTES_MAX};
 pub use preset::{Growth, Preset, PresetRows};
 pub use record::recorded_row;
 pub use serverless::{Serverless, ServerlessRows};
@@ -247,7 +247,7 @@ pub struct DelayRows {
 #[derive(Debug)]
 enum Source {
     Preset(Box<PresetRows>),
-    File(TraceReader),
+    File(Box<TraceReader>),
 }
 
 impl DelayRows {
@@ -274,7 +274,11 @@ impl DelayRows {
     /// The rows of a trace, over and over.
     #[must_use]
     pub fn from_trace(trace: TraceReader) -> Self {
-        Self { workers: trace.workers(), source: Source::File(trace), unit: Unit::Seconds }
+        Self {
+            workers: trace.workers(),
+            source: Source::File(Box::new(trace)),
+            unit: Unit::Seconds,
+        }
     }
 
     /// What the rows are measured in.

@@ -18,6 +18,9 @@ const ROUNDS_ENOUGH: usize = 256;
 const AGREE: f64 = 0.1;
 /// Rounds that differ by less, relative to the usual, show nothing.
 const ROUNDS_DIFFER: f64 = 1e-3;
+/// Who is waited for takes as long as ever: its rounds differ by less than that part of what the
+/// others' do.
+const STEADY: f64 = 0.25;
 /// Seconds above which a median answer time is more likely in milliseconds; half of it where all
 /// numbers are whole. As in the planner's notes.
 const MEDIAN_MOST: f64 = 100.0;
@@ -59,6 +62,13 @@ pub enum Suspicion {
         /// How far workers are apart within a round, over how far rounds are apart.
         quotient: f64,
     },
+    /// The same of all workers but one, whose times are the short ones: they have waited for it.
+    WaitedFor {
+        /// Which, counted from 0.
+        worker: usize,
+        /// As above, of the others.
+        quotient: f64,
+    },
 }
 
 impl fmt::Display for Suspicion {
@@ -91,6 +101,15 @@ impl fmt::Display for Suspicion {
                 "within a round all workers agree {:.0} times as closely as rounds do with one \
                  another: these look like times taken after the all-reduce, where all show the \
                  slowest one's; who is slow is not in them. Measure before it",
+                1.0 / quotient.max(1e-3)
+            ),
+            Self::WaitedFor { worker, quotient } => write!(
+                out,
+                "all workers but that of column {} agree {:.0} times as closely as rounds do with \
+                 one another, and take longer than it: they wait for it. These times were taken \
+                 after the all-reduce, where the one who is late has the short time. Record what \
+                 each worker takes before it (loading data, forward, backward)",
+                worker + 1,
                 1.0 / quotient.max(1e-3)
             ),
         }
@@ -146,13 +165,49 @@ pub fn suspicions(rows: &[Vec<f64>]) -> Vec<Suspicion> {
 /// q = median_r(mad_i(d_ri)) / mad_r(m_r),   m_r = median_i(d_ri)
 /// ```
 /// with `mad` the median absolute deviation from the median; suspicious is `q < 0.1` where rounds
-/// differ at all, and nobody sticks out by as much as rounds differ.
+/// differ at all, and nobody sticks out by as much as rounds differ. If that is so of all but the
+/// worker that is most often the first, whose own rounds differ by less than a quarter of it, the
+/// others have waited for that one.
+///
+/// ```
+/// use codedgrad::delays::{Suspicion, after_exchange};
+/// // The loader of worker 2 stalls in every other round, and its own time does not show it.
+/// let rows: Vec<_> = (0..40).map(|round| match round % 2 {
+///     0 => vec![0.83, 0.831, 0.829, 0.83],
+///     _ => vec![2.07, 2.071, 0.831, 2.07],
+/// });
+/// let found = after_exchange(&rows.collect::<Vec<_>>());
+/// assert!(matches!(found, Some(Suspicion::WaitedFor { worker: 2, .. })));
+/// ```
 #[must_use]
 pub fn after_exchange(rows: &[Vec<f64>]) -> Option<Suspicion> {
     let workers = rows.iter().map(Vec::len).min().unwrap_or(0);
     if workers < 2 || rows.len() < ROWS_LEAST {
         return None;
     }
+    if let Some((quotient, _)) = agreement(rows) {
+        return Some(Suspicion::AfterExchange { quotient });
+    }
+    let mut first = vec![0; workers];
+    for row in rows {
+        first[(0..workers).min_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap_or(0)] += 1;
+    }
+    // Two workers that remain agree as any two do.
+    let worker = (0..workers).max_by_key(|worker| first[*worker]).filter(|_| workers > 3)?;
+    let others = |row: &Vec<f64>| {
+        let mut row = row.clone();
+        row.remove(worker);
+        row
+    };
+    let (quotient, between) = agreement(&rows.iter().map(others).collect::<Vec<_>>())?;
+    let (_, own) = median_and_deviation(rows.iter().map(|row| row[worker]).collect());
+    let is_it = 2 * first[worker] >= rows.len() && own < STEADY * between;
+    is_it.then_some(Suspicion::WaitedFor { worker, quotient })
+}
+
+/// How far workers are apart within a round over how far rounds are apart, and the latter, where
+/// that says that workers have waited for one another.
+fn agreement(rows: &[Vec<f64>]) -> Option<(f64, f64)> {
     let mut medians = Vec::new();
     let mut within = Vec::new();
     let mut ranges = Vec::new();
@@ -168,7 +223,7 @@ pub fn after_exchange(rows: &[Vec<f64>]) -> Option<Suspicion> {
     let range = median(&mut ranges);
     let quotient = median(&mut within) / between;
     let agree = quotient < AGREE && range < between;
-    (between > ROUNDS_DIFFER * usual && agree).then_some(Suspicion::AfterExchange { quotient })
+    (between > ROUNDS_DIFFER * usual && agree).then_some((quotient, between))
 }
 
 fn median(numbers: &mut [f64]) -> f64 {

@@ -1,6 +1,6 @@
 //! Recorded delays: CSV without a header, one line per round, one number of seconds per worker.
 
-use super::lines::Lines;
+use super::lines::{Lines, TIME_MAX};
 use crate::files::Bounded;
 use crate::spelling::several;
 use std::fs::File;
@@ -21,8 +21,8 @@ pub enum TraceError {
         source: IoError,
     },
     /// A cell that is not a delay.
-    #[error("{}: line {line}, column {column}: {cell:?} is not a delay in seconds (a finite number \
-        of 0 or more; -1 or inf if it was not received, nan if it is not known)", path.display())]
+    #[error("{}: line {line}, column {column}: {cell:?} is not a delay in seconds (a number \
+        from 0 to 1e9; -1 or inf if it was not received, nan if it is not known)", path.display())]
     Cell {
         /// Which file.
         path: PathBuf,
@@ -31,6 +31,15 @@ pub enum TraceError {
         /// Column.
         column: usize,
         /// What stands there.
+        cell: String,
+    },
+    /// Commas that may part thousands or fractions, and nothing in the file that says which.
+    #[error("{}: {cell} may be {} or {}: give more decimals (1,0130), or a point", path.display(),
+        cell.replace(',', "."), cell.replace(',', ""))]
+    Commas {
+        /// Which file.
+        path: PathBuf,
+        /// A number with such a comma.
         cell: String,
     },
     /// A line of names where numbers should be.
@@ -133,6 +142,8 @@ pub struct TraceReader<R = BufReader<Bounded<File>>> {
     /// The first row, read ahead for its number of columns.
     first: Option<Vec<f64>>,
     incomplete: u64,
+    /// The largest number that is one.
+    most: f64,
 }
 
 impl TraceReader {
@@ -168,7 +179,8 @@ impl<R: BufRead> TraceReader<R> {
                 workers,
             });
         }
-        let mut reader = Self { lines, columns, workers, first: None, incomplete: 0 };
+        let mut reader =
+            Self { lines, columns, workers, first: None, incomplete: 0, most: TIME_MAX };
         reader.first = Some(reader.row().map_err(|error| match error {
             TraceError::Cell { path, line, column, cell }
                 if cell.starts_with(|c: char| c.is_alphabetic())
@@ -179,6 +191,12 @@ impl<R: BufRead> TraceReader<R> {
             other => other,
         })?);
         Ok(reader)
+    }
+
+    /// The same for numbers of any size, which are no times, such as costs.
+    #[must_use]
+    pub fn of_any_size(self) -> Self {
+        Self { most: f64::INFINITY, ..self }
     }
 
     /// The line it is at as numbers.
@@ -225,14 +243,27 @@ impl<R: BufRead> TraceReader<R> {
     /// The next row as it is told: infinity for an answer that was not received, no number for a
     /// value that is missing.
     pub fn next_as_told(&mut self) -> Option<Result<Vec<f64>, TraceError>> {
-        if let Some(row) = self.first.take() {
-            return Some(Ok(row));
-        }
-        match self.lines.advance() {
-            Ok(true) => Some(self.row()),
-            Ok(false) => None,
-            Err(error) => Some(Err(error)),
-        }
+        let row = match self.first.take() {
+            Some(row) => Ok(row),
+            None => match self.lines.advance() {
+                Ok(true) => self.row(),
+                Ok(false) => return None,
+                Err(error) => Err(error),
+            },
+        };
+        Some(row.and_then(|row| self.limited(row)))
+    }
+
+    /// Refuses numbers that are too large.
+    fn limited(&self, row: Vec<f64>) -> Result<Vec<f64>, TraceError> {
+        let is_wrong = |number: &f64| *number > self.most && number.is_finite();
+        let Some(column) = row.iter().position(is_wrong) else { return Ok(row) };
+        Err(TraceError::Cell {
+            path: self.lines.path().into(),
+            line: self.lines.line(),
+            column: column + 1,
+            cell: in_few_digits(row[column]),
+        })
     }
 }
 

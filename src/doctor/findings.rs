@@ -75,6 +75,12 @@ pub enum Problem {
         /// How many rounds there were.
         of: usize,
     },
+    /// A worker that all others wait for, in times that were taken after they had: its own are the
+    /// short ones.
+    WaitedFor {
+        /// Which.
+        worker: usize,
+    },
     /// A worker that was slow in some rounds, and waited for.
     SlowAtTimes {
         /// Which.
@@ -195,6 +201,7 @@ impl Finding {
             Problem::DeadWorkers { .. } => "dead-workers",
             Problem::ConstantlySlow { .. } => "constantly-slow-workers",
             Problem::NeverInTime { .. } => "never-in-time",
+            Problem::WaitedFor { .. } => "waited-for",
             Problem::SlowAtTimes { .. } => "slow-at-times",
             Problem::SlightlySlow { .. } => "slightly-slow-workers",
             Problem::SlowPerUnit { .. } => "slow-per-unit",
@@ -230,6 +237,7 @@ impl Finding {
             Problem::SlowPerUnit { workers } => workers.iter().map(|(worker, _)| *worker).collect(),
             Problem::SlowerSince { worker, .. }
             | Problem::SlowAtTimes { worker, .. }
+            | Problem::WaitedFor { worker }
             | Problem::Flapping { worker, .. } => vec![*worker],
             _ => Vec::new(),
         }
@@ -258,7 +266,7 @@ impl Finding {
 /// time.
 pub(super) fn sort(findings: &mut [Finding]) {
     let cost = |finding: &Finding| match finding.problem {
-        Problem::DeadWorkers { .. } | Problem::NeverInTime { .. } => {
+        Problem::DeadWorkers { .. } | Problem::NeverInTime { .. } | Problem::WaitedFor { .. } => {
             finding.costs.unwrap_or(f64::INFINITY)
         }
         _ => finding.costs.unwrap_or(f64::NEG_INFINITY),
@@ -292,7 +300,7 @@ impl fmt::Display for Told<'_> {
                 write!(
                     out,
                     "{} {take} {times:.2} times as long in almost every round; repair or replace, \
-                     or assign less work (interval:speeds=FILE,s=1,units=N)",
+                     or assign less work (interval:speeds=FILE,s=0,units=N)",
                     named(workers)
                 )?;
                 if *coded { write!(out, "; the cost is that of an uncoded run") } else { Ok(()) }
@@ -306,6 +314,12 @@ impl fmt::Display for Told<'_> {
                     named(workers)
                 )
             }
+            Problem::WaitedFor { worker: which } => write!(
+                out,
+                "the others wait for {}: their times agree far better than rounds do, and its are \
+                 the short ones, as after an all-reduce; record what each takes before it",
+                worker(*which)
+            ),
             Problem::SlowAtTimes { worker: which, rounds, of, steps: (first, last) } => {
                 let which = worker(*which);
                 write!(

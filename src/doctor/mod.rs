@@ -122,6 +122,11 @@ pub enum NoReplay {
         /// Which workers.
         workers: Vec<usize>,
     },
+    /// The times are those after the workers had waited for one of them.
+    #[error(
+        "these times were taken after the all-reduce, where workers have waited for one another"
+    )]
+    AfterExchange,
     /// Rounds depend on those before.
     #[error("with {text} a round depends on the rounds before it")]
     Delayed {
@@ -464,7 +469,16 @@ impl Examination {
                 let AnswerRows { rows, estimated } = AnswerRows::of(record);
                 let answers = (rows.len() * record.workers()) as f64;
                 let late = if record.is_trace() { after_exchange(&rows) } else { None };
+                // Estimates agree as closely as times after an exchange.
+                let is_one = |it: &Suspicion| !matches!(it, Suspicion::WaitedFor { .. });
+                let late = late.filter(|it| estimated == 0 || is_one(it));
                 self.cautions.extend(late.map(Caution::AfterExchange));
+                if let Some(Suspicion::WaitedFor { worker, .. }) = late {
+                    self.findings
+                        .push(Finding { problem: Problem::WaitedFor { worker }, costs: None });
+                    let reason = NoReplay::AfterExchange;
+                    return self.without_times(record, &reports, reason, events);
+                }
                 self.estimated = Some(estimated as f64 / answers);
                 self.planned_on = Some((rows.clone(), facts.load));
                 (Times::of_answers(rows), true, spec)

@@ -17,8 +17,9 @@ pub(super) fn play(
     admits: Admits<'_>,
 ) -> Option<Played> {
     let workers = row.len();
-    let load = scheme.facts().load;
-    let delays: Vec<f64> = row.iter().map(|delay| rules.time(*delay, load)).collect();
+    let (times, facts) = (row.iter().zip(Worker::all(workers)), scheme.facts());
+    let delays: Vec<f64> =
+        times.map(|(delay, worker)| rules.time(*delay, facts.load_of_worker(worker))).collect();
     let slowest = delays.iter().copied().fold(0.0, f64::max);
     let (deadline, candidates) = super::deadline(delays.iter().copied(), rules.mu);
     let later = |from: f64| {

@@ -111,6 +111,45 @@ fn golden_rounds_of_every_scheme_and_rule() {
     }
 }
 
+/// Figures of another implementation, which asks the slot code itself what it decodes: group by
+/// group, not by how many have answered.
+#[test]
+fn schemes_over_rounds_close_by_what_their_slot_code_decodes() {
+    let rows: Vec<Vec<f64>> = include_str!("../data/simulator/ge16.csv")
+        .lines()
+        .map(|line| line.split(',').map(|cell| cell.trim().parse().unwrap()).collect())
+        .collect();
+    let growth = Some(Growth::Proportional { base: 1.0 / 16.0 });
+    for (text, close_rule, expected) in [
+        ("sr-sgc:B=1,W=2,lambda=4", Close::Incremental, 3.341),
+        ("sr-sgc:B=1,W=2,lambda=4", Close::Decodable, 3.379),
+        ("m-sgc:B=1,W=2,lambda=3", Close::Incremental, 2.918),
+        ("m-sgc:B=1,W=2,lambda=3", Close::Decodable, 2.822),
+    ] {
+        let rules = Rules { close: close_rule, mu: 0.05, growth, dispatch: 0.0 };
+        let mut scheme = scheme(text, 16, 100, Accept::Lookahead);
+        let (found, _) = run(&mut *scheme, 100, &rows, &rules);
+        let each = found.total_time / 100.0;
+        assert!((each - expected).abs() < 6e-4, "{text} {close_rule:?}: {each}, not {expected}");
+        assert_eq!(found.jobs_decoded, 100);
+    }
+}
+
+/// Each worker is charged what it computes: four of one sixth of the batch, one of a third.
+#[test]
+fn unequal_loads_take_their_own_times() {
+    let rows = vec![vec![1.0, 1.0, 1.0, 1.0, 0.5]; 40];
+    let growth = Some(Growth::Proportional { base: 0.2 });
+    let rules = Rules { close: Close::Decodable, mu: 1.0, growth, dispatch: 0.0 };
+    for close_rule in [Close::Decodable, Close::All, Close::Incremental] {
+        let rules = Rules { close: close_rule, ..rules };
+        let text = "interval:speeds=1x4+2,s=0,units=60";
+        let mut scheme = scheme(text, 5, 40, Accept::Lookahead);
+        let (found, _) = run(&mut *scheme, 40, &rows, &rules);
+        assert!((found.total_time / 40.0 - 5.0 / 6.0).abs() < 1e-9, "{found:?}");
+    }
+}
+
 #[test]
 fn golden_runs_of_the_feedback_schemes() {
     let golden: Value =

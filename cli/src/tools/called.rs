@@ -86,12 +86,19 @@ impl Rounds {
                 let (first, last) = (spans.first()?, spans.last()?);
                 let last = last.0 + last.1 * (last.2 - 1);
                 let distance = self.distance();
-                let every = match distance {
-                    1 => String::new(),
-                    _ => format!(", every {distance} steps: they do not follow one another"),
+                let evenly = match (spans.len(), distance) {
+                    (1, 1) => String::new(),
+                    (1, _) => format!(", every {distance} steps: they do not follow one another"),
+                    _ => {
+                        let count: u64 = spans.iter().map(|(_, _, count)| count).sum();
+                        return Some(format!(
+                            "{count} of those from {} to {last}, at unequal distances",
+                            first.0
+                        ));
+                    }
                 };
                 let plain = first.0 == 0 && distance == 1;
-                (!plain).then(|| format!("{} to {last}{every}", first.0))
+                (!plain).then(|| format!("{} to {last}{evenly}", first.0))
             }
             Self::Names(names) => {
                 let (first, last) = (names.first()?, names.last()?);
@@ -167,7 +174,10 @@ mod tests {
         let tenth = rounds(&[100, 110, 120, 140, 150]);
         assert_eq!(tenth.all_numbers(), Some(vec![100, 110, 120, 140, 150]));
         assert_eq!(tenth.distance(), 10);
-        assert!(tenth.words().is_some_and(|words| words.starts_with("100 to 150, every 10 steps")));
+        let unequal = "5 of those from 100 to 150, at unequal distances";
+        assert_eq!(tenth.words().as_deref(), Some(unequal));
+        let even = rounds(&[100, 110, 120]).words();
+        assert!(even.is_some_and(|words| words.starts_with("100 to 120, every 10 steps")));
         let named = Rounds::of(&["0+1".into(), "0+2".into()]);
         assert_eq!((named.all_numbers(), named.distance()), (None, 1));
     }

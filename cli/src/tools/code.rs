@@ -335,7 +335,8 @@ fn picture(code: &dyn GradientCode, survivors: &WorkerSet, weights: &[f64]) -> S
         let weight = match (survivors.contains(worker), weights[worker.index()]) {
             (false, _) => "straggler".into(),
             (true, 0.0) => "0".into(),
-            (true, weight) => format!("{weight:.4}"),
+            // A rounding error of 0 is no negative weight.
+            (true, weight) => format!("{weight:.4}").replace("-0.0000", "0.0000"),
         };
         let _ = writeln!(text, "{:>12} {row}   {weight}", worker.to_string());
     }

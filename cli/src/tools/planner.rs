@@ -3,7 +3,7 @@
 mod pictures;
 
 use super::simulate::{LoadArgs, RulesArg};
-use super::source::{Source, Told};
+use super::source::{self, Source, Told};
 use super::suspicious;
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
@@ -18,7 +18,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::registry::Family;
-use codedgrad::delays::{Growth, Preset, TraceReader, after_exchange};
+use codedgrad::delays::{Growth, Preset, Suspicion, TraceReader, after_exchange};
 use codedgrad::files;
 use codedgrad::sim::Close;
 use codedgrad::sim::planner::{Candidate, CauseKind, ClosingRules, Plan, Question, plan};
@@ -146,9 +146,9 @@ pub(crate) struct PlanArgs {
     /// workers
     #[arg(long, value_name = "FILE", help_heading = "Load", hide_short_help = true)]
     share_costs: Option<PathBuf>,
-    /// Seed of a preset
-    #[arg(long, value_parser = whole::<u64>, default_value_t = 1)]
-    seed: u64,
+    /// Seed of a preset [default: 1]
+    #[arg(long, value_parser = whole::<u64>)]
+    seed: Option<u64>,
     /// When rounds close: as is best for each scheme, or all by the authors' rule of sequential
     /// gradient coding
     #[arg(long, value_enum, default_value = "usual", help_heading = "Rounds")]
@@ -170,8 +170,17 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     args.out.as_deref().map_or(Ok(()), holds_no_run)?;
     let preset = Preset::named(&args.delays);
     suspicious::say_of_shape(&args.delays, args.workers.map(|workers| workers as usize), output);
-    let Trace { rows, cut, lacks_workers, growth: usual, names, numbers, distance, beside } =
-        trace(args, output)?;
+    let Trace {
+        rows,
+        cut,
+        lacks_workers,
+        growth: usual,
+        names,
+        numbers,
+        distance,
+        beside,
+        taken_anywhere,
+    } = trace(args, output)?;
     let workers = rows.first().map_or(0, Vec::len);
     let growth = args.load.growth(usual)?;
     let costs =
@@ -194,6 +203,7 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
         },
         also: &also,
         rules: args.rules.into(),
+        taken_anywhere,
         ..Question::new(&rows, growth)
     };
     let bar = output.progress_bar(MARKS, &args.delays);
@@ -241,7 +251,7 @@ fn shown(args: &PlanArgs, found: &Plan) -> Result<Value, Failure> {
     shown["rules"] = json!(ClosingRules::from(args.rules));
     shown["accept"] = json!("lookahead");
     shown["delays"] = json!(args.delays);
-    shown["seed"] = json!(args.seed);
+    shown["seed"] = json!(source::seed_of(&args.delays, args.seed));
     shown["version"] = json!(RELEASE);
     Ok(shown)
 }
@@ -256,8 +266,8 @@ fn rules(args: &PlanArgs, found: &Plan) -> String {
                           the mu that suits each best (--rules paper: all by one)"
             .to_owned(),
     };
-    let seed =
-        Preset::named(&args.delays).map_or(String::new(), |_| format!(", seed {}", args.seed));
+    let seed = source::seed_of(&args.delays, args.seed);
+    let seed = seed.map_or(String::new(), |seed| format!(", seed {seed}"));
     format!("Rounds closed for {said}; accept lookahead{seed}; codedgrad {RELEASE}.")
 }
 
@@ -279,13 +289,17 @@ struct Trace {
     distance: u64,
     /// What an answer cannot be without.
     beside: Vec<String>,
+    /// Whether all of the times are measured, and may have been anywhere.
+    taken_anywhere: bool,
 }
 
 fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
     let workers = args.workers.map(|workers| workers as usize);
     let wanted = args.rounds.map(|rounds| rounds as usize);
     let grown = !args.load.is_given();
-    let source = Source::open(&args.delays, workers, args.seed, grown, output)?;
+    source::say_seed(&args.delays, args.seed, output);
+    let seed = args.seed.unwrap_or(source::SEED);
+    let source = Source::open(&args.delays, workers, seed, grown, output)?;
     // As --workers has it; the time that a plan takes grows with their square.
     if !WORKERS.contains(&(source.workers() as u64)) {
         return Err(Failure::Input(anyhow!(
@@ -303,6 +317,7 @@ fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
     let cut = told.more;
     let not_received = told.at_least();
     let beside = beside(&told, not_received);
+    let taken_anywhere = told.is_trace && not_received == 0;
     let Told { rows, names, numbers, distance, .. } = told;
     let lacks_workers = rows.first().is_some_and(|row| row.len() < workers);
     if wanted.is_none() && cut && preset.is_none() {
@@ -318,12 +333,15 @@ fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
             several(rows.len(), "round")
         ));
     }
-    Ok(Trace { rows, cut, lacks_workers, growth, names, numbers, distance, beside })
+    Ok(Trace { rows, cut, lacks_workers, growth, names, numbers, distance, beside, taken_anywhere })
 }
 
 /// What is to be kept in mind about a trace.
 fn beside(told: &Told, not_received: usize) -> Vec<String> {
-    let late = after_exchange(&told.rows).filter(|_| told.is_trace).map(|it| it.to_string());
+    // Who is waited for is what the answer itself says.
+    let late = after_exchange(&told.rows)
+        .filter(|it| told.is_trace && !matches!(it, Suspicion::WaitedFor { .. }))
+        .map(|it| it.to_string());
     let not_received = (not_received > 0).then(|| {
         format!(
             "{} {} not received: the largest time of the round stands for each, so that times and \
@@ -346,6 +364,7 @@ fn beside(told: &Told, not_received: usize) -> Vec<String> {
 fn costs_in(path: &Path, workers: usize, rounds: usize) -> Result<Vec<Vec<f64>>, Failure> {
     TraceReader::open(path, Some(workers))
         .or_input()?
+        .of_any_size()
         .take(rounds)
         .collect::<Result<_, _>>()
         .or_input()
@@ -416,12 +435,7 @@ fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'
             CauseKind::ConstantlySlowWorkers => "Beside any code",
             _ => "No code cures this",
         };
-        let _ = writeln!(
-            text,
-            "{begun}: {} ({:.1} % of the uncoded time).",
-            cause.words,
-            100.0 * cause.costs
-        );
+        let _ = writeln!(text, "{begun}: {}.", cause.with_saving());
     }
     for note in known.beside {
         let _ = writeln!(text, "But {note}.");
@@ -502,8 +516,8 @@ fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'
     if question.dispatch != preset.map_or(0.0, Preset::pull) {
         let _ = write!(command, " --dispatch {}", question.dispatch);
     }
-    if preset.is_some() {
-        let _ = write!(command, " --seed {}", args.seed);
+    if let Some(seed) = source::seed_of(&args.delays, args.seed) {
+        let _ = write!(command, " --seed {seed}");
     }
     command
 }

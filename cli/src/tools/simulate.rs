@@ -2,7 +2,7 @@
 
 use super::as_trained::{self, AsTrainedArgs, Asked};
 use super::replay::ReplayArgs;
-use super::source::Source;
+use super::source::{self, Source};
 use super::suspicious;
 use crate::failure::{Failure, OrInput, OrWork};
 use crate::families;
@@ -108,9 +108,9 @@ pub(crate) struct SimulateArgs {
         help_heading = "Rounds", hide_short_help = true
     )]
     rounds: Option<u32>,
-    /// Deadline tolerance: an answer later than (1+mu) x the fastest is late
-    #[arg(long, default_value_t = 1.0, help_heading = "Rounds")]
-    mu: f64,
+    /// Deadline tolerance: an answer later than (1+mu) x the fastest is late [default: 1]
+    #[arg(long, help_heading = "Rounds")]
+    mu: Option<f64>,
     /// When a round closes [default: decodable without delay, else incremental]
     #[arg(long, value_enum, help_heading = "Rounds")]
     close: Option<CloseArg>,
@@ -136,9 +136,9 @@ pub(crate) struct SimulateArgs {
         help_heading = "Load", hide_short_help = true
     )]
     dispatch: Option<f64>,
-    /// Seed of a preset or a pool
-    #[arg(long, value_parser = whole::<u64>, default_value_t = 1)]
-    seed: u64,
+    /// Seed of a preset or a pool [default: 1]
+    #[arg(long, value_parser = whole::<u64>)]
+    seed: Option<u64>,
     /// Draw who did what in every round (on standard error with --json)
     ///
     /// `n.3` is a task of job 3, `x4` four of them, `x` alone that its worker was not waited for,
@@ -170,6 +170,45 @@ impl SimulateArgs {
     fn jobs(&self) -> u64 {
         self.jobs.unwrap_or_default()
     }
+
+    fn mu(&self) -> f64 {
+        self.mu.unwrap_or(1.0)
+    }
+
+    /// Says which options do nothing for this scheme, these delays and this close.
+    fn say_without_effect(&self, spec: &SchemeSpec, facts: &SchemeFacts, output: &mut Output<'_>) {
+        let close = if has_deadline(self, facts) { None } else { self.mu };
+        let accept = self.accept.filter(|_| !has_models(spec));
+        let dispatch = self.dispatch.filter(|_| !facts.pulls);
+        for (given, why) in [
+            (
+                close.map(|mu| format!("--mu {mu}")),
+                "counts late answers and does nothing else: rounds close without a deadline",
+            ),
+            (
+                accept.map(|_| "--accept".into()),
+                "has no effect: only a scheme for bursts (sr-sgc, m-sgc) has a model of stragglers",
+            ),
+            (
+                dispatch.map(|dispatch| format!("--dispatch {dispatch}")),
+                "has no effect: workers of this scheme have all of their tasks from the beginning",
+            ),
+        ] {
+            if let Some(given) = given {
+                output.note(format_args!("{given} {why}"));
+            }
+        }
+    }
+}
+
+/// Whether rounds are held open until a deadline.
+fn has_deadline(args: &SimulateArgs, facts: &SchemeFacts) -> bool {
+    !facts.partial && close(args, facts) != Close::Decodable
+}
+
+/// Whether a round of it may close by a model of stragglers.
+fn has_models(spec: &SchemeSpec) -> bool {
+    spec.traits().delay && !spec.traits().feedback
 }
 
 /// How delays grow with the load.
@@ -223,30 +262,35 @@ impl LoadArgs {
 
 pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     if let Some(path) = &args.replay.pool {
-        return args.replay.run(path, &args.scheme, args.seed, args.json, output);
+        let seed = args.seed.unwrap_or(source::SEED);
+        return args.replay.run(path, &args.scheme, seed, args.json, output);
     }
     let spec = families::scheme(&args.scheme).or_input()?;
-    not_negative("--mu", args.mu)?;
+    not_negative("--mu", args.mu())?;
     args.dispatch.map_or(Ok(()), |seconds| not_negative("--dispatch", seconds))?;
-    if args.rules == RulesArg::Paper && (args.close.is_some() || args.mu != ClosingRules::PAPER_MU)
-    {
+    let own = args.close.is_some() || args.mu() != ClosingRules::PAPER_MU;
+    if args.rules == RulesArg::Paper && own {
         return Err(Failure::Input(anyhow!(
             "--rules paper is --close all --mu 1: leave --close and --mu out"
         )));
     }
+    source::say_seed(args.delays(), args.seed, output);
     let delays = Source::open(
         args.delays(),
         args.workers.map(|workers| workers as usize),
-        args.seed,
+        args.seed.unwrap_or(source::SEED),
         !args.load.is_given() && !args.as_trained.as_trained,
         output,
     )?;
+    suspicious::say(args.delays(), Some(delays.workers()), output);
+    let rounds = args.rounds.map(|rounds| rounds as usize);
+    // Those that are played, and some to tell by whose gaps they are.
+    let played = rounds.unwrap_or((args.jobs() as usize).max(suspicious::ROWS));
+    // What is left out was there when the others' times were taken.
+    let usual = delays.growth();
+    let delays = delays.without_gaps(args.delays(), played, output)?;
     let workers = delays.workers();
     let preset = delays.preset;
-    let usual = delays.growth();
-    suspicious::say(args.delays(), Some(workers), output);
-    let looked_at = args.rounds.map_or(suspicious::ROWS, |rounds| rounds as usize);
-    suspicious::say_of_gaps(args.delays(), workers, looked_at, output);
     if args.as_trained.as_trained {
         return predict(args, &spec, delays, output);
     }
@@ -256,6 +300,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     let mut scheme = spec.over(horizon).or_input()?;
     spec.check_claim(workers).or_input()?;
     let rules = rules(args, preset, usual, &*scheme)?;
+    args.say_without_effect(&spec, scheme.facts(), output);
     if let Some(warning) = spec.warning(workers) {
         output.note(format_args!("warning: {warning}"));
     }
@@ -316,7 +361,7 @@ fn predict(
         scheme: &args.scheme,
         spec,
         jobs: args.jobs(),
-        mu: args.mu,
+        mu: args.mu(),
         rounds: args.rounds.map(|rounds| rounds as usize),
     };
     let mut grid = Grid::default();
@@ -328,12 +373,12 @@ fn predict(
     let json = || {
         let mut shown = predicted.shown(&args.scheme);
         shown["close"] = json!("engine");
-        shown["mu"] = json!(args.mu);
+        shown["mu"] = json!(args.mu());
         name_origin(args, &mut shown);
         shown
     };
     let words = || {
-        let closed = format!("as the trainer's engine does, mu {}", args.mu);
+        let closed = format!("as the trainer's engine does, mu {}", args.mu());
         predicted.words(&args.scheme) + &origin(args, &closed)
     };
     show(args, &grid, &predicted.job_finish_time(), (&json, &words), output)
@@ -371,14 +416,17 @@ fn rules(
     let facts = scheme.facts();
     let growth = Some(args.load.growth(usual)?);
     let dispatch = args.dispatch.unwrap_or(preset.map_or(0.0, Preset::pull));
-    let close = match (args.close, facts.delay) {
+    Ok(Rules { close: close(args, facts), mu: args.mu(), growth, dispatch })
+}
+
+fn close(args: &SimulateArgs, facts: &SchemeFacts) -> Close {
+    match (args.close, facts.delay) {
         _ if args.rules == RulesArg::Paper => Close::All,
         (Some(CloseArg::All), _) => Close::All,
         (Some(CloseArg::Incremental), _) => Close::Incremental,
         (Some(CloseArg::Decodable), _) | (None, 0) => Close::Decodable,
         (None, _) => Close::Incremental,
-    };
-    Ok(Rules { close, mu: args.mu, growth, dispatch })
+    }
 }
 
 fn shown(
@@ -397,7 +445,7 @@ fn shown(
         "work": outcome.work,
         "growth": rules.growth,
         "close": rules.close,
-        "mu": rules.mu,
+        "mu": has_deadline(args, scheme.facts()).then_some(rules.mu),
         "total_time": outcome.total_time,
         "time_per_job": outcome.total_time / args.jobs() as f64,
         "rounds": outcome.rounds,
@@ -410,6 +458,9 @@ fn shown(
         "straggler_fraction": outcome.straggler_fraction,
     });
     name_origin(args, &mut shown);
+    if !has_models(spec) {
+        shown["accept"] = serde_json::Value::Null;
+    }
     if families::defers(spec) {
         shown["deferred"] = json!(outcome.unfinished_fraction);
     }
@@ -485,8 +536,8 @@ fn by_rules(args: &SimulateArgs, rules: &Rules, facts: &SchemeFacts) -> String {
 
 /// What a result follows from beside its scheme, in a line.
 fn origin(args: &SimulateArgs, closed: &str) -> String {
-    let preset = Preset::named(args.delays());
-    let seed = preset.map_or(String::new(), |_| format!(", seed {}", args.seed));
+    let seed = source::seed_of(args.delays(), args.seed);
+    let seed = seed.map_or(String::new(), |seed| format!(", seed {seed}"));
     format!(
         "Rounds closed {closed}; accept {}; delays {}{seed}; codedgrad {RELEASE}.\n",
         accept_name(args),
@@ -498,7 +549,7 @@ fn origin(args: &SimulateArgs, closed: &str) -> String {
 fn name_origin(args: &SimulateArgs, shown: &mut serde_json::Value) {
     shown["accept"] = json!(accept_name(args));
     shown["delays"] = json!(args.delays());
-    shown["seed"] = json!(args.seed);
+    shown["seed"] = json!(source::seed_of(args.delays(), args.seed));
     shown["version"] = json!(RELEASE);
 }
 

@@ -20,6 +20,21 @@ use std::path::Path;
 /// What stands for standard input.
 const STDIN: &str = "-";
 
+/// Seed of a preset's draws, where none is given.
+pub(crate) const SEED: u64 = 1;
+
+/// The seed that these delays were drawn from; none where they are recorded.
+pub(crate) fn seed_of(delays: &str, given: Option<u64>) -> Option<u64> {
+    Preset::named(delays).map(|_| given.unwrap_or(SEED))
+}
+
+/// Says so where a seed is given and nothing is drawn.
+pub(crate) fn say_seed(delays: &str, given: Option<u64>, output: &mut Output<'_>) {
+    if let Some(seed) = given.filter(|_| Preset::named(delays).is_none()) {
+        output.note(format_args!("--seed {seed} has no effect: these delays are recorded"));
+    }
+}
+
 /// Delays of a known number of workers, in answer times.
 pub(crate) struct Source {
     pub(crate) preset: Option<Preset>,
@@ -166,6 +181,28 @@ impl Source {
 
     pub(crate) fn workers(&self) -> usize {
         self.workers
+    }
+
+    /// The same without what has gaps, if there are some among the first rounds: rounds or workers
+    /// are left out as [`Source::told`] does.
+    pub(crate) fn without_gaps(
+        self,
+        name: &str,
+        most: usize,
+        output: &mut Output<'_>,
+    ) -> Result<Self, Failure> {
+        let has_gaps = match &self.rows {
+            Rows::Preset(_) => false,
+            Rows::File(_) => suspicious::has_gaps(name, self.workers, most),
+            Rows::Kept(rows) => rows.iter().flatten().any(|time| time.is_nan()),
+        };
+        if !has_gaps {
+            return Ok(self);
+        }
+        let (preset, recorded) = (self.preset, self.recorded);
+        let Told { rows, is_trace, .. } = self.told(most, output)?;
+        let workers = rows.first().map_or(0, Vec::len);
+        Ok(Self { preset, workers, rows: Rows::Kept(rows), recorded, called: None, is_trace })
     }
 
     /// How the delays grow with the load, unless somebody says otherwise.

@@ -1,7 +1,6 @@
 //! Warnings of tables that look like no traces.
 
 use crate::output::Output;
-use crate::units::several;
 use codedgrad::delays::{Preset, Suspicion, TraceReader, suspicions};
 use std::path::Path;
 
@@ -45,15 +44,19 @@ pub(crate) fn say(delays: &str, workers: Option<usize>, output: &mut Output<'_>)
 
 /// The same but for what an examination of the times says itself.
 pub(crate) fn say_of_form(delays: &str, output: &mut Output<'_>) {
-    let of_form = |found: &Suspicion| !matches!(found, Suspicion::AfterExchange { .. });
+    let of_form = |found: &Suspicion| {
+        !matches!(found, Suspicion::AfterExchange { .. } | Suspicion::WaitedFor { .. })
+    };
     for suspicion in found(delays, None).into_iter().filter(of_form) {
         output.note(format_args!("{}", warning(delays, &suspicion)));
     }
 }
 
-/// The same but for its unit, where that is looked at with more care.
+/// The same but for its unit, and for who is waited for, where these are looked at with more care.
 pub(crate) fn say_of_shape(delays: &str, workers: Option<usize>, output: &mut Output<'_>) {
-    let of_shape = |suspicion: &Suspicion| !matches!(suspicion, Suspicion::Milliseconds { .. });
+    let of_shape = |suspicion: &Suspicion| {
+        !matches!(suspicion, Suspicion::Milliseconds { .. } | Suspicion::WaitedFor { .. })
+    };
     for suspicion in found(delays, workers).into_iter().filter(of_shape) {
         output.note(format_args!("{}", warning(delays, &suspicion)));
     }
@@ -66,17 +69,12 @@ pub(crate) fn say_of_rows(name: &str, rows: &[Vec<f64>], output: &mut Output<'_>
     }
 }
 
-/// Says how many rows up to the `most`-th whole one are left out since a value is missing.
-pub(crate) fn say_of_gaps(delays: &str, workers: usize, most: usize, output: &mut Output<'_>) {
-    let Some(mut rows) = opened(delays, Some(workers)) else { return };
-    let whole = rows.by_ref().take(most).map_while(Result::ok).count();
-    let gaps = rows.incomplete();
-    if whole > 0 && gaps > 0 {
-        output.note(format_args!(
-            "{delays}: {gaps} of the first {} left out: a value is missing",
-            several(whole as u64 + gaps, "round")
-        ));
-    }
+/// Whether a value is missing among the rows up to the `most`-th whole one.
+pub(crate) fn has_gaps(delays: &str, workers: usize, most: usize) -> bool {
+    opened(delays, Some(workers)).is_some_and(|mut rows| {
+        rows.by_ref().take(most).map_while(Result::ok).for_each(drop);
+        rows.incomplete() > 0
+    })
 }
 
 /// Says so where there are more columns than workers.

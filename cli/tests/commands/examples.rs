@@ -1,12 +1,16 @@
 //! The examples of README.md, of the documents and of every `--help` run as they are written, in a
 //! folder that has the repository's `examples/` and `docs/`.
 //!
+//! What a page shows of a command's output (a block that begins with `$ codedgrad ..`) is what the
+//! command prints; `...` stands for lines left out.
+//!
 //! Training is made short by flags at the end of a line (fewer steps of a smaller model). Commands
 //! that wait for others ([`WAITING`]), and what resumes or needs a run that only they would leave,
 //! are only parsed here; `tcp.rs` and `launch/` run such lines.
 #![cfg(all(feature = "trainer", unix))]
 
-use crate::program::{COMMANDS, MODEL, codedgrad, text};
+use crate::program::{COMMANDS, MODEL, codedgrad, json, text};
+use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -113,5 +117,93 @@ fn every_example_runs_as_it_is_written() {
             .unwrap();
         let said = text(&output.stderr);
         assert!(output.status.success(), "{line}\n(as {})\n{said}", tried(line));
+    }
+}
+
+/// A page's blocks of text that begin with a command, each with what follows it.
+fn shown(text: &str) -> Vec<(String, String)> {
+    let blocks = text.split("```text\n$ ").skip(1).filter_map(|rest| rest.split("\n```").next());
+    let whole = |block: &str| {
+        let (command, output) = block.split_once('\n')?;
+        Some((command.to_owned(), output.to_owned()))
+    };
+    blocks.filter_map(whole).collect()
+}
+
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn pages_show_what_their_commands_print() {
+    let mut count = 0;
+    for page in fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()) {
+        for (command, output) in shown(&fs::read_to_string(&page).unwrap_or_default()) {
+            let arguments: Vec<&str> = command.split(' ').skip(1).collect();
+            let printed = self::text(&codedgrad(&root(), &arguments).stdout);
+            count += 1;
+            let all = words(&printed);
+            let mut rest = &*all;
+            for part in output.split("\n...").map(words) {
+                let Some(at) = rest.find(&part) else {
+                    panic!("{command} prints\n{printed}\nwithout\n{part}")
+                };
+                rest = &rest[at + part.len()..];
+            }
+        }
+    }
+    assert!(count >= 2, "{count} outputs are shown");
+}
+
+/// What a plan recommends and saves, as a table says it.
+fn recommended(plan: &Value) -> [String; 2] {
+    let percent = |share: &Value| format!("{:.1} %", 100.0 * share.as_f64().unwrap());
+    let scheme = plan["recommended"].as_str().unwrap();
+    if scheme == "uncoded" {
+        let mut others = plan["candidates"].as_array().unwrap().iter();
+        let best = others.find(|it| it["exact"] == true && it["scheme"] != "uncoded").unwrap();
+        let best = format!("`{}`: {}", best["scheme"].as_str().unwrap(), percent(&best["gain"]));
+        return ["**`uncoded`**".into(), best];
+    }
+    let interval = &plan["interval"];
+    let interval = match interval.is_null() {
+        true => String::new(),
+        false => format!(" ({} to {})", percent(&interval["low"]), percent(&interval["high"])),
+    };
+    [format!("`{scheme}`"), percent(&plan["gain"]) + &interval]
+}
+
+/// The rows of docs/when-to-code.md for presets of 8 workers; `PAGES=update` writes them anew.
+#[test]
+fn rows_of_when_to_code_are_what_plan_says() {
+    const PRESETS: [&str; 5] = ["calm", "stalls", "static", "proportional", "hotspot"];
+    let page = root().join("docs/when-to-code.md");
+    let text = fs::read_to_string(&page).unwrap();
+    let mut made = String::new();
+    let mut count = 0;
+    for line in text.lines() {
+        let cells: Vec<&str> = line.split(" | ").collect();
+        let command = cells[0].trim_start_matches("| `").trim_end_matches('`');
+        if !PRESETS.iter().any(|preset| command.starts_with(&format!("{preset} --"))) {
+            made += &format!("{line}\n");
+            continue;
+        }
+        count += 1;
+        let plan = |more: &[&str]| {
+            let options = command.split(' ').chain(more.iter().copied());
+            let line: Vec<&str> =
+                ["plan", "--json", "--delays"].into_iter().chain(options).collect();
+            json(&codedgrad(&root(), &line))
+        };
+        let [scheme, gain] = recommended(&plan(&[]));
+        let [fixed, saves] = recommended(&plan(&["--families", "groups,min-load,sr-sgc,m-sgc"]));
+        made += &format!("| `{command}` | {} | {scheme} | {gain} | {fixed} {saves} |\n", cells[1]);
+    }
+    assert_eq!(count, PRESETS.len());
+    if std::env::var_os("PAGES").is_some() {
+        return fs::write(&page, made).unwrap();
+    }
+    for (found, expected) in text.lines().zip(made.lines()) {
+        assert_eq!(found, expected, "PAGES=update writes it");
     }
 }

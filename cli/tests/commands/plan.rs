@@ -327,7 +327,7 @@ fn bad_input_is_named_and_short_traces_are_answered() {
     for (arguments, needles) in [
         (&["--delays", "dead.csv"][..], &["line 2, column 2", "\"-2\""][..]),
         (&["--delays", "ragged.csv"], &["line 2, column 2"]),
-        (&["--delays", "endless.csv"], &["round 2, worker 1", "is no time of at most 1e9 s"]),
+        (&["--delays", "endless.csv"], &["line 2, column 2", "(a number from 0 to 1e9"]),
         (&["--delays", "hotspott"], &["did you mean \"hotspot\""]),
         (&["--delays", "hotspot", "--max-work", "0.9"], &["--max-work 0.9"]),
         (&["--delays", "hotspot", "--dispatch", "-1"], &["--dispatch", "is no time of 0 or more"]),

@@ -155,11 +155,11 @@ fn case_08_a_rank_that_ends_is_named_and_leaves_the_others() {
 }
 
 #[test]
-fn case_09_rounds_that_are_told_again_count_once() {
+fn case_09_rounds_that_begin_again_are_a_pass_of_their_own() {
     let found = import(&[file("09-crash-loop.csv")], &LONG);
-    assert_eq!(found.shape(), (30, 4));
-    found.says("told several times: 30 rounds, up to 3 times; the last one counts");
-    assert_eq!(found.rows[29][3], 1.0047);
+    assert_eq!(found.shape(), (90, 4));
+    found.says("the numbers of the rounds begin again, for all workers, 2 times");
+    assert_eq!(found.rows[89][3], 1.0047);
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn case_21_windows_of_one_rank_are_joined() {
     let all = ["21-two-windows/iteration_10", "21-two-windows/iteration_20"].map(files).concat();
     let found = import(&all, &["--profiler"]);
     assert_eq!(found.rows[0].len(), 2);
-    found.says("rounds: 10 to 2");
+    found.says("rounds: 12 of those from 10 to 25");
 }
 
 #[test]
@@ -335,4 +335,213 @@ fn names_in_files_forge_no_lines() {
         let forged = |line: &str| line.starts_with("warning: all is well");
         assert!(!said.lines().any(forged) && !said.contains('\u{1b}'), "{said}");
     }
+}
+
+fn written(lines: impl Iterator<Item = String>) -> (tempfile::TempDir, String) {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("as-written.csv");
+    std::fs::write(&path, lines.map(|line| line + "\n").collect::<String>()).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    (home, path)
+}
+
+#[test]
+fn a_comma_that_may_part_thousands_or_fractions_is_refused() {
+    let row = |at: usize| format!("{at};w{};{}", at % 2, ["1,030", "977"][at % 2]);
+    let (home, path) = written(["step;rank;ms".into()].into_iter().chain((0..20).map(row)));
+    refused(
+        home.path(),
+        &["trace", "import", &path, "--long", "step,rank,ms"],
+        &["column 3: 1,030 may be 1.030 or 1030, and nothing in the column says which"],
+    );
+    let (home, path) = written((0..20).map(|at| format!("1,03{};1,04{}", at % 10, at % 10)));
+    for command in [&["doctor"][..], &["plan", "--delays"], &["trace", "stats"]] {
+        refused(home.path(), &[command, &[&path]].concat(), &["1,030 may be 1.030 or 1030"]);
+    }
+    // One that parts a fraction, wherever it stands, is enough.
+    let (home, path) = written((0..20).map(|at| format!("1,03{};0,97{}", at % 10, at % 10)));
+    let (_, found) = doctor(home.path(), &path);
+    assert_eq!(found["rounds"], 20);
+}
+
+#[test]
+fn batches_that_begin_again_in_each_epoch_are_kept() {
+    let line = |at: usize| {
+        let (epoch, batch, rank) = (at / 32, at / 4 % 8 * 25, at % 4);
+        let slow = if rank == 1 && epoch < 3 { 1.6 } else { 1.0 };
+        let time = slow * (0.4 + 0.001 * (at % 7) as f64);
+        format!("METRIC rank={rank} epoch={epoch} batch={batch} iteration_time={time:.6}")
+    };
+    let (_home, path) = written((0..128).map(line));
+    let pattern = r"rank=(?<worker>\d+).* batch=(?<round>\d+) iteration_time=(?<time>[\d.]+)";
+    let found = import(&[path], &["--pattern", pattern]);
+    assert_eq!(found.shape(), (32, 4));
+    found.says("begin again, for all workers, 3 times");
+    let (said, _) = found.doctor();
+    has(&said, "worker 1 takes 1.");
+}
+
+#[test]
+fn groups_of_a_pattern_are_known_and_those_of_a_worker_are_joined() {
+    let line = |at: usize| {
+        let (step, device, node) = (at / 4, at % 2, at / 2 % 2);
+        format!("gpu-{node} step {step} cuda:{device} took 1.0{at:02}s")
+    };
+    let (home, path) = written((0..40).map(line));
+    let with = |device: &str| {
+        format!(r"(?<worker>gpu-\d) step (?<round>\d+) (?<{device}>cuda:\d) took (?<time>[\d.]+)")
+    };
+    let found = import(std::slice::from_ref(&path), &["--pattern", &with("worker_device")]);
+    assert_eq!(found.shape(), (10, 4));
+    found.says("0 = gpu-0-cuda:0, 1 = gpu-0-cuda:1, 2 = gpu-1-cuda:0");
+    refused(
+        home.path(),
+        &["trace", "import", &path, "--pattern", &with("device")],
+        &["what is the group (?<device>..)?"],
+    );
+}
+
+/// A log of torchrun's, in which the rank stands on the headline of what follows.
+#[test]
+fn a_headline_may_name_the_worker() {
+    let line = |at: usize| match at % 2 {
+        0 => format!("[Rank {} / 2] Training at iteration {}", at / 2 % 2, at / 4),
+        _ => format!(" Avg forward compute time: {}", 40_000_000 + at * 1000),
+    };
+    let (_home, path) = written((0..80).map(line));
+    let head = r"Rank (?<worker>\d+) / \d+\] Training at iteration (?<round>\d+)";
+    let found = import(
+        &[path],
+        &["--pattern", r"forward compute time: (?<time>\d+)", "--round-pattern", head],
+    );
+    assert_eq!(found.shape(), (20, 2));
+}
+
+/// The loader of one worker stalls from round 20 on, and all others wait for it in the all-reduce.
+#[test]
+fn who_has_the_short_time_after_the_exchange_is_who_is_waited_for() {
+    let row = |round: usize| {
+        let noise = |worker: usize| 0.001 * (round * 7 % 11 + worker) as f64 % 0.003;
+        let usual = 0.83 + 0.01 * (round * 5 % 7) as f64;
+        let wait = if round < 20 { 0.0 } else { 1.1 + 0.02 * (round * 3 % 13) as f64 };
+        let time = |worker: usize| match worker {
+            5 => usual + noise(worker),
+            _ => usual + wait + noise(worker),
+        };
+        (0..8).map(|worker| format!("{:.5}", time(worker))).collect::<Vec<_>>().join(",")
+    };
+    let (home, path) = written((0..60).map(row));
+    let (said, found) = doctor(home.path(), &path);
+    has(&said, "the others wait for worker 5");
+    assert_eq!(found["findings"][0]["kind"], "waited-for");
+    assert_eq!(found["findings"].as_array().unwrap().len(), 1, "{said}");
+    let plan = codedgrad(home.path(), &["plan", "--delays", &path, "--families", "groups,queue"]);
+    let said = text(&plan.stdout);
+    has(&said, "Do not plan from these times: all workers but that of column 6 agree");
+    assert!(!said.contains("may save") && !said.contains("always take"), "{said}");
+}
+
+#[test]
+fn gaps_leave_out_the_same_everywhere() {
+    let row = |at: usize| if at.is_multiple_of(2) { "1,2,nan".into() } else { "1,1,1".into() };
+    let (home, path) = written((0..24).map(row));
+    let simulate = ["simulate", "uncoded", "--delays", &path, "--jobs", "24", "--json"];
+    let simulated = codedgrad(home.path(), &simulate);
+    assert_eq!(json(&simulated)["workers"], 2);
+    has(&text(&simulated.stderr), "left out: worker 2: no time in 12 of 24 rounds");
+    let plan = json(&codedgrad(home.path(), &["plan", "--delays", &path, "--json"]));
+    assert_eq!(plan["workers"], 2);
+    assert_eq!(plan["baseline"], json(&simulated)["time_per_job"]);
+}
+
+#[test]
+fn a_time_is_at_most_thirty_years_everywhere() {
+    let (home, path) = written((0..20).map(|at| format!("1,{},1", ["1", "1e308"][at % 2])));
+    for command in [
+        &["doctor", &path][..],
+        &["plan", "--delays", &path],
+        &["trace", "stats", &path],
+        &["simulate", "uncoded", "--delays", &path, "--jobs", "3"],
+    ] {
+        refused(
+            home.path(),
+            command,
+            &["line 2, column 2: \"1e308\" is not a delay in seconds (a number from 0 to 1e9"],
+        );
+    }
+}
+
+#[test]
+fn options_without_effect_are_said() {
+    let (home, path) = written((0..10).map(|_| "1,1,2,1".into()));
+    let simulate = ["simulate", "groups:s=1", "--delays", &path, "--jobs", "4", "--json"];
+    let options = ["--seed", "5", "--mu", "0.3", "--accept", "model", "--dispatch", "0.1"];
+    let found = codedgrad(home.path(), &[&simulate[..], &options].concat());
+    let said = text(&found.stderr);
+    has(&said, "--seed 5 has no effect: these delays are recorded");
+    has(&said, "--mu 0.3 counts late answers and does nothing else");
+    has(&said, "--accept has no effect");
+    has(&said, "--dispatch 0.1 has no effect");
+    let found = json(&found);
+    assert!(found["seed"].is_null() && found["mu"].is_null() && found["accept"].is_null());
+    assert_eq!(text(&codedgrad(home.path(), &simulate).stderr), "");
+    let plan = ["plan", "--delays", &path, "--seed", "5", "--json"];
+    let plan = codedgrad(home.path(), &plan);
+    has(&text(&plan.stderr), "--seed 5 has no effect");
+    assert!(json(&plan)["seed"].is_null());
+}
+
+/// What numpy.savetxt and people write: blanks, tabs, semicolons, comments, a header.
+#[test]
+fn a_code_is_read_as_traces_are() {
+    let (home, _) = written(std::iter::empty());
+    for (name, text) in [
+        ("blanks.txt", "0.5 1.0 0.0\n0.0 1.0 -1.0\n0.5 0.0 1.0\n"),
+        ("tabs.tsv", "0,5\t1\t0\n0\t1\t-1\n0,5\t0\t1\n"),
+        ("marks.csv", "\u{feff}# mine\na;b;c\n0.5;1;0\n0;1;-1\n0.5;0;1\n"),
+    ] {
+        std::fs::write(home.path().join(name), text).unwrap();
+        let code = ["code", &format!("matrix:{name}"), "--workers", "3", "--json"];
+        assert_eq!(json(&codedgrad(home.path(), &code))["stragglers"], 1, "{name}");
+    }
+    std::fs::write(home.path().join("speeds.txt"), "# gpus\n66\n33\n").unwrap();
+    let code = ["code", "interval:speeds=speeds.txt,s=0,units=6", "--workers", "2", "--json"];
+    assert!((json(&codedgrad(home.path(), &code))["load"].as_f64().unwrap() - 2.0 / 3.0) < 1e-9);
+    std::fs::write(home.path().join("b.npy"), b"\x93NUMPY\x01\0v\0{'descr': '<f8'}").unwrap();
+    refused(
+        home.path(),
+        &["code", "matrix:b.npy", "--workers", "3"],
+        &["a file of NumPy's own: numpy.savetxt(FILE, array, delimiter=\",\") writes one"],
+    );
+}
+
+#[test]
+fn a_range_query_of_prometheus_is_read_by_the_label_of_its_workers() {
+    let home = tempfile::tempdir().unwrap();
+    let series = |rank: usize| {
+        let slow = if rank == 1 { 1.5 } else { 1.0 };
+        let values: Vec<serde_json::Value> = (0..30)
+            .map(|at| {
+                serde_json::json!([
+                    1_767_000_000 + 15 * at,
+                    format!("{}", slow + 0.001 * f64::from(at % 7))
+                ])
+            })
+            .collect();
+        serde_json::json!({"metric": {"rank": rank.to_string(), "job": "t"}, "values": values})
+    };
+    let result: Vec<_> = (0..3).map(series).collect();
+    let data = serde_json::json!({"resultType": "matrix", "result": result});
+    let answer = serde_json::json!({"status": "success", "data": data});
+    let path = home.path().join("query.json");
+    std::fs::write(&path, answer.to_string()).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    let found = import(std::slice::from_ref(&path), &["--long", "time,rank,value"]);
+    assert_eq!(found.shape(), (30, 3));
+    has(&found.doctor().0, "worker 1 takes 1.5");
+    refused(
+        home.path(),
+        &["trace", "import", &path, "--long", "time,host,value"],
+        &["a series has no label host; it has job, rank"],
+    );
 }

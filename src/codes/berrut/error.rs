@@ -109,7 +109,7 @@ pub enum BerrutError {
     #[error(
         "A={wrong} Byzantine workers among n={survivors} outputs: n - 2A must be at least 1.5 K = \
          {needed} for K={blocks} data blocks; \
-         at most A={} can be located, or the limit be overridden",
+         at most A={} can be located, or the limit be overridden (--force)",
         survivors.saturating_sub(*needed) / 2
     )]
     Redundancy {

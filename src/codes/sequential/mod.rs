@@ -36,6 +36,8 @@ pub struct SchemeFacts {
     pub delay: usize,
     /// Largest fraction of a batch that one worker touches in a round.
     pub load: f64,
+    /// The same of each worker, where they differ; empty where all have the same.
+    pub loads: Vec<f64>,
     /// Any so many stragglers of one round are tolerated.
     pub tolerance: usize,
     /// Largest normalised error a decode may have; 0 for exact schemes.
@@ -79,6 +81,7 @@ impl SchemeFacts {
             units,
             delay: 0,
             load,
+            loads: Vec::new(),
             tolerance: 0,
             error_max: 0.0,
             partial: false,
@@ -90,6 +93,12 @@ impl SchemeFacts {
             mixture: false,
             defect: None,
         }
+    }
+
+    /// The fraction of a batch that a worker touches in a round.
+    #[must_use]
+    pub fn load_of_worker(&self, worker: Worker) -> f64 {
+        self.loads.get(worker.index()).copied().unwrap_or(self.load)
     }
 
     /// Units of a task of these parts. A mixture of blocks is computed as one of them.

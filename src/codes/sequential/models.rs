@@ -8,8 +8,8 @@ use crate::ids::WorkerSet;
 pub enum Accept {
     /// Those after which the scheme's straggler model still holds.
     Model,
-    /// Those after which waiting for everybody from now on still completes every job in time: the
-    /// weakest sound rule.
+    /// Those after which waiting for everybody from now on still completes every job in time, by
+    /// what the slot code decodes: the weakest sound rule.
     #[default]
     Lookahead,
 }

@@ -54,10 +54,15 @@ impl OneRound {
         let parts: Vec<Vec<Part>> =
             Worker::all(facts.workers).map(|worker| parts_of(code.row(worker), cut)).collect();
         let touched = |parts: &Vec<Part>| parts.iter().map(|part| part.units.count()).sum::<u32>();
-        let load = f64::from(parts.iter().map(touched).max().unwrap_or(0)) / f64::from(cut.units());
+        let load_of = |touched: u32| f64::from(touched) / f64::from(cut.units());
+        let all: Vec<u32> = parts.iter().map(touched).collect();
+        let load = load_of(all.iter().copied().max().unwrap_or(0));
+        let alike = all.windows(2).all(|pair| pair[0] == pair[1]);
+        let loads = if alike { Vec::new() } else { all.into_iter().map(load_of).collect() };
         let facts = SchemeFacts {
             tolerance: facts.tolerance,
             error_max: facts.error_max,
+            loads,
             ..SchemeFacts::new(facts.workers, cut.units(), load)
         };
         Self {
@@ -83,6 +88,7 @@ impl OneRound {
         self.facts.mixture = true;
         self.facts.byzantine = wrong;
         self.facts.load = self.code.facts().load;
+        self.facts.loads.clear();
         self
     }
 

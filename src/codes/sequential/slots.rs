@@ -49,7 +49,26 @@ impl SlotKind {
 pub(super) struct SlotCode {
     code: Arc<dyn GradientCode>,
     rows: Arc<Rows>,
-    clusters: Option<usize>,
+    groups: Arc<[Group]>,
+    /// By which it is told who repeats: all workers as one, unless they are clusters.
+    repeating: Arc<[Group]>,
+}
+
+/// Workers in a row, of which any `needed` decode their part of the batch.
+struct Group {
+    members: Range<usize>,
+    needed: usize,
+}
+
+impl Group {
+    fn members(&self) -> impl Iterator<Item = Worker> {
+        self.members.clone().map(|member| Worker(member as u32))
+    }
+
+    /// How many more have to answer beside those that pass.
+    fn lacks(&self, answers: &impl Fn(Worker) -> bool) -> usize {
+        self.needed.saturating_sub(self.members().filter(|worker| answers(*worker)).count())
+    }
 }
 
 impl SlotCode {
@@ -63,9 +82,16 @@ impl SlotCode {
             return Err(ParameterError::TooManyStragglers { stragglers, workers });
         }
         let size = stragglers + 1;
-        let (code, clusters): (Arc<dyn GradientCode>, _) = match kind {
-            SlotKind::MinLoad => (Arc::new(MinLoad::new(workers, stragglers)?), None),
-            SlotKind::Cyclic { seed } => (Arc::new(Cyclic::new(workers, stragglers, seed)?), None),
+        let of = |members: Range<usize>| Group { needed: members.len() - stragglers, members };
+        let (code, groups): (Arc<dyn GradientCode>, Vec<Group>) = match kind {
+            SlotKind::MinLoad => {
+                let code = MinLoad::new(workers, stragglers)?;
+                let groups = code.groups().iter().cloned().map(of).collect();
+                (Arc::new(code), groups)
+            }
+            SlotKind::Cyclic { seed } => {
+                (Arc::new(Cyclic::new(workers, stragglers, seed)?), vec![of(0..workers)])
+            }
             SlotKind::Clusters => {
                 if stragglers == 0 || !workers.is_multiple_of(size) {
                     let fits = |size: &usize| *size > 1 && workers.is_multiple_of(*size);
@@ -79,16 +105,31 @@ impl SlotCode {
                     );
                     return Err(ParameterError::Conditions { scheme, problem });
                 }
-                (Arc::new(Groups::new(workers, workers / size)?), Some(size))
+                let groups = (0..workers).step_by(size).map(|first| of(first..first + size));
+                (Arc::new(Groups::new(workers, workers / size)?), groups.collect())
             }
         };
         let rows = Arc::new(Rows::new(&*code));
-        Ok(Self { code, rows, clusters })
+        let groups: Arc<[Group]> = groups.into();
+        let repeating = match kind {
+            SlotKind::Clusters => Arc::clone(&groups),
+            _ => [of(0..workers)].into(),
+        };
+        Ok(Self { code, rows, groups, repeating })
     }
 
-    /// Members of a cluster, where the code is one of clusters.
-    pub(super) fn clusters(&self) -> Option<usize> {
-        self.clusters
+    /// Who is to answer in addition to those that pass, so that `n-s` have answered, or one of each
+    /// cluster: the first that are `able`.
+    pub(super) fn to_complete<'a>(
+        &'a self,
+        answers: impl Fn(Worker) -> bool + 'a,
+        able: impl Fn(Worker) -> bool + 'a,
+    ) -> impl Iterator<Item = Worker> + 'a {
+        self.repeating.iter().flat_map(move |group| {
+            let lacks = group.lacks(&answers);
+            let others = group.members().filter(|worker| !answers(*worker) && able(*worker));
+            others.take(lacks).collect::<Vec<_>>()
+        })
     }
 
     /// What a worker computes of the part `atoms` of a batch of `units` units, cut into `total`
@@ -110,17 +151,7 @@ impl SlotCode {
 
     /// Whether the answers of the workers that pass are enough to decode.
     pub(super) fn suffices(&self, answers: impl Fn(Worker) -> bool) -> bool {
-        let facts = self.code.facts();
-        match self.clusters {
-            None => {
-                Worker::all(facts.workers).filter(|worker| answers(*worker)).count()
-                    + facts.tolerance
-                    >= facts.workers
-            }
-            Some(size) => (0..facts.workers)
-                .step_by(size)
-                .all(|first| (first..first + size).any(|i| answers(Worker(i as u32)))),
-        }
+        self.groups.iter().all(|group| group.lacks(&answers) == 0)
     }
 
     /// Units that nobody outside `missing` holds a part of.

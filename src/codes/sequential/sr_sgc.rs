@@ -4,6 +4,7 @@
 //! Every job is coded by an `(n, s)` gradient code, `s = ceil(B lambda / (W-1+B))`. In round `r`
 //! the workers compute their answers for job `r`; but if more than `s` answers of job `r-B` are
 //! missing, so many of the workers that owe one repeat it instead that `n-s` answers will be there.
+//! A round may close before, once the slot code decodes what there is.
 //!
 //! # Guarantee
 //! Every `(B, W, lambda)`-bursty pattern with `B | W-1`, and every pattern of at most `s`
@@ -219,23 +220,9 @@ impl SrSgc {
 
     /// Who repeats, given who has answered.
     fn chosen(&self, answered: &WorkerSet) -> WorkerSet {
-        let workers = self.facts.workers;
-        match self.slots.clusters() {
-            None => {
-                let missing = workers - answered.len();
-                let owing = Worker::all(workers)
-                    .filter(|worker| !answered.contains(*worker) && !self.gone.contains(*worker));
-                WorkerSet::of(workers, owing.take(missing.saturating_sub(self.facts.tolerance)))
-            }
-            Some(size) => {
-                let members = |first: usize| (first as u32..(first + size) as u32).map(Worker);
-                let silent =
-                    |first: &usize| members(*first).all(|worker| !answered.contains(worker));
-                let able =
-                    |first: usize| members(first).find(|worker| !self.gone.contains(*worker));
-                WorkerSet::of(workers, (0..workers).step_by(size).filter(silent).filter_map(able))
-            }
-        }
+        let answers = |worker| answered.contains(worker);
+        let able = |worker| !self.gone.contains(worker);
+        WorkerSet::of(self.facts.workers, self.slots.to_complete(answers, able))
     }
 
     /// Lets others repeat where somebody who was to do so, or had answered, is lost.

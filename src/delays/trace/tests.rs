@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 use super::*;
+use crate::delays::TIME_MAX;
 use proptest::prelude::*;
 use std::io::{Cursor, Read};
 
@@ -135,7 +136,7 @@ proptest! {
         }),
     ) {
         let delay = |bits: &u64| {
-            Some(f64::from_bits(bits >> 1)).filter(|x| x.is_finite()).unwrap_or(0.0)
+            Some(f64::from_bits(bits >> 1)).filter(|x| *x <= TIME_MAX).unwrap_or(0.0)
         };
         let rows: Vec<Vec<f64>> =
             rows.iter().map(|row| row.iter().map(delay).collect()).collect();

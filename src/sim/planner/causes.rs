@@ -1,6 +1,6 @@
 //! Why rounds take long, and what of it no code can cure.
 
-use super::replay::Replay;
+use super::replay::{Replay, Run};
 use serde::Serialize;
 
 /// A worker is slow in a round if it takes so many times as long as the quickest quarter.
@@ -55,7 +55,7 @@ pub enum CauseKind {
 }
 
 /// The value that a part `p` of the numbers keep to.
-fn quantile(numbers: impl Iterator<Item = f64>, p: f64) -> f64 {
+pub(super) fn quantile(numbers: impl Iterator<Item = f64>, p: f64) -> f64 {
     let mut sorted: Vec<f64> = numbers.collect();
     sorted.sort_unstable_by(f64::total_cmp);
     if sorted.is_empty() { 0.0 } else { super::super::percentile(&sorted, p) }
@@ -106,15 +106,28 @@ impl Cause {
         self.words = before.replacen(&self::named(&self.workers), &named, 1);
         before
     }
+
+    /// What it is, and what its cure would save: a sentence's end. Where several cures differ, its
+    /// words say it of each.
+    #[must_use]
+    pub fn with_saving(&self) -> String {
+        match self.kind {
+            CauseKind::ConstantlySlowWorkers => self.words.clone(),
+            _ => {
+                let saved = 100.0 * self.costs;
+                format!("{} (a cure saves {saved:.1} % of the uncoded time)", self.words)
+            }
+        }
+    }
 }
 
 fn named(workers: &[usize]) -> String {
     format!("worker{} {}", if workers.len() == 1 { "" } else { "s" }, listed(workers))
 }
 
-/// What is wrong with the workers of a trace, whose uncoded job takes `baseline` seconds; `time` is
-/// that of an uncoded share.
-pub(super) fn of_workers(replay: &Replay, baseline: f64) -> Vec<Cause> {
+/// What is wrong with the workers of a trace, whose uncoded job takes `baseline` seconds; `less`
+/// are schemes that give slow workers less work.
+pub(super) fn of_workers(replay: &Replay, baseline: f64, less: &[Run]) -> Vec<Cause> {
     let rows = replay.rows();
     let quickest = Quickest::of(rows);
     let ratio = |round: usize, worker: usize| {
@@ -153,26 +166,20 @@ pub(super) fn of_workers(replay: &Replay, baseline: f64) -> Vec<Cause> {
     };
     let slow: Vec<usize> =
         everybody.filter(|worker| !gone.contains(worker)).filter(constantly).collect();
+    // Slower than the quickest, and no slower than the rest: they vary, and it does not.
+    let (slow, usual, times) = slower_than_the_rest(rows, slow, &gone, &quickest);
     if !slow.is_empty() {
-        let usual = of_the_rest(rows, &[&gone[..], &slow].concat(), &quickest);
-        let times = slow.iter().map(|worker| {
-            let of_row =
-                |(row, usual): (&Vec<f64>, &f64)| row[*worker] / usual.max(f64::MIN_POSITIVE);
-            quantile(rows.iter().zip(&usual).map(of_row), 0.5)
-        });
-        let times = times.sum::<f64>() / slow.len() as f64;
+        let times = times.iter().sum::<f64>() / slow.len() as f64;
         let known = causes.first().map_or(0.0, |dead| dead.costs);
         let of_slow = |rows| share_saved(replay, rows, baseline) - known;
         let drained = of_slow(without(rows, &[&gone[..], &slow].concat()));
         let mended = of_slow(without(&as_quick(rows, &slow, &usual), &gone));
-        let cure = if drained >= WORTH_SAYING {
-            "drain or mend, or give less (interval:speeds=FILE,s=1,units=N)"
-        } else {
-            "mend or give less (interval:speeds=FILE,s=1,units=N); to drain costs the others as \
-             much"
-        };
         let take = if slow.len() == 1 { "takes" } else { "take" };
-        let words = format!("{} always {take} {times:.2} times as long: {cure}", named(&slow));
+        let words = format!(
+            "{} always {take} {times:.2} times as long: {}",
+            named(&slow),
+            cures(less, baseline, (mended.max(0.0), drained))
+        );
         causes.push(Cause {
             kind: CauseKind::ConstantlySlowWorkers,
             workers: slow,
@@ -186,6 +193,67 @@ pub(super) fn of_workers(replay: &Replay, baseline: f64) -> Vec<Cause> {
     causes
 }
 
+/// Those of these workers who are slow beside the others, too; the usual times of those others, and
+/// how many times as long each of the slow ones takes in the middle of its rounds.
+fn slower_than_the_rest(
+    rows: &[Vec<f64>],
+    mut slow: Vec<usize>,
+    gone: &[usize],
+    quickest: &Quickest,
+) -> (Vec<usize>, Vec<f64>, Vec<f64>) {
+    loop {
+        let usual = of_the_rest(rows, &[gone, &slow].concat(), quickest);
+        let times = |worker: &usize| times_of(rows, *worker, &usual);
+        let all: Vec<f64> = slow.iter().map(times).collect();
+        if all.iter().all(|times| *times > SLOW) {
+            return (slow, usual, all);
+        }
+        let slower = slow.into_iter().zip(all).filter(|(_, times)| *times > SLOW);
+        slow = slower.map(|(worker, _)| worker).collect();
+    }
+}
+
+/// How many times as long as usual a worker takes, in the middle of its rounds.
+pub(super) fn times_of(rows: &[Vec<f64>], worker: usize, usual: &[f64]) -> f64 {
+    let of_row = |(row, usual): (&Vec<f64>, &f64)| row[worker] / usual.max(f64::MIN_POSITIVE);
+    quantile(rows.iter().zip(usual).map(of_row), 0.5)
+}
+
+/// What helps against workers that are slow for good, and what each cure saves of the uncoded time.
+fn cures(less: &[Run], baseline: f64, (mended, drained): (f64, f64)) -> String {
+    /// A text of more speeds is told as that of a file.
+    const SHOWN_MOST: usize = 48;
+    let percent = |saved: f64| format!("{:.1} %", 100.0 * saved);
+    let mut cures = vec![format!("mend (saves {})", percent(mended))];
+    let less =
+        less.iter().map(|run| (run.setting.scheme.to_string(), 1.0 - run.time_per_job / baseline));
+    let less: Vec<(String, f64)> = less.filter(|(_, saved)| *saved >= WORTH_SAYING).collect();
+    if let Some(((text, saved), others)) = less.split_first() {
+        let text = match text.split_once("speeds=").zip(text.split_once(",s=")) {
+            Some((_, (_, rest))) if text.len() > SHOWN_MOST => {
+                format!("interval:speeds=FILE,s={rest}")
+            }
+            _ => text.clone(),
+        };
+        let number =
+            |text: &str| text.split(',').find(|key| key.starts_with("s=")).map(String::from);
+        let others = others
+            .iter()
+            .filter_map(|(text, saved)| Some(format!(", {} {}", number(text)?, percent(*saved))));
+        let others: String = others.collect();
+        cures.push(format!("give less ({text} saves {}{others})", percent(*saved)));
+    }
+    if drained >= WORTH_SAYING {
+        cures.push(format!("drain (saves {})", percent(drained)));
+    }
+    let cures = cures.join(" or ");
+    if drained >= WORTH_SAYING {
+        cures
+    } else {
+        format!("{cures}; to drain costs the others as much")
+    }
+}
+
 /// The round of a row, which [`Cause::call_rounds`] finds.
 fn round(number: u64) -> String {
     format!("round {number}")
@@ -193,13 +261,15 @@ fn round(number: u64) -> String {
 
 /// The times of all but these workers, the others doing their shares.
 fn without(rows: &[Vec<f64>], gone: &[usize]) -> Vec<Vec<f64>> {
-    let stays = |(worker, _): &(usize, &f64)| !gone.contains(worker);
+    let mut absent = vec![false; rows.first().map_or(0, Vec::len)];
+    gone.iter().for_each(|worker| absent[*worker] = true);
+    let stays = |(worker, _): &(usize, &f64)| !absent[*worker];
     let of_row = |row: &Vec<f64>| row.iter().enumerate().filter(stays).map(|it| *it.1).collect();
     rows.iter().map(of_row).collect()
 }
 
 /// The median of each round's times of all but these workers, of whom some are slow.
-fn of_the_rest(rows: &[Vec<f64>], some: &[usize], quickest: &Quickest) -> Vec<f64> {
+pub(super) fn of_the_rest(rows: &[Vec<f64>], some: &[usize], quickest: &Quickest) -> Vec<f64> {
     let rest = without(rows, some);
     let median = |(row, quick): (Vec<f64>, &f64)| match row.is_empty() {
         true => *quick,

@@ -20,6 +20,7 @@
 //! memory that they are to be longer than: of traces of 30 rounds with bursts, 84 % of intervals by
 //! `t(4)` hold what they are of.
 
+use crate::spelling::several;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -60,7 +61,9 @@ pub struct GainInterval {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "the trace is too short to say how sure that is: its older half must hold {BLOCKS_LEAST} \
-     blocks of {block} jobs, as its memory is {memory} jobs, and holds {blocks}"
+     blocks of {}, as its memory is {}, and holds {blocks}",
+    several(*block, "job"),
+    several(*memory, "job")
 )]
 pub(super) struct TooShort {
     memory: usize,

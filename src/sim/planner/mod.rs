@@ -15,6 +15,7 @@ mod judge;
 mod question;
 mod replay;
 mod search;
+mod unequal;
 mod verdict;
 
 pub use causes::{Cause, CauseKind};
@@ -25,7 +26,7 @@ pub use question::{ClosingRules, PlanError, Question};
 use super::Close;
 use crate::codes::SchemeSpec;
 use crate::codes::registry::Family;
-use crate::delays::{Growth, StragglerStats};
+use crate::delays::{Growth, StragglerStats, Suspicion, after_exchange};
 use crate::spelling::several;
 use families::spaces;
 use formulas::Pool;
@@ -246,7 +247,7 @@ pub fn lasting_causes(rows: &[Vec<f64>], growth: Growth) -> Vec<Cause> {
     }
     let replay = Replay::new(rows.to_vec(), growth, 0.0, 1);
     let baseline = replay.run(&uncoded(), replay.jobs()).map_or(0.0, |run| run.time_per_job);
-    causes::of_workers(&replay, baseline)
+    causes::of_workers(&replay, baseline, &[])
 }
 
 /// A question, its trace made ready.
@@ -256,6 +257,8 @@ struct Planner<'a> {
     /// How strongly times follow shares, and the uncoded time before shares were evened out.
     shares: Option<(f64, f64)>,
     notes: Vec<String>,
+    /// Schemes that give each worker as much as its speed allows, where speeds differ for good.
+    less: Vec<Run>,
 }
 
 impl<'a> Planner<'a> {
@@ -282,7 +285,10 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        Ok(Self { question, replay: trace, shares, notes })
+        let less = unequal::settings(&trace).into_iter();
+        let less = less.filter_map(|it| trace.run(&it.under(question.rules), trace.jobs()));
+        let less = less.collect();
+        Ok(Self { question, replay: trace, shares, notes, less })
     }
 
     fn plan(mut self, progress: &(dyn Fn(f64) + Sync)) -> Plan {
@@ -304,6 +310,11 @@ impl<'a> Planner<'a> {
             let allowed = runs.iter().filter(|run| run.work <= self.question.max_work);
             best.extend(allowed.min_by(|a, b| search.order(a, b)).cloned());
             tried.extend(runs);
+        }
+        if self.question.families.iter().any(|family| family.name == "interval") {
+            let allowed = self.less.iter().filter(|run| run.work <= self.question.max_work);
+            best.extend(allowed.min_by(|a, b| search.order(a, b)).cloned());
+            tried.extend(self.less.iter().cloned());
         }
         for scheme in self.question.also {
             match self.own(scheme, &search) {
@@ -427,7 +438,10 @@ impl<'a> Planner<'a> {
             eligible().min_by(|a, b| whole(a).total_cmp(&whole(b))).unwrap_or(&uncoded).clone();
         // Whether to code at all is for the newer half of the trace to say.
         let is_spoken_for = |candidate: &&Candidate| candidate.newer_without_best() >= 0.0;
-        let to_code = eligible().filter(is_spoken_for).any(Candidate::newer_is_worth_it);
+        let late = after_exchange(self.question.rows)
+            .filter(|it| self.question.taken_anywhere && matches!(it, Suspicion::WaitedFor { .. }));
+        let to_code =
+            late.is_none() && eligible().filter(is_spoken_for).any(Candidate::newer_is_worth_it);
         let choice = eligible()
             .filter(|candidate| {
                 candidate.scheme == "uncoded" || to_code && is_spoken_for(candidate)
@@ -454,11 +468,16 @@ impl<'a> Planner<'a> {
             .iter()
             .map(|(part, before)| causes::of_shares(*before, uncoded.time_per_job, *part))
             .collect();
-        causes.extend(causes::of_workers(&self.replay, uncoded.time_per_job));
+        if late.is_none() {
+            causes.extend(causes::of_workers(&self.replay, uncoded.time_per_job, &self.less));
+        }
         let mut stats = StragglerStats::new(self.replay.workers());
         self.replay.rows().iter().for_each(|row| stats.push(row));
         let sure = (interval, self.replay.jobs());
-        let why = verdict::why(&choice, &fastest, sure, (&causes, &stats.summary()));
+        let why = match &late {
+            Some(late) => format!("Do not plan from these times: {late}."),
+            None => verdict::why(&choice, &fastest, sure, (&causes, &stats.summary())),
+        };
         self.notes.extend(verdict::notes(self.question, self.replay.jobs(), &uncoded, &choice));
         let tried: Vec<Point> = tried.iter().map(point).collect();
         Plan {

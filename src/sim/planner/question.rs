@@ -3,7 +3,7 @@
 use crate::codes::registry::{Family, Registry, SearchLimits};
 use crate::codes::sequential::{Accept, Horizon};
 use crate::codes::{ParameterError, SchemeSpec};
-use crate::delays::{Growth, in_few_digits};
+use crate::delays::{Growth, TIME_MAX, in_few_digits};
 use crate::ids::Job;
 use crate::spelling::several;
 use serde::Serialize;
@@ -26,9 +26,6 @@ impl ClosingRules {
     /// Deadline tolerance of [`ClosingRules::Paper`].
     pub const PAPER_MU: f64 = 1.0;
 }
-
-/// Thirty years. Longer times are slips, and sums of them are no numbers.
-const SECONDS_MAX: f64 = 1e9;
 
 /// A trace, and what is allowed.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +55,9 @@ pub struct Question<'a> {
     pub also: &'a [SchemeSpec],
     /// When rounds close.
     pub rules: ClosingRules,
+    /// Whether the times may have been taken anywhere, also after workers had waited for one
+    /// another: then nothing is recommended where they look so.
+    pub taken_anywhere: bool,
 }
 
 impl<'a> Question<'a> {
@@ -77,6 +77,7 @@ impl<'a> Question<'a> {
             families: Registry::builtin().families(),
             also: &[],
             rules: ClosingRules::Usual,
+            taken_anywhere: false,
         }
     }
 
@@ -94,8 +95,11 @@ impl<'a> Question<'a> {
         }
         self.check_growth()?;
         let least = self.growth.least();
+        if self.rows.iter().flatten().all(|time| *time == 0.0) {
+            return Err(PlanError::NoTime);
+        }
         self.cells(self.rows, "time", &|time| time >= 0.0)?;
-        self.cells(self.rows, "time of at most 1e9 s", &|time| time <= SECONDS_MAX)?;
+        self.cells(self.rows, "time of at most 1e9 s", &|time| time <= TIME_MAX)?;
         for (round, row) in (1..).zip(self.rows) {
             if let Some(worker) = row.iter().position(|delay| *delay < least) {
                 return Err(PlanError::Negative { round, worker, delay: row[worker], least });
@@ -113,7 +117,7 @@ impl<'a> Question<'a> {
             spec.over(horizon)?;
             spec.check_claim(workers)?;
         }
-        limited("dispatch", self.dispatch, (0.0, SECONDS_MAX))?;
+        limited("dispatch", self.dispatch, (0.0, TIME_MAX))?;
         limited("max_work", self.max_work, (1.0, f64::INFINITY))?;
         limited("cut", self.cut as f64, (1.0, f64::INFINITY))?;
         limited("accumulate", self.accumulate as f64, (1.0, f64::INFINITY))?;
@@ -131,7 +135,7 @@ impl<'a> Question<'a> {
                 if seconds < least {
                     return Err(PlanError::Negative { round, worker, delay: seconds, least });
                 }
-                if seconds.is_nan() || seconds > SECONDS_MAX {
+                if seconds.is_nan() || seconds > TIME_MAX {
                     return Err(PlanError::Costs { round, worker, seconds });
                 }
             }
@@ -142,11 +146,11 @@ impl<'a> Question<'a> {
     fn check_growth(&self) -> Result<(), PlanError> {
         match self.growth {
             Growth::Proportional { base } => {
-                limited("base load", base, (Growth::PROPORTIONAL_BASE_MIN, SECONDS_MAX))
+                limited("base load", base, (Growth::PROPORTIONAL_BASE_MIN, TIME_MAX))
             }
             Growth::Additive { base, slope } => {
-                limited("base load", base, (0.0, SECONDS_MAX))?;
-                limited("slope", slope, (0.0, SECONDS_MAX))
+                limited("base load", base, (0.0, TIME_MAX))?;
+                limited("slope", slope, (0.0, TIME_MAX))
             }
         }
     }
@@ -189,6 +193,9 @@ pub enum PlanError {
     /// No numbers at all.
     #[error("the trace has no rounds or no workers")]
     Empty,
+    /// Nobody takes any time.
+    #[error("all times are 0: there is nothing to wait for")]
+    NoTime,
     /// A row of another length.
     #[error("round {round} has a {what} for {}, not for {workers}", several(*found, "worker"))]
     Ragged {
@@ -233,7 +240,7 @@ pub enum PlanError {
     /// A time that is too long once all shares are taken to cost the same.
     #[error(
         "round {round}, worker {worker}: if its share had cost as much as the others of its round, \
-         it would have taken {} s, more than {SECONDS_MAX:e}: do these costs belong to this trace?",
+         it would have taken {} s, more than {TIME_MAX:e}: do these costs belong to this trace?",
         in_few_digits(*seconds)
     )]
     Costs {

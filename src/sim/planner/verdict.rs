@@ -9,6 +9,8 @@ use crate::spelling::several;
 const ROUNDS_ENOUGH: usize = 100;
 /// A replay and a closed form that differ by more than that tell that workers are not independent.
 const AGREE: f64 = 0.15;
+/// Less is shown as 0.0 %.
+const SHOWN_LEAST: f64 = 5e-4;
 /// Above that a median answer time is more likely in milliseconds.
 const SECONDS_MAX: f64 = 100.0;
 
@@ -18,7 +20,11 @@ fn percent(share: f64) -> String {
 
 /// Why a candidate is recommended or not.
 pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
-    let slower = candidate.time_per_job / choice.time_per_job - 1.0;
+    // Beside a choice that takes no time nothing has a ratio.
+    let slower = match (candidate.time_per_job, choice.time_per_job) {
+        (0.0, 0.0) => 0.0,
+        (candidate, choice) => candidate / choice - 1.0,
+    };
     if candidate.scheme == choice.scheme {
         return if candidate.scheme == "uncoded" {
             format!("nothing surely gains {:.0} %", 100.0 * GAIN_MIN)
@@ -40,15 +46,24 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
             percent(candidate.coverage)
         );
     }
+    let is_as_fast = slower.abs() < SHOWN_LEAST;
     match (candidate.scheme == "uncoded", candidate.gain) {
-        (true, _) => format!("waits for everybody: {} slower", percent(slower)),
+        (true, _) if slower.is_finite() => {
+            format!("waits for everybody: {} slower", percent(slower))
+        }
+        _ if !slower.is_finite() => "slower than a choice that takes no time".into(),
+        _ if is_as_fast && candidate.work > choice.work => "as fast, with more work".into(),
+        (_, gain) if gain < 0.0 && gain > -SHOWN_LEAST => "no faster than uncoded".into(),
         (_, gain) if gain < 0.0 => "slower than uncoded".into(),
         _ if candidate.doubts.is_none() => "too few rounds to say".into(),
         (_, gain) if gain < GAIN_MIN => format!("gains less than {:.0} %", 100.0 * GAIN_MIN),
-        _ if candidate.newer_without_best() < 0.0 => format!(
+        _ if candidate.newer_without_best() <= -SHOWN_LEAST => format!(
             "too unsure: without one run of rounds it costs {} more time",
             percent(-candidate.newer_without_best())
         ),
+        _ if candidate.newer_without_best() < 0.0 => {
+            "too unsure: by the newer half of the rounds it gains nothing".into()
+        }
         _ if slower < 0.0 => "too unsure by the newer half of the rounds".into(),
         _ if candidate.work < 0.95 * choice.work => {
             format!(
@@ -73,13 +88,7 @@ pub(super) fn why(
         .iter()
         .max_by(|a, b| a.costs.total_cmp(&b.costs))
         .filter(|cause| cause.costs >= GAIN_MIN);
-    let cured = |cause: &Cause| {
-        format!(
-            "{} (a cure saves {} of the uncoded time).",
-            sentence(&cause.words),
-            percent(cause.costs)
-        )
-    };
+    let cured = |cause: &Cause| format!("{}.", sentence(&cause.with_saving()));
     if choice.scheme == "uncoded" {
         let best = if fastest.scheme == "uncoded" {
             "no scheme is any faster".into()
@@ -108,6 +117,11 @@ pub(super) fn why(
                     "A round takes only {ratio:.3} times its median answer: there is hardly \
                      anything to wait for."
                 )
+            }
+            None if ratio == 0.0 => "Most answers take no time at all.".into(),
+            // It would pay, and only whether that is so on other rounds is not known.
+            None if fastest.gain >= GAIN_MIN => {
+                format!("A round takes {ratio:.2} times its median answer.")
             }
             None => format!(
                 "A round takes {ratio:.2} times its median answer, but what codes compute twice \
@@ -147,6 +161,10 @@ pub(super) fn why(
             let stay = found.over_median.stay.map_or(String::new(), |stay| {
                 format!(", and who is slow stays so {}", often(stay))
             });
+            // Of a median of 0 there is none.
+            if ratio == 0.0 {
+                return format!("{first} Most answers take no time at all{stay}.");
+            }
             format!("An uncoded round takes {ratio:.2} times its median answer{stay}.")
         }
     };

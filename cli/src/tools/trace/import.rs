@@ -39,8 +39,9 @@ Long:    --long names the columns of a CSV file, or the fields of JSON (a.b is f
          Two names are those of round and time: then every file is a worker's.
 Logs:    --pattern is a regular expression with the groups (?<round>..), (?<worker>..) and
          (?<time>..); lines that it does not match are passed over. Several groups whose names
-         begin with `time` are summed. Without the group worker every file is a worker's; without
-         the group round, --round-pattern finds it in a line before, or lines are counted.
+         begin with `time` are summed, and those that begin with `worker` are joined. Without such
+         a group every file is a worker's; without the group round, --round-pattern finds it in a
+         line before, or lines are counted. A group worker there is that of the lines that follow.
 Traces:  --profiler reads what torch.profiler exports, files of every rank. A step (ProfilerStep#N)
          counts without the time in which nothing but communication went on: there, a rank waits
          for others.
@@ -51,7 +52,8 @@ Files:   may be packed by gzip, in UTF-8 or UTF-16, with commas, semicolons, tab
 A value that is missing (empty, nan, null) leaves out its round; where that would be more than 20 %
 of the rounds, the worker with most of the gaps is left out. An answer that was not received (-1,
 inf) is written as inf: it took at least as long as the round's last. Of a round that is told
-several times the last counts. With --out, the names of workers and rounds go to FILE.names.json,
+several times the last counts; numbers that begin again for all workers are another pass. With
+--out, the names of workers and rounds go to FILE.names.json,
 where `codedgrad doctor`, `plan` and `trace stats` find them. The trace is for these, for `simulate`
 and for `train --delays`.
 
@@ -285,6 +287,20 @@ impl Made {
             output.note(format_args!("rounds: {rounds}"));
         }
         found.say_gaps(self.row, self.why, output);
+        if found.begun_again > 0 {
+            output.note(format_args!(
+                "the numbers of the rounds begin again, for all workers, {}: each time is a pass \
+                 of its own, named PASS+ROUND",
+                several(found.begun_again, "time")
+            ));
+        }
+        if !found.no_rounds.is_empty() {
+            output.note(format_args!(
+                "warning: left out: {} ({}): names without a number among rounds that have one",
+                several(found.no_rounds.len(), "name"),
+                listed(&found.no_rounds)
+            ));
+        }
         if !found.not_received.is_empty() {
             let all: usize = found.not_received.iter().map(|(_, count)| count).sum();
             let of = found.not_received.iter();

@@ -21,7 +21,9 @@ fn preset(preset: Preset, rounds: usize) -> Vec<Vec<f64>> {
 fn found(rows: Vec<Vec<f64>>) -> Vec<Cause> {
     let replay = replay(rows);
     let baseline = replay.run(&super::super::uncoded(), replay.jobs()).unwrap().time_per_job;
-    of_workers(&replay, baseline)
+    let less = super::super::unequal::settings(&replay).into_iter();
+    let less: Vec<Run> = less.filter_map(|it| replay.run(&it, replay.jobs())).collect();
+    of_workers(&replay, baseline, &less)
 }
 
 /// 2.35 s with the slow worker, and 1.01 s if it is as quick as the others.
@@ -35,6 +37,32 @@ fn the_constantly_slow_worker_is_named_and_its_price_too() {
     );
     assert!((causes[0].costs - (1.0 - 1.01 / 2.355)).abs() < 0.01, "{causes:?}");
     assert!(causes[0].words.contains("worker 7 always takes 2.3"), "{causes:?}");
+}
+
+/// Each cure with what it saves: less work for the slow one, as the planner's own replay has it.
+#[test]
+fn cures_of_a_slow_worker_are_told_with_what_each_saves() {
+    let causes = found(vec![vec![1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.35]; 40]);
+    let words = &causes[0].words;
+    assert!(words.contains("mend (saves 57.4 %)"), "{words}");
+    // 22 of 160 units for each of the quick ones, in 1.1 s.
+    assert!(
+        words.contains("give less (interval:speeds=1x7+0.426,s=0,units=160 saves 53.2 %, s=1 1"),
+        "{words}"
+    );
+    assert!(words.contains("drain (saves 51.4 %)"), "{words}");
+    assert_eq!(causes[0].with_saving(), *words);
+}
+
+/// It is slower than the quickest, and no slower than the others, who vary.
+#[test]
+fn who_is_no_slower_than_the_others_is_no_cause() {
+    let row = |round: usize| match round % 2 {
+        0 => vec![1.0, 1.3, 3.0, 3.0],
+        _ => vec![1.0, 1.3, 1.0, 3.0],
+    };
+    let causes = found((0..40).map(row).collect());
+    assert!(causes.iter().all(|cause| !cause.workers.contains(&1)), "{causes:?}");
 }
 
 /// Also where they are most of them.

@@ -9,7 +9,7 @@ use crate::failure::{Failure, OrInput};
 use crate::output::Output;
 use anyhow::{Context, anyhow};
 use codedgrad::delays::{Comma, time_in};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
 /// Lines that are looked at for an object.
@@ -231,7 +231,8 @@ impl Objects<'_> {
                 told |= self.take(entry, own).map_err(wrong)?;
             }
         }
-        for row in columns(object, self.fields) {
+        let series = series(value, self.fields).map_err(wrong)?;
+        for row in columns(object, self.fields).into_iter().chain(series) {
             told |= self.take(&row, own).map_err(wrong)?;
         }
         self.without += usize::from(!told);
@@ -297,6 +298,39 @@ fn columns(object: &Map<String, Value>, fields: &Fields<'_>) -> Vec<Value> {
         Value::Object(cells.map(|(name, cells)| ((*name).into(), cells[at].clone())).collect())
     };
     (0..rows).map(row).collect()
+}
+
+/// The rows of a range query of Prometheus: `data.result` has a series per worker, which a label
+/// names, and its `values` are pairs of a moment and a text.
+fn series(answer: &Value, fields: &Fields<'_>) -> Result<Vec<Value>, String> {
+    let all = answer.pointer("/data/result").and_then(Value::as_array);
+    let is_series = |it: &Value| it.get("metric").is_some() && it.get("values").is_some();
+    let Some(all) = all.filter(|all| all.iter().any(is_series)) else { return Ok(Vec::new()) };
+    let (Some(label), [round]) = (fields.worker, &fields.rounds[..]) else {
+        return Err(
+            "a range query has --long time,LABEL,value, with the label of the worker".into()
+        );
+    };
+    let (mut rows, mut workers) = (Vec::new(), Vec::new());
+    for series in all {
+        let labels = series.get("metric").and_then(Value::as_object);
+        let Some(worker) = labels.and_then(|labels| labels.get(label)) else {
+            let labels: Vec<&str> =
+                labels.into_iter().flat_map(Map::keys).map(|it| &**it).collect();
+            return Err(format!("a series has no label {label}; it has {}", labels.join(", ")));
+        };
+        if workers.contains(&worker) {
+            return Err(format!(
+                "two series have the label {label} = {worker}: which is a worker's?"
+            ));
+        }
+        workers.push(worker);
+        let values = series.get("values").and_then(Value::as_array).into_iter().flatten();
+        rows.extend(
+            values.map(|pair| json!({ *round: pair[0], label: worker, fields.time: pair[1] })),
+        );
+    }
+    Ok(rows)
 }
 
 /// A field of an object, that of an object in it after a point.

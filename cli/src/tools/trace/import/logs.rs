@@ -19,11 +19,18 @@ const SHOWN_MOST: usize = 60;
 pub(super) struct Pattern {
     regex: Regex,
     has_round: bool,
-    has_worker: bool,
+    /// Groups of the worker's name, which are joined: all whose names begin with `worker`.
+    workers: Vec<String>,
     /// Groups of times, which are summed: all whose names begin with `time`.
     times: Vec<String>,
-    /// What finds the round of the lines behind it.
-    rounds: Option<Regex>,
+    /// What finds the round of the lines behind it, and their worker.
+    rounds: Option<Headline>,
+}
+
+/// The line above others.
+struct Headline {
+    regex: Regex,
+    workers: Vec<String>,
 }
 
 fn regex(flag: &str, text: &str) -> Result<Regex, Failure> {
@@ -37,39 +44,61 @@ impl Pattern {
             Failure::Input(anyhow!("{flag} {text}: it has no group (?<{group}>..)"))
         };
         let found = regex("--pattern", text)?;
-        let groups: Vec<String> = found.capture_names().flatten().map(str::to_owned).collect();
-        let has = |group: &str| groups.iter().any(|name| name == group);
-        let times: Vec<String> =
-            groups.iter().filter(|name| name.starts_with("time")).cloned().collect();
+        let groups = |regex: &Regex| -> Vec<String> {
+            regex.capture_names().flatten().map(str::to_owned).collect()
+        };
+        let own = groups(&found);
+        let of = |groups: &[String], start: &str| -> Vec<String> {
+            groups.iter().filter(|name| name.starts_with(start)).cloned().collect()
+        };
+        let known = |flag: &str, text: &str, groups: &[String], starts: &[&str]| {
+            let is_known = |name: &&String| {
+                *name == "round" || starts.iter().any(|start| name.starts_with(start))
+            };
+            match groups.iter().find(|name| !is_known(name)) {
+                None => Ok(()),
+                Some(name) => Err(Failure::Input(anyhow!(
+                    "{flag} {text}: what is the group (?<{name}>..)? There are round, those whose \
+                     names begin with worker, which are joined, and with time, which are summed; \
+                     (..) is a group without a name"
+                ))),
+            }
+        };
+        known("--pattern", text, &own, &["worker", "time"])?;
+        let (times, workers) = (of(&own, "time"), of(&own, "worker"));
         if times.is_empty() {
             return Err(lacks("--pattern", text, "time"));
         }
         let rounds = match rounds {
             Some(rounds) => {
                 let found = regex("--round-pattern", rounds)?;
-                if !found.capture_names().flatten().any(|name| name == "round") {
+                let own = groups(&found);
+                known("--round-pattern", rounds, &own, &["worker"])?;
+                if !own.iter().any(|name| name == "round") {
                     return Err(lacks("--round-pattern", rounds, "round"));
                 }
-                Some(found)
+                Some(Headline { regex: found, workers: of(&own, "worker") })
             }
             None => None,
         };
-        if !has("worker") && files == 1 {
+        let named = rounds.as_ref().is_some_and(|headline| !headline.workers.is_empty());
+        if workers.is_empty() && !named && files == 1 {
             return Err(Failure::Input(anyhow!(
                 "--pattern {text}: it has no group (?<worker>..); without it a file of each worker \
                  is needed"
             )));
         }
-        let (has_round, has_worker) = (has("round"), has("worker"));
-        Ok(Self { regex: found, has_round, has_worker, times, rounds })
+        let has_round = own.iter().any(|name| name == "round");
+        Ok(Self { regex: found, has_round, workers, times, rounds })
     }
 }
 
 /// Where the lines of a file are at.
 #[derive(Default)]
 struct Place {
-    /// The round that the last headline told.
+    /// The round and the worker that the last headline told.
     round: Option<String>,
+    worker: Option<String>,
     /// Lines of each worker so far.
     counts: HashMap<String, u64>,
 }
@@ -82,12 +111,26 @@ impl Pattern {
         own: &str,
         place: &mut Place,
     ) -> Result<Option<(String, String, f64)>, String> {
-        if let Some(found) = self.rounds.as_ref().and_then(|rounds| rounds.captures(text)) {
+        if let Some(headline) = &self.rounds
+            && let Some(found) = headline.regex.captures(text)
+        {
             place.round = group(&found, "round", text)?.map(str::to_owned);
+            place.worker = joined(&found, &headline.workers, text)?;
         }
         let Some(found) = self.regex.captures(text) else { return Ok(None) };
-        let worker = if self.has_worker { group(&found, "worker", text)? } else { Some(own) };
-        let Some(worker) = worker else { return Ok(None) };
+        let worker = match (&*self.workers, &place.worker) {
+            ([], Some(worker)) => worker.clone(),
+            ([], None) if self.rounds.as_ref().is_some_and(|it| !it.workers.is_empty()) => {
+                return Ok(None);
+            }
+            ([], None) => own.to_owned(),
+            (groups, headline) => {
+                match joined(&found, groups, text)?.or_else(|| headline.clone()) {
+                    Some(worker) => worker,
+                    None => return Ok(None),
+                }
+            }
+        };
         let (mut seconds, mut told) = (0.0, false);
         for name in &self.times {
             let Some(time) = group(&found, name, text)? else { continue };
@@ -110,13 +153,20 @@ impl Pattern {
             },
             (None, None) if self.has_round => return Ok(None),
             (None, None) => {
-                let count = place.counts.entry(worker.to_owned()).or_insert(0);
+                let count = place.counts.entry(worker.clone()).or_insert(0);
                 *count += 1;
                 (*count - 1).to_string()
             }
         };
-        Ok(Some((round, worker.to_owned(), seconds)))
+        Ok(Some((round, worker, seconds)))
     }
+}
+
+/// The parts of a worker's name, as one; none where no part is there.
+fn joined(found: &Captures<'_>, groups: &[String], text: &str) -> Result<Option<String>, String> {
+    let parts = groups.iter().map(|name| group(found, name, text));
+    let parts: Vec<&str> = parts.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+    Ok((!parts.is_empty()).then(|| parts.join("-")))
 }
 
 /// A group of a match, unless it begins or ends within a number.
@@ -269,6 +319,18 @@ mod tests {
         let rounds: Vec<_> =
             (0..2).map(|_| pattern.take(text, "7", &mut place).unwrap().unwrap()).collect();
         assert_eq!(rounds[1], ("1".into(), "7".into(), 3.75));
+        let named = Pattern::new(
+            r"fwd: (?<time>[\d.]+)",
+            Some(r"Rank (?<worker>\d+) on (?<worker_host>\w+), iteration (?<round>\d+)"),
+            1,
+        );
+        let named = named.unwrap_or_else(|_| panic!());
+        let mut place = Place::default();
+        assert_eq!(named.take(text, "7", &mut place), Ok(None));
+        assert_eq!(named.take("Rank 3 on a1, iteration 12", "7", &mut place), Ok(None));
+        let found = named.take(text, "7", &mut place).unwrap().unwrap();
+        assert_eq!((&*found.0, &*found.1), ("12", "3-a1"));
+        assert!(Pattern::new(r"(?<host>\w+) (?<time>\d+)", None, 2).is_err());
         let under = Pattern::new(both, Some(r"iteration (?<round>\d+)"), 2);
         let under = under.unwrap_or_else(|_| panic!());
         let mut place = Place::default();

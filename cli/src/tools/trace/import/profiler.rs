@@ -17,6 +17,8 @@ use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+/// What timelines of Horovod's have, which are traces in form alone.
+const HOROVOD: &[u8] = b"NEGOTIATE_ALLREDUCE";
 /// Microseconds, in which such traces count, in a second.
 const PER_SECOND: f64 = 1e6;
 /// What the names of steps begin with.
@@ -272,6 +274,13 @@ pub(super) fn read(files: &[PathBuf], output: &mut Output<'_>) -> Result<Times, 
         let shown = trace.events.shows_communication();
         let cut = broken.is_some_and(|broken| broken.cut);
         let steps: Vec<(u64, f64)> = trace.events.steps(cut).collect();
+        if steps.is_empty() && text.windows(HOROVOD.len()).any(|part| part == HOROVOD) {
+            return Err(Failure::Input(anyhow!(
+                "{name} is a timeline of Horovod's, which has collectives and no steps: what ranks \
+                 compute is not in it. Log each rank's seconds from a step's beginning to its last \
+                 gradient, and import them by --pattern"
+            )));
+        }
         if steps.is_empty() {
             return Err(Failure::Input(anyhow!(
                 "{name} has no {STEP}N: the profiler must be told of steps (profiler.step())"

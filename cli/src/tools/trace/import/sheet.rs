@@ -4,9 +4,10 @@ use super::input::Input;
 use crate::failure::{Failure, OrInput};
 use crate::tools::status::plain;
 use anyhow::{Context, anyhow};
-use codedgrad::delays::{Comma, time_in};
+use codedgrad::delays::{Comma, Commas, time_in};
 use csv::{ByteRecord, Reader, ReaderBuilder};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -24,6 +25,8 @@ pub(super) struct Sheet {
     record: ByteRecord,
     pub(super) header: Vec<String>,
     comma: Comma,
+    /// What the commas of each column of times say they are.
+    commas: RefCell<BTreeMap<usize, Commas>>,
     path: PathBuf,
     bytes: Rc<Cell<u64>>,
     /// A last line that was cut off.
@@ -144,6 +147,7 @@ impl Sheet {
             record: ByteRecord::new(),
             header: Vec::new(),
             comma,
+            commas: RefCell::default(),
             path: path.to_owned(),
             bytes,
             cut: None,
@@ -185,7 +189,7 @@ impl Sheet {
             let read =
                 read.with_context(|| format!("cannot read {}", path.display())).or_input()?;
             if !read {
-                return Ok(false);
+                return self.check_commas().map(|()| false);
             }
             let columns = self.header.len();
             if columns == 0 || self.record.len() == columns {
@@ -232,6 +236,9 @@ impl Sheet {
     /// A cell that should be a time.
     pub(super) fn time(&self, column: usize) -> Result<f64, Failure> {
         let cell = self.cell(column);
+        if self.comma == Comma::Decimal && cell.contains(',') {
+            self.commas.borrow_mut().entry(column).or_default().see(&cell);
+        }
         time_in(&cell, self.comma).ok_or_else(|| {
             Failure::Input(anyhow!(
                 "{}: line {}, column {}: {:?} is not a delay in seconds (a finite number of 0 or \
@@ -242,6 +249,23 @@ impl Sheet {
                 shortened(&cell)
             ))
         })
+    }
+
+    /// Refuses a column whose numbers may be two.
+    fn check_commas(&self) -> Result<(), Failure> {
+        for (column, commas) in &*self.commas.borrow() {
+            if let Some(cell) = commas.doubtful() {
+                return Err(Failure::Input(anyhow!(
+                    "{}: column {}: {cell} may be {} or {}, and nothing in the column says which: \
+                     give more decimals (1,0130), or a point",
+                    self.path.display(),
+                    column + 1,
+                    cell.replace(',', "."),
+                    cell.replace(',', "")
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Bytes of the file that are read.

@@ -8,6 +8,7 @@ use crate::units::several;
 use anyhow::anyhow;
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::iter::once;
 
 /// Names and workers that are listed.
 const LISTED: usize = 16;
@@ -20,6 +21,10 @@ const SPARE: (usize, usize) = (64, 1 << 20);
 const MISSING_MOST: f64 = 0.2;
 /// and more than so many of them, the worker with most of the gaps is left out instead.
 const MISSING_FEW: usize = 2;
+/// Rounds of a worker after which its first one, told again, begins another pass.
+const PASS_LEAST: usize = 3;
+/// Where so large a part of the rounds have numbers in their names, the others are no rounds.
+const NUMBERED_MOST: f64 = 0.8;
 
 /// Names by the order of their coming.
 #[derive(Default)]
@@ -83,8 +88,45 @@ pub(crate) struct Times {
     cells: Vec<Vec<f64>>,
     told: usize,
     room: usize,
-    /// Rounds that were told again, and how many cells of each.
-    again: HashMap<usize, usize>,
+    /// Rounds of a pass that were told again, and how many cells of each.
+    again: HashMap<(usize, usize), usize>,
+    /// Of each worker.
+    passes: Vec<Pass>,
+    /// Whether some worker's rounds went back without beginning again.
+    went_back: bool,
+    /// The cells of later passes, by their rounds.
+    later: Vec<HashMap<usize, Vec<f64>>>,
+}
+
+/// Where a worker is whose rounds may begin again, as those of epochs do.
+#[derive(Clone, Default)]
+struct Pass {
+    /// How many passes it has behind it.
+    number: usize,
+    /// The last round, and how many there were since the pass began.
+    last: Option<usize>,
+    told: usize,
+}
+
+impl Pass {
+    /// Goes on to a round; false if it goes back without beginning again. The first round of all
+    /// begins a pass once others lie between.
+    fn step(&mut self, round: usize, rounds: &Keys) -> bool {
+        let Some(last) = self.last.replace(round).filter(|last| *last != round) else {
+            self.told = self.told.max(1);
+            return true;
+        };
+        if round == 0 && self.told >= PASS_LEAST {
+            (self.number, self.told) = (self.number + 1, 1);
+            return true;
+        }
+        self.told += 1;
+        let number = |round: usize| rounds.names[round].parse::<f64>().ok();
+        match (number(last), number(round)) {
+            (Some(last), Some(round)) => last < round,
+            _ => natural(&rounds.names[last], &rounds.names[round]).is_lt(),
+        }
+    }
 }
 
 /// A worker or a round that gaps cost, and how many rounds.
@@ -112,6 +154,10 @@ pub(crate) struct Settled {
     pub(super) not_received: Vec<(String, usize)>,
     /// Rounds told more than once, and how often the one told most.
     pub(super) again: Option<(usize, usize)>,
+    /// How often the rounds of all workers have begun again.
+    pub(super) begun_again: usize,
+    /// What is named as rounds are and is none.
+    pub(super) no_rounds: Vec<String>,
     rows: Vec<usize>,
     columns: Vec<usize>,
     cells: Vec<Vec<f64>>,
@@ -153,13 +199,25 @@ impl Times {
             self.cells.push(Vec::with_capacity(usual));
             self.room += usual;
         }
-        let row = &mut self.cells[round];
+        if self.passes.len() <= worker {
+            self.passes.resize(worker + 1, Pass::default());
+        }
+        let pass = &mut self.passes[worker];
+        self.went_back |= !pass.step(round, &self.rounds);
+        let number = pass.number;
+        let row = match number.checked_sub(1) {
+            None => &mut self.cells[round],
+            Some(later) => {
+                self.later.resize_with(self.later.len().max(later + 1), HashMap::new);
+                self.later[later].entry(round).or_default()
+            }
+        };
         if row.len() <= worker {
             self.room += (worker + 1).saturating_sub(row.capacity());
             row.resize(worker + 1, f64::NAN);
         }
         if !row[worker].is_nan() && !time.is_nan() {
-            *self.again.entry(round).or_insert(0) += 1;
+            *self.again.entry((number, round)).or_insert(0) += 1;
         }
         if !time.is_nan() {
             row[worker] = time;
@@ -178,10 +236,17 @@ impl Times {
             self.cells.push(row);
             return;
         }
+        self.push_row(round, row);
+    }
+
+    fn push_row(&mut self, round: usize, row: Vec<f64>) {
+        if self.cells[round].len() < row.len() {
+            self.cells[round].resize(row.len(), f64::NAN);
+        }
         let told = self.cells[round].iter_mut().zip(row).filter(|(_, time)| !time.is_nan());
         let again = told.map(|(cell, time)| *cell = time).count();
         if again > 0 {
-            *self.again.entry(round).or_insert(0) += again;
+            *self.again.entry((0, round)).or_insert(0) += again;
         }
     }
 
@@ -199,9 +264,72 @@ impl Times {
         ))
     }
 
+    /// Has later passes follow the first, if all workers made them; else what is told again counts.
+    fn unfolded(&mut self) -> usize {
+        let later = std::mem::take(&mut self.later);
+        if later.is_empty() {
+            return 0;
+        }
+        let together = self.passes.iter().all(|pass| pass.number > 0);
+        if !together || self.went_back {
+            for (round, row) in later.into_iter().flatten() {
+                self.push_row(round, row);
+            }
+            return 0;
+        }
+        let (count, order) = (later.len(), self.rounds.in_order());
+        let names = std::mem::take(&mut self.rounds).names;
+        let mut first = std::mem::take(&mut self.cells);
+        self.rounds.kept = true;
+        for (pass, mut rows) in (0..).zip(once(None).chain(later.into_iter().map(Some))) {
+            for &round in &order {
+                let row = match &mut rows {
+                    None => Some(std::mem::take(&mut first[round])),
+                    Some(rows) => rows.remove(&round),
+                };
+                if let Some(row) = row {
+                    self.rounds.id(&format!("{pass}+{}", names[round]));
+                    self.cells.push(row);
+                }
+            }
+        }
+        count
+    }
+
+    /// Leaves out rounds whose names have no number, among many whose names have.
+    fn without_words(&mut self) -> Vec<String> {
+        let is_word = |name: &str| !name.contains(|letter: char| letter.is_ascii_digit());
+        let all = self.rounds.names.len();
+        let words = self.rounds.names.iter().filter(|name| is_word(name)).count();
+        if words == 0 || ((all - words) as f64) < NUMBERED_MOST * all as f64 {
+            return Vec::new();
+        }
+        let mut left_out = Vec::with_capacity(words);
+        let mut rounds = Keys { kept: self.rounds.kept, ..Keys::default() };
+        let names = std::mem::take(&mut self.rounds).names;
+        let (mut cells, mut ids) = (std::mem::take(&mut self.cells).into_iter(), HashMap::new());
+        for (old, name) in names.iter().enumerate() {
+            let row = cells.next().unwrap_or_default();
+            if is_word(name) {
+                left_out.push(name.to_string());
+                continue;
+            }
+            ids.insert(old, rounds.id(name));
+            self.cells.push(row);
+        }
+        self.rounds = rounds;
+        for rows in &mut self.later {
+            let kept = std::mem::take(rows).into_iter();
+            *rows = kept.filter_map(|(old, row)| Some((*ids.get(&old)?, row))).collect();
+        }
+        left_out
+    }
+
     /// Leaves out rounds with gaps, or the workers that have most of them where these are too many.
     pub(crate) fn settled(mut self) -> Settled {
         let workers = self.workers();
+        let no_rounds = self.without_words();
+        let begun_again = self.unfolded();
         for row in &mut self.cells {
             row.resize(workers, f64::NAN);
         }
@@ -229,7 +357,7 @@ impl Times {
             }
         }
         with_gaps.sort_by_key(|gap| std::cmp::Reverse(gap.rounds));
-        let times = |(_, cells): (&usize, &usize)| 1 + cells.div_ceil(workers.max(1));
+        let times = |cells: &usize| 1 + cells.div_ceil(workers.max(1));
         let name = |keys: &Keys, at: &usize| keys.names[*at].to_string();
         Settled {
             rounds: whole.iter().map(|row| name(&self.rounds, row)).collect(),
@@ -240,10 +368,12 @@ impl Times {
             incomplete,
             gaps: with_gaps,
             not_received,
-            again: self.again.iter().map(times).max().map(|most| (self.again.len(), most)),
+            again: self.again.values().map(times).max().map(|most| (self.again.len(), most)),
             rows: whole,
             columns,
             cells: self.cells,
+            begun_again,
+            no_rounds,
         }
     }
 
@@ -339,14 +469,23 @@ impl Settled {
         )
     }
 
-    /// The workers that are left out, in words.
+    /// The workers that are left out, and what was told before it was told again, in words.
     pub(crate) fn gone(&self) -> Vec<String> {
-        self.without.iter().map(|gap| self.gone_one(gap)).collect()
+        let again = self.again.map(|(rounds, most)| {
+            format!(
+                "what was told of {} before they were told again, up to {most} times",
+                several(rounds, "round")
+            )
+        });
+        let words = (!self.no_rounds.is_empty())
+            .then(|| format!("{}, whose names have no number", listed(&self.no_rounds)));
+        self.without.iter().map(|gap| self.gone_one(gap)).chain(again).chain(words).collect()
     }
 
     /// Says which workers and how many rounds are left out, and for whose gaps.
     pub(crate) fn say_gaps(&self, row: &str, why: &str, output: &mut Output<'_>) {
-        self.gone().iter().for_each(|it| output.note(format_args!("warning: left out: {it}")));
+        let gone = self.without.iter().map(|gap| self.gone_one(gap));
+        gone.for_each(|it| output.note(format_args!("warning: left out: {it}")));
         if self.incomplete > 0 {
             let gaps = self.gaps.iter().map(|gap| {
                 format!("worker {} in {} ({})", gap.worker, gap.rounds, range(&gap.missing))
@@ -436,6 +575,67 @@ mod tests {
         let found = times.settled();
         assert_eq!((rows(&found), found.again), (vec![vec![2.0, f64::INFINITY]], Some((1, 2))));
         assert_eq!((found.not_received, found.incomplete), (vec![("b".into(), 1)], 1));
+    }
+
+    #[test]
+    fn rounds_of_all_workers_that_begin_again_are_those_of_another_pass() {
+        let told = |passes: &dyn Fn(&str) -> usize| {
+            let mut times = Times::default();
+            for pass in 0..3 {
+                for batch in ["0", "25", "50", "75"] {
+                    for worker in ["0", "1"].into_iter().filter(|it| pass < passes(it)) {
+                        times.insert(batch, worker, pass as f64).unwrap();
+                    }
+                }
+            }
+            times.settled()
+        };
+        let found = told(&|_| 3);
+        assert_eq!((found.rounds.len(), found.again, found.begun_again), (12, None, 2));
+        assert_eq!((&*found.rounds[0], &*found.rounds[11]), ("0+0", "2+75"));
+        assert_eq!(rows(&found)[5], [1.0, 1.0]);
+        let corrected = told(&|worker| if worker == "0" { 1 } else { 2 });
+        assert_eq!((corrected.rounds.len(), corrected.again), (4, Some((4, 2))));
+        assert!(corrected.gone()[0].contains("4 rounds before they were told again"));
+        assert_eq!(rows(&corrected)[1], [0.0, 1.0]);
+    }
+
+    /// Lines of one round (micro-batches), a worker that came late, and a log that was cut.
+    #[test]
+    fn passes_begin_where_all_rounds_begin_again() {
+        let told = |lines: &[(usize, usize)]| {
+            let mut times = Times::default();
+            for (round, worker) in lines {
+                times.insert(&round.to_string(), &worker.to_string(), 1.0).unwrap();
+            }
+            times.settled()
+        };
+        let lines = |rounds: std::ops::Range<usize>, workers: std::ops::Range<usize>| {
+            rounds.flat_map(move |round| workers.clone().map(move |worker| (round, worker)))
+        };
+        let of_four: Vec<_> = lines(0..5, 0..2).flat_map(|line| [line; 4]).collect();
+        let found = told(&of_four);
+        assert_eq!((found.rounds.len(), found.again, found.begun_again), (5, Some((5, 4)), 0));
+        let both = || lines(0..6, 0..2);
+        let late: Vec<_> = [(0, 0)].into_iter().chain(lines(1..6, 0..2)).chain(both()).collect();
+        let found = told(&late);
+        assert_eq!((found.rounds.len(), found.incomplete, found.begun_again), (11, 1, 1));
+        let cut: Vec<_> = both().chain(both()).chain([(0, 0)]).collect();
+        let found = told(&cut);
+        assert_eq!((found.rounds.len(), found.begun_again), (12, 2));
+        // Nobody knows in which order these were.
+        let middle: Vec<_> = lines(2..5, 0..2).chain(both()).chain(both()).collect();
+        assert_eq!(told(&middle).rounds.len(), 6);
+    }
+
+    #[test]
+    fn words_among_numbered_rounds_are_none() {
+        let mut times = Times::default();
+        for round in (0..10).map(|step| format!(":step {step}")).chain([":forward".into()]) {
+            times.insert(&round, "0", 1.0).unwrap();
+        }
+        let found = times.settled();
+        assert_eq!((found.rounds.len(), &*found.no_rounds), (10, &[":forward".to_owned()][..]));
     }
 
     #[test]
