@@ -172,11 +172,11 @@ pub fn suspicions(rows: &[Vec<f64>]) -> Vec<Suspicion> {
 /// ```
 /// use codedgrad::delays::{Suspicion, after_exchange};
 /// // The loader of worker 2 stalls in every other round, and its own time does not show it.
-/// let rows: Vec<_> = (0..40).map(|round| match round % 2 {
+/// let row = |round: usize| match round % 2 {
 ///     0 => vec![0.83, 0.831, 0.829, 0.83],
 ///     _ => vec![2.07, 2.071, 0.831, 2.07],
-/// });
-/// let found = after_exchange(&rows.collect::<Vec<_>>());
+/// };
+/// let found = after_exchange(&(0..40).map(row).collect::<Vec<_>>());
 /// assert!(matches!(found, Some(Suspicion::WaitedFor { worker: 2, .. })));
 /// ```
 #[must_use]
