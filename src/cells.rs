@@ -154,6 +154,17 @@ impl Commas {
         }
     }
 
+    /// What a cell with such a comma may be.
+    ///
+    /// ```
+    /// use codedgrad::delays::Commas;
+    /// assert_eq!(Commas::readings("1,013"), "1,013 may be 1.013 or 1013");
+    /// ```
+    #[must_use]
+    pub fn readings(cell: &str) -> String {
+        format!("{cell} may be {} or {}", cell.replace(',', "."), cell.replace(',', ""))
+    }
+
     /// The first cell that may be two numbers, where no other has said which.
     #[must_use]
     pub fn doubtful(&self) -> Option<&str> {

@@ -31,11 +31,7 @@ pub enum TableError {
         expected: &'static str,
     },
     /// Commas that may part thousands or fractions.
-    #[error(
-        "{cell} may be {} or {}: give more decimals (1,0130), or a point",
-        cell.replace(',', "."),
-        cell.replace(',', "")
-    )]
+    #[error("{}: give more decimals (1,0130), or a point", Commas::readings(cell))]
     Commas {
         /// A number with such a comma.
         cell: String,

@@ -77,22 +77,19 @@ impl<R: BufRead> Lines<R> {
                     limit: LINE_BYTES_MAX,
                 });
             }
-            if std::str::from_utf8(&self.bytes).is_err() {
+            let Ok(line) = std::str::from_utf8(&self.bytes) else {
                 let not_text = || format!("line {} is not text", self.line);
                 let what =
                     no_text(&self.bytes).map_or_else(not_text, |what| format!("it is {what}"));
                 let source = std::io::Error::new(ErrorKind::InvalidData, what);
                 return Err(TraceError::Io { path: self.path.clone(), source });
-            }
-            let text = self.text().trim();
+            };
+            let text = plain_line(line).trim();
             if !text.is_empty() && !is_comment(text) {
-                let separator = self.separator.unwrap_or_else(|| Separator::of(text));
+                let separator = *self.separator.get_or_insert_with(|| Separator::of(text));
                 if separator.comma() == Comma::Decimal && text.contains(',') {
-                    let mut commas = self.commas.clone();
-                    separator.cells(text).for_each(|cell| commas.see(cell));
-                    self.commas = commas;
+                    separator.cells(text).for_each(|cell| self.commas.see(cell));
                 }
-                self.separator = Some(separator);
                 self.rows += 1;
                 if self.rows > UNDECIDED_MOST {
                     self.check_commas()?;

@@ -1,6 +1,7 @@
 //! Recorded delays: CSV without a header, one line per round, one number of seconds per worker.
 
 use super::lines::{Lines, TIME_MAX};
+use crate::cells::Commas;
 use crate::files::Bounded;
 use crate::spelling::several;
 use std::fs::File;
@@ -34,8 +35,11 @@ pub enum TraceError {
         cell: String,
     },
     /// Commas that may part thousands or fractions, and nothing in the file that says which.
-    #[error("{}: {cell} may be {} or {}: give more decimals (1,0130), or a point", path.display(),
-        cell.replace(',', "."), cell.replace(',', ""))]
+    #[error(
+        "{}: {}: give more decimals (1,0130), or a point",
+        path.display(),
+        Commas::readings(cell)
+    )]
     Commas {
         /// Which file.
         path: PathBuf,

@@ -256,12 +256,11 @@ impl Sheet {
         for (column, commas) in &*self.commas.borrow() {
             if let Some(cell) = commas.doubtful() {
                 return Err(Failure::Input(anyhow!(
-                    "{}: column {}: {cell} may be {} or {}, and nothing in the column says which: \
-                     give more decimals (1,0130), or a point",
+                    "{}: column {}: {}, and nothing in the column says which: give more \
+                     decimals (1,0130), or a point",
                     self.path.display(),
                     column + 1,
-                    cell.replace(',', "."),
-                    cell.replace(',', "")
+                    Commas::readings(cell)
                 )));
             }
         }
