@@ -94,13 +94,14 @@ pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
     written.is_some_and(output::is_closed)
 }
 
-/// An error with its causes, but those that it already tells of.
+/// An error with its causes, but those that it already tells of, in the program's words.
 pub(crate) fn told(error: &anyhow::Error) -> String {
     let text = error.chain().fold(String::new(), |text, cause| match cause.to_string() {
         cause if text.is_empty() => cause,
         cause if text.contains(&cause) => text,
         cause => format!("{text}: {cause}"),
     });
+    let text = output::in_flags(&text).into_owned();
     match limit_of_system(&text) {
         Some(limit) if !text.contains(limit) => {
             format!("{text}; `{limit}` says how much is allowed")

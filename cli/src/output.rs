@@ -213,12 +213,24 @@ pub(crate) struct Logs;
 
 impl Write for Logs {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        above_bars(bytes);
+        match std::str::from_utf8(bytes) {
+            Ok(text) => above_bars(in_flags(text).as_bytes()),
+            Err(_) => above_bars(bytes),
+        }
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// What the library says, with the program's flags for its names.
+pub(crate) fn in_flags(text: &str) -> Cow<'_, str> {
+    const TLS: &str = "`Security::Tls`";
+    match text.contains(TLS) {
+        true => text.replace(TLS, "`--keys DIR` (from `codedgrad keygen DIR --workers N`)").into(),
+        false => text.into(),
     }
 }
 

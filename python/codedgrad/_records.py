@@ -222,7 +222,7 @@ class Candidate(Record):
     #: Batches computed by all workers per job; uncoded = 1.
     work: float
     time_per_job: float
-    #: Share of the uncoded time that it saves; negative where it costs time.
+    #: Share of the uncoded time that it saves on this trace; negative where it costs time.
     gain: float
     #: Fraction of a batch in its gradient; below 1 it is biased.
     coverage: float
@@ -284,10 +284,10 @@ class Plan(Record):
     baseline: float
     #: The scheme to take: ``uncoded`` where nothing surely gains.
     recommended: str
-    #: Share of the uncoded time that it saves on this trace.
+    #: Share of the uncoded time that choosing so saves, on the rounds that did not choose.
     gain: float
     #: Between what the gain of choosing so lies on traces like this one, at 95 %; none where
-    #: nothing is gained, and where the trace is too short to say.
+    #: no code is recommended, and where `why` says what the trace has too few of.
     interval: Optional[GainInterval]
     why: str
     #: The best of every family, and uncoded; the fastest first.

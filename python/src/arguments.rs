@@ -7,8 +7,10 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// An error of the library, in this package's words.
 pub(crate) fn value_error(error: impl ToString) -> PyErr {
-    PyValueError::new_err(error.to_string())
+    let keys = "`keys=DIR` (from `codedgrad keygen DIR --workers N`)";
+    PyValueError::new_err(error.to_string().replace("`Security::Tls`", keys))
 }
 
 /// Seconds as a duration.

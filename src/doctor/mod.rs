@@ -623,11 +623,14 @@ impl Examination {
         }
         let own = |candidate: &&Candidate| candidate.scheme.text() == self.scheme;
         let Some(now) = plan.candidates.iter().find(own) else { return };
-        let gain = 1.0 - numbers::times(choice.time_per_job, now.time_per_job);
-        if gain >= OTHER_SCHEME_LEAST {
+        let here = 1.0 - numbers::times(choice.time_per_job, now.time_per_job);
+        if here >= OTHER_SCHEME_LEAST {
             let (scheme, than) = (choice.scheme.to_string(), self.scheme.clone());
             let problem = Problem::OtherScheme { scheme, than };
-            self.findings.push(Finding { problem, costs: Some(gain) });
+            // How much is told by rounds that did not choose it.
+            let gain = 1.0 - numbers::times(1.0 - plan.gain, 1.0 - now.gain);
+            let costs = Some(gain).filter(|gain| *gain >= OTHER_SCHEME_LEAST);
+            self.findings.push(Finding { problem, costs });
             findings::sort(&mut self.findings);
         }
     }

@@ -142,6 +142,8 @@ pub enum SimError<E: std::error::Error + 'static> {
 pub struct Seen<'a> {
     /// Number of the round, from 1.
     pub round: usize,
+    /// How long it took.
+    pub seconds: f64,
     /// Everybody's tasks.
     pub runs: &'a [Run],
     /// Whose answers were not waited for.
@@ -276,7 +278,8 @@ pub fn simulate<E: std::error::Error + 'static>(
             tally.covered(scheme.quality().coverage);
         }
         scheme.close(&played.missing, &played.late, &mut decoded);
-        watch(Seen { round, runs: &runs, missing: &played.missing, decoded: &decoded, free });
+        let Played { seconds, missing, .. } = &played;
+        watch(Seen { round, seconds: *seconds, runs: &runs, missing, decoded: &decoded, free });
         tally.round(&played, free, round <= jobs as usize, &decoded);
     }
     Ok(tally.finish(&facts, jobs))

@@ -414,6 +414,9 @@ impl<V: Vector> Aggregator<V> {
         &mut self,
         patience: Option<Duration>,
     ) -> Result<Option<OwnedEvent>, AggregatorError> {
+        if let Some(task) = self.once_more() {
+            return Ok(Some(OwnedEvent::Compute(task)));
+        }
         self.end_event()?;
         self.astray = None;
         // Beyond what a clock can say, it is for ever.
@@ -498,6 +501,18 @@ impl<V: Vector> Aggregator<V> {
                 return Err(AggregatorError::Refused { reason });
             }
         })
+    }
+
+    /// The current task, if it begins again and is still wanted.
+    fn once_more(&mut self) -> Option<Task> {
+        let cancelled = self.is_cancelled();
+        let (work, _) = self.work()?;
+        work.comes_again().then_some(work.task).filter(|_| !cancelled)
+    }
+
+    /// Has a task that was submitted too early begin again, unless it has before.
+    fn begin_again(&mut self) -> bool {
+        self.work().is_some_and(|(work, desk)| work.begin_again(desk.link))
     }
 
     /// Ends the current event, where that needs no word of the trainer's.

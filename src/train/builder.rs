@@ -10,7 +10,7 @@ pub use error::BuildError;
 pub use served::{Open, Served};
 
 use super::aggregator::{Aggregator, Membership};
-use super::{Auto, Coordinator, Policy, RunClock, Using};
+use super::{Auto, Coordinator, Judge, Policy, RunClock, Using};
 use crate::codes::sequential::{Accept, Horizon, Scheme};
 use crate::codes::{ParameterError, SchemeSpec};
 use crate::ids::{Job, Step, Worker};
@@ -18,7 +18,9 @@ use crate::run::{Jobs, Limits, NumberFormat, RunConfig, Shape};
 use crate::schedulers::{Engine, Planned, Reduce, Settings};
 use crate::transport::local::{self, LocalTransport};
 use crate::transport::{RunFacts, Transport};
+use std::fmt;
 use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
 use std::time::Duration;
 use timing::{Clock, Time};
 
@@ -79,9 +81,20 @@ pub struct Builder {
     reduce: Reduce,
     restores: bool,
     auto: Option<Auto>,
+    judge: Option<JudgeCopies>,
     time: Time,
     #[cfg(feature = "tcp")]
     port: served::Port,
+}
+
+/// Makes a copy of a judge for each run.
+#[derive(Clone)]
+struct JudgeCopies(Arc<dyn Fn() -> Box<dyn Judge> + Send + Sync>);
+
+impl fmt::Debug for JudgeCopies {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("JudgeCopies(..)")
+    }
 }
 
 /// A run that can be made.
@@ -125,6 +138,7 @@ impl Coordinator<LocalTransport> {
             reduce: Reduce::default(),
             restores: false,
             auto: None,
+            judge: None,
             time: Time::default(),
             #[cfg(feature = "tcp")]
             port: served::Port::default(),
@@ -257,8 +271,50 @@ impl Builder {
         self
     }
 
+    /// Says who makes a gradient of mixed results (`bacc`, `sbacc`). Each run gets a copy of the
+    /// judge.
+    ///
+    /// ```
+    /// use codedgrad::codes::Report;
+    /// use codedgrad::ids::{Job, Worker};
+    /// use codedgrad::train::{Coordinator, Judge, Judged};
+    /// use std::{error::Error, sync::Arc};
+    /// /// Adds up what has come.
+    /// #[derive(Clone)]
+    /// struct Sum;
+    /// impl Judge for Sum {
+    ///     fn judge(
+    ///         &mut self,
+    ///         _: Job,
+    ///         received: &[(Worker, Arc<Vec<f32>>)],
+    ///     ) -> Result<Judged, Box<dyn Error + Send + Sync>> {
+    ///         let gradient = vec![received.iter().map(|(_, result)| result[0]).sum()];
+    ///         let report = Report {
+    ///             decodable: true,
+    ///             residual: 0.0,
+    ///             amplification: 1.0,
+    ///             coverage: 1.0,
+    ///             error: 0.0,
+    ///         };
+    ///         let weights = received.iter().map(|(worker, _)| (*worker, 1.0)).collect();
+    ///         Ok(Judged { gradient, weights, wrong: vec![], report })
+    ///     }
+    /// }
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(1);
+    /// assert!(run.judged_by(Sum).local().is_ok(), "whose results are sums, and need no judge");
+    /// # #[cfg(feature = "berrut")]
+    /// # {
+    /// let mixed = Coordinator::builder("bacc:K=2").workers(4).steps(100).length(1);
+    /// assert!(mixed.clone().local().is_err() && mixed.judged_by(Sum).local().is_ok());
+    /// # }
+    /// ```
+    pub fn judged_by(mut self, judge: impl Judge + Clone + Sync + 'static) -> Self {
+        self.judge = Some(JudgeCopies(Arc::new(move || Box::new(judge.clone()))));
+        self
+    }
+
     /// Numbers of a worker's result, where a judge makes a gradient of it
-    /// ([`Coordinator::judged_by`]); else those of a gradient.
+    /// ([`Builder::judged_by`]); else those of a gradient.
     ///
     /// ```
     /// # use codedgrad::train::Coordinator;
@@ -483,7 +539,9 @@ impl Builder {
     /// # Ok::<(), codedgrad::train::BuildError>(())
     /// ```
     pub fn local(self) -> Result<(Coordinator<LocalTransport>, Vec<Aggregator>), BuildError> {
-        let Plan { engine, clock, policy, .. } = self.plan()?;
+        let plan = self.plan()?;
+        let judge = self.judge(&plan)?;
+        let Plan { engine, clock, policy, .. } = plan;
         let RunConfig { shape, jobs, result_length, first, .. } = *engine.config();
         let workers = shape.workers;
         let (transport, links) = local::connect(workers);
@@ -495,7 +553,7 @@ impl Builder {
         });
         let aggregators = aggregators.collect();
         let coordinator = Coordinator::new(transport, engine, clock.start(workers));
-        Ok((planned(coordinator, policy), aggregators))
+        Ok((decided(coordinator, judge, policy), aggregators))
     }
 
     /// The run over workers that are already behind a transport, each with an [`Aggregator`] of its
@@ -519,8 +577,10 @@ impl Builder {
         clock: RunClock,
     ) -> Result<Coordinator<T>, BuildError> {
         self.auto = self.auto.map(|auto| auto.waits_if(clock.is_virtual()));
-        let Plan { engine, policy, .. } = self.plan()?;
-        Ok(planned(Coordinator::new(transport, engine, clock), policy))
+        let plan = self.plan()?;
+        let judge = self.judge(&plan)?;
+        let Plan { engine, policy, .. } = plan;
+        Ok(decided(Coordinator::new(transport, engine, clock), judge, policy))
     }
 
     /// The engine of the run, for [`over_engine`](crate::sim::over_engine): what it would decide,
@@ -596,6 +656,15 @@ impl Builder {
         })
     }
 
+    /// The judge of the run's results. A scheme of mixtures needs one.
+    fn judge(&self, plan: &Plan) -> Result<Option<Box<dyn Judge>>, BuildError> {
+        let judge = self.judge.as_ref().map(|copies| (copies.0)());
+        if judge.is_none() && plan.engine.plan().facts().mixture {
+            return Err(BuildError::NoJudge { scheme: self.spec()?.to_string() });
+        }
+        Ok(judge)
+    }
+
     /// The scheme that the run begins with.
     fn spec(&self) -> Result<SchemeSpec, BuildError> {
         let Some(auto) = &self.auto else { return Ok(self.scheme.clone()?) };
@@ -666,11 +735,16 @@ impl Builder {
     }
 }
 
-/// A coordinator whose scheme is chosen by a policy, if there is one.
-fn planned<T: Transport>(
+/// The coordinator with its judge and its policy, where there are any.
+fn decided<T: Transport>(
     coordinator: Coordinator<T>,
+    judge: Option<Box<dyn Judge>>,
     policy: Option<(Box<dyn Policy>, Using)>,
 ) -> Coordinator<T> {
+    let coordinator = match judge {
+        Some(judge) => coordinator.judged_by(judge),
+        None => coordinator,
+    };
     match policy {
         Some((policy, using)) => coordinator.planned_by(policy, using),
         None => coordinator,

@@ -1254,6 +1254,68 @@ fn who_drops_a_task_is_lost_and_no_step_is_refused() {
     }
 }
 
+/// A task that is submitted too early begins again as the next event. The second time it ends the
+/// worker's part.
+#[test]
+fn who_submits_too_early_is_told_what_is_missing_and_goes_on() {
+    let run = Coordinator::builder("uncoded").workers(1).units(3).steps(2).length(1);
+    let (coordinator, mut workers) = run.clone().local().unwrap();
+    let coordinator = thread::spawn(move || coordinator.run(&mut ()));
+    let (mut early, mut decoded) = (Vec::new(), Vec::new());
+    while let Some(event) = workers[0].next_event().unwrap() {
+        match event {
+            Event::Compute(mut task) => {
+                // The first time of each step, half of what is written is wrong.
+                let is_first = early.len() as u64 == task.step();
+                let parts = if is_first { 2 } else { 3 };
+                for _ in 0..parts {
+                    let part = task.next_part().unwrap();
+                    let wrong = if is_first { 100.0 } else { 1.0 };
+                    task.message()[0] = wrong + part.samples.start as f32;
+                }
+                if let Err(error) = task.submit(vec![if is_first { 50.0 } else { 5.0 }]) {
+                    early.push(error.to_string());
+                }
+            }
+            Event::Apply(step) => decoded.push((step.gradient()[0], step.aux()[0])),
+            Event::Provide(request) => request.reply(vec![vec![0.0]]),
+            Event::Skip(_) | Event::Resync(_) => unreachable!("nobody else is there"),
+        }
+    }
+    coordinator.join().unwrap().unwrap();
+    assert_eq!(decoded, [(6.0, 5.0); 2]);
+    assert_eq!(early.len(), 2, "{early:?}");
+    assert!(early[0].contains("with 1 of its parts not computed"), "{early:?}");
+    let (coordinator, mut workers) = run.local().unwrap();
+    let coordinator = thread::spawn(move || coordinator.run(&mut ()));
+    for _ in 0..2 {
+        let Ok(Some(Event::Compute(task))) = workers[0].next_event() else { panic!("a task") };
+        let error = task.submit(vec![]).unwrap_err();
+        assert!(matches!(error, AggregatorError::Unfinished { left: 3, .. }), "{error}");
+    }
+    assert!(matches!(workers[0].next_event(), Err(AggregatorError::Closed)));
+    coordinator.join().unwrap().unwrap_err();
+}
+
+/// A scheme of mixtures needs a judge before it has workers.
+#[cfg(feature = "berrut")]
+#[test]
+fn mixtures_are_no_run_without_a_judge() {
+    let run = Coordinator::builder("bacc:K=2").workers(8).steps(3).length(1);
+    let error = run.clone().local().err().unwrap().to_string();
+    assert!(error.contains("bacc:K=2") && error.contains(".judged_by(..)"), "{error}");
+    #[cfg(feature = "tcp")]
+    {
+        let token = codedgrad::transport::tcp::security::Token::fresh().unwrap();
+        let security = codedgrad::transport::tcp::security::Security::Plain { token };
+        let serve = run.clone().serve("127.0.0.1:0", security.clone());
+        let error = serve.err().unwrap().to_string();
+        assert!(error.contains(".judged_by(..)"), "{error}");
+        let error = run.open("127.0.0.1:0", security).err().unwrap().to_string();
+        assert!(error.contains(".judged_by(..)"), "{error}");
+    }
+}
+
 #[test]
 fn a_hung_worker_catches_up_through_another_state() {
     // Whichever of the first steps it gets to on a busy machine, it misses more than are kept for

@@ -7,6 +7,7 @@ mod doctor;
 mod drained;
 mod folded_moe;
 mod hanging;
+mod intervals;
 mod mesh;
 mod over_engine;
 mod planner;

@@ -175,7 +175,7 @@ impl Mixed {
 }
 
 /// Locates wrong results of mixtures, leaves them out and decodes the rest.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct MixtureJudge {
     mixed: Mixed,
     mixture: Mixture,

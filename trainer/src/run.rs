@@ -409,7 +409,8 @@ pub fn run_over<T: Transport>(
     run_clock: RunClock,
     observer: &mut dyn Observer<T::Vector>,
 ) -> Result<Outcome, TrainError> {
-    Ok(coordinator(run, transport, range, run_clock)?.run(observer)?)
+    let coordinator = run.builder(range)?.over(transport, run_clock);
+    Ok(coordinator.map_err(|source| run.misfit(source))?.run(observer)?)
 }
 
 /// The same under any scheme, those included whose results must be judged: the coordinator has the
@@ -425,20 +426,12 @@ pub fn run_judged<T: Transport>(
     run_clock: RunClock,
     observer: &mut dyn Observer<T::Vector>,
 ) -> Result<Outcome, TrainError> {
-    let mut coordinator = coordinator(run, transport, range, run_clock)?;
+    let mut told = run.builder(range)?;
     if let Some(mixture) = run.scheme.mixture(run.shape.workers)? {
-        coordinator = coordinator.judged_by(Box::new(MixtureJudge::new(run, mixture, batches)));
+        told = told.judged_by(MixtureJudge::new(run, mixture, batches));
     }
-    Ok(coordinator.run(observer)?)
-}
-
-fn coordinator<T: Transport>(
-    run: &LocalRun,
-    transport: T,
-    range: StepRange,
-    run_clock: RunClock,
-) -> Result<Coordinator<T>, TrainError> {
-    run.builder(range)?.over(transport, run_clock).map_err(|source| run.misfit(source))
+    let coordinator = told.over(transport, run_clock);
+    Ok(coordinator.map_err(|source| run.misfit(source))?.run(observer)?)
 }
 
 /// The loop of one worker, until the run is over: compute what is asked for, apply what is decided.

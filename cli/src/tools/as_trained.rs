@@ -225,6 +225,7 @@ impl Drawn {
         draw(&Seen {
             // A job's age tells what its tasks are called; jobs begin one a round.
             round: (report.round.0 - first_round + first_job.0) as usize + 1,
+            seconds: report.closed_at - report.opened_at,
             runs,
             missing,
             decoded: &complete,

@@ -47,10 +47,11 @@ fn family() -> impl TypedValueParser<Value = Family> {
 #[command(
     after_help = help("\
 It runs every scheme with all its parameters over the trace and recommends the fastest that loses
-no sample, if by the newer half of the rounds a code saves 3 % or more; else `uncoded`. The
-95 % interval beside the gain says how large it may be on traces like this one: it comes from the
-older half of the rounds, cut into blocks, each replayed with the scheme that is fastest on the
-rounds after it. Fewer than 20 rounds recommend nothing. It names what no code cures.
+no sample, if by the newer half of the rounds a code saves 3 % or more; else `uncoded`. On the
+rounds that chose it (`gain here`) a scheme looks too good. So what it saves, and the 95 %
+interval of that, come from the older half. Each of its blocks is replayed with the scheme that is
+fastest on the rounds after it. Fewer than 20 rounds recommend nothing. Causes that no code cures
+are named.
 
 Trace:   a CSV file without header, one line per round, one number of seconds per worker, as an
          UNCODED run had them (`codedgrad trace record` and `import` make such files), or a
@@ -73,8 +74,8 @@ whole step is one job, and uncoded workers do not wait for one another within it
 
 JSON:    {baseline, recommended, gain, interval, why, candidates, front, causes, notes, rules,
          accept, delays, seed, version, ...}; baseline = seconds per job uncoded, gain = share of
-         it that is saved, interval = {low, high, blocks, block} or null, each candidate with the
-         close and the mu of its rounds.
+         it that is saved, interval = {low, high, blocks, block} or null. Each candidate has its
+         gain on this very trace, and the close and the mu of its rounds.
 
 Examples:
   codedgrad plan --delays hotspot --workers 8 --max-delay 0
@@ -409,11 +410,10 @@ fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'
     if let Some(prompt) =
         found.choice_without_delay().filter(|prompt| choice.delay > 0 && prompt.scheme != "uncoded")
     {
-        let saved = 100.0 * prompt.gain;
         let _ = writeln!(
             text,
-            "With no delay (one model, no jobs to fill in with): {} saves {saved:.1} %.",
-            prompt.scheme
+            "With no delay (one model, no jobs to fill in with): {} with {:.4} s per job.",
+            prompt.scheme, prompt.time_per_job
         );
     }
     let thrifty = |point: &&codedgrad::sim::planner::Point| {
@@ -461,7 +461,7 @@ pub(crate) fn table_of(candidates: &[Candidate]) -> Table {
         Column::right("delay").spare(1),
         Column::right("work"),
         Column::right("s/job"),
-        Column::right("saves"),
+        Column::right("gain here"),
     ])
     .remarks("why");
     for candidate in candidates {

@@ -9,19 +9,13 @@
 //! are only parsed here; `tcp.rs` and `launch/` run such lines.
 #![cfg(all(feature = "trainer", unix))]
 
-use crate::program::{COMMANDS, MODEL, codedgrad, json, text};
-use serde_json::Value;
+use crate::program::{COMMANDS, MODEL, codedgrad, root, text};
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const WAITING: [&str; 5] = ["coordinator", "worker", "serve", "run", "status"];
 /// Fewer lines than that were not found where they stand.
 const LINES_LEAST: usize = 50;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 /// Lines that a shell would take as one.
 fn joined(text: &str) -> Vec<String> {
@@ -153,57 +147,4 @@ fn pages_show_what_their_commands_print() {
         }
     }
     assert!(count >= 2, "{count} outputs are shown");
-}
-
-/// What a plan recommends and saves, as a table says it.
-fn recommended(plan: &Value) -> [String; 2] {
-    let percent = |share: &Value| format!("{:.1} %", 100.0 * share.as_f64().unwrap());
-    let scheme = plan["recommended"].as_str().unwrap();
-    if scheme == "uncoded" {
-        let mut others = plan["candidates"].as_array().unwrap().iter();
-        let best = others.find(|it| it["exact"] == true && it["scheme"] != "uncoded").unwrap();
-        let best = format!("`{}`: {}", best["scheme"].as_str().unwrap(), percent(&best["gain"]));
-        return ["**`uncoded`**".into(), best];
-    }
-    let interval = &plan["interval"];
-    let interval = match interval.is_null() {
-        true => String::new(),
-        false => format!(" ({} to {})", percent(&interval["low"]), percent(&interval["high"])),
-    };
-    [format!("`{scheme}`"), percent(&plan["gain"]) + &interval]
-}
-
-/// The rows of docs/when-to-code.md for presets of 8 workers; `PAGES=update` writes them anew.
-#[test]
-fn rows_of_when_to_code_are_what_plan_says() {
-    const PRESETS: [&str; 5] = ["calm", "stalls", "static", "proportional", "hotspot"];
-    let page = root().join("docs/when-to-code.md");
-    let text = fs::read_to_string(&page).unwrap();
-    let mut made = String::new();
-    let mut count = 0;
-    for line in text.lines() {
-        let cells: Vec<&str> = line.split(" | ").collect();
-        let command = cells[0].trim_start_matches("| `").trim_end_matches('`');
-        if !PRESETS.iter().any(|preset| command.starts_with(&format!("{preset} --"))) {
-            made += &format!("{line}\n");
-            continue;
-        }
-        count += 1;
-        let plan = |more: &[&str]| {
-            let options = command.split(' ').chain(more.iter().copied());
-            let line: Vec<&str> =
-                ["plan", "--json", "--delays"].into_iter().chain(options).collect();
-            json(&codedgrad(&root(), &line))
-        };
-        let [scheme, gain] = recommended(&plan(&[]));
-        let [fixed, saves] = recommended(&plan(&["--families", "groups,min-load,sr-sgc,m-sgc"]));
-        made += &format!("| `{command}` | {} | {scheme} | {gain} | {fixed} {saves} |\n", cells[1]);
-    }
-    assert_eq!(count, PRESETS.len());
-    if std::env::var_os("PAGES").is_some() {
-        return fs::write(&page, made).unwrap();
-    }
-    for (found, expected) in text.lines().zip(made.lines()) {
-        assert_eq!(found, expected, "PAGES=update writes it");
-    }
 }

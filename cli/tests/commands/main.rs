@@ -21,6 +21,7 @@ mod readers;
 mod records;
 mod run_folders;
 mod serving;
+mod tables;
 mod tcp;
 mod ties;
 mod trace;

@@ -2,7 +2,7 @@
 #![cfg_attr(not(feature = "trainer"), allow(dead_code, reason = "most tests train"))]
 
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Flags of a model small enough for a debug build.
@@ -31,6 +31,11 @@ pub(crate) const COMMANDS: [&str; 16] = [
 /// Flags, each text split at its spaces.
 pub(crate) fn flags(texts: &[&'static str]) -> Vec<&'static str> {
     texts.iter().flat_map(|text| text.split(' ')).collect()
+}
+
+/// The repository's folder.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 pub(crate) fn codedgrad(folder: &Path, arguments: &[&str]) -> Output {

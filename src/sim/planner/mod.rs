@@ -30,12 +30,15 @@ use crate::delays::{Growth, StragglerStats, Suspicion, after_exchange};
 use crate::spelling::several;
 use families::spaces;
 use formulas::Pool;
-use judge::{Judge, Seconds, Seen};
+use judge::{Judge, Seconds, Seen, TooFew};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
 use replay::{Replay, Run, Setting};
 use search::Search;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Fewer rounds (or steps) than that say too little to recommend a code, or how sure anything is.
@@ -43,6 +46,8 @@ pub const ROUNDS_MIN: usize = 20;
 /// Less gain than that is not worth a code; and what costs time but for one run of rounds is not
 /// recommended either.
 pub const GAIN_MIN: f64 = 0.03;
+/// Orders of the workers in which what is chosen is replayed, to tell how sure it is.
+const ORDERS: u64 = 10;
 /// Replays of a search, as a first guess for its progress.
 const REPLAYS_GUESS: usize = 1500;
 
@@ -65,7 +70,8 @@ pub struct Candidate {
     pub work: f64,
     /// Mean time per job over the trace.
     pub time_per_job: f64,
-    /// Share of the uncoded time that it saves; negative where it costs time.
+    /// Share of the uncoded time that it saves on this trace; negative where it costs time. What
+    /// is fastest is so partly by luck, and saves less on others: see [`Plan::gain`].
     pub gain: f64,
     /// The same without the rounds that speak most for it, of the whole trace and of its newer
     /// half; none where there are too few rounds.
@@ -126,10 +132,13 @@ pub struct Plan {
     /// The fastest exact scheme that the newer half of the trace speaks for, or `uncoded` where
     /// none gains [`GAIN_MIN`] there, or none surely gains anything (one-sided, at 95 %).
     pub recommended: String,
-    /// Share of the uncoded time that it saves on this trace.
+    /// Share of the uncoded time that choosing the fastest saves on the rounds that did not choose:
+    /// each block of the older half under what is fastest after it. 0 where no code is recommended.
+    /// What drops samples is charged for those, as [`Candidate::time_per_job`] is not. The schemes
+    /// to choose from were found on the whole trace.
     pub gain: f64,
     /// Between what the gain of choosing so lies on traces like this one, at 95 %; none where
-    /// nothing is gained, and where the trace is too short to say.
+    /// no code is recommended, and where [`Plan::why`] says what the trace has too few of.
     pub interval: Option<GainInterval>,
     /// Two sentences.
     pub why: String,
@@ -250,6 +259,19 @@ pub fn lasting_causes(rows: &[Vec<f64>], growth: Growth) -> Vec<Cause> {
     causes::of_workers(&replay, baseline, &[])
 }
 
+/// What may be chosen of all that was tried, `uncoded` first, and the seconds of its jobs.
+struct Eligible<'r> {
+    runs: Vec<&'r Run>,
+    seconds: Vec<Seconds>,
+}
+
+impl Eligible<'_> {
+    fn judge(&self) -> Judge<'_> {
+        let uncoded = &self.seconds[0];
+        Judge::new(uncoded, judge::fastest(&self.seconds).unwrap_or(uncoded))
+    }
+}
+
 /// A question, its trace made ready.
 struct Planner<'a> {
     question: &'a Question<'a>,
@@ -326,13 +348,27 @@ impl<'a> Planner<'a> {
                 Err(why) => self.notes.push(format!("{scheme} is left out: {why}")),
             }
         }
-        let judged = self.judged(&tried);
-        let mut candidates = self.candidates(&best, &pool, &judged);
+        let eligible = self.eligible(&tried);
+        let mut candidates = self.candidates(&best, &pool, eligible.as_ref());
         candidates.sort_by(|a, b| {
             a.time_per_job.total_cmp(&b.time_per_job).then(a.work.total_cmp(&b.work))
         });
+        let plan = self.verdict(candidates, &tried, eligible.as_ref());
         progress(1.0);
-        self.verdict(candidates, &tried, &judged)
+        plan
+    }
+
+    /// What choosing the fastest saves on the rounds that did not choose, and how sure that is
+    /// where a code is chosen.
+    fn saved(
+        &self,
+        judged: &Eligible<'_>,
+        is_coded: bool,
+    ) -> (Option<f64>, Option<Result<GainInterval, TooFew>>) {
+        let (judge, schemes) = (judged.judge(), &judged.seconds);
+        let walk = judge.walk(schemes);
+        let sure = || judge.interval(&walk, schemes, &self.in_other_orders(judged, &walk));
+        (Some(judge.gain(&walk, schemes)), is_coded.then(sure))
     }
 
     /// What of a family was tried on the whole trace.
@@ -371,25 +407,48 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What may be chosen of all that was tried, `uncoded` first, judged; none where the trace
-    /// is too short.
-    fn judged(&self, tried: &[Run]) -> Option<Vec<Seconds>> {
+    /// None where the trace is too short to choose.
+    fn eligible<'r>(&self, tried: &'r [Run]) -> Option<Eligible<'r>> {
         let Question { max_work, inexact, .. } = *self.question;
         let may_be = |run: &&Run| (run.exact || inexact) && run.work <= max_work;
         let enough = self.replay.jobs() >= ROUNDS_MIN;
-        enough.then(|| tried.iter().filter(may_be).map(seconds).collect())
+        enough.then(|| {
+            let runs: Vec<&Run> = tried.iter().filter(may_be).collect();
+            Eligible { seconds: runs.iter().map(|run| seconds(run)).collect(), runs }
+        })
+    }
+
+    /// Seconds of what a walk chooses, by place, with the workers in other orders: as likely as the
+    /// trace's own where workers are alike, but for what treats them differently.
+    fn in_other_orders(
+        &self,
+        eligible: &Eligible<'_>,
+        walk: &judge::Walk,
+    ) -> Vec<BTreeMap<usize, Seconds>> {
+        let chosen = walk.all_chosen();
+        let in_order = |order| {
+            let mut draw = ChaCha8Rng::seed_from_u64(order);
+            let mut workers: Vec<usize> = (0..self.replay.workers()).collect();
+            workers.sort_by_cached_key(|_| draw.next_u64());
+            let replay = self.replay.in_order(&workers);
+            let alike = chosen.iter().filter(|place| eligible.runs[**place].alike);
+            let timed = alike.filter_map(|place| {
+                let run = replay.run(&eligible.runs[*place].setting, replay.jobs())?;
+                Some((*place, seconds(&run)))
+            });
+            timed.collect()
+        };
+        (0..ORDERS).into_par_iter().map(in_order).collect()
     }
 
     fn candidates(
         &self,
         best: &[Run],
         pool: &Pool,
-        judged: &Option<Vec<Seconds>>,
+        eligible: Option<&Eligible<'_>>,
     ) -> Vec<Candidate> {
         let gain = |time: f64, uncoded: f64| if uncoded > 0.0 { 1.0 - time / uncoded } else { 0.0 };
-        let fastest = judged.as_ref().and_then(|judged| judge::fastest(judged));
-        let judge = judged.as_ref().zip(fastest);
-        let judge = judge.map(|(judged, fastest)| Judge::new(&judged[0], fastest));
+        let judge = eligible.map(Eligible::judge);
         let candidate = |run: &Run| {
             let formula = formulas::of(
                 &run.setting.scheme,
@@ -425,7 +484,7 @@ impl<'a> Planner<'a> {
         &mut self,
         mut candidates: Vec<Candidate>,
         tried: &[Run],
-        judged: &Option<Vec<Seconds>>,
+        judged: Option<&Eligible<'_>>,
     ) -> Plan {
         let uncoded = candidates.iter().find(|candidate| candidate.scheme == "uncoded").cloned();
         let uncoded = uncoded.unwrap_or_else(|| unreachable!("uncoded is always a candidate"));
@@ -442,24 +501,21 @@ impl<'a> Planner<'a> {
             .filter(|it| self.question.taken_anywhere && matches!(it, Suspicion::WaitedFor { .. }));
         let to_code =
             late.is_none() && eligible().filter(is_spoken_for).any(Candidate::newer_is_worth_it);
-        let choice = eligible()
+        let mut choice = eligible()
             .filter(|candidate| {
                 candidate.scheme == "uncoded" || to_code && is_spoken_for(candidate)
             })
             .min_by(|a, b| whole(a).total_cmp(&whole(b)))
             .unwrap_or(&uncoded)
             .clone();
-        let interval = match judged.as_ref().filter(|_| choice.scheme != "uncoded") {
-            None => Ok(None),
-            Some(judged) => {
-                let fastest = judge::fastest(judged).unwrap_or(&judged[0]);
-                Judge::new(&judged[0], fastest).interval(judged).map(Some)
-            }
+        let (gain, interval) = match judged {
+            Some(judged) => self.saved(judged, choice.scheme != "uncoded"),
+            None => (None, None),
         };
-        let interval = interval.unwrap_or_else(|too_short| {
-            self.notes.push(too_short.to_string());
-            None
-        });
+        // On other rounds it surely costs time.
+        if matches!(interval, Some(Ok(GainInterval { high, .. })) if high < 0.0) {
+            choice = uncoded.clone();
+        }
         for candidate in &mut candidates {
             candidate.reason = verdict::reason(candidate, &choice);
         }
@@ -473,11 +529,12 @@ impl<'a> Planner<'a> {
         }
         let mut stats = StragglerStats::new(self.replay.workers());
         self.replay.rows().iter().for_each(|row| stats.push(row));
-        let sure = (interval, self.replay.jobs());
+        let saved = (gain, interval, self.replay.jobs());
         let why = match &late {
             Some(late) => format!("Do not plan from these times: {late}."),
-            None => verdict::why(&choice, &fastest, sure, (&causes, &stats.summary())),
+            None => verdict::why(&choice, &fastest, saved, (&causes, &stats.summary())),
         };
+        let is_coded = choice.scheme != "uncoded";
         self.notes.extend(verdict::notes(self.question, self.replay.jobs(), &uncoded, &choice));
         let tried: Vec<Point> = tried.iter().map(point).collect();
         Plan {
@@ -486,8 +543,8 @@ impl<'a> Planner<'a> {
             growth: self.question.growth,
             baseline: uncoded.time_per_job,
             recommended: choice.scheme.to_string(),
-            gain: choice.gain,
-            interval,
+            gain: gain.filter(|_| is_coded).unwrap_or_default(),
+            interval: interval.filter(|_| is_coded).and_then(Result::ok),
             why,
             candidates,
             front: front(&tried, self.question.max_work),

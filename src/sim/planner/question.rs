@@ -101,7 +101,9 @@ impl<'a> Question<'a> {
         self.cells(self.rows, "time", &|time| time >= 0.0)?;
         self.cells(self.rows, "time of at most 1e9 s", &|time| time <= TIME_MAX)?;
         for (round, row) in (1..).zip(self.rows) {
-            if let Some(worker) = row.iter().position(|delay| *delay < least) {
+            // What was divided and multiplied again may be off in the last digit.
+            let below = |delay: &f64| *delay < least * (1.0 - 1e-12);
+            if let Some(worker) = row.iter().position(below) {
                 return Err(PlanError::Negative { round, worker, delay: row[worker], least });
             }
         }

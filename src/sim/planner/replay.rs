@@ -1,6 +1,6 @@
 //! Schemes replayed on a trace: the simulator, round after round or step after step.
 
-use super::super::{Close, Rules, SimulationOutcome, simulate};
+use super::super::{Close, Rules, Seen, SimulationOutcome, simulate};
 use super::ClosingRules;
 use crate::codes::SchemeSpec;
 use crate::codes::sequential::{Accept, Horizon, Scheme};
@@ -47,8 +47,10 @@ pub(super) struct Run {
     pub(super) coverage: f64,
     /// Whether every gradient is the whole batch's.
     pub(super) exact: bool,
+    /// Whether all workers have the same load.
+    pub(super) alike: bool,
     pub(super) time_per_job: f64,
-    /// Seconds of each job: from the end of the job before it to its own.
+    /// Seconds of each job's own round: where a job ends rounds later, those count for others.
     pub(super) seconds: Vec<f64>,
 }
 
@@ -88,6 +90,13 @@ impl Replay {
         Self { rounds, steps, growth, dispatch, accumulate }
     }
 
+    /// The same rounds, with the workers in this order.
+    pub(super) fn in_order(&self, workers: &[usize]) -> Self {
+        let row = |round: &Vec<f64>| workers.iter().map(|worker| round[*worker]).collect();
+        let rounds = self.rounds.iter().map(row).collect();
+        Self::new(rounds, self.growth, self.dispatch, self.accumulate)
+    }
+
     /// The delays of the jobs, one row each.
     pub(super) fn rows(&self) -> &[Vec<f64>] {
         self.steps.as_deref().unwrap_or(&self.rounds)
@@ -123,6 +132,7 @@ impl Replay {
             work: 0.0,
             coverage: 0.0,
             exact: facts.error_max == 0.0,
+            alike: facts.loads.is_empty(),
             time_per_job: 0.0,
             seconds: Vec::new(),
         };
@@ -131,16 +141,13 @@ impl Replay {
         } else {
             let rows = if facts.delay > 0 { &self.rounds } else { self.rows() };
             let growth = if facts.delay > 0 { self.growth } else { self.growth() };
-            let outcome =
+            let (outcome, seconds) =
                 self.play(&mut *scheme, setting, jobs, growth, &mut rows.iter().cycle())?;
             run.load = outcome.load;
             run.work = outcome.work;
             run.coverage = outcome.coverage;
             run.time_per_job = outcome.total_time / jobs as f64;
-            let since = |(job, at): (usize, &f64)| {
-                if job == 0 { *at } else { at - outcome.job_finish_time[job - 1] }
-            };
-            run.seconds = outcome.job_finish_time.iter().enumerate().map(since).collect();
+            run.seconds = seconds.into_iter().take(jobs).collect();
         }
         Some(run)
     }
@@ -152,7 +159,7 @@ impl Replay {
         for step in 0..steps {
             let mut rows = self.rounds.iter().cycle().skip(step * self.accumulate);
             let mut scheme = spec.over(self.horizon(self.accumulate)).ok()?;
-            let outcome =
+            let (outcome, _) =
                 self.play(&mut *scheme, &run.setting, self.accumulate, self.growth, &mut rows)?;
             run.load += outcome.load / steps as f64;
             run.work += outcome.work / steps as f64;
@@ -173,7 +180,8 @@ impl Replay {
         }
     }
 
-    /// None where the scheme cannot finish all its jobs.
+    /// What comes of it, and the seconds of each round; none where the scheme cannot finish all
+    /// its jobs.
     fn play(
         &self,
         scheme: &mut dyn Scheme,
@@ -181,7 +189,7 @@ impl Replay {
         jobs: usize,
         growth: Growth,
         rows: &mut dyn Iterator<Item = &Vec<f64>>,
-    ) -> Option<SimulationOutcome> {
+    ) -> Option<(SimulationOutcome, Vec<f64>)> {
         let rules = Rules {
             close: setting.close,
             mu: setting.mu.unwrap_or(MU),
@@ -189,8 +197,10 @@ impl Replay {
             dispatch: self.dispatch,
         };
         let mut next = || Ok::<_, Infallible>(rows.next().cloned().unwrap_or_default());
-        let outcome = simulate(scheme, jobs as u64, &mut next, &rules, &mut |_| ()).ok()?;
-        (outcome.jobs_decoded == jobs).then_some(outcome)
+        let mut seconds = Vec::with_capacity(jobs);
+        let mut watch = |seen: Seen<'_>| seconds.push(seen.seconds);
+        let outcome = simulate(scheme, jobs as u64, &mut next, &rules, &mut watch).ok()?;
+        (outcome.jobs_decoded == jobs).then_some((outcome, seconds))
     }
 }
 
@@ -228,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_several_rounds_take_what_passes_between_their_ends() {
+    fn jobs_of_several_rounds_take_what_their_own_rounds_do() {
         let setting = Setting {
             scheme: "sr-sgc:B=1,W=2,lambda=2".parse().unwrap(),
             close: Close::Incremental,
@@ -237,7 +247,8 @@ mod tests {
         let replay = replay(1);
         let run = replay.run(&setting, 4).unwrap();
         assert_eq!((run.delay, run.seconds.len()), (1, 4));
-        assert!(run.seconds.iter().sum::<f64>() <= 4.0 * run.time_per_job);
+        let own: f64 = run.seconds.iter().sum();
+        assert!(own <= 4.0 * run.time_per_job && run.seconds.iter().all(|time| *time > 0.0));
         assert!(replay.run(&prompt("groups:l=3"), 4).is_none());
     }
 }

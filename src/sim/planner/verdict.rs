@@ -1,5 +1,6 @@
 //! What to say about a plan.
 
+use super::judge::TooFew;
 use super::{Candidate, Cause, GAIN_MIN, GainInterval, Question, ROUNDS_MIN};
 use crate::codes::registry::{Family, listed};
 use crate::delays::StragglerSummary;
@@ -15,7 +16,8 @@ const SHOWN_LEAST: f64 = 5e-4;
 const SECONDS_MAX: f64 = 100.0;
 
 fn percent(share: f64) -> String {
-    format!("{:.1} %", 100.0 * share)
+    let shown = if share.abs() < SHOWN_LEAST { 0.0 } else { share };
+    format!("{:.1} %", 100.0 * shown)
 }
 
 /// Why a candidate is recommended or not.
@@ -53,6 +55,8 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
         }
         _ if !slower.is_finite() => "slower than a choice that takes no time".into(),
         _ if is_as_fast && candidate.work > choice.work => "as fast, with more work".into(),
+        _ if is_as_fast && candidate.work < choice.work => "as fast, with less work".into(),
+        _ if is_as_fast => "as fast".into(),
         (_, gain) if gain < 0.0 && gain > -SHOWN_LEAST => "no faster than uncoded".into(),
         (_, gain) if gain < 0.0 => "slower than uncoded".into(),
         _ if candidate.doubts.is_none() => "too few rounds to say".into(),
@@ -76,11 +80,20 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
     }
 }
 
-/// The answer in two sentences.
+/// What choosing does by the rounds that did not choose.
+fn changed(gain: f64) -> String {
+    match gain {
+        gain if gain >= SHOWN_LEAST => format!("saves {}", percent(gain)),
+        gain if gain <= -SHOWN_LEAST => format!("costs {} more", percent(-gain)),
+        _ => "saves nothing".into(),
+    }
+}
+
+/// The answer in two sentences. What is saved is told by the rounds that did not choose.
 pub(super) fn why(
     choice: &Candidate,
     fastest: &Candidate,
-    (interval, jobs): (Option<GainInterval>, usize),
+    (gain, interval, jobs): (Option<f64>, Option<Result<GainInterval, TooFew>>, usize),
     (causes, found): (&[Cause], &StragglerSummary),
 ) -> String {
     let ratio = found.bound_by_median;
@@ -90,25 +103,24 @@ pub(super) fn why(
         .filter(|cause| cause.costs >= GAIN_MIN);
     let cured = |cause: &Cause| format!("{}.", sentence(&cause.with_saving()));
     if choice.scheme == "uncoded" {
-        let best = if fastest.scheme == "uncoded" {
-            "no scheme is any faster".into()
-        } else if fastest.doubts.is_none() {
-            format!(
+        let (name, here) = (&fastest.scheme, percent(fastest.gain));
+        let best = match gain {
+            _ if fastest.scheme == "uncoded" => "no scheme is any faster".into(),
+            None => format!(
                 "a trace of {} is too short to recommend a code (at least {ROUNDS_MIN}); in it the \
-                 fastest, {}, saves {}",
-                several(jobs, "round"),
-                fastest.scheme,
-                percent(fastest.gain)
-            )
-        } else if fastest.gain >= GAIN_MIN {
-            let (name, gain) = (&fastest.scheme, percent(fastest.gain));
-            format!("the fastest, {name}, may save {gain} or cost time, and more rounds would tell")
-        } else {
-            let (least, fastest_is) = (100.0 * GAIN_MIN, &fastest.scheme);
-            format!(
-                "the fastest, {fastest_is}, saves {}, less than the {least:.0} % that are worth it",
-                percent(fastest.gain)
-            )
+                 fastest, {name}, takes {here} less time",
+                several(jobs, "round")
+            ),
+            Some(gain) if fastest.gain >= GAIN_MIN => format!(
+                "by the newer rounds it is not sure that {name}, the fastest here, saves time, and \
+                 more rounds would tell; by the older ones it {}",
+                changed(gain)
+            ),
+            Some(_) => format!(
+                "the fastest, {name}, takes {here} less time, less than the {:.0} % that are worth \
+                 it",
+                100.0 * GAIN_MIN
+            ),
         };
         let second = match curable {
             Some(cause) => cured(cause),
@@ -131,30 +143,35 @@ pub(super) fn why(
         return format!("Do not code: {best}. {second}");
     }
     let saves = match interval {
-        Some(interval) if interval.low >= GAIN_MIN => "saves",
-        Some(interval) if interval.low > 0.0 => "likely saves",
+        Some(Ok(interval)) if interval.low >= GAIN_MIN => "saves",
+        Some(Ok(interval)) if interval.low > 0.0 => "likely saves",
         _ => "may save",
     };
-    let sure = interval.map_or("how sure that is cannot be said".into(), |interval| {
-        format!(
-            "95 % for choosing so on such traces: {} to {}, judged on rounds that did not choose",
-            percent(interval.low),
-            percent(interval.high)
-        )
-    });
+    let sure = match interval {
+        Some(Ok(interval)) => {
+            let (low, high) = (percent(interval.low), percent(interval.high));
+            format!("95 %: {low} to {high}, judged on rounds that did not choose")
+        }
+        Some(Err(too_few)) => format!("how sure that is cannot be said: {too_few}"),
+        None => "how sure that is cannot be said".into(),
+    };
     let late = match choice.delay {
         0 => String::new(),
         1 => ", each job complete up to 1 round late".into(),
         rounds => format!(", each job complete up to {rounds} rounds late"),
     };
-    let first = format!(
-        "{} {saves} {} of the time per job ({sure}) at {:.2} times the work{late}.",
-        choice.scheme,
-        percent(choice.gain),
-        choice.work
-    );
+    let gain = gain.unwrap_or_default();
+    // What drops samples needs more steps.
+    let of = if choice.coverage < 1.0 { "time per whole batch" } else { "time per job" };
+    let saved = if gain >= GAIN_MIN {
+        format!("{saves} {} of the {of}", percent(gain))
+    } else {
+        format!("may save some of the {of}, but by the older rounds it {}", changed(gain))
+    };
+    let (name, work) = (&choice.scheme, choice.work);
+    let first = format!("{name} {saved} ({sure}). It takes {work:.2} times the work{late}.");
     let second = match curable {
-        Some(cause) if cause.costs >= 0.5 * choice.gain => {
+        Some(cause) if cause.costs >= 0.5 * gain.max(GAIN_MIN) => {
             format!("But look at the cause first: {}", cured(cause))
         }
         _ => {

@@ -29,7 +29,9 @@ impl<'a, V: Vector> Event<'a, V> {
     /// The current event; none if the run is over.
     pub(super) fn of(event: OwnedEvent, aggregator: &'a mut Aggregator<V>) -> Option<Self> {
         Some(match event {
-            OwnedEvent::Compute(task) => Self::Compute(ComputeTask { aggregator, task }),
+            OwnedEvent::Compute(task) => {
+                Self::Compute(ComputeTask { aggregator, task, early: Early::No })
+            }
             OwnedEvent::Apply(step) => {
                 let Some(AtHand::Step { decoded, gradient, .. }) = &aggregator.at_hand else {
                     return None;
@@ -55,6 +57,14 @@ impl<'a, V: Vector> Event<'a, V> {
 pub struct ComputeTask<'a, V: Vector = Vec<f32>> {
     aggregator: &'a mut Aggregator<V>,
     task: Task,
+    early: Early,
+}
+
+/// How often a task was submitted too early.
+enum Early {
+    No,
+    Once,
+    Twice,
 }
 
 impl<V: Vector> ComputeTask<'_, V> {
@@ -140,7 +150,9 @@ impl<V: Vector> ComputeTask<'_, V> {
 
     /// Hands the finished message in, with scalars that are decoded with the same weights.
     ///
-    /// A task that nobody wants any more is dropped quietly.
+    /// A task that nobody wants any more is dropped quietly. One that is handed in too early is the
+    /// next event once more, and begins again from its first part. The second time it counts as
+    /// failed.
     ///
     /// # Errors
     /// [`AggregatorError::Unfinished`] when parts are left although the task is still wanted,
@@ -158,11 +170,15 @@ impl<V: Vector> ComputeTask<'_, V> {
     /// # Errors
     /// As [`ComputeTask::submit`].
     pub fn submit_altered(
-        self,
+        mut self,
         aux: Vec<f64>,
         alter: impl FnOnce(&mut V),
     ) -> Result<(), AggregatorError> {
-        self.aggregator.finish(aux, alter)
+        let done = self.aggregator.finish(aux, alter);
+        if matches!(done, Err(AggregatorError::Unfinished { .. })) {
+            self.early = if self.aggregator.begin_again() { Early::Once } else { Early::Twice };
+        }
+        done
     }
 }
 
@@ -217,10 +233,11 @@ impl ComputeTask<'_> {
 
 impl<V: Vector> Drop for ComputeTask<'_, V> {
     fn drop(&mut self) {
-        let reason = if std::thread::panicking() {
-            "its thread panicked"
-        } else {
-            "it dropped its task before that was done"
+        let reason = match self.early {
+            Early::Once => return,
+            Early::Twice => "it submitted a task twice before that was done",
+            Early::No if std::thread::panicking() => "its thread panicked",
+            Early::No => "it dropped its task before that was done",
         };
         self.aggregator.give_up(|unit| Parting::failed(unit, reason));
     }

@@ -24,7 +24,10 @@ pub enum AggregatorError {
         reason: String,
     },
     /// A task was submitted before all its parts were computed.
-    #[error("{task} was submitted with {left} of its parts not computed")]
+    #[error(
+        "{task} was submitted with {left} of its parts not computed: take one after the other \
+         until none is left"
+    )]
     Unfinished {
         /// Which task.
         task: Task,

@@ -56,6 +56,16 @@ pub(super) struct Work<V> {
     /// The length of a buffer that is not a gradient's any more.
     misfit: Option<usize>,
     early: Early,
+    again: Again,
+}
+
+/// Whether a task that was submitted too early comes again.
+#[derive(Default, PartialEq)]
+enum Again {
+    #[default]
+    Never,
+    Next,
+    Was,
 }
 
 /// What was said of a result before it was whole.
@@ -119,6 +129,7 @@ impl<V: Vector> Work<V> {
             unseen: false,
             misfit: None,
             early: Early::default(),
+            again: Again::Never,
         }
     }
 
@@ -222,6 +233,33 @@ impl<V: Vector> Work<V> {
             0 => Ok(()),
             left => Err(AggregatorError::Unfinished { task, left }),
         }
+    }
+
+    /// Has a task that was submitted too early begin again as the next event, once: a trainer that
+    /// always does so would be asked for ever. What was written is dropped, since the current part
+    /// need not have been.
+    pub(super) fn begin_again(&mut self, link: &mut dyn Link<V>) -> bool {
+        if self.again != Again::Never {
+            return false;
+        }
+        self.tree.discard(link);
+        self.tree = SumTree::new();
+        self.early = Early::default();
+        self.misfit = None;
+        self.computed = None;
+        self.handed_out = 0;
+        self.finished = 0;
+        self.again = Again::Next;
+        true
+    }
+
+    /// Whether it is the next event once more.
+    pub(super) fn comes_again(&mut self) -> bool {
+        let next = self.again == Again::Next;
+        if next {
+            self.again = Again::Was;
+        }
+        next
     }
 
     /// The trainer says how long it has computed.

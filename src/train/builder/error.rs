@@ -68,6 +68,15 @@ pub enum BuildError {
         /// The scheme.
         scheme: String,
     },
+    /// Results are mixtures, and nobody makes a gradient of them.
+    #[error(
+        "only a judge can make a gradient of the mixed results of {scheme}: say .judged_by(..), or \
+         take a scheme that combines gradients, such as groups:s=1"
+    )]
+    NoJudge {
+        /// The scheme.
+        scheme: String,
+    },
     /// A number format that vectors do not have on the wire.
     #[cfg(feature = "tcp")]
     #[error("wire is F16: over TCP it must be F32 or Bf16")]

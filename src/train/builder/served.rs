@@ -1,10 +1,10 @@
 //! A run whose workers are other processes: its port, and the coordinator behind it.
 
-use super::{BuildError, Builder, Plan, planned};
+use super::{BuildError, Builder, Plan, decided};
 use crate::ids::{Step, Worker, WorkerSet};
 use crate::run::{Limits, NumberFormat};
 use crate::train::coordinator::LOOK;
-use crate::train::{Coordinator, Judge, Observer, Outcome, RunError, Stopper};
+use crate::train::{Coordinator, Observer, Outcome, RunError, Stopper};
 use crate::transport::tcp::security::Security;
 use crate::transport::tcp::{self, Exchange, Gathered, Listen, TcpError, TcpStatus, TcpTransport};
 use crate::transport::{Differences, Order, RunFacts, Transport};
@@ -77,7 +77,6 @@ pub struct Served {
     told: Builder,
     facts: RunFacts,
     gather: Duration,
-    judge: Option<Box<dyn Judge>>,
     stopper: Stopper,
 }
 
@@ -334,6 +333,7 @@ impl Builder {
         whole.facts.steps = whole.facts.steps.or(Some(self.first + 1));
         let plan = whole.plan()?;
         self.check_mixture(&plan)?;
+        self.judge(&plan)?;
         Ok(plan.engine.config().shape.workers)
     }
 
@@ -349,12 +349,13 @@ impl Builder {
         let gather = self.port.gather.unwrap_or(GATHER);
         let facts = listen.all_facts();
         let transport = port.listen(listen)?;
-        Ok(Served { transport, told: self, facts, gather, judge: None, stopper })
+        Ok(Served { transport, told: self, facts, gather, stopper })
     }
 
     fn listen(&self, address: SocketAddr, security: Security) -> Result<Listen, BuildError> {
         let plan = self.plan()?;
         self.check_mixture(&plan)?;
+        self.judge(&plan)?;
         let usual = Listen::new(address, security, *plan.engine.config());
         if self.format == NumberFormat::F16 {
             return Err(BuildError::Wire);
@@ -497,12 +498,6 @@ impl Served {
         self.stopper.clone()
     }
 
-    /// The same run for a scheme of mixtures, whose results a judge decodes.
-    pub fn judged_by(mut self, judge: Box<dyn Judge>) -> Self {
-        self.judge = Some(judge);
-        self
-    }
-
     /// Waits for the workers ([`Builder::gather_within`]), and runs until all steps are decided and
     /// applied by everybody who is there, or the observer or a worker ends it.
     ///
@@ -511,7 +506,7 @@ impl Served {
     /// [`RunError::Differ`] when those
     /// that came train different things, and others when the run cannot go on.
     pub fn run(self, observer: &mut dyn Observer) -> Result<Outcome, RunError> {
-        let Self { mut transport, mut told, gather, judge, stopper, .. } = self;
+        let Self { mut transport, mut told, gather, stopper, .. } = self;
         let gathered = gathered(&mut transport, gather, (&stopper, Step(told.first)))?;
         // The coordinator of a run that is stopped tells those who have come.
         let least = told.limits.min_workers.unwrap_or(1).max(1);
@@ -535,15 +530,13 @@ impl Served {
             transport.flush();
             return Ok(Outcome::Finished);
         }
-        let Plan { engine, clock, policy, .. } = told.plan()?;
+        let plan = told.plan()?;
+        let judge = told.judge(&plan)?;
+        let Plan { engine, clock, policy, .. } = plan;
         transport.begin(engine.config().first);
         let run_clock = clock.start(engine.config().shape.workers);
         let coordinator = Coordinator::new(transport, engine, run_clock);
-        let mut coordinator = planned(coordinator, policy).stopped_by(stopper);
-        if let Some(judge) = judge {
-            coordinator = coordinator.judged_by(judge);
-        }
-        coordinator.run(observer)
+        decided(coordinator, judge, policy).stopped_by(stopper).run(observer)
     }
 }
 

@@ -112,7 +112,9 @@ impl Judging {
 }
 
 impl<T: Transport> Coordinator<T> {
-    /// The same coordinator for a scheme of mixtures, whose results a judge decodes.
+    /// The same coordinator, made by [`Coordinator::new`], for a scheme of mixtures, whose results
+    /// a judge decodes. [`Builder::judged_by`](crate::train::Builder::judged_by) does that for runs
+    /// that are told.
     #[must_use]
     pub fn judged_by(mut self, judge: Box<dyn Judge>) -> Self {
         self.judging.judge = Some(judge);

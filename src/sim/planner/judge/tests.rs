@@ -36,24 +36,38 @@ fn what_is_chosen_is_judged_on_what_comes_after() {
     let uncoded = seconds(&[1.0; 40]);
     let first: Vec<f64> = (0..40).map(|job| if job < 20 { 0.5 } else { 1.6 }).collect();
     let schemes = [seconds(&[1.0; 40]), seconds(&first)];
-    let judge = Judge { uncoded: &uncoded, half: 20, memory: 1, least: 3 };
+    let judge = Judge { uncoded: &uncoded, half: 20, memory: 1 };
     assert_eq!(judge.deciding(&schemes[1]), Seen { gain: 0.5, least: 0.5, without_best: 0.5 });
-    let interval = judge.interval(&schemes).unwrap();
+    let walk = judge.walk(&schemes);
+    assert!(judge.gain(&walk, &schemes) < 0.0);
+    let interval = judge.interval(&walk, &schemes, &[]).unwrap();
     assert!(interval.low < 0.0, "{interval:?}");
     assert_eq!((interval.blocks, interval.block), (6, 3));
 }
 
-/// The interval of a plain mean is Student's.
+/// The interval of a plain mean is Student's, with the job that deviates most once more.
 #[test]
 fn intervals_are_as_wide_as_theory_says() {
     let uncoded = seconds(&[1.0; 200]);
-    // Blocks of 10 with sums 4 and 6 by turns: gain 0.5, residuals of 1.
+    // Blocks of 10 with sums 4 and 6 by turns: gain 0.5, residuals of 1, and 0.1 in a job.
     let halves: Vec<f64> = (0..200).map(|job| [0.4, 0.6][job / 10 % 2]).collect();
-    let judge = Judge { uncoded: &uncoded, half: 100, memory: 1, least: 10 };
-    let found = judge.interval(&[seconds(&halves)]).unwrap();
-    let expected = 2.262 * (10.0 * 20.0 / 18.0 * 1.04_f64).sqrt() / 100.0;
-    assert!((found.low - (0.5 - expected)).abs() < 1e-9, "{found:?} {expected}");
-    assert!((found.high - (0.5 + expected)).abs() < 1e-9, "{found:?} {expected}");
+    let judge = Judge { uncoded: &uncoded, half: 100, memory: 1 };
+    let schemes = [seconds(&halves)];
+    let walk = judge.walk(&schemes);
+    let wide = |orders: &[BTreeMap<usize, Seconds>], squares: f64| {
+        let found = judge.interval(&walk, &schemes, orders).unwrap();
+        let expected = 2.262 * (10.0 * squares / 18.0 * 1.04_f64).sqrt() / 100.0;
+        assert!((found.low - (0.5 - expected)).abs() < 1e-9, "{found:?} {expected}");
+        assert!((found.high - (0.5 + expected)).abs() < 1e-9, "{found:?} {expected}");
+    };
+    wide(&[], 20.0125);
+    // Other orders of the workers make it wider or narrower, and never move it.
+    let order = |times: f64| {
+        let series: Vec<f64> = halves.iter().map(|time| 0.5 + times * (time - 0.5)).collect();
+        BTreeMap::from([(0, seconds(&series))])
+    };
+    wide(&[order(0.0), order(1.0)], 20.0125 * 2.0 / 3.0);
+    wide(&[order(1.0), order(3.0)], 20.0125 * 11.0 / 3.0);
 }
 
 #[test]
@@ -73,17 +87,24 @@ fn few_blocks_that_differ_are_no_reason_to_code() {
     let uncoded = seconds(&[1.0; 30]);
     let parts = [0.95, 0.6, 1.1, 0.95, 1.0];
     let coded: Vec<f64> = (0..30).map(|job| parts[job / 3 % 5]).collect();
-    let judge = Judge { uncoded: &uncoded, half: 15, memory: 1, least: 3 };
+    let judge = Judge { uncoded: &uncoded, half: 15, memory: 1 };
     let seen = judge.deciding(&seconds(&coded));
     assert!((seen.gain - 0.08).abs() < 1e-9 && seen.without_best >= -1e-9, "{seen:?}");
     assert!(seen.least < 0.0, "{seen:?}");
 }
 
 #[test]
-fn a_short_trace_has_no_interval() {
-    let uncoded = seconds(&[1.0; 24]);
-    let judge = Judge { uncoded: &uncoded, half: 12, memory: 1, least: 3 };
-    let refused = judge.interval(&[seconds(&[1.0; 24])]).unwrap_err();
-    assert_eq!(refused, TooShort { memory: 1, block: 3, blocks: 4 });
-    assert!(refused.to_string().contains("too short to say"), "{refused}");
+fn a_trace_of_few_spells_has_no_interval() {
+    let uncoded = seconds(&[1.0; 48]);
+    let schemes = [seconds(&[1.0; 48])];
+    let given = |memory: usize| {
+        let judge = Judge { uncoded: &uncoded, half: 24, memory };
+        judge.interval(&judge.walk(&schemes), &schemes, &[])
+    };
+    assert_eq!(given(4).unwrap().blocks, 4);
+    let refused = given(5).unwrap_err();
+    assert_eq!(refused, TooFew { block: 8, blocks: 3 });
+    let said =
+        "the older half of the trace has 3 independent spells, of 8 jobs: too few, 4 are needed";
+    assert_eq!(refused.to_string(), said);
 }

@@ -42,8 +42,8 @@ fn reason_to_close(from: Side, missing: &str) -> &'static str {
 pub enum SecurityError {
     /// A plain connection would leave the host.
     #[error(
-        "plain connections stay on this host, and {address} is not a loopback address; \
-         run `codedgrad keygen DIR --workers N` and pass `--keys DIR` to the coordinator and to every worker"
+        "plain connections stay on this host, and {address} is not a loopback address: for \
+         other hosts the coordinator and every worker need `Security::Tls`"
     )]
     Exposed {
         /// Where to.
@@ -65,7 +65,8 @@ pub enum SecurityError {
     },
     /// The other side talks TLS and this side does not.
     #[error(
-        "the {from} talks TLS and this side does not; pass `--keys DIR` on both sides or on none"
+        "the {from} talks TLS and this side does not: use `Security::Tls` on both sides or on \
+         neither"
     )]
     UnexpectedTls {
         /// Who.
@@ -73,8 +74,8 @@ pub enum SecurityError {
     },
     /// This side talks TLS and the other does not.
     #[error(
-        "the {from} does not talk TLS and this side does; pass `--keys DIR` on both sides or on \
-         none"
+        "the {from} does not talk TLS and this side does: use `Security::Tls` on both sides or on \
+         neither"
     )]
     NoTls {
         /// Who.

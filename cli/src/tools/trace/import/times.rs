@@ -194,6 +194,14 @@ impl Times {
     /// nothing but that both exist.
     pub(crate) fn insert(&mut self, round: &str, worker: &str, time: f64) -> Result<(), Failure> {
         let (round, worker) = (self.rounds.id(round), self.workers.id(worker));
+        self.put(round, worker, time);
+        if self.workers.names.len() > WORKERS_MOST || self.room > SPARE.0 * self.told + SPARE.1 {
+            return Err(self.too_many());
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, round: usize, worker: usize, time: f64) {
         if round == self.cells.len() {
             let usual = self.workers.names.len();
             self.cells.push(Vec::with_capacity(usual));
@@ -223,20 +231,12 @@ impl Times {
             row[worker] = time;
         }
         self.told += 1;
-        if self.workers.names.len() > WORKERS_MOST || self.room > SPARE.0 * self.told + SPARE.1 {
-            return Err(self.too_many());
-        }
-        Ok(())
     }
 
     /// Takes in a round of all workers.
     pub(crate) fn push(&mut self, round: &str, row: Vec<f64>) {
         let round = self.rounds.id(round);
-        if round == self.cells.len() {
-            self.cells.push(row);
-            return;
-        }
-        self.push_row(round, row);
+        row.into_iter().enumerate().for_each(|(worker, time)| self.put(round, worker, time));
     }
 
     fn push_row(&mut self, round: usize, row: Vec<f64>) {
@@ -598,6 +598,25 @@ mod tests {
         assert_eq!((corrected.rounds.len(), corrected.again), (4, Some((4, 2))));
         assert!(corrected.gone()[0].contains("4 rounds before they were told again"));
         assert_eq!(rows(&corrected)[1], [0.0, 1.0]);
+    }
+
+    /// The same of a table with a column per worker, and its corrections.
+    #[test]
+    fn rows_that_begin_again_are_those_of_another_pass() {
+        let told = |order: &[usize]| {
+            let mut times = Times::of_workers(&["a".into(), "b".into()]);
+            for (row, round) in order.iter().enumerate() {
+                times.push(&round.to_string(), vec![row as f64, 1.0]);
+            }
+            times.settled()
+        };
+        let found = told(&[0, 1, 2, 3, 0, 1, 2, 3, 0]);
+        assert_eq!((found.rounds.len(), found.again, found.begun_again), (9, None, 2));
+        assert_eq!(&*found.rounds[8], "2+0");
+        let corrected = told(&[0, 1, 2, 3, 2, 3]);
+        assert_eq!((corrected.rounds.len(), corrected.begun_again), (4, 0));
+        assert_eq!(corrected.again, Some((2, 2)));
+        assert_eq!(rows(&corrected)[2], [4.0, 1.0]);
     }
 
     /// Lines of one round (micro-batches), a worker that came late, and a log that was cut.
