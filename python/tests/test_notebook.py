@@ -33,7 +33,7 @@ def test_presets(tmp_path):
     text, pictures = printed(notebook)
     assert pictures == 1
     assert printed(shown) == (text, 1), "the notebook shows what it gave before: run it anew"
-    results = ROOT / "docs" / "results.md"
+    results = ROOT / "docs" / "lab" / "results.md"
     if results.exists():
         lines = results.read_text(encoding="utf-8").splitlines()
         rows = [line for line in text.splitlines() if line.startswith("| `")]

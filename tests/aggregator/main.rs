@@ -761,8 +761,8 @@ fn a_worker_holds_one_sum_per_open_step() {
     folded("defer:T=1,cap=3,cut=4", 32, 2, 1, 3);
 }
 
-/// What docs/benchmarks.md has of the memory of each way to add up: `cargo test --test aggregator
-/// peaks_of_both_orders -- --ignored --nocapture`.
+/// What docs/lab/benchmarks.md has of the memory of each way to add up: `cargo test --test
+/// aggregator peaks_of_both_orders -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints a table"]
 fn peaks_of_both_orders() {

@@ -630,7 +630,8 @@ proptest! {
     }
 }
 
-/// The paper's order under its closing rule, and ours under the best one for each: docs/results.md.
+/// The paper's order under its closing rule, and ours under the best one for each, as in
+/// docs/lab/results.md.
 #[test]
 fn who_wins_on_serverless_workers() {
     let total = |text: &str, jobs: u64, close: Close, mu: f64, slope: f64| {

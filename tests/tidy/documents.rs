@@ -29,7 +29,7 @@ fn every_dependency_is_explained() {
 /// Every document, by its path from the root.
 pub(crate) fn documents() -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
-    for folder in ["", "docs", "python", "examples/traces", "cli/tests/data/traces"] {
+    for folder in ["", "docs", "docs/lab", "python", "examples/traces", "cli/tests/data/traces"] {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "md") {
@@ -40,6 +40,14 @@ pub(crate) fn documents() -> BTreeMap<PathBuf, String> {
     }
     assert!(found.len() >= 20, "only {} documents were found", found.len());
     found
+}
+
+#[test]
+fn benchmarks_are_one_table_per_claim() {
+    const WORDS_MOST: usize = 3500;
+    let page = &documents()[Path::new("docs/benchmarks.md")];
+    let words = page.split_whitespace().count();
+    assert!(words <= WORDS_MOST, "{words} words: docs/lab/benchmarks.md is for the story");
 }
 
 /// Where a document's links lead: `[text](target)`, and `[name]: target` on a line of its own.

@@ -40,15 +40,21 @@ fn command(line: &str) -> Option<String> {
     (command == "codedgrad" || command.starts_with("codedgrad ")).then(|| command.to_owned())
 }
 
-/// What README.md and the documents have in blocks of shell.
-fn of_documents() -> Vec<String> {
+/// README.md and the documents.
+fn pages() -> Vec<String> {
     let mut pages = vec![root().join("README.md")];
-    pages.extend(fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()));
+    for folder in ["docs", "docs/lab"] {
+        pages.extend(fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path()));
+    }
     pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
     pages.sort();
+    pages.into_iter().map(|page| fs::read_to_string(page).unwrap()).collect()
+}
+
+/// What they have in blocks of shell.
+fn of_documents() -> Vec<String> {
     let mut found = Vec::new();
-    for page in pages {
-        let text = fs::read_to_string(page).unwrap();
+    for text in pages() {
         for block in text.split("\n```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next()) {
             found.extend(joined(block).iter().filter_map(|line| command(line)));
         }
@@ -131,8 +137,8 @@ fn words(text: &str) -> String {
 #[test]
 fn pages_show_what_their_commands_print() {
     let mut count = 0;
-    for page in fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()) {
-        for (command, output) in shown(&fs::read_to_string(&page).unwrap_or_default()) {
+    for page in pages() {
+        for (command, output) in shown(&page) {
             let arguments: Vec<&str> = command.split(' ').skip(1).collect();
             let printed = self::text(&codedgrad(&root(), &arguments).stdout);
             count += 1;

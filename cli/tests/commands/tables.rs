@@ -209,7 +209,7 @@ fn attacked(_: &[&str], own: &[&str]) -> Vec<String> {
 #[test]
 fn results() {
     page(
-        "results.md",
+        "lab/results.md",
         &[
             ("| scheme | work | total |", closed_by_deadline),
             ("| scheme, closing | work |", closed_early),
@@ -221,7 +221,7 @@ fn results() {
 #[test]
 #[ignore = "a minute or two, and how often honest workers are accused differs with the processor"]
 fn byzantine_workers() {
-    page("results.md", &[("| scheme, attack |", attacked)]);
+    page("lab/results.md", &[("| scheme, attack |", attacked)]);
 }
 
 /// The worst growth of rounding errors, for each number of workers and stragglers of the heading.

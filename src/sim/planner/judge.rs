@@ -18,10 +18,10 @@
 //! where `u_j` and `c_j` are seconds of job `j` uncoded and under what was chosen without it, `m`
 //! is the trace's memory in jobs, `L >= 1.5 m` a block's length, and `t` Student's 97.5 % quantile,
 //! of at most nine degrees of freedom. `V` is the mean of `v` with the workers in the trace's order
-//! and in ten others. A scheme is chosen since few rounds speak against it. That none of these met a
-//! group as a whole is partly chance, which other orders of the workers show. The job that deviates
-//! most counts more, since rare stalls are rarely seen as often as they come. The newer half has a
-//! part in the width alone, for the same reason.
+//! and in ten others. A scheme is chosen since few rounds speak against it. That none of these met
+//! a group as a whole is partly chance, which other orders of the workers show. The job that
+//! deviates most counts more, since rare stalls are rarely seen as often as they come. The newer
+//! half has a part in the width alone, for the same reason.
 
 use crate::spelling::several;
 use serde::Serialize;
