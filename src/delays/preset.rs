@@ -136,6 +136,12 @@ impl Growth {
         }
     }
 
+    /// Whether a delay does not come out negative at any load. What was divided and multiplied
+    /// again may be off in the last digit.
+    pub(crate) fn allows(self, delay: f64) -> bool {
+        delay >= self.least() * (1.0 - 1e-12)
+    }
+
     /// The least delay that does not come out negative at any load.
     pub(crate) fn least(self) -> f64 {
         match self {

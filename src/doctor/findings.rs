@@ -42,7 +42,8 @@ impl fmt::Display for Moment {
 pub struct Finding {
     /// What it is.
     pub problem: Problem,
-    /// Share of the time that it costs; none where the rounds cannot be replayed.
+    /// Share of the time that it costs; none where the rounds cannot be replayed, and of another
+    /// scheme where it is less than 5 % by rounds that did not choose it.
     pub costs: Option<f64>,
 }
 

@@ -249,7 +249,8 @@ pub fn simulate<E: std::error::Error + 'static>(
         }
         row.truncate(workers);
         let least = rules.growth.map_or(0.0, |growth| growth.least());
-        let legal = |delay: f64| delay >= least && delay < f64::INFINITY;
+        let allowed = |delay| rules.growth.map_or(delay >= 0.0, |growth| growth.allows(delay));
+        let legal = |delay: f64| allowed(delay) && delay < f64::INFINITY;
         if let Some(worker) = row.iter().position(|delay| !legal(*delay)) {
             let delay = row[worker];
             let error = match delay.is_finite() && delay >= 0.0 {

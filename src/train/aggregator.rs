@@ -512,7 +512,7 @@ impl<V: Vector> Aggregator<V> {
 
     /// Has a task that was submitted too early begin again, unless it has before.
     fn begin_again(&mut self) -> bool {
-        self.work().is_some_and(|(work, desk)| work.begin_again(desk.link))
+        self.work().is_some_and(|(work, desk)| work.begin_again(now(), desk.link))
     }
 
     /// Ends the current event, where that needs no word of the trainer's.

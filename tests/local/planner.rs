@@ -395,6 +395,19 @@ fn times_of_0_are_refused_or_have_no_ratio() {
     }
 }
 
+/// The floor that was worked out of a time may lie a digit above it.
+#[test]
+fn the_last_digit_of_a_floor_is_no_refusal() {
+    let (load, fastest) = (1.0 / 6.0, 0.021);
+    let growth = Growth::Additive { base: load, slope: fastest / load };
+    assert!(load * (fastest / load) > fastest);
+    let rows: Vec<Vec<f64>> = (0..40)
+        .map(|it| vec![fastest, 0.03, 0.03, 0.03, 0.03, if it % 4 == 0 { 0.3 } else { 0.03 }])
+        .collect();
+    let found = planned(&Question { max_delay: 0, ..Question::new(&rows, growth) });
+    assert!(found.baseline > 0.03 && found.baseline < 0.3);
+}
+
 #[test]
 fn traces_that_teach_nothing_are_left_uncoded() {
     let constant = vec![vec![2.0; 4]; 30];

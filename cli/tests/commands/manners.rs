@@ -306,7 +306,7 @@ fn a_file_has_lines_without_end() {
     let folder = tempfile::tempdir().unwrap();
     let plan = ["plan", "--delays", "hotspot", "--workers", "8", "--rounds", "30"];
     let printed = text(&codedgrad(folder.path(), &plan).stdout);
-    let saves = "queue:m=12 saves 70.8 % of the time per job (95 %: ";
+    let saves = "queue:m=12 saves 70.8 % of the time per job (95 % for choosing so: ";
     assert!(printed.contains(saves), "{printed}");
     assert!(printed.lines().any(|line| line.len() > 120), "{printed}");
 }

@@ -130,7 +130,8 @@ pub struct Plan {
     /// Time per job without a code.
     pub baseline: f64,
     /// The fastest exact scheme that the newer half of the trace speaks for, or `uncoded` where
-    /// none gains [`GAIN_MIN`] there, or none surely gains anything (one-sided, at 95 %).
+    /// none gains [`GAIN_MIN`] there, or none surely gains anything (one-sided, at 95 %). The older
+    /// half has no say: a worker may have become slow since.
     pub recommended: String,
     /// Share of the uncoded time that choosing the fastest saves on the rounds that did not choose:
     /// each block of the older half under what is fastest after it. 0 where no code is recommended.
@@ -501,7 +502,7 @@ impl<'a> Planner<'a> {
             .filter(|it| self.question.taken_anywhere && matches!(it, Suspicion::WaitedFor { .. }));
         let to_code =
             late.is_none() && eligible().filter(is_spoken_for).any(Candidate::newer_is_worth_it);
-        let mut choice = eligible()
+        let choice = eligible()
             .filter(|candidate| {
                 candidate.scheme == "uncoded" || to_code && is_spoken_for(candidate)
             })
@@ -512,10 +513,6 @@ impl<'a> Planner<'a> {
             Some(judged) => self.saved(judged, choice.scheme != "uncoded"),
             None => (None, None),
         };
-        // On other rounds it surely costs time.
-        if matches!(interval, Some(Ok(GainInterval { high, .. })) if high < 0.0) {
-            choice = uncoded.clone();
-        }
         for candidate in &mut candidates {
             candidate.reason = verdict::reason(candidate, &choice);
         }

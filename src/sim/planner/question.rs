@@ -101,9 +101,7 @@ impl<'a> Question<'a> {
         self.cells(self.rows, "time", &|time| time >= 0.0)?;
         self.cells(self.rows, "time of at most 1e9 s", &|time| time <= TIME_MAX)?;
         for (round, row) in (1..).zip(self.rows) {
-            // What was divided and multiplied again may be off in the last digit.
-            let below = |delay: &f64| *delay < least * (1.0 - 1e-12);
-            if let Some(worker) = row.iter().position(below) {
+            if let Some(worker) = row.iter().position(|delay| !self.growth.allows(*delay)) {
                 return Err(PlanError::Negative { round, worker, delay: row[worker], least });
             }
         }
@@ -134,11 +132,11 @@ impl<'a> Question<'a> {
         let least = self.growth.least();
         for (round, row) in (1..).zip(rows) {
             for (worker, seconds) in row.iter().copied().enumerate() {
-                if seconds < least {
-                    return Err(PlanError::Negative { round, worker, delay: seconds, least });
-                }
                 if seconds.is_nan() || seconds > TIME_MAX {
                     return Err(PlanError::Costs { round, worker, seconds });
+                }
+                if !self.growth.allows(seconds) {
+                    return Err(PlanError::Negative { round, worker, delay: seconds, least });
                 }
             }
         }

@@ -68,7 +68,7 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
         _ if candidate.newer_without_best() < 0.0 => {
             "too unsure: by the newer half of the rounds it gains nothing".into()
         }
-        _ if slower < 0.0 => "too unsure by the newer half of the rounds".into(),
+        _ if slower < 0.0 => "too unsure on other rounds".into(),
         _ if candidate.work < 0.95 * choice.work => {
             format!(
                 "{} slower, at {:.2} times its work",
@@ -112,8 +112,9 @@ pub(super) fn why(
                 several(jobs, "round")
             ),
             Some(gain) if fastest.gain >= GAIN_MIN => format!(
-                "by the newer rounds it is not sure that {name}, the fastest here, saves time, and \
-                 more rounds would tell; by the older ones it {}",
+                "by the newer rounds {name}, the fastest here, does not surely save {:.0} %, and \
+                 more rounds would tell; by the older ones choosing so {}",
+                100.0 * GAIN_MIN,
                 changed(gain)
             ),
             Some(_) => format!(
@@ -150,7 +151,7 @@ pub(super) fn why(
     let sure = match interval {
         Some(Ok(interval)) => {
             let (low, high) = (percent(interval.low), percent(interval.high));
-            format!("95 %: {low} to {high}, judged on rounds that did not choose")
+            format!("95 % for choosing so: {low} to {high}, judged on rounds that did not choose")
         }
         Some(Err(too_few)) => format!("how sure that is cannot be said: {too_few}"),
         None => "how sure that is cannot be said".into(),
@@ -163,10 +164,13 @@ pub(super) fn why(
     let gain = gain.unwrap_or_default();
     // What drops samples needs more steps.
     let of = if choice.coverage < 1.0 { "time per whole batch" } else { "time per job" };
-    let saved = if gain >= GAIN_MIN {
-        format!("{saves} {} of the {of}", percent(gain))
-    } else {
-        format!("may save some of the {of}, but by the older rounds it {}", changed(gain))
+    let saved = match gain {
+        gain if gain >= GAIN_MIN => format!("{saves} {} of the {of}", percent(gain)),
+        gain if gain >= SHOWN_LEAST => format!("{saves} little of the {of}, {}", percent(gain)),
+        gain => format!(
+            "may save some of the {of}, but by the older rounds choosing so {}",
+            changed(gain)
+        ),
     };
     let (name, work) = (&choice.scheme, choice.work);
     let first = format!("{name} {saved} ({sure}). It takes {work:.2} times the work{late}.");

@@ -53,7 +53,9 @@ impl<'a, V: Vector> Event<'a, V> {
 }
 
 /// A current task. Dropped while it is wanted, and without [`ComputeTask::submit`], it counts as
-/// failed, as what a panic or an error would have ended: the worker's part in the run is over.
+/// failed, as what a panic or an error would have ended: the worker's part in the run is over. One
+/// that was submitted too early waits for [`Aggregator::next_event`](super::Aggregator::next_event)
+/// instead, which gives it once more.
 pub struct ComputeTask<'a, V: Vector = Vec<f32>> {
     aggregator: &'a mut Aggregator<V>,
     task: Task,
@@ -234,7 +236,8 @@ impl ComputeTask<'_> {
 impl<V: Vector> Drop for ComputeTask<'_, V> {
     fn drop(&mut self) {
         let reason = match self.early {
-            Early::Once => return,
+            Early::Once if !std::thread::panicking() => return,
+            Early::Once => "its thread panicked",
             Early::Twice => "it submitted a task twice before that was done",
             Early::No if std::thread::panicking() => "its thread panicked",
             Early::No => "it dropped its task before that was done",

@@ -238,7 +238,7 @@ impl<V: Vector> Work<V> {
     /// Has a task that was submitted too early begin again as the next event, once: a trainer that
     /// always does so would be asked for ever. What was written is dropped, since the current part
     /// need not have been.
-    pub(super) fn begin_again(&mut self, link: &mut dyn Link<V>) -> bool {
+    pub(super) fn begin_again(&mut self, now: Instant, link: &mut dyn Link<V>) -> bool {
         if self.again != Again::Never {
             return false;
         }
@@ -247,6 +247,7 @@ impl<V: Vector> Work<V> {
         self.early = Early::default();
         self.misfit = None;
         self.computed = None;
+        self.since = now;
         self.handed_out = 0;
         self.finished = 0;
         self.again = Again::Next;

@@ -5,7 +5,9 @@ use super::advice::Advice;
 use crate::layout::{Column, Table, Width};
 use crate::tools::planner::table_of;
 use crate::tools::status::plain;
-use codedgrad::doctor::{Because, Caution, Examination, ExaminedWorker, Finding, NoReplay};
+use codedgrad::doctor::{
+    Because, Caution, Examination, ExaminedWorker, Finding, NoReplay, Problem,
+};
 use codedgrad::sim::planner::Candidate;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -79,7 +81,11 @@ fn findings(advice: &Advice<'_>, width: Width, shown: usize, text: &mut String) 
         *text += &width.prose(&format!("Not seen: {gone}.\n"));
     }
     for finding in &all[..all.len().min(shown)] {
-        let cost = finding.costs.map_or("cost unknown".into(), percent);
+        let unknown = match finding.problem {
+            Problem::OtherScheme { .. } => "not sure on other rounds",
+            _ => "cost unknown",
+        };
+        let cost = finding.costs.map_or(unknown.into(), percent);
         // Schemes and events are named by the record.
         let told = plain(&finding.told(advice.names).to_string());
         *text += &width.prose(&format!("{cost}: {told}.\n"));

@@ -34,9 +34,25 @@ struct Keys {
     last: usize,
     /// Whether their order is that of their coming.
     kept: bool,
+    /// Two that were compared last, and whether the second follows: cells of a row ask the same.
+    compared: Option<(usize, usize, bool)>,
 }
 
 impl Keys {
+    /// Whether the second of two comes after the first.
+    fn follows(&mut self, first: usize, second: usize) -> bool {
+        if let Some((.., follows)) = self.compared.filter(|it| (it.0, it.1) == (first, second)) {
+            return follows;
+        }
+        let number = |place: usize| self.names[place].parse::<f64>().ok();
+        let follows = match (number(first), number(second)) {
+            (Some(first), Some(second)) => first < second,
+            _ => natural(&self.names[first], &self.names[second]).is_lt(),
+        };
+        self.compared = Some((first, second, follows));
+        follows
+    }
+
     fn id(&mut self, text: &str) -> usize {
         // Tables go through rounds and workers in order.
         for guess in [self.last, self.last + 1] {
@@ -111,7 +127,7 @@ struct Pass {
 impl Pass {
     /// Goes on to a round; false if it goes back without beginning again. The first round of all
     /// begins a pass once others lie between.
-    fn step(&mut self, round: usize, rounds: &Keys) -> bool {
+    fn step(&mut self, round: usize, rounds: &mut Keys) -> bool {
         let Some(last) = self.last.replace(round).filter(|last| *last != round) else {
             self.told = self.told.max(1);
             return true;
@@ -121,11 +137,7 @@ impl Pass {
             return true;
         }
         self.told += 1;
-        let number = |round: usize| rounds.names[round].parse::<f64>().ok();
-        match (number(last), number(round)) {
-            (Some(last), Some(round)) => last < round,
-            _ => natural(&rounds.names[last], &rounds.names[round]).is_lt(),
-        }
+        rounds.follows(last, round)
     }
 }
 
@@ -211,7 +223,7 @@ impl Times {
             self.passes.resize(worker + 1, Pass::default());
         }
         let pass = &mut self.passes[worker];
-        self.went_back |= !pass.step(round, &self.rounds);
+        self.went_back |= !pass.step(round, &mut self.rounds);
         let number = pass.number;
         let row = match number.checked_sub(1) {
             None => &mut self.cells[round],
@@ -244,7 +256,8 @@ impl Times {
             self.cells[round].resize(row.len(), f64::NAN);
         }
         let told = self.cells[round].iter_mut().zip(row).filter(|(_, time)| !time.is_nan());
-        let again = told.map(|(cell, time)| *cell = time).count();
+        let known = told.map(|(cell, time)| !std::mem::replace(cell, time).is_nan());
+        let again = known.filter(|known| *known).count();
         if again > 0 {
             *self.again.entry((0, round)).or_insert(0) += again;
         }
@@ -271,7 +284,12 @@ impl Times {
             return 0;
         }
         let together = self.passes.iter().all(|pass| pass.number > 0);
-        if !together || self.went_back {
+        // Rows of one worker below those of another are no passes.
+        let known = |(old, new): (&f64, &f64)| !old.is_nan() && !new.is_nan();
+        let first = |round: usize| self.cells[round].iter();
+        let mut rows = later.iter().flatten();
+        let told_again = rows.any(|(round, row)| first(*round).zip(row).any(known));
+        if !together || self.went_back || !told_again {
             for (round, row) in later.into_iter().flatten() {
                 self.push_row(round, row);
             }
@@ -617,6 +635,15 @@ mod tests {
         assert_eq!((corrected.rounds.len(), corrected.begun_again), (4, 0));
         assert_eq!(corrected.again, Some((2, 2)));
         assert_eq!(rows(&corrected)[2], [4.0, 1.0]);
+        let mut blocks = Times::of_workers(&["a".into(), "b".into()]);
+        for worker in 0..2 {
+            for round in 0..5 {
+                let cell = |of: usize| if of == worker { 1.0 } else { f64::NAN };
+                blocks.push(&round.to_string(), vec![cell(0), cell(1)]);
+            }
+        }
+        let found = blocks.settled();
+        assert_eq!((rows(&found), found.again, found.incomplete), (vec![vec![1.0; 2]; 5], None, 0));
     }
 
     /// Lines of one round (micro-batches), a worker that came late, and a log that was cut.
