@@ -101,6 +101,7 @@ impl fmt::Debug for JudgeCopies {
 struct Plan {
     engine: Engine,
     clock: Clock,
+    judge: Option<Box<dyn Judge>>,
     /// What decides under which scheme the run goes on, and under which it begins.
     policy: Option<(Box<dyn Policy>, Using)>,
     /// Whether the coordinator looks at results itself.
@@ -540,8 +541,8 @@ impl Builder {
     /// ```
     pub fn local(self) -> Result<(Coordinator<LocalTransport>, Vec<Aggregator>), BuildError> {
         let plan = self.plan()?;
-        let judge = self.judge(&plan)?;
-        let Plan { engine, clock, policy, .. } = plan;
+        self.check_judge(&plan)?;
+        let Plan { engine, clock, judge, policy, .. } = plan;
         let RunConfig { shape, jobs, result_length, first, .. } = *engine.config();
         let workers = shape.workers;
         let (transport, links) = local::connect(workers);
@@ -578,8 +579,8 @@ impl Builder {
     ) -> Result<Coordinator<T>, BuildError> {
         self.auto = self.auto.map(|auto| auto.waits_if(clock.is_virtual()));
         let plan = self.plan()?;
-        let judge = self.judge(&plan)?;
-        let Plan { engine, policy, .. } = plan;
+        self.check_judge(&plan)?;
+        let Plan { engine, judge, policy, .. } = plan;
         Ok(decided(Coordinator::new(transport, engine, clock), judge, policy))
     }
 
@@ -650,19 +651,19 @@ impl Builder {
         Ok(Plan {
             engine,
             clock,
+            judge: self.judge.as_ref().map(|copies| (copies.0)()),
             policy,
             #[cfg(feature = "tcp")]
             judged: facts.looks_at_results(),
         })
     }
 
-    /// The judge of the run's results. A scheme of mixtures needs one.
-    fn judge(&self, plan: &Plan) -> Result<Option<Box<dyn Judge>>, BuildError> {
-        let judge = self.judge.as_ref().map(|copies| (copies.0)());
-        if judge.is_none() && plan.engine.plan().facts().mixture {
+    /// Whether there is the judge that a scheme of mixtures needs, once there are workers.
+    fn check_judge(&self, plan: &Plan) -> Result<(), BuildError> {
+        if plan.judge.is_none() && plan.engine.plan().facts().mixture {
             return Err(BuildError::NoJudge { scheme: self.spec()?.to_string() });
         }
-        Ok(judge)
+        Ok(())
     }
 
     /// The scheme that the run begins with.

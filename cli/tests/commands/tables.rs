@@ -1,5 +1,5 @@
-//! Tables of the documents whose rows are what commands print: each row is made anew from its first
-//! cells. `PAGES=update` writes what has changed.
+//! Tables of the documents whose rows are what commands print: each row is made again from its
+//! first cells. `PAGES=update` writes what has changed.
 #![cfg(all(feature = "trainer", unix))]
 
 use crate::program::{codedgrad, json, root, text};
@@ -32,7 +32,7 @@ fn code(cell: &str) -> &str {
     cell.split('`').nth(1).unwrap_or_else(|| panic!("{cell} has no command"))
 }
 
-/// Makes the rows below these headings of a page's tables anew, each from the heading's cells and
+/// Makes the rows below these headings of a page's tables again, each from the heading's cells and
 /// its own.
 fn page(name: &str, tables: &[(&str, Row)]) {
     let path = root().join("docs").join(name);
@@ -74,17 +74,24 @@ fn cells(line: &str) -> Vec<&str> {
     line.trim().trim_matches('|').split('|').map(str::trim).collect()
 }
 
+/// The first candidate of a plan, the fastest first, that is so.
+fn candidate(plan: &Value, is: impl Fn(&Value) -> bool) -> &Value {
+    plan["candidates"].as_array().unwrap().iter().find(|it| is(it)).unwrap()
+}
+
+fn choice(plan: &Value) -> &Value {
+    candidate(plan, |it| it["scheme"] == plan["recommended"])
+}
+
 /// What a plan recommends and saves, as a table says it.
 fn recommended(plan: &Value) -> [String; 2] {
     let scheme = plan["recommended"].as_str().unwrap();
-    let found = |candidate: &&Value| candidate["scheme"] == *scheme;
-    let mut candidates = plan["candidates"].as_array().unwrap().iter();
     if scheme == "uncoded" {
-        let best = candidates.find(|it| it["exact"] == true && it["scheme"] != "uncoded").unwrap();
+        let best = candidate(plan, |it| it["exact"] == true && it["scheme"] != "uncoded");
         let best = format!("`{}`: {}", best["scheme"].as_str().unwrap(), percent(&best["gain"]));
         return ["**`uncoded`**".into(), best];
     }
-    let mu = &candidates.find(found).unwrap()["mu"];
+    let mu = &choice(plan)["mu"];
     let mu = if mu.is_null() { String::new() } else { format!(" (mu {mu})") };
     let interval = &plan["interval"];
     let interval = match interval.is_null() {
@@ -98,8 +105,7 @@ fn recommended(plan: &Value) -> [String; 2] {
 fn planned(_: &[&str], own: &[&str]) -> Vec<String> {
     let plan = printed(&format!("plan --delays {}", code(own[0])));
     let [scheme, gain] = recommended(&plan);
-    let mut candidates = plan["candidates"].as_array().unwrap().iter();
-    let choice = candidates.find(|it| it["scheme"] == plan["recommended"]).unwrap();
+    let choice = choice(&plan);
     let baseline = format!("{:.3} s", number(&plan["baseline"]));
     let work = format!("{:.2}", number(&choice["work"]));
     vec![own[0].into(), baseline, scheme, gain, work, choice["delay"].to_string()]

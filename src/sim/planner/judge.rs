@@ -244,7 +244,7 @@ impl<'a> Judge<'a> {
     }
 
     /// What the choices of a walk gain on the older half, and its variance over `B`.
-    fn judged(&self, walk: &Walk, scheme: impl Fn(usize) -> &'a Seconds) -> (Gain, f64) {
+    fn judged<'s>(&self, walk: &Walk, scheme: impl Fn(usize) -> &'s Seconds) -> (Gain, f64) {
         let judged = blocks(&walk.edges, |block| scheme(walk.chosen[block]));
         let decided = edges(0, self.half, walk.block);
         let decided = blocks(&decided, |_| scheme(walk.decided));
@@ -257,17 +257,18 @@ impl<'a> Judge<'a> {
     }
 
     /// What the choices of a walk gain on the older half.
-    pub(super) fn gain(&self, walk: &Walk, schemes: &'a [Seconds]) -> f64 {
+    pub(super) fn gain(&self, walk: &Walk, schemes: &[Seconds]) -> f64 {
         self.judged(walk, |scheme| &schemes[scheme]).0.gain
     }
 
-    /// How sure that gain is. `orders` has the seconds of [`Walk::all_chosen`] with the workers in
-    /// other orders, by place; none of a scheme that treats its workers differently.
+    /// How sure that gain is. `orders` gives the seconds of [`Walk::all_chosen`] with the workers in
+    /// other orders, by place; none of a scheme that treats its workers differently. It is asked
+    /// only where there are enough blocks.
     pub(super) fn interval(
         &self,
         walk: &Walk,
-        schemes: &'a [Seconds],
-        orders: &'a [BTreeMap<usize, Seconds>],
+        schemes: &[Seconds],
+        orders: impl FnOnce() -> Vec<BTreeMap<usize, Seconds>>,
     ) -> Result<GainInterval, TooFew> {
         let &Walk { block, .. } = walk;
         let blocks = (self.uncoded.jobs() - self.half) / block;
@@ -275,7 +276,8 @@ impl<'a> Judge<'a> {
             return Err(TooFew { block, blocks });
         }
         let (judged, own) = self.judged(walk, |scheme| &schemes[scheme]);
-        let other = |order: &'a BTreeMap<usize, Seconds>| {
+        let orders = orders();
+        let other = |order: &BTreeMap<usize, Seconds>| {
             self.judged(walk, |scheme| order.get(&scheme).unwrap_or(&schemes[scheme])).1
         };
         let variance = (own + orders.iter().map(other).sum::<f64>()) / (1 + orders.len()) as f64;

@@ -368,7 +368,8 @@ impl<'a> Planner<'a> {
     ) -> (Option<f64>, Option<Result<GainInterval, TooFew>>) {
         let (judge, schemes) = (judged.judge(), &judged.seconds);
         let walk = judge.walk(schemes);
-        let sure = || judge.interval(&walk, schemes, &self.in_other_orders(judged, &walk));
+        let orders = || self.in_other_orders(judged, &walk);
+        let sure = || judge.interval(&walk, schemes, orders);
         (Some(judge.gain(&walk, schemes)), is_coded.then(sure))
     }
 
@@ -509,8 +510,9 @@ impl<'a> Planner<'a> {
             .min_by(|a, b| whole(a).total_cmp(&whole(b)))
             .unwrap_or(&uncoded)
             .clone();
+        let is_coded = choice.scheme != "uncoded";
         let (gain, interval) = match judged {
-            Some(judged) => self.saved(judged, choice.scheme != "uncoded"),
+            Some(judged) => self.saved(judged, is_coded),
             None => (None, None),
         };
         for candidate in &mut candidates {
@@ -531,7 +533,6 @@ impl<'a> Planner<'a> {
             Some(late) => format!("Do not plan from these times: {late}."),
             None => verdict::why(&choice, &fastest, saved, (&causes, &stats.summary())),
         };
-        let is_coded = choice.scheme != "uncoded";
         self.notes.extend(verdict::notes(self.question, self.replay.jobs(), &uncoded, &choice));
         let tried: Vec<Point> = tried.iter().map(point).collect();
         Plan {
@@ -541,7 +542,7 @@ impl<'a> Planner<'a> {
             baseline: uncoded.time_per_job,
             recommended: choice.scheme.to_string(),
             gain: gain.filter(|_| is_coded).unwrap_or_default(),
-            interval: interval.filter(|_| is_coded).and_then(Result::ok),
+            interval: interval.and_then(Result::ok),
             why,
             candidates,
             front: front(&tried, self.question.max_work),

@@ -333,7 +333,6 @@ impl Builder {
         whole.facts.steps = whole.facts.steps.or(Some(self.first + 1));
         let plan = whole.plan()?;
         self.check_mixture(&plan)?;
-        self.judge(&plan)?;
         Ok(plan.engine.config().shape.workers)
     }
 
@@ -341,7 +340,7 @@ impl Builder {
         if self.port.unmixed && plan.engine.plan().facts().mixture {
             return Err(BuildError::Mixture { scheme: self.spec()?.to_string() });
         }
-        Ok(())
+        self.check_judge(plan)
     }
 
     /// A run at a port that is open.
@@ -355,7 +354,6 @@ impl Builder {
     fn listen(&self, address: SocketAddr, security: Security) -> Result<Listen, BuildError> {
         let plan = self.plan()?;
         self.check_mixture(&plan)?;
-        self.judge(&plan)?;
         let usual = Listen::new(address, security, *plan.engine.config());
         if self.format == NumberFormat::F16 {
             return Err(BuildError::Wire);
@@ -530,9 +528,7 @@ impl Served {
             transport.flush();
             return Ok(Outcome::Finished);
         }
-        let plan = told.plan()?;
-        let judge = told.judge(&plan)?;
-        let Plan { engine, clock, policy, .. } = plan;
+        let Plan { engine, clock, judge, policy, .. } = told.plan()?;
         transport.begin(engine.config().first);
         let run_clock = clock.start(engine.config().shape.workers);
         let coordinator = Coordinator::new(transport, engine, run_clock);

@@ -40,7 +40,7 @@ fn what_is_chosen_is_judged_on_what_comes_after() {
     assert_eq!(judge.deciding(&schemes[1]), Seen { gain: 0.5, least: 0.5, without_best: 0.5 });
     let walk = judge.walk(&schemes);
     assert!(judge.gain(&walk, &schemes) < 0.0);
-    let interval = judge.interval(&walk, &schemes, &[]).unwrap();
+    let interval = judge.interval(&walk, &schemes, Vec::new).unwrap();
     assert!(interval.low < 0.0, "{interval:?}");
     assert_eq!((interval.blocks, interval.block), (6, 3));
 }
@@ -54,20 +54,20 @@ fn intervals_are_as_wide_as_theory_says() {
     let judge = Judge { uncoded: &uncoded, half: 100, memory: 1 };
     let schemes = [seconds(&halves)];
     let walk = judge.walk(&schemes);
-    let wide = |orders: &[BTreeMap<usize, Seconds>], squares: f64| {
-        let found = judge.interval(&walk, &schemes, orders).unwrap();
+    let wide = |orders: Vec<BTreeMap<usize, Seconds>>, squares: f64| {
+        let found = judge.interval(&walk, &schemes, || orders).unwrap();
         let expected = 2.262 * (10.0 * squares / 18.0 * 1.04_f64).sqrt() / 100.0;
         assert!((found.low - (0.5 - expected)).abs() < 1e-9, "{found:?} {expected}");
         assert!((found.high - (0.5 + expected)).abs() < 1e-9, "{found:?} {expected}");
     };
-    wide(&[], 20.0125);
+    wide(Vec::new(), 20.0125);
     // Other orders of the workers make it wider or narrower, and never move it.
     let order = |times: f64| {
         let series: Vec<f64> = halves.iter().map(|time| 0.5 + times * (time - 0.5)).collect();
         BTreeMap::from([(0, seconds(&series))])
     };
-    wide(&[order(0.0), order(1.0)], 20.0125 * 2.0 / 3.0);
-    wide(&[order(1.0), order(3.0)], 20.0125 * 11.0 / 3.0);
+    wide(vec![order(0.0), order(1.0)], 20.0125 * 2.0 / 3.0);
+    wide(vec![order(1.0), order(3.0)], 20.0125 * 11.0 / 3.0);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_trace_of_few_spells_has_no_interval() {
     let schemes = [seconds(&[1.0; 48])];
     let given = |memory: usize| {
         let judge = Judge { uncoded: &uncoded, half: 24, memory };
-        judge.interval(&judge.walk(&schemes), &schemes, &[])
+        judge.interval(&judge.walk(&schemes), &schemes, Vec::new)
     };
     assert_eq!(given(4).unwrap().blocks, 4);
     let refused = given(5).unwrap_err();
