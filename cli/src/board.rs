@@ -2,20 +2,21 @@
 
 mod unanswered;
 
-use crate::clock::unix_seconds;
-use crate::events::Of;
-use crate::failure::{Failure, OrInput};
-use crate::families;
 use crate::http::{HttpServer, Page};
-use crate::layout::Width;
-use crate::pool::Bounds;
-use crate::shared::lock;
-use crate::steps::{has_left, late};
-use crate::tools::status::{OfWorker, Progress, Shown, Throughput};
+use crate::tools::status::{OfWorker, Progress, Shown};
 use anyhow::Context;
 use codedgrad::ids::Worker;
 use codedgrad::train::{Happened, Happening, StepRecord, Waiting};
 use codedgrad::transport::tcp;
+use codedgrad_shell::clock::unix_seconds;
+use codedgrad_shell::events::Of;
+use codedgrad_shell::failure::{Failure, OrInput};
+use codedgrad_shell::families;
+use codedgrad_shell::layout::Width;
+use codedgrad_shell::pool::Bounds;
+use codedgrad_shell::shared::lock;
+use codedgrad_shell::steps::Throughput;
+use codedgrad_shell::steps::{has_left, late};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -33,13 +34,13 @@ struct Open {
 
 /// What is known of a step beside its record.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Beside {
-    pub(crate) loss: Option<f64>,
-    pub(crate) throughput: Throughput,
+pub struct Beside {
+    pub loss: Option<f64>,
+    pub throughput: Throughput,
     /// Units of a batch.
-    pub(crate) units: u32,
+    pub units: u32,
     /// Answers later than `1 + mu` times the first are late.
-    pub(crate) mu: f64,
+    pub mu: f64,
 }
 
 /// Whether a scheme can close a round without somebody, worked out once for each.
@@ -60,7 +61,7 @@ impl Tolerant {
 
 /// The state of a run, for those who ask.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub struct Board {
     tolerant: Mutex<Tolerant>,
     progress: Mutex<Progress>,
     open: Mutex<Open>,
@@ -70,7 +71,7 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    pub(crate) fn new(
+    pub fn new(
         scheme: &str,
         workers: usize,
         steps: (u64, u64),
@@ -95,17 +96,17 @@ impl Board {
     }
 
     /// Fewer workers than all may make the run.
-    pub(crate) fn in_pool(&self, bounds: Option<Bounds>) {
+    pub fn in_pool(&self, bounds: Option<Bounds>) {
         lock(&self.progress).upkeep.bounds = bounds;
     }
 
     /// What was said of that.
-    pub(crate) fn bounds(&self) -> Option<Bounds> {
+    pub fn bounds(&self) -> Option<Bounds> {
         lock(&self.progress).upkeep.bounds
     }
 
     /// Who is there, if seats are empty and may be.
-    pub(crate) fn seats_taken(&self) -> Option<String> {
+    pub fn seats_taken(&self) -> Option<String> {
         self.bounds()?;
         let there = lock(&self.network).connected();
         let (taken, all) = (there.len(), there.capacity());
@@ -113,7 +114,7 @@ impl Board {
         (taken < all).then(|| format!("{taken} of {all} workers: {}", names()))
     }
 
-    pub(crate) fn step(&self, record: &StepRecord, beside: Beside) {
+    pub fn step(&self, record: &StepRecord, beside: Beside) {
         lock(&self.open).waiting = None;
         let mut progress = lock(&self.progress);
         let scheme = record.under.using.as_ref().map_or(&progress.scheme, |using| &using.scheme);
@@ -202,7 +203,7 @@ impl Board {
     }
 
     /// To which process something has happened, or to which a worker was last.
-    pub(crate) fn process_of(&self, happened: &Happened) -> Option<Of> {
+    pub fn process_of(&self, happened: &Happened) -> Option<Of> {
         let worker = happened.what.worker()?;
         let network = lock(&self.network);
         let told = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
@@ -214,22 +215,21 @@ impl Board {
     }
 
     /// A checkpoint with a step and all before it is on disk, for which training has waited.
-    #[cfg(feature = "trainer")]
-    pub(crate) fn saved(&self, step: u64, blocked: f64) {
+    pub fn saved(&self, step: u64, blocked: f64) {
         let mut progress = lock(&self.progress);
         progress.upkeep.saved = Some(step);
         progress.upkeep.blocked_seconds += blocked;
     }
 
     /// A step is open.
-    pub(crate) fn waiting(&self, waiting: &Waiting) {
+    pub fn waiting(&self, waiting: &Waiting) {
         if waiting.open_seconds >= OPEN_LEAST {
             lock(&self.open).waiting = Some(waiting.clone());
         }
     }
 
     /// Something has happened.
-    pub(crate) fn happened(&self, happened: &Happened) {
+    pub fn happened(&self, happened: &Happened) {
         let what = &happened.what;
         match what.worker() {
             Some(worker) if what.is_fault() => self.fault(worker, &what.to_string()),
@@ -252,13 +252,13 @@ impl Board {
     }
 
     /// It is known with which step the run begins, and how many there are.
-    pub(crate) fn begins(&self, step: u64, steps: u64) {
+    pub fn begins(&self, step: u64, steps: u64) {
         let mut progress = lock(&self.progress);
         (progress.steps, progress.steps_planned) = (step, steps);
     }
 
     /// As people read it.
-    pub(crate) fn table(&self, width: Width) -> String {
+    pub fn table(&self, width: Width) -> String {
         self.shown().table(width)
     }
 
@@ -273,7 +273,7 @@ impl Board {
     }
 
     /// Shows it at an address.
-    pub(crate) fn serve(self: &Arc<Self>, address: SocketAddr) -> Result<HttpServer, Failure> {
+    pub fn serve(self: &Arc<Self>, address: SocketAddr) -> Result<HttpServer, Failure> {
         let board = Arc::clone(self);
         let pages = move |path: &str| match path {
             "/metrics" => Some(Page {

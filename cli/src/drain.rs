@@ -1,23 +1,20 @@
 //! Workers that are done without on purpose: the file `drain` of a run's folder.
 
-use crate::output::alert;
-use crate::tools::status::plain;
 use codedgrad::files;
 use codedgrad::ids::Worker;
+use codedgrad_shell::output::{alert, plain};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-/// One worker's number per line; what comes after `#` is for people.
-pub(crate) const DRAIN: &str = "drain";
 /// No such file is longer: the numbers of 65,536 workers, with a few words of each.
 const DRAIN_BYTES_MAX: u64 = 4 << 20;
 
 /// The file, as it was read last.
 #[derive(Debug)]
-pub(crate) struct DrainFile {
+pub struct DrainFile {
     path: PathBuf,
     workers: usize,
     /// When it was written, and how long it was; none where there was none.
@@ -27,18 +24,18 @@ pub(crate) struct DrainFile {
 }
 
 impl DrainFile {
-    pub(crate) fn at(path: PathBuf) -> Self {
+    pub fn at(path: PathBuf) -> Self {
         Self { path, workers: 0, seen: None, told: BTreeSet::new() }
     }
 
     /// A run of so many workers begins, all of whom take part.
-    pub(crate) fn begins(&mut self, workers: usize) {
+    pub fn begins(&mut self, workers: usize) {
         (self.workers, self.seen) = (workers, None);
     }
 
     /// Who is to be done without, if the file is not as it was; what is no worker's number is named
     /// once.
-    pub(crate) fn changed(&mut self) -> Option<Vec<Worker>> {
+    pub fn changed(&mut self) -> Option<Vec<Worker>> {
         let stamp = fs::metadata(&self.path).ok();
         let stamp = stamp.and_then(|found| Some((found.modified().ok()?, found.len())));
         if stamp == self.seen {
@@ -87,6 +84,7 @@ impl DrainFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use codedgrad_shell::folder::DRAIN;
 
     #[test]
     fn a_file_is_read_when_it_is_another() {

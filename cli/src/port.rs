@@ -1,8 +1,6 @@
 //! A coordinator's port, for any trainer: where it listens, by what it knows its workers, how their
 //! vectors travel, and what people are told of that.
 
-use crate::failure::{Failure, OrInput, OrWork};
-use crate::folder::RunFolder;
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -10,6 +8,8 @@ use codedgrad::files;
 use codedgrad::run::{Limits, NumberFormat};
 use codedgrad::transport::tcp::security::{Keys, Security, Token, check_address};
 use codedgrad::transport::tcp::{Exchange, Secrets};
+use codedgrad_shell::failure::{Failure, OrInput, OrWork};
+use codedgrad_shell::folder::RunFolder;
 use serde::{Deserialize, Serialize};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -17,16 +17,16 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Where the token of a run is, in its folder.
-pub(crate) const TOKEN: &str = "token";
+pub const TOKEN: &str = "token";
 /// Where the coordinator listens, in the run's folder.
-pub(crate) const ADDRESS: &str = "address";
+pub const ADDRESS: &str = "address";
 /// More than any host and port.
 const ADDRESS_BYTES_MAX: u64 = 4 << 10;
 
 /// Who sums the workers' vectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum ExchangeKind {
+pub enum ExchangeKind {
     /// The coordinator: every vector goes there and comes back.
     Star,
     /// The workers among themselves, each a part: no vector goes through one place.
@@ -41,7 +41,7 @@ pub(crate) enum ExchangeKind {
 }
 
 impl ExchangeKind {
-    pub(crate) fn exchange(self) -> Exchange {
+    pub fn exchange(self) -> Exchange {
         match self {
             Self::Star => Exchange::Star,
             Self::Sharded => Exchange::Sharded,
@@ -52,7 +52,7 @@ impl ExchangeKind {
 }
 
 /// Parses the format of numbers on the wire, one that frames have.
-pub(crate) fn wire_format() -> impl TypedValueParser<Value = NumberFormat> {
+pub fn wire_format() -> impl TypedValueParser<Value = NumberFormat> {
     let formats = [
         (NumberFormat::F32, "4 bytes each, as they are computed"),
         (NumberFormat::Bf16, "2 bytes each, rounded to 8 bits of precision"),
@@ -62,17 +62,17 @@ pub(crate) fn wire_format() -> impl TypedValueParser<Value = NumberFormat> {
 }
 
 /// How long people are ready to wait.
-pub(crate) fn patience(seconds: f64) -> Duration {
+pub fn patience(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds.clamp(0.0, Limits::WAIT_MAX.as_secs_f64()))
 }
 
 /// A number that no other run is likely to have.
-pub(crate) fn fresh_id() -> u64 {
+pub fn fresh_id() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
 /// The first address of a `HOST:PORT`.
-pub(crate) fn address_of(text: &str) -> Result<SocketAddr, Failure> {
+pub fn address_of(text: &str) -> Result<SocketAddr, Failure> {
     let wrong =
         || format!("{:?} is no address; write HOST:PORT, for example 127.0.0.1:0", text.trim());
     let mut found = text.trim().to_socket_addrs().with_context(wrong).or_input()?;
@@ -81,15 +81,15 @@ pub(crate) fn address_of(text: &str) -> Result<SocketAddr, Failure> {
 
 /// What a coordinator was given of its port.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Port<'a> {
-    pub(crate) listen: Option<&'a str>,
-    pub(crate) keys: Option<&'a Path>,
-    pub(crate) token: Option<&'a Path>,
+pub struct Port<'a> {
+    pub listen: Option<&'a str>,
+    pub keys: Option<&'a Path>,
+    pub token: Option<&'a Path>,
 }
 
 impl Port<'_> {
     /// The address to listen at: the one asked for, or the one the run had.
-    pub(crate) fn address(&self, folder: Option<&RunFolder>) -> Result<SocketAddr, Failure> {
+    pub fn address(&self, folder: Option<&RunFolder>) -> Result<SocketAddr, Failure> {
         match (self.listen, folder) {
             (Some(text), _) => address_of(text),
             (None, Some(folder)) => {
@@ -104,7 +104,7 @@ impl Port<'_> {
     }
 
     /// Refuses what cannot be secured before anything is written.
-    pub(crate) fn check(&self, address: SocketAddr) -> Result<(), Failure> {
+    pub fn check(&self, address: SocketAddr) -> Result<(), Failure> {
         match self.keys {
             Some(keys) => Keys::read(keys, "coordinator").map(drop).or_input(),
             None => check_address(address, &Security::Plain { token: Token::fresh().or_work()? })
@@ -112,7 +112,7 @@ impl Port<'_> {
         }
     }
 
-    pub(crate) fn security(&self, folder: &RunFolder) -> Result<Security, Failure> {
+    pub fn security(&self, folder: &RunFolder) -> Result<Security, Failure> {
         if let (None, None) = (self.keys, self.token) {
             return Ok(Security::Plain { token: token_at(&folder.file(TOKEN))? });
         }
@@ -121,16 +121,12 @@ impl Port<'_> {
     }
 
     /// Writes down where it listens, for a coordinator that goes on.
-    pub(crate) fn write_address(
-        &self,
-        address: SocketAddr,
-        folder: &RunFolder,
-    ) -> Result<(), Failure> {
+    pub fn write_address(&self, address: SocketAddr, folder: &RunFolder) -> Result<(), Failure> {
         folder.write_whole(ADDRESS, format!("{address}\n").as_bytes()).or_work()
     }
 
     /// Where workers find it, and the file or folder with what they need to be let in.
-    pub(crate) fn invitation(&self, address: SocketAddr, folder: &RunFolder) -> (String, Secret) {
+    pub fn invitation(&self, address: SocketAddr, folder: &RunFolder) -> (String, Secret) {
         let host = if address.ip().is_unspecified() {
             format!("HOST:{}", address.port())
         } else {
@@ -149,7 +145,7 @@ impl Port<'_> {
 }
 
 /// What workers need to be let in.
-pub(crate) enum Secret {
+pub enum Secret {
     /// A folder of keys, which has another place on every host.
     Keys,
     /// A file.

@@ -71,12 +71,15 @@ fn arrows_point_one_way() {
         "",
     );
     nowhere_in("src/sim", &["crate::train", "crate::transport", "crate::gpu", "std::net"], "");
-    nowhere_in("src", &["codedgrad_trainer", "codedgrad_cli"], "");
-    nowhere_in("trainer/src", &["codedgrad_cli"], "");
-    for folder in ["src", "trainer/src"] {
+    nowhere_in("src", &["codedgrad_shell", "codedgrad_cli", "codedgrad_lab"], "");
+    nowhere_in("shell/src", &["codedgrad_cli", "codedgrad_lab", "TcpTransport", "TcpLink"], "");
+    nowhere_in("cli/src", &["codedgrad_lab"], "");
+    nowhere_in("python/src", &["codedgrad_lab"], "");
+    nowhere_in("lab/src/trainer", &["crate::run", "codedgrad_shell", "codedgrad_cli"], "");
+    for folder in ["src", "lab/src/trainer"] {
         nowhere_in(folder, &["anyhow", "clap", "indicatif", "plotters"], "");
     }
-    for folder in ["src", "cli/src"] {
+    for folder in ["src", "shell/src", "cli/src"] {
         nowhere_in(folder, &["candle_core", "candle_nn"], "");
     }
     for (path, text) in rust_files("src") {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 #[test]
 fn every_dependency_is_explained() {
     let contributing = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
-    for manifest in ["Cargo.toml", "trainer/Cargo.toml", "cli/Cargo.toml"] {
+    for manifest in ["Cargo.toml", "shell/Cargo.toml", "cli/Cargo.toml", "lab/Cargo.toml"] {
         let manifest = fs::read_to_string(root().join(manifest)).unwrap();
         let mut section = "";
         for line in manifest.lines() {
@@ -151,7 +151,7 @@ fn what_is_said_of_the_version_is_true() {
 #[test]
 fn front_pages_link_to_nothing_beside_them() {
     // Where documentation is shown there are no files of the repository.
-    for page in ["src/lib.rs", "trainer/src/lib.rs", "cli/src/lib.rs"] {
+    for page in ["src/lib.rs", "shell/src/lib.rs", "cli/src/lib.rs", "lab/src/lib.rs"] {
         let text = fs::read_to_string(root().join(page)).unwrap();
         assert!(!text.contains("#![doc = include_str!"), "{page} shows another file");
         let front = text.lines().filter(|line| line.starts_with("//!"));

@@ -10,19 +10,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The code of the library, the bundled trainer, the program and the Python package.
-const CRATES: [&str; 4] = ["src", "trainer/src", "cli/src", "python/src"];
+/// The code of the library, of what its programs share, of these, and of the Python package.
+const CRATES: [&str; 5] = ["src", "shell/src", "cli/src", "lab/src", "python/src"];
 /// All our code.
-const ROOMS: [&str; 9] = [
+const ROOMS: [&str; 12] = [
     "src",
-    "trainer/src",
+    "shell/src",
     "cli/src",
+    "lab/src",
     "python/src",
     "tests",
     "cli/tests",
+    "lab/tests",
     "benches",
-    "trainer/benches",
+    "lab/benches",
     "examples",
+    "lab/examples",
 ];
 
 fn root() -> &'static Path {
@@ -83,7 +86,7 @@ fn nowhere_in(folder: &str, words: &[&str], except: &str) {
 #[test]
 fn a_public_name_means_one_type() {
     let mut files: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
-    for (path, text) in ["src", "trainer/src"].into_iter().flat_map(rust_files) {
+    for (path, text) in ["src", "lab/src/trainer"].into_iter().flat_map(rust_files) {
         let text = shipped(&text);
         let types = text.lines().filter_map(|line| {
             let (kind, rest) = line.strip_prefix("pub ")?.split_once(' ')?;

@@ -1,9 +1,9 @@
 //! What the workers and rounds of an imported trace were called where it came from.
 
-use super::status::plain;
-use crate::failure::Failure;
-use crate::folder::json_if_there;
 use codedgrad::files;
+use codedgrad_shell::failure::Failure;
+use codedgrad_shell::folder::json_if_there;
+use codedgrad_shell::output::plain;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;

@@ -2,11 +2,6 @@
 
 mod over_rounds;
 
-use crate::failure::{Failure, OrInput, OrWork};
-use crate::families;
-use crate::layout::help;
-use crate::output::Output;
-use crate::units::{count, several};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::codes::{
@@ -15,6 +10,11 @@ use codedgrad::codes::{
 };
 use codedgrad::ids::{Share, Worker, WorkerSet};
 use codedgrad::run::NumberFormat;
+use codedgrad_shell::failure::{Failure, OrInput, OrWork};
+use codedgrad_shell::families;
+use codedgrad_shell::layout::help;
+use codedgrad_shell::output::Output;
+use codedgrad_shell::units::{count, parse_workers, several};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -283,30 +283,6 @@ fn verdict(facts: &Facts, found: &Verified) -> String {
         let _ = writeln!(text, "  ... and {} more", found.failed as usize - FAILURES_SHOWN);
     }
     text
-}
-
-/// Reads a list such as `0,2,5-11`.
-pub(crate) fn parse_workers(list: &str, workers: usize) -> Result<WorkerSet, String> {
-    let mut set = WorkerSet::empty(workers);
-    let number = |text: &str| {
-        text.trim().parse::<u32>().map_err(|_| format!("{text:?} is not a worker's number"))
-    };
-    for item in list.split(',').filter(|_| !list.is_empty()) {
-        let (from, to) = match item.split_once('-') {
-            Some((from, to)) => (number(from)?, number(to)?),
-            None => (number(item)?, number(item)?),
-        };
-        if from > to {
-            return Err(format!("the range {item} runs backwards"));
-        }
-        if to as usize >= workers {
-            return Err(format!("there is no worker {to}: workers are 0 to {}", workers - 1));
-        }
-        if let Some(twice) = (from..=to).find(|worker| !set.insert(Worker(*worker))) {
-            return Err(format!("worker {twice} is named twice"));
-        }
-    }
-    Ok(set)
 }
 
 fn dense_row(code: &dyn GradientCode, worker: Worker) -> Vec<f64> {

@@ -6,21 +6,21 @@ mod text;
 use super::ranks::Ranks;
 use super::recorded::Recorded;
 use super::source::{Source, Told};
-use super::suspicious;
-use crate::failure::{Failure, OrInput, OrWork};
-use crate::families;
-use crate::folder::RECORD;
-use crate::itself::{self, quoted};
-use crate::layout::help;
-use crate::lock::is_taken;
-use crate::output::{Notes, Output};
-use crate::units::{size, whole};
 use advice::Advice;
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::doctor::{Examination, Finding, Known, Record, RunEvent, examine};
 use codedgrad::sim::planner::{Plan, Question, plan};
+use codedgrad_shell::failure::{Failure, OrInput, OrWork};
+use codedgrad_shell::families;
+use codedgrad_shell::folder::RECORD;
+use codedgrad_shell::itself::{self, quoted};
+use codedgrad_shell::layout::help;
+use codedgrad_shell::lock::is_taken;
+use codedgrad_shell::output::{Notes, Output};
+use codedgrad_shell::suspicious;
+use codedgrad_shell::units::{size, whole};
 use serde_json::{Value, json};
 use std::io;
 use std::path::Path;
@@ -187,7 +187,7 @@ impl Case {
 
 /// What is said of a run at its end: the dearest finding if that costs much, and the command that
 /// looks at it, which ends the sentence.
-pub(crate) fn hint(folder: &Path, number: usize) -> (String, String) {
+pub fn hint(folder: &Path, number: usize) -> (String, String) {
     let input = folder.display().to_string();
     let args = DoctorArgs {
         input,
@@ -319,9 +319,9 @@ mod tests {
         ];
         let plan = planned(
             &found,
-            &mut crate::output::Output {
+            &mut codedgrad_shell::output::Output {
                 out: &mut Vec::new(),
-                notes: crate::output::Notes::Kept(&mut Vec::new()),
+                notes: codedgrad_shell::output::Notes::Kept(&mut Vec::new()),
             },
         );
         let plan = plan.ok().flatten().unwrap();

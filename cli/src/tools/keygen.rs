@@ -1,12 +1,12 @@
 //! `codedgrad keygen`: the certificates of a job.
 
-use crate::failure::{Failure, OrInput, OrWork};
-use crate::layout::help;
-use crate::limits::WORKERS;
-use crate::output::Output;
-use crate::units::count;
 use clap::Args;
 use codedgrad::transport::tcp::security::keygen;
+use codedgrad_shell::failure::{Failure, OrInput, OrWork};
+use codedgrad_shell::layout::help;
+use codedgrad_shell::limits::WORKERS;
+use codedgrad_shell::output::Output;
+use codedgrad_shell::units::count;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -20,8 +20,8 @@ own key is thrown away, so that nobody can add workers later, unless --keep-ca i
 Example:
   codedgrad keygen keys --workers 8
   scp keys/ca.pem keys/token keys/worker-3.* host3:keys/
-  codedgrad coordinator --listen 0.0.0.0:7000 --keys keys --workers 8 --scheme groups:s=1
-  codedgrad worker --join host0:7000 --keys keys              on host3")
+  codedgrad serve --listen 0.0.0.0:7000 --keys keys --workers 8 --scheme groups:s=1
+  CODEDGRAD_ADDRESS=host0:7000 CODEDGRAD_KEYS=keys python train.py     on host3")
 )]
 pub(crate) struct KeygenArgs {
     /// Folder for the files; it is made if it does not exist
@@ -47,8 +47,7 @@ pub(crate) fn run(args: &KeygenArgs, output: &mut Output<'_>) -> Result<(), Fail
     if args.keep_ca {
         text += "  nowhere:                    ca.key; who has it can join the job\n";
     }
-    text += "Then pass --keys DIR to `codedgrad run` on every host, or to `codedgrad serve` (for \
-             the bundled trainer `coordinator` and `worker`); other workers find it by \
-             CODEDGRAD_KEYS=DIR.\n";
+    text += "Then pass --keys DIR to `codedgrad run` on every host, or to `codedgrad serve`; other \
+             workers find it by CODEDGRAD_KEYS=DIR.\n";
     output.out.write_all(output.width().prose(&text).as_bytes()).or_work()
 }

@@ -5,13 +5,13 @@ mod cells;
 mod figures;
 mod words;
 
-use crate::failure::{Failure, OrInput, OrWork};
-use crate::layout::help;
-use crate::output::Output;
-use crate::units::count;
 use clap::Args;
 use codedgrad::ids::{Rank, Seat};
 use codedgrad::mesh::{AxisOrder, Class, Layout, Mesh};
+use codedgrad_shell::failure::{Failure, OrInput, OrWork};
+use codedgrad_shell::layout::help;
+use codedgrad_shell::output::Output;
+use codedgrad_shell::units::count;
 use figures::{Folding, Late, Redundancy};
 use serde::Serialize;
 use std::path::PathBuf;

@@ -1,8 +1,7 @@
-//! Commands that need no trainer: codes, simulations, plans, layouts, traces, what slows runs down,
-//! keys, runs of others' trainers, and how a run is going.
+//! The commands: codes, simulations, plans, layouts, traces, what slows runs down, keys, runs of
+//! others' trainers, and how a run is going.
 
 mod as_trained;
-pub(crate) mod berrut;
 mod called;
 pub(crate) mod code;
 pub(crate) mod doctor;
@@ -13,7 +12,6 @@ pub(crate) mod mesh;
 #[cfg(feature = "pages")]
 pub(crate) mod pages;
 pub(crate) mod planner;
-pub(crate) mod pool_file;
 mod ranks;
 mod recorded;
 mod replay;
@@ -21,5 +19,4 @@ pub(crate) mod serve;
 pub(crate) mod simulate;
 mod source;
 pub(crate) mod status;
-pub(crate) mod suspicious;
 pub(crate) mod trace;

@@ -1,12 +1,13 @@
 //! `codedgrad completions` and `codedgrad man`: what shells and `man` know of the commands.
 
-use crate::command_line;
-use crate::failure::{Failure, OrInput, OrWork};
-use crate::layout::help;
-use crate::output::Output;
+use crate::Cli;
 use anyhow::Context;
 use clap::Args;
 use clap_complete::Shell;
+use codedgrad_shell::failure::{Failure, OrInput, OrWork};
+use codedgrad_shell::layout::help;
+use codedgrad_shell::output::Output;
+use codedgrad_shell::program::command_line;
 use std::fs;
 use std::path::PathBuf;
 
@@ -27,7 +28,7 @@ pub(crate) struct CompletionsArgs {
 #[derive(Debug, Args)]
 #[command(after_help = help("\
 `man -l man/codedgrad.1` shows a page where it is; in share/man/man1 of a prefix in the manual's
-path, `man codedgrad-train` finds it.
+path, `man codedgrad-run` finds it.
 
 Examples:
   codedgrad man man/"))]
@@ -39,14 +40,14 @@ pub(crate) struct ManArgs {
 
 pub(crate) fn completions(args: &CompletionsArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command_line(), "codedgrad", &mut script);
+    clap_complete::generate(args.shell, &mut command_line::<Cli>(), "codedgrad", &mut script);
     output.out.write_all(&script).or_work()
 }
 
 pub(crate) fn man(args: &ManArgs) -> Result<(), Failure> {
     let folder = &args.folder;
     fs::create_dir_all(folder).with_context(|| folder.display().to_string()).or_input()?;
-    clap_mangen::generate_to(command_line(), folder)
+    clap_mangen::generate_to(command_line::<Cli>(), folder)
         .with_context(|| folder.display().to_string())
         .or_work()
 }

@@ -3,10 +3,10 @@
 
 use super::called::{Called, Rounds};
 use super::trace::import::times::Times;
-use crate::failure::{Failure, OrInput};
-use crate::output::Output;
 use anyhow::{Context, anyhow};
 use codedgrad::files;
+use codedgrad_shell::failure::{Failure, OrInput};
+use codedgrad_shell::output::Output;
 use csv::{ReaderBuilder, StringRecord};
 use std::collections::BTreeMap;
 use std::fs;
@@ -195,7 +195,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Notes;
+    use codedgrad_shell::output::Notes;
     use tempfile::TempDir;
 
     /// Steps of 0.3 s from the second on, of which `forward` are the forward pass.

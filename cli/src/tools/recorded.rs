@@ -1,12 +1,14 @@
 //! Reads the record of a run: its steps, what happened beside them, and what its summary adds.
 
-use crate::failure::{Failure, OrInput};
-use crate::folder::{self, EVENTS, PLAN, RECORD, RECORD_BYTES_MAX, SERVED, SUMMARY, read_line};
-use crate::found;
-use crate::output::{Notes, Output};
 use anyhow::{Context, anyhow};
 use codedgrad::doctor::{Record, RecordedStep, RunEvent};
 use codedgrad::files::Bounded;
+use codedgrad_shell::failure::{Failure, OrInput};
+use codedgrad_shell::folder::{
+    self, EVENTS, PLAN, RECORD, RECORD_BYTES_MAX, SERVED, SUMMARY, read_line,
+};
+use codedgrad_shell::found;
+use codedgrad_shell::output::{Notes, Output};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;

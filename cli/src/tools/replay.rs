@@ -1,15 +1,15 @@
 //! `codedgrad simulate --pool`: a run over workers that come and go.
 
-use super::pool_file::{milliseconds, read};
-use crate::failure::{Failure, OrInput, OrWork};
-use crate::families;
-use crate::itself::RELEASE;
-use crate::output::Output;
-use crate::units::{seconds, several};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::files::Bounded;
 use codedgrad::sim::{Pool, PoolOutcome, PoolRules, replay};
+use codedgrad_shell::failure::{Failure, OrInput, OrWork};
+use codedgrad_shell::families;
+use codedgrad_shell::itself::RELEASE;
+use codedgrad_shell::output::Output;
+use codedgrad_shell::pool_file::{milliseconds, read};
+use codedgrad_shell::units::{seconds, several};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -4,19 +4,9 @@ pub(crate) mod events;
 mod follow;
 mod record;
 
-use crate::auto::{AutoSteps, probe, replan_every};
 use crate::board::Board;
-use crate::failure::{Failure, OrInput, OrWork};
-use crate::families::{self, RunScheme};
-use crate::folder::{RunFolder, SERVED};
 use crate::http::HttpServer;
-use crate::layout::help;
-use crate::limits::{self, ANY, WORKERS};
-use crate::output::{Output, alert, say};
-use crate::pool::{Bounds, Pool, PoolArgs, Seats, join_wait, seats};
 use crate::port::{self, ExchangeKind, Port, Secret, fresh_id, wire_format};
-use crate::signals::Asked;
-use crate::units::{at_least, count, seconds, whole};
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use codedgrad::run::{Limits, NumberFormat, RunConfig};
@@ -26,6 +16,16 @@ use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::security::Security;
 use codedgrad::transport::tcp::{IO_THREADS, set_io_threads};
 use codedgrad::transport::wire::framed_format;
+use codedgrad_shell::auto::{AutoSteps, probe, replan_every};
+use codedgrad_shell::failure::{Failure, OrInput, OrWork};
+use codedgrad_shell::families::{self, RunScheme};
+use codedgrad_shell::folder::{RunFolder, SERVED};
+use codedgrad_shell::layout::help;
+use codedgrad_shell::limits::{self, ANY, WORKERS};
+use codedgrad_shell::output::{Output, alert, say};
+use codedgrad_shell::pool::{Bounds, Pool, PoolArgs, Seats, join_wait, seats};
+use codedgrad_shell::signals::Asked;
+use codedgrad_shell::units::{at_least, count, seconds, whole};
 use events::{Event, Outcome};
 #[cfg(unix)]
 pub(crate) use follow::SAME_ORDER;
@@ -347,8 +347,8 @@ impl Plan {
         let Options { max_wait, probe, replan_every, .. } = args.options;
         if args.options.exchange == Some(ExchangeKind::Nccl) {
             return Err(Failure::Input(anyhow!(
-                "--exchange nccl is between GPUs of the bundled trainer (`codedgrad coordinator`); \
-                 it is sharded, star or hold here"
+                "--exchange nccl is between GPUs of the lab's GPT (`codedgrad-lab coordinator`): \
+                 sharded, star or hold here"
             )));
         }
         let options = &args.options;

@@ -3,15 +3,6 @@
 use super::as_trained::{self, AsTrainedArgs, Asked};
 use super::replay::ReplayArgs;
 use super::source::{self, Source};
-use super::suspicious;
-use crate::failure::{Failure, OrInput, OrWork};
-use crate::families;
-use crate::itself::RELEASE;
-use crate::layout::{Width, help};
-use crate::limits::{SECONDS_MAX, not_negative, refused};
-use crate::output::Output;
-use crate::pictures;
-use crate::units::{count, seconds, several, whole};
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use codedgrad::codes::SchemeSpec;
@@ -20,6 +11,15 @@ use codedgrad::delays::{DelayError, Growth, Preset};
 use codedgrad::ids::{Job, Worker};
 use codedgrad::sim::planner::ClosingRules;
 use codedgrad::sim::{Close, Rules, Seen, SimulationOutcome, simulate};
+use codedgrad_shell::failure::{Failure, OrInput, OrWork};
+use codedgrad_shell::families;
+use codedgrad_shell::itself::RELEASE;
+use codedgrad_shell::layout::{Width, help};
+use codedgrad_shell::limits::{SECONDS_MAX, not_negative, refused};
+use codedgrad_shell::output::Output;
+use codedgrad_shell::pictures;
+use codedgrad_shell::suspicious;
+use codedgrad_shell::units::{count, seconds, several, whole};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -65,7 +65,7 @@ Load:    as in `codedgrad plan`: a file's delays grow in proportion to the load 
          Presets take one second for an uncoded step; serverless ones are at load 0 and cost 2.2 s
          a batch, as recorded.
 Rules:   a late answer is thrown away, and everybody starts each round afresh. With --as-trained
-         the engine of `codedgrad train` runs on its virtual clock instead, so that every round,
+         the engine of `codedgrad-lab train` runs on its virtual clock instead, so that every round,
          weight and time is the trainer's: a late answer counts while its job is open, only tasks
          that somebody has take time, and the last step ends the run. There, a load L takes
          L x workers x --step-seconds, and a delay beyond the least one comes on top.

@@ -3,17 +3,17 @@
 use super::called::{Called, Rounds};
 use super::ranks::Ranks;
 use super::recorded::Recorded;
-use super::suspicious;
-use super::trace::import::input::decoded;
 use super::trace::import::times::{Settled, Times};
 use super::trace::record::Recording;
-use crate::failure::{Failure, OrInput};
-use crate::output::Output;
 use anyhow::{Context, anyhow};
 use codedgrad::delays::{
     DelayError, DelayRows, Growth, Preset, TRACE_BYTES_MAX, TraceReader, Unit, at_least,
 };
 use codedgrad::files::Bounded;
+use codedgrad_shell::failure::{Failure, OrInput};
+use codedgrad_shell::input::decoded;
+use codedgrad_shell::output::Output;
+use codedgrad_shell::suspicious;
 use std::io::{Cursor, Read};
 use std::path::Path;
 

@@ -1,16 +1,17 @@
 //! How a coordinator's run is going: kept at the coordinator, shown by it over HTTP, asked for by
 //! `codedgrad status`.
 
-use crate::failure::{Failure, OrWork};
 use crate::http::fetch;
-use crate::layout::{Column, Table, Width, help};
-use crate::output::{Output, is_harmful};
-use crate::pool::Bounds;
 use anyhow::Context;
 use clap::Args;
 use codedgrad::ids::Worker;
 use codedgrad::train::{PlanRecord, Waiting};
 use codedgrad::transport::tcp;
+use codedgrad_shell::failure::{Failure, OrWork};
+use codedgrad_shell::layout::{Column, Table, Width, help};
+use codedgrad_shell::output::{Output, plain};
+use codedgrad_shell::pool::Bounds;
+use codedgrad_shell::steps::Throughput;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -161,27 +162,6 @@ pub(crate) struct Upkeep {
     pub(crate) left: u64,
 }
 
-/// How fast a run trains, in tokens; null in modelled time, and where nobody here knows what is
-/// trained.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Throughput {
-    /// Tokens whose gradient was applied, per second.
-    #[serde(default)]
-    pub(crate) tokens_per_second: Option<f64>,
-    /// Model FLOPs utilisation: `tokens_per_second` x FLOPs per token / peak; null where no peak is
-    /// known.
-    #[serde(default)]
-    pub(crate) mfu: Option<f64>,
-}
-
-impl Throughput {
-    /// In words, where time is real and it is known what is trained.
-    pub(crate) fn words(self) -> Option<String> {
-        let mfu = self.mfu.map_or(String::new(), |mfu| format!(", MFU {mfu:.3}"));
-        Some(format!("{:.0}{mfu}", self.tokens_per_second?))
-    }
-}
-
 /// Faults that were survived.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Faults {
@@ -245,20 +225,6 @@ fn away<'a>(of: &'a OfWorker, status: &tcp::WorkerStatus) -> &'a str {
         // Its connection is known to be closed before anything is made of that.
         None => "lost",
     }
-}
-
-/// Text of others as it may be printed: what would move the cursor, or turn the direction of
-/// writing, is escaped.
-pub(crate) fn plain(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_harmful(c) || matches!(c, '\n' | '\t') {
-            plain.extend(c.escape_default());
-        } else {
-            plain.push(c);
-        }
-    }
-    plain
 }
 
 /// A worker's name, and its domain where that says more.

@@ -4,23 +4,23 @@ pub(crate) mod import;
 pub(crate) mod record;
 mod show;
 
-use self::import::input::text_of;
 use self::record::Recording;
 use super::called::Called;
 use super::recorded::Recorded;
 use super::source::Source;
-use super::suspicious;
-use crate::units::{at_least, count, size, whole};
+use codedgrad_shell::input::text_of;
+use codedgrad_shell::suspicious;
+use codedgrad_shell::units::{at_least, count, size, whole};
 
-use crate::failure::{Failure, OrInput, OrWork};
-use crate::layout::help;
-use crate::output::Output;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use codedgrad::delays::{
     DelayError, DelayRows, Preset, StragglerStats, TraceReader, Unit, write_row,
 };
 use codedgrad::files::{self, Bounded};
+use codedgrad_shell::failure::{Failure, OrInput, OrWork};
+use codedgrad_shell::layout::help;
+use codedgrad_shell::output::Output;
 use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ const ROWS_PER_MOVE: u64 = 256;
 #[command(
     after_help = help("\
 A trace is a CSV file without a header: one line per round, one number per worker, the seconds
-its answer took. `codedgrad train --delays FILE` runs under it.
+its answer took. `codedgrad-lab train --delays FILE` runs under it.
 
 Examples:
   codedgrad trace record runs/0001 --out mine.csv    # what the workers of a training run did

@@ -81,44 +81,6 @@ fn a_record_opens_no_file_and_moves_no_cursor() {
     }
 }
 
-/// A run as the program makes it today: its events, its time stamps, what workers report, and what
-/// is said at its end.
-#[test]
-fn a_run_writes_what_the_doctor_reads() {
-    let home = tempfile::tempdir().unwrap();
-    // Worker 3 is always late, so that every round waits for worker 2 while it is alive.
-    fs::write(home.path().join("late.csv"), "0,0,0,0.1\n".repeat(12)).unwrap();
-    let small = "train --layers 1 --heads 1 --width 8 --context 8 --workers 4 --steps 12 \
-                 --scheme groups:s=1 --delays late.csv --fault panic@3:2 --checkpoint-every 4 \
-                 --out run";
-    let words: Vec<&str> = small.split_whitespace().collect();
-    let output = codedgrad(home.path(), &words);
-    let said = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(said.contains("codedgrad doctor run\n"), "{said}");
-    let lines = |file: &str| -> Vec<Value> {
-        let text = fs::read_to_string(home.path().join("run").join(file)).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    };
-    let steps = lines("run.jsonl");
-    let stamps: Vec<f64> = steps.iter().map(|step| step["at"].as_f64().unwrap()).collect();
-    assert!(stamps.is_sorted() && stamps[0] > 1.6e9, "{stamps:?}");
-    let reports = steps.iter().flat_map(|step| step["spent"].as_array().into_iter().flatten());
-    assert!(reports.count() >= steps.len(), "somebody has finished in every round");
-    let events = lines("events.jsonl");
-    let kinds: Vec<&str> = events.iter().map(|event| event["kind"].as_str().unwrap()).collect();
-    assert_eq!((kinds[0], kinds[kinds.len() - 1]), ("begin", "end"));
-    let of = |kind: &'static str| events.iter().filter(move |event| event["kind"] == kind);
-    let lost: Vec<&Value> = of("lost").map(|event| &event["worker"]).collect();
-    assert_eq!(lost, [&Value::from(2)]);
-    let saved: Vec<u64> = of("checkpoint").map(|event| event["step"].as_u64().unwrap()).collect();
-    assert_eq!(saved, [3, 7, 11]);
-    assert!(of("checkpoint").all(|event| event["blocked"].as_f64().is_some()));
-    let found = examined(home.path(), &["run"]);
-    assert_eq!(found["checkpoints"]["count"], 3);
-    assert!(found["effective"].as_f64().is_some() && found["events"]["lost"] == 1, "{found}");
-}
-
 /// How long a unit takes, and from when on it takes one worker twice as long: on a busy machine
 /// others are half as long again.
 const UNIT: Duration = Duration::from_millis(12);

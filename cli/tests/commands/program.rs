@@ -1,5 +1,6 @@
-//! Running the program in a folder, for the tests that meet it as its users do.
-#![cfg_attr(not(feature = "trainer"), allow(dead_code, reason = "most tests train"))]
+//! Running the programs in a folder, for the tests that meet them as their users do: the product's,
+//! and in the tests of the lab, which have this file too, the lab's.
+#![allow(dead_code, reason = "the tests of each program need some of it")]
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -8,11 +9,8 @@ use std::process::{Command, Output};
 /// Flags of a model small enough for a debug build.
 pub(crate) const MODEL: &str = "--layers 1 --heads 2 --width 16 --context 16 --micro-batch-rows 1";
 
-/// All commands.
-pub(crate) const COMMANDS: [&str; 16] = [
-    "train",
-    "coordinator",
-    "worker",
+/// All commands of the product.
+pub(crate) const COMMANDS: [&str; 12] = [
     "run",
     "serve",
     "keygen",
@@ -23,10 +21,33 @@ pub(crate) const COMMANDS: [&str; 16] = [
     "mesh",
     "doctor",
     "trace",
-    "berrut",
     "completions",
     "man",
 ];
+
+/// All commands of the lab.
+pub(crate) const LAB_COMMANDS: [&str; 4] = ["train", "coordinator", "worker", "berrut"];
+
+/// The program that has the command of these arguments. The product's is built beside the lab's.
+pub(crate) fn program_of(arguments: &[&str]) -> PathBuf {
+    let lab = option_env!("CARGO_BIN_EXE_codedgrad-lab").map(PathBuf::from);
+    let product = option_env!("CARGO_BIN_EXE_codedgrad").map(PathBuf::from);
+    let is_lab = arguments.first().is_some_and(|command| LAB_COMMANDS.contains(command));
+    let program = match (product, lab) {
+        (_, Some(lab)) if is_lab => lab,
+        (Some(product), _) => product,
+        (None, lab) => lab.unwrap_or_default().with_file_name("codedgrad"),
+    };
+    assert!(program.exists(), "cargo build -p codedgrad-cli makes {}", program.display());
+    program
+}
+
+/// A command of that program.
+pub(crate) fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(program_of(arguments));
+    command.args(arguments);
+    command
+}
 
 /// Flags, each text split at its spaces.
 pub(crate) fn flags(texts: &[&'static str]) -> Vec<&'static str> {
@@ -38,9 +59,9 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// What a command of either program gives in a folder.
 pub(crate) fn codedgrad(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
-    command.args(arguments).current_dir(folder).env("RUST_BACKTRACE", "0").output().unwrap()
+    command(arguments).current_dir(folder).env("RUST_BACKTRACE", "0").output().unwrap()
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {
@@ -68,4 +89,11 @@ pub(crate) fn json_of(output: &Output, status: i32) -> Value {
     assert_eq!(output.status.code(), Some(status), "{}", text(&output.stderr));
     serde_json::from_slice(&output.stdout)
         .expect("one JSON object on standard output and nothing else")
+}
+
+/// What a command that succeeds prints, and what it says beside that.
+pub(crate) fn good(folder: &Path, arguments: &[&str]) -> (String, String) {
+    let output = codedgrad(folder, arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+    (text(&output.stdout), text(&output.stderr))
 }

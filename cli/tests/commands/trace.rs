@@ -1,22 +1,10 @@
 //! `codedgrad trace` as its users meet it.
-#![cfg(feature = "trainer")]
 
-use crate::program::{MODEL, codedgrad, flags, refused, text};
+use crate::program::{codedgrad, good, refused, text};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::LazyLock;
-
-/// A model small enough for a debug build, on a virtual clock of one second per uncoded step.
-static SMALL: LazyLock<Vec<&str>> =
-    LazyLock::new(|| flags(&["train --clock virtual", MODEL, "--out run"]));
-
-fn good(folder: &Path, arguments: &[&str]) -> (String, String) {
-    let output = codedgrad(folder, arguments);
-    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
-    (text(&output.stdout), text(&output.stderr))
-}
 
 fn stats(folder: &Path, arguments: &[&str]) -> Value {
     let arguments = [&["trace", "stats"], arguments, &["--json"]].concat();
@@ -31,72 +19,6 @@ fn data(name: &str) -> String {
 
 fn rows(trace: &str) -> Vec<Vec<f64>> {
     trace.lines().map(|line| line.split(',').map(|cell| cell.parse().unwrap()).collect()).collect()
-}
-
-#[test]
-fn a_recorded_run_gives_back_the_delays_it_ran_under() {
-    let folder = tempfile::tempdir().unwrap();
-    let injected = "0,0.25,0,5\n0,0,0,0\n1.5,1.75,6,8\n";
-    fs::write(folder.path().join("injected.csv"), injected).unwrap();
-    let compared = [
-        "--workers",
-        "4",
-        "--steps",
-        "6",
-        "--scheme",
-        "groups:s=1",
-        "--compare",
-        "uncoded",
-        "--delays",
-        "injected.csv",
-    ];
-    good(folder.path(), &[&SMALL[..], &compared].concat());
-    // Computation takes 1 s uncoded and 2 s at twice the load; the least delay of a round is
-    // nobody's lateness.
-    let expected = |compute: f64| {
-        let late = |row: Vec<f64>| {
-            let least = row.iter().copied().fold(f64::INFINITY, f64::min);
-            row.into_iter().map(|d| compute + d - least).collect()
-        };
-        rows(injected).into_iter().map(late).cycle().take(6).collect::<Vec<Vec<f64>>>()
-    };
-    let near = |found: &[Vec<f64>], expected: &[Vec<f64>]| {
-        assert_eq!(found.len(), expected.len());
-        let pairs = found.iter().flatten().zip(expected.iter().flatten());
-        assert!(pairs.clone().all(|(a, b)| (a - b).abs() < 1e-9), "{found:?} {expected:?}");
-    };
-    let (uncoded, said) = good(folder.path(), &["trace", "record", "run"]);
-    near(&rows(&uncoded), &expected(1.0));
-    assert!(
-        said.contains("6 steps of 4 workers, run 0 (uncoded) of 2")
-            && said.contains("censored: 0 answers"),
-        "{said}"
-    );
-    let (nothing, said) = good(
-        folder.path(),
-        &["trace", "record", "run/run.jsonl", "--run", "1", "--out", "coded.csv"],
-    );
-    assert_eq!(nothing, "");
-    near(&rows(&fs::read_to_string(folder.path().join("coded.csv")).unwrap()), &expected(2.0));
-    assert!(
-        !said.contains("censored: 0 answers") && said.contains("a run that waits for everybody"),
-        "{said}"
-    );
-    assert!(!folder.path().join("coded.csv.part").exists());
-
-    // And back again: what was recorded can be trained under and measured.
-    fs::write(folder.path().join("recorded.csv"), uncoded).unwrap();
-    fs::remove_dir_all(folder.path().join("run")).unwrap();
-    let again =
-        ["--workers", "3", "--steps", "2", "--scheme", "uncoded", "--delays", "recorded.csv"];
-    let (said, _) = good(folder.path(), &[&SMALL[..], &again].concat());
-    assert!(said.contains("the first 3 of 4 columns"), "{said}");
-    let found = stats(folder.path(), &["recorded.csv"]);
-    assert_eq!(
-        (found["rounds"].as_u64(), found["workers"].as_u64(), found["unit"].as_str()),
-        (Some(6), Some(4), Some("seconds"))
-    );
-    assert_eq!(found["slowest_mean"].as_f64(), Some((6.0 + 1.0 + 7.5) / 3.0));
 }
 
 #[test]
@@ -445,18 +367,6 @@ fn tables_that_look_like_no_traces_are_told() {
     assert!(milliseconds[0].contains("if these are milliseconds"), "{milliseconds:?}");
     let noted = text(&codedgrad(home.path(), &["plan", "--delays", "ms.csv"]).stderr);
     assert_eq!(noted.matches("if these are milliseconds").count(), 1, "{noted}");
-    // Training says so before it begins; nobody joins this coordinator.
-    for command in [
-        &["train", "--scheme", "uncoded", "--workers", "2", "--steps", "0"][..],
-        &["train", "--scheme", "groups:s=5", "--workers", "2"],
-        &["coordinator", "--listen", "127.0.0.1:0", "--workers", "2", "--scheme", "groups:s=5"],
-    ] {
-        let output = codedgrad(home.path(), &[command, &["--delays", "numbered.csv"]].concat());
-        assert_eq!(output.status.code(), Some(2));
-        let said = text(&output.stderr);
-        let refused_before = command.contains(&"0");
-        assert_eq!(said.contains("warning: numbered.csv: column 1"), !refused_before, "{said}");
-    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Compares what commands give with the golden files.
 
-use crate::shell::{self, Shell};
+use crate::shell::{self, PROGRAM, Shell};
+use crate::shown;
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
@@ -21,7 +22,7 @@ pub(crate) fn check(name: &str, commands: impl IntoIterator<Item = String>) {
     for command in commands {
         let outcome = shell.outcome(&command);
         let shown = if outcome == before { AS_BEFORE } else { &outcome };
-        found += &format!("$ codedgrad {command}\n{shown}");
+        found += &format!("$ {PROGRAM} {command}\n{shown}");
         before = outcome;
     }
     let path = shell::golden(name);
@@ -36,6 +37,20 @@ pub(crate) fn check(name: &str, commands: impl IntoIterator<Item = String>) {
             difference(&path.display().to_string(), &expected, &found)
         );
     }
+}
+
+/// The same of the help of all commands.
+pub(crate) fn check_help() {
+    let shell = Shell::new();
+    let mut commands = Vec::new();
+    let mut open = vec![String::new()];
+    while let Some(command) = open.pop() {
+        let found = shell.run(&format!("{command}--help"));
+        open.extend(shown::subcommands(&found).map(|name| format!("{command}{name} ")));
+        commands.extend([format!("{command}-h"), format!("{command}--help")]);
+    }
+    commands.sort();
+    check("help", commands);
 }
 
 /// The parts of a transcript, each with the command that it begins with.

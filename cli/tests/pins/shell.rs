@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
+const LAB: Option<&str> = option_env!("CARGO_BIN_EXE_codedgrad-lab");
+/// The program that the pins are of, by its name.
+pub(crate) const PROGRAM: &str = if LAB.is_some() { "codedgrad-lab" } else { "codedgrad" };
+
 /// Where this test and its files are.
 fn home() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pins")
@@ -38,7 +42,8 @@ impl Shell {
 
     /// What a command prints; it has no spaces but between its words.
     fn output(&self, command: &str) -> Output {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
+        let path = LAB.or(option_env!("CARGO_BIN_EXE_codedgrad")).expect("a program to be pinned");
+        let mut program = Command::new(path);
         program.args(command.split_whitespace()).current_dir(self.folder.path());
         // The width of help texts, and what is said of panics.
         program.env_remove("COLUMNS").env("RUST_BACKTRACE", "0").output().unwrap()

@@ -9,7 +9,7 @@
 //! Approximate: the matrix is decoded as if gradients were linear in the data, which tells the
 //! error of a linear function only. Exact up to rounding where the workers that hold blocks as they
 //! are all answer (`N` an odd multiple of `K` for `sbacc`). Byzantine workers are located by
-//! the receiver of the results (the crate `codedgrad-trainer`).
+//! the receiver of the results (the crate `codedgrad-lab`).
 //!
 //! # Cost
 //! Every worker computes one block, `1/K` of the batch, so the work is `N/K` batches. A decode

@@ -1,10 +1,10 @@
 //! What there is to say of a scheme that is no matrix: its load, its delay, and what it tolerates.
 
-use crate::failure::{Failure, OrInput, OrWork};
-use crate::output::Output;
-use crate::units::several;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::SchemeFacts;
+use codedgrad_shell::failure::{Failure, OrInput, OrWork};
+use codedgrad_shell::output::Output;
+use codedgrad_shell::units::several;
 use serde::Serialize;
 use std::fmt::Write as _;
 

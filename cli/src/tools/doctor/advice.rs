@@ -1,10 +1,10 @@
 //! What to try first about a finding.
 
 use super::{DoctorArgs, STDIN};
-use crate::drain::DRAIN;
-use crate::itself::{self, quoted};
 use codedgrad::doctor::{Examination, Finding, Problem};
 use codedgrad::sim::planner::Plan;
+use codedgrad_shell::folder::DRAIN;
+use codedgrad_shell::itself::{self, quoted};
 use std::fmt::Write as _;
 use std::path::Path;
 

@@ -2,13 +2,13 @@
 
 use super::STDIN;
 use super::advice::Advice;
-use crate::layout::{Column, Table, Width};
 use crate::tools::planner::table_of;
-use crate::tools::status::plain;
 use codedgrad::doctor::{
     Because, Caution, Examination, ExaminedWorker, Finding, NoReplay, Problem,
 };
 use codedgrad::sim::planner::Candidate;
+use codedgrad_shell::layout::{Column, Table, Width};
+use codedgrad_shell::output::plain;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 

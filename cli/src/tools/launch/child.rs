@@ -2,11 +2,11 @@
 
 use super::echo::Lines;
 use super::screen::{To, Voice};
-use crate::clock::now;
-use crate::shared::lock;
 use crate::supervise::End;
 use codedgrad::files;
 use codedgrad::transport::both_ends;
+use codedgrad_shell::clock::now;
+use codedgrad_shell::shared::lock;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};

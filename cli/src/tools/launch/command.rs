@@ -1,11 +1,11 @@
 //! What each worker is: a program, its arguments, and its environment.
 
 use super::LaunchArgs;
-use crate::failure::Failure;
-use crate::itself::Itself;
-use crate::pool::NOTICE;
 use anyhow::anyhow;
 use codedgrad::files;
+use codedgrad_shell::failure::Failure;
+use codedgrad_shell::itself::Itself;
+use codedgrad_shell::pool::NOTICE;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -3,13 +3,13 @@
 use super::child::{Log, Running, Words};
 use super::happened::Happened;
 use super::screen::Screen;
-use crate::clock::now;
-use crate::failure::{Failure, OrWork};
-use crate::folder::COORDINATOR_LOG;
-use crate::itself::Itself;
 use crate::supervise::{End, Next, Policy};
 use crate::tools::serve::events::Outcome;
 use anyhow::Context;
+use codedgrad_shell::clock::now;
+use codedgrad_shell::failure::{Failure, OrWork};
+use codedgrad_shell::folder::COORDINATOR_LOG;
+use codedgrad_shell::itself::Itself;
 use rustix::process::Signal;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};

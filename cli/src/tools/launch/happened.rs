@@ -1,9 +1,9 @@
 //! What the launcher is told: events of its coordinator, and signals.
 
-use crate::failure::{Failure, OrWork};
 use crate::tools::serve::events::Event;
 use anyhow::Context;
 use codedgrad::files;
+use codedgrad_shell::failure::{Failure, OrWork};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use std::sync::mpsc::Sender;

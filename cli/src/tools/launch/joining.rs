@@ -1,6 +1,6 @@
 //! Who has joined the run, and when it is said who has not.
 
-use crate::clock::now;
+use codedgrad_shell::clock::now;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 

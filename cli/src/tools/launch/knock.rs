@@ -1,6 +1,6 @@
 //! Whether there is still a coordinator on another host, for those who would be started in vain.
 
-use crate::clock::now;
+use codedgrad_shell::clock::now;
 use std::io::{self, ErrorKind};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};

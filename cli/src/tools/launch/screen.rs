@@ -3,10 +3,10 @@
 //! A thread writes it all, so that a terminal that stands still, or a pipe that nobody reads, holds
 //! up those who speak, and never the launcher.
 
-use crate::layout::Width;
-use crate::output;
-use crate::progress::Progress;
-use crate::steps::Decided;
+use codedgrad_shell::layout::Width;
+use codedgrad_shell::output;
+use codedgrad_shell::progress::Progress;
+use codedgrad_shell::steps::Decided;
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;

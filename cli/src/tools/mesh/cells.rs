@@ -1,17 +1,17 @@
 //! Delays of ranks as delays of workers: a cell is as late as its latest rank. One with a rank
 //! whose delay is not known is not known, one with a rank that never answered never answers.
 
-use crate::failure::{Failure, OrInput, OrWork};
-use crate::itself::{self, quoted};
-use crate::limits::WORKERS;
-use crate::output::Output;
-use crate::tools::suspicious;
 use crate::tools::trace::to_output;
 use anyhow::anyhow;
 use codedgrad::delays::{Preset, TRACE_BYTES_MAX, TraceReader, write_row};
 use codedgrad::files::Bounded;
 use codedgrad::ids::Rank;
 use codedgrad::mesh::Mesh;
+use codedgrad_shell::failure::{Failure, OrInput, OrWork};
+use codedgrad_shell::itself::{self, quoted};
+use codedgrad_shell::limits::WORKERS;
+use codedgrad_shell::output::Output;
+use codedgrad_shell::suspicious;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 

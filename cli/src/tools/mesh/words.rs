@@ -2,9 +2,9 @@
 
 use super::Answer;
 use super::figures::{Folding, Redundancy};
-use crate::layout::{Column, Table, Width};
-use crate::units::several;
 use codedgrad::mesh::Layout;
+use codedgrad_shell::layout::{Column, Table, Width};
+use codedgrad_shell::units::several;
 use std::fmt::Write as _;
 
 /// A rank that is later than so many step times is not slow: it has stalled, or died.

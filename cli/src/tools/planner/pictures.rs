@@ -1,8 +1,8 @@
 //! The pictures of a plan: time against work, and time per job by scheme.
 
-use crate::pictures::{Canvas, FRAME, INK, SERIES, rectangle, text};
 use anyhow::anyhow;
 use codedgrad::sim::planner::{Plan, Point};
+use codedgrad_shell::pictures::{Canvas, FRAME, INK, SERIES, rectangle, text};
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;

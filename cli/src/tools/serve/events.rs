@@ -1,6 +1,6 @@
 //! What `codedgrad serve --events` tells the launcher that has started it, a JSON object a line.
 
-use crate::steps::Decided;
+use codedgrad_shell::steps::Decided;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::net::SocketAddr;

@@ -4,22 +4,8 @@ use super::Plan;
 use super::events::{Event, Outcome};
 use super::record::RecordFile;
 use crate::board::{Beside, Board};
-use crate::clock::{now, unix_seconds};
-use crate::drain::{DRAIN, DrainFile};
-use crate::events::EventFile;
-use crate::failure::{Failure, OrInput, OrWork};
-use crate::folder::{JSON_BYTES_MAX, LineFile, RECORD, RECORD_BYTES_MAX, RunFolder};
-use crate::layout::Width;
-use crate::legs::{LegSummary, legs};
-use crate::output::say;
-use crate::pool::PoolSummary;
-use crate::progress::Progress;
-use crate::shared::lock;
-use crate::signals::Asked;
-use crate::steps::{Decided, OfWorkers, Spread, late, tell, unverified, was_told};
+use crate::drain::DrainFile;
 use crate::tools::doctor;
-use crate::tools::status::Throughput;
-use crate::units::several;
 use anyhow::Context;
 use codedgrad::doctor::RunEvent;
 use codedgrad::files::{self, Bounded};
@@ -31,6 +17,21 @@ use codedgrad::train::{
 };
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::{TcpStatus, WorkerStatus};
+use codedgrad_shell::clock::{now, unix_seconds};
+use codedgrad_shell::events::EventFile;
+use codedgrad_shell::failure::{Failure, OrInput, OrWork};
+use codedgrad_shell::folder::DRAIN;
+use codedgrad_shell::folder::{JSON_BYTES_MAX, LineFile, RECORD, RECORD_BYTES_MAX, RunFolder};
+use codedgrad_shell::layout::Width;
+use codedgrad_shell::legs::{LegSummary, legs};
+use codedgrad_shell::output::say;
+use codedgrad_shell::pool::PoolSummary;
+use codedgrad_shell::progress::Progress;
+use codedgrad_shell::shared::lock;
+use codedgrad_shell::signals::Asked;
+use codedgrad_shell::steps::Throughput;
+use codedgrad_shell::steps::{Decided, OfWorkers, Spread, late, tell, unverified, was_told};
+use codedgrad_shell::units::several;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -56,7 +57,7 @@ const SILENT: f64 = 4.0;
 /// How often it is said who is missing.
 const SAY: Duration = Duration::from_secs(5);
 
-/// One line of `run.jsonl`, as `codedgrad coordinator` writes them.
+/// One line of `run.jsonl`, as `codedgrad-lab coordinator` writes them.
 #[derive(Serialize)]
 struct Line<'a> {
     run: usize,

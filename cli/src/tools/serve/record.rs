@@ -1,7 +1,7 @@
 //! `run.jsonl` of a coordinator: where it can be written no more, the run goes on without it.
 
-use crate::folder::LineFile;
-use crate::output::alert;
+use codedgrad_shell::folder::LineFile;
+use codedgrad_shell::output::alert;
 use serde::Serialize;
 use std::io;
 

@@ -1,6 +1,5 @@
 //! `codedgrad trace import`: traces made of what people have.
 
-pub(crate) mod input;
 mod json;
 mod logs;
 mod names;
@@ -10,15 +9,15 @@ mod tables;
 pub(crate) mod times;
 
 use super::to_output;
-use crate::failure::{Failure, OrWork};
-use crate::layout::help;
-use crate::output::Output;
 use crate::tools::called::{Called, Rounds};
-use crate::tools::suspicious;
-use crate::units::several;
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::delays::{at_least, write_row};
+use codedgrad_shell::failure::{Failure, OrWork};
+use codedgrad_shell::layout::help;
+use codedgrad_shell::output::Output;
+use codedgrad_shell::suspicious;
+use codedgrad_shell::units::several;
 use logs::Pattern;
 use std::path::{Path, PathBuf};
 use tables::{Fields, Format};

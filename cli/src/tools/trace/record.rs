@@ -1,14 +1,14 @@
 //! A training run's record, made into a trace.
 
-use crate::failure::{Failure, OrWork};
-use crate::families;
-use crate::folder::{self, PLAN};
-use crate::output::Output;
 use crate::port::ADDRESS;
 use crate::tools::recorded::Recorded;
-use crate::units::several;
 use codedgrad::delays::{Growth, write_row};
 use codedgrad::doctor::{AnswerRows, Known, examine};
+use codedgrad_shell::failure::{Failure, OrWork};
+use codedgrad_shell::families;
+use codedgrad_shell::folder::{self, PLAN};
+use codedgrad_shell::output::Output;
+use codedgrad_shell::units::several;
 use serde::Deserialize;
 use std::path::Path;
 

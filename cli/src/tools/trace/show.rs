@@ -1,7 +1,7 @@
 //! What `codedgrad trace stats` prints.
 
-use crate::units::several;
 use codedgrad::delays::{Preset, SlowSummary, StragglerSummary, Unit};
+use codedgrad_shell::units::several;
 use serde::Serialize;
 use std::fmt::Write as _;
 

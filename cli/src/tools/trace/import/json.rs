@@ -1,14 +1,14 @@
 //! Times in JSON: a line per object, an array of them, or objects that take several lines.
 
-use super::input::Input;
 use super::names;
 use super::sheet::shortened;
 use super::tables::Fields;
 use super::times::{Times, join};
-use crate::failure::{Failure, OrInput};
-use crate::output::Output;
 use anyhow::{Context, anyhow};
 use codedgrad::delays::{Comma, time_in};
+use codedgrad_shell::failure::{Failure, OrInput};
+use codedgrad_shell::input::Input;
+use codedgrad_shell::output::Output;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 

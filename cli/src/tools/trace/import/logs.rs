@@ -1,13 +1,12 @@
 //! Times in the lines of logs, found by regular expressions.
 
-use super::input::Input;
 use super::names;
 use super::times::Times;
-use crate::failure::{Failure, OrInput};
-use crate::output::Output;
-use crate::tools::status::plain;
 use anyhow::{Context, anyhow};
 use codedgrad::delays::{Comma, time_in};
+use codedgrad_shell::failure::{Failure, OrInput};
+use codedgrad_shell::input::Input;
+use codedgrad_shell::output::{Output, plain};
 use regex_lite::{Captures, Match, Regex};
 use std::collections::HashMap;
 use std::path::PathBuf;

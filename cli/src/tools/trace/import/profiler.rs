@@ -2,12 +2,12 @@
 
 mod events;
 
-use super::input::Input;
 use super::names;
 use super::times::Times;
-use crate::failure::{Failure, OrInput};
-use crate::output::Output;
 use anyhow::{Context, anyhow};
+use codedgrad_shell::failure::{Failure, OrInput};
+use codedgrad_shell::input::Input;
+use codedgrad_shell::output::Output;
 use events::Broken;
 use serde::de::{DeserializeSeed, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};

@@ -1,10 +1,10 @@
 //! Tables of cells, with any separators between these.
 
-use super::input::Input;
-use crate::failure::{Failure, OrInput};
-use crate::tools::status::plain;
 use anyhow::{Context, anyhow};
 use codedgrad::delays::{Comma, Commas, time_in};
+use codedgrad_shell::failure::{Failure, OrInput};
+use codedgrad_shell::input::Input;
+use codedgrad_shell::output::plain;
 use csv::{ByteRecord, Reader, ReaderBuilder};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

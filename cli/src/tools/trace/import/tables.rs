@@ -3,8 +3,8 @@
 use super::names;
 use super::sheet::{Sheet, listed, shortened};
 use super::times::{Times, join};
-use crate::failure::Failure;
-use crate::output::Output;
+use codedgrad_shell::failure::Failure;
+use codedgrad_shell::output::Output;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

@@ -1,11 +1,10 @@
 //! Times of rounds and workers as they are read, in any order, and which of them make a trace.
 
 use super::names::{canonical, natural};
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::tools::status::plain;
-use crate::units::several;
 use anyhow::anyhow;
+use codedgrad_shell::failure::Failure;
+use codedgrad_shell::output::{Output, plain};
+use codedgrad_shell::units::several;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::iter::once;

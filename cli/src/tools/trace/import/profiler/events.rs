@@ -1,7 +1,7 @@
 //! Events of profiler traces that are no JSON: with quotes in names, cut off, with `nan` in them.
 
 use super::{Distributed, Events, ProfilerTrace, TraceEvent};
-use crate::tools::status::plain;
+use codedgrad_shell::output::plain;
 use serde_json::{Deserializer, Value};
 use std::fmt;
 
