@@ -15,7 +15,6 @@ pub mod drain;
 pub mod http;
 #[doc(hidden)]
 pub mod port;
-#[cfg(unix)]
 #[doc(hidden)]
 pub mod supervise;
 mod tools;
@@ -27,11 +26,11 @@ pub use codedgrad_shell::saying::log_by_environment;
 pub use tools::doctor::hint;
 
 use anyhow::anyhow;
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use codedgrad::codes::registry::Registry;
 use codedgrad_shell::failure::{Failure, OrWork as _};
 use codedgrad_shell::itself::VERSION;
-use codedgrad_shell::output::{Notes, Output};
+use codedgrad_shell::output::{Notes, Output, alert};
 use codedgrad_shell::program::{self, EXIT_STATUS, Line};
 use codedgrad_shell::saying::Saying;
 use codedgrad_shell::{families, layout};
@@ -56,11 +55,13 @@ const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed o
     about = "Gradient coding: data-parallel training at the speed of the fast workers, without \
         losing a sample",
     long_about = layout::help(LONG_ABOUT),
-    after_help = EXIT_STATUS
+    after_help = EXIT_STATUS,
+    subcommand_required = true,
+    arg_required_else_help = true
 )]
 struct Cli {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Command,
     #[command(flatten)]
     saying: Saying,
 }
@@ -81,54 +82,24 @@ enum Command {
     Serve(tools::serve::ServeArgs),
     #[command(flatten)]
     Tool(Tool),
-    #[command(flatten)]
-    Moved(Moved),
 }
 
-/// Commands that were here once.
-#[derive(Debug, Subcommand)]
-enum Moved {
-    /// Train a small GPT
-    #[command(hide = true, disable_help_flag = true)]
-    Train(Words),
-    /// Coordinate workers of that GPT
-    #[command(hide = true, disable_help_flag = true)]
-    Coordinator(Words),
-    /// Be one of them
-    #[command(hide = true, disable_help_flag = true)]
-    Worker(Words),
-    /// Decode any function of coded data
-    #[command(hide = true, disable_help_flag = true)]
-    Berrut(Words),
-}
-
-/// Whatever was given to one of them.
-#[derive(Debug, Args)]
-struct Words {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    _words: Vec<OsString>,
-}
-
-impl Moved {
-    /// Where it is now.
-    fn refusal(&self) -> Failure {
-        let command = match self {
-            Self::Train(_) => "train",
-            Self::Worker(_) => "worker",
-            Self::Berrut(_) => "berrut",
-            Self::Coordinator(_) => {
-                return Failure::Input(anyhow!(
-                    "there is no `codedgrad coordinator`: `codedgrad run` starts a run of a \
-                     program of yours with its coordinator, `codedgrad serve` the coordinator \
-                     alone; the bundled GPT's is `codedgrad-lab coordinator`, of `cargo install \
-                     --path lab`"
-                ));
-            }
-        };
-        Failure::Input(anyhow!(
-            "`codedgrad {command}` is `codedgrad-lab {command}` now: `cargo install --path lab`, \
-             in a clone of the project, installs that program (Python's package has none)"
-        ))
+/// Where a command is that was here once, if a line asks for one, the program's name first.
+fn moved(arguments: &[OsString]) -> Result<(), Failure> {
+    let words = arguments.iter().skip(1).filter_map(|word| word.to_str());
+    let command = words.into_iter().find(|word| !word.starts_with('-')).unwrap_or_default();
+    let install = "`cargo install --path lab`, in a clone of the project, installs that program";
+    match command {
+        "train" | "worker" | "berrut" => Err(Failure::Input(anyhow!(
+            "`codedgrad {command}` is `codedgrad-lab {command}` now: {install} (Python's package \
+             has none)"
+        ))),
+        "coordinator" => Err(Failure::Input(anyhow!(
+            "there is no `codedgrad coordinator`: `codedgrad run` starts a run of a program of \
+             yours with its coordinator, `codedgrad serve` the coordinator alone; the lab's GPT \
+             has `codedgrad-lab coordinator`: {install}"
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -205,14 +176,14 @@ pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 /// where a command starts this program again, it does so as it is told.
 #[must_use]
 pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if let Err(failure) = moved(&arguments) {
+        let ended = Ended::from(failure);
+        alert!("error: {}", ended.message);
+        return ended.status;
+    }
     let line = program::parse::<Cli>(arguments).map_err(|error| program::explained(error, None));
-    program::execute(line, |cli, output| match cli.command {
-        Some(command) => run_command(command, itself, output),
-        None => {
-            let _ = program::command_line::<Cli>().print_help();
-            Err(Failure::Said(2))
-        }
-    })
+    program::execute(line, |cli, output| run_command(cli.command, itself, output))
 }
 
 /// Runs the command line of a tool, the program's name first: what the command would print goes to
@@ -235,6 +206,8 @@ pub fn answer(
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<(), Ended> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    moved(&arguments)?;
     let mut output = Output { out, notes: Notes::Kept(notes) };
     let cli = match program::parse::<Cli>(arguments) {
         Ok(cli) => cli,
@@ -244,12 +217,11 @@ pub fn answer(
         Err(error) => return Err(error.into()),
     };
     match cli.command {
-        Some(Command::Tool(tool)) => match tool.run(&mut output) {
+        Command::Tool(tool) => match tool.run(&mut output) {
             // The answer is there, and is no.
             Ok(()) | Err(Failure::Said(_)) => Ok(()),
             Err(failure) => Err(failure.into()),
         },
-        Some(Command::Moved(moved)) => Err(moved.refusal().into()),
         _ => Err(Failure::Input(anyhow!("expected a tool, such as `simulate`")).into()),
     }
 }
@@ -282,7 +254,6 @@ fn run_command(command: Command, itself: &Itself, output: &mut Output<'_>) -> Re
         Command::Run(args) => tools::launch::run(&args, itself),
         Command::Serve(args) => tools::serve::run(&args, output),
         Command::Tool(tool) => tool.run(output),
-        Command::Moved(moved) => Err(moved.refusal()),
     }
 }
 

@@ -72,7 +72,7 @@ pub fn fresh_id() -> u64 {
 }
 
 /// The first address of a `HOST:PORT`.
-pub fn address_of(text: &str) -> Result<SocketAddr, Failure> {
+fn address_of(text: &str) -> Result<SocketAddr, Failure> {
     let wrong =
         || format!("{:?} is no address; write HOST:PORT, for example 127.0.0.1:0", text.trim());
     let mut found = text.trim().to_socket_addrs().with_context(wrong).or_input()?;

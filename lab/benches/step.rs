@@ -2,8 +2,8 @@
 //! same trainer with a plain sum. One iteration is six steps; the two alternate, so that both see
 //! the same machine.
 //!
-//! `RAYON_NUM_THREADS=1 cargo bench --bench step`, and with `--features candle-cuda` where there is
-//! a GPU, 4 workers on it too
+//! `RAYON_NUM_THREADS=1 cargo bench -p codedgrad-lab --bench step`, and with `--features
+//! candle-cuda`, where there is a GPU, 4 workers on it too
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;

@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 /// No file of JSON in a run's folder is longer: a plan, or a summary of 65,536 workers.
 pub const JSON_BYTES_MAX: u64 = 256 << 20;
 /// No line of a record is longer: a round of 65,536 workers takes 10 MB.
-pub const LINE_BYTES_MAX: u64 = 64 << 20;
+const LINE_BYTES_MAX: u64 = 64 << 20;
 /// No record is longer: a million steps of 64 workers take 6 GB.
 pub const RECORD_BYTES_MAX: u64 = 64 << 30;
 /// Logs that are listed of a folder that stays.
 const LOGS_LISTED: usize = 4;
 /// Where runs without `--out` go.
 const DEFAULT_PARENT: &str = "runs";
-/// What tells the folder of a run of the bundled trainer: all that it takes to go on with it.
+/// What tells the folder of a run of the lab's GPT: all that it takes to go on with it.
 pub const PLAN: &str = "plan.json";
 /// The same of a run whose trainers are others' programs.
 pub const SERVED: &str = "serve.json";

@@ -32,7 +32,7 @@ fn harmless(text: &str) -> Cow<'_, str> {
 }
 
 /// Whether a character does more on a terminal than to be seen.
-pub fn is_harmful(c: char) -> bool {
+fn is_harmful(c: char) -> bool {
     let turns =
         matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     turns || c.is_control() && !matches!(c, '\n' | '\t')

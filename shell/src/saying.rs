@@ -17,8 +17,8 @@ const MESSAGES: &str = "Messages";
 /// How much is said beside what was asked for.
 #[derive(Debug, Args)]
 pub struct Saying {
-    /// Say less: no progress and no hints, only results, warnings and errors; of `run`, the lines
-    /// of one worker alone
+    /// Say less: no progress or hints, only results, warnings and errors; of `codedgrad run` one
+    /// worker's lines alone
     #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = MESSAGES)]
     quiet: bool,
     /// Log more: what is done (-v), or all of it (-vv); RUST_LOG, such as codedgrad=debug, says it
@@ -44,7 +44,7 @@ impl Saying {
 }
 
 /// What `RUST_LOG` says is to be logged, if it says anything.
-pub fn told_by_environment() -> Result<Option<Targets>, String> {
+fn told_by_environment() -> Result<Option<Targets>, String> {
     let Ok(text) = env::var("RUST_LOG") else { return Ok(None) };
     if text.is_empty() {
         return Ok(None);

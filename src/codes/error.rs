@@ -42,7 +42,7 @@ pub enum ParameterError {
         needed: usize,
     },
     /// No matrix of coefficients tells how it is decoded.
-    #[error("{text} {why}; `codedgrad train` and `simulate` can use it")]
+    #[error("{text} {why}; `codedgrad simulate` and `codedgrad-lab train` can use it")]
     NoMatrix {
         /// Which scheme.
         text: String,
@@ -200,8 +200,7 @@ pub enum ParameterError {
     /// A scheme that is more than a one-round code.
     #[error(
         "{text} is a scheme over rounds or with feedback, not a one-round code (`codedgrad code \
-         --help` lists those); `codedgrad simulate` shows what it does, and `codedgrad train` and \
-         `coordinator` run it"
+         --help` lists those); `codedgrad simulate` shows what it does, and `codedgrad run` runs it"
     )]
     NotOneRound {
         /// Which scheme.
@@ -320,8 +319,8 @@ pub enum ParameterError {
 /// What is to be said of the one name of a policy.
 fn of_policy(name: &str) -> &'static str {
     if name == AUTO {
-        " (auto chooses among them while a run goes on, in `codedgrad train`, `coordinator`, \
-         `serve` and `run`)"
+        " (auto chooses among them while a run goes on, in `codedgrad run` and `serve`, and in \
+         `codedgrad-lab train`)"
     } else {
         ""
     }

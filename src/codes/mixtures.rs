@@ -7,7 +7,7 @@ use super::family::{Family, Fields, Recipe, Traits};
 use super::{ParameterError, sequential::OneRound};
 
 /// Why there is no matrix to show.
-const NO_MATRIX: &str = "mixes data, not gradients: `codedgrad berrut` shows what that does";
+const NO_MATRIX: &str = "mixes data, not gradients: `codedgrad-lab berrut` shows what that does";
 
 /// Berrut codes.
 pub(super) const PLAIN: Family = Family {

@@ -145,8 +145,8 @@ pub struct EngineOutcome {
 /// all the same what it has computed by then, when it is due.
 ///
 /// For equal delays, survivors, closes, decoded jobs and weights are those of
-/// `codedgrad train --clock virtual` in every round, as long as nobody dies there, nobody's results
-/// are wrong, no gradient is refused and no policy chooses the schemes. The engine must be told all
+/// `codedgrad-lab train --clock virtual` in every round, as long as nobody dies there, nobody's
+/// results are wrong, no gradient is refused and no policy chooses the schemes. The engine must be told all
 /// that training's is: the number format ([`RunConfig::format`](crate::run::RunConfig::format)), by
 /// which a decode may be refused, and, where late units count for the next step, a scheme of that
 /// kind ([`deferring_to_next_step`](crate::codes::SchemeSpec::deferring_to_next_step)). Of mixtures

@@ -79,7 +79,7 @@ fn arrows_point_one_way() {
     for folder in ["src", "lab/src/trainer"] {
         nowhere_in(folder, &["anyhow", "clap", "indicatif", "plotters"], "");
     }
-    for folder in ["src", "shell/src", "cli/src"] {
+    for folder in ["src", "shell/src", "cli/src", "python/src"] {
         nowhere_in(folder, &["candle_core", "candle_nn"], "");
     }
     for (path, text) in rust_files("src") {

@@ -98,9 +98,10 @@ fn documents_help_and_errors_use_the_words_of_the_glossary() {
             found.extend(old_words(&sentence).into_iter().map(|word| (path.clone(), word)));
         }
     }
-    let help = "cli/tests/pins/golden/help.txt";
-    let shown = fs::read_to_string(root().join(help)).unwrap();
-    found.extend(old_words(&shown).into_iter().map(|word| (help.into(), word)));
+    for help in ["cli/tests/pins/golden/help.txt", "lab/tests/pins/golden/help.txt"] {
+        let shown = fs::read_to_string(root().join(help)).unwrap();
+        found.extend(old_words(&shown).into_iter().map(|word| (help.into(), word)));
+    }
     assert!(found.is_empty(), "old words, for which docs/glossary.md has others: {found:#?}");
     let glossary = fs::read_to_string(root().join("docs/glossary.md")).unwrap();
     assert_eq!(old_words("It is\nat hand, woven; micro_steps"), ["woven", "at hand"]);

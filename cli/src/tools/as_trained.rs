@@ -17,7 +17,7 @@ use codedgrad_shell::units::{count, seconds, several};
 use serde_json::json;
 use std::fmt::Write as _;
 
-/// What `train` would be told, by the names of its flags.
+/// What `codedgrad-lab train` would be told, by the names of its flags.
 #[derive(Debug, Args)]
 pub(crate) struct AsTrainedArgs {
     /// Go by the rules of the trainer's engine instead: what `codedgrad-lab train --clock virtual`

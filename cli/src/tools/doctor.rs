@@ -41,8 +41,8 @@ It says where the time went, what is wrong (the dearest first, with what it cost
 to try first), and which workers are worth naming: how slow each is, since when, and whether its
 computation or something else (network, queue, host) takes the time.
 
-Input:   the folder of a run of `train`, `coordinator`, `serve` or `run`, finished or under way, or
-         its run.jsonl. Or the folder that `codedgrad.record` of the Python package writes beside
+Input:   the folder of a run of `run`, `serve` or `codedgrad-lab`, finished or under way, or its
+         run.jsonl. Or the folder that `codedgrad.record` of the Python package writes beside
          any training loop. Or delays: a CSV file without header, one line per round, one number of
          seconds per worker (`codedgrad trace import` makes them of tables, JSON lines, logs and
          profiler traces), or - for standard input; those count as a run that waits for everybody.

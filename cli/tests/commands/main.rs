@@ -1,6 +1,5 @@
 //! The program as its users meet it, by command and subject. One program: what takes long is to
-//! link it. `launch` is one of its own, whose file is the worker that is launched; so is
-//! `wrong_decoder`, which is a program with a code of its own.
+//! link it. `launch` is one of its own, whose file is the worker that is launched.
 
 mod code;
 mod doctor;

@@ -1,17 +1,8 @@
 //! What the program owes to whoever runs it: lines that fit the terminal, help of two screens. Exit
 //! statuses and streams are looked at of both programs, by the tests of the lab.
 
-use crate::program::{COMMANDS, codedgrad, text};
+use crate::program::{COMMANDS, check_help, check_width, codedgrad, shown, text};
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Output};
-
-/// The same with its output to be read by a terminal of so many columns.
-fn shown(folder: &Path, arguments: &str, columns: usize) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
-    command.args(arguments.split(' ')).current_dir(folder);
-    command.env("COLUMNS", columns.to_string()).output().unwrap()
-}
 
 /// A code that claims too much: worker 1 alone holds the second share.
 const FALSE_CLAIM: &str = "1,0\n0,1\n1,0\n";
@@ -41,31 +32,10 @@ fn lines_fit_the_terminal() {
 
 #[test]
 fn help_fits_the_terminal() {
-    let folder = tempfile::tempdir().unwrap();
-    let of_trace = ["trace stats", "trace import", "trace record"];
-    let commands = COMMANDS.into_iter().chain(of_trace);
-    let lines: Vec<String> = commands.map(|command| format!("{command} --help")).collect();
-    for line in lines.iter().map(String::as_str).chain(["--help", "-h"]) {
-        for columns in [60, 80, 120] {
-            let help = text(&shown(folder.path(), line, columns).stdout);
-            let sentences = help.lines().filter(|line| !line.starts_with("Usage: "));
-            for line in sentences {
-                assert!(line.chars().count() <= columns, "{line} at {columns}");
-            }
-        }
-    }
-}
-
-/// Lines of two screens.
-const TWO_SCREENS: usize = 64;
-
-#[test]
-fn a_summary_is_two_screens() {
-    let folder = tempfile::tempdir().unwrap();
-    for command in COMMANDS {
-        let help = text(&shown(folder.path(), &format!("{command} -h"), 80).stdout);
-        let lines = help.lines().count();
-        assert!((5..=TWO_SCREENS).contains(&lines), "{command} -h has {lines} lines:\n{help}");
+    check_help(&COMMANDS);
+    for line in ["trace stats --help", "trace import --help", "trace record --help", "--help", "-h"]
+    {
+        check_width(line);
     }
 }
 
@@ -110,4 +80,24 @@ fn a_file_has_lines_without_end() {
     let saves = "queue:m=12 saves 70.8 % of the time per job (95 % for choosing so: ";
     assert!(printed.contains(saves), "{printed}");
     assert!(printed.lines().any(|line| line.len() > 120), "{printed}");
+}
+
+/// Commands that were here once take anything, and say where they are.
+#[test]
+fn commands_that_have_moved_say_where_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    for (line, place) in [
+        ("train --help", "`codedgrad-lab train`"),
+        ("train --scheme groups:s=1 --clock virtual", "`codedgrad-lab train`"),
+        ("worker --join host0:7000", "`codedgrad-lab worker`"),
+        ("berrut", "`codedgrad-lab berrut`"),
+        ("coordinator --listen 0.0.0.0:7000", "`codedgrad run`"),
+    ] {
+        let output = codedgrad(folder.path(), &line.split(' ').collect::<Vec<_>>());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {said}");
+        assert!(said.contains(place) && said.contains("cargo install"), "{line}: {said}");
+    }
+    let help = text(&codedgrad(folder.path(), &["--help"]).stdout);
+    assert!(!help.contains("berrut"), "{help}");
 }

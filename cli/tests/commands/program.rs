@@ -97,3 +97,35 @@ pub(crate) fn good(folder: &Path, arguments: &[&str]) -> (String, String) {
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
     (text(&output.stdout), text(&output.stderr))
 }
+
+/// Lines of two screens.
+const TWO_SCREENS: usize = 64;
+
+/// A command with its output to be read by a terminal of so many columns.
+pub(crate) fn shown(folder: &Path, line: &str, columns: usize) -> Output {
+    let mut command = command(&line.split(' ').collect::<Vec<_>>());
+    command.current_dir(folder).env("COLUMNS", columns.to_string()).output().unwrap()
+}
+
+/// Sees that the help that a line asks for fits the terminal.
+pub(crate) fn check_width(line: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    for columns in [60, 80, 120] {
+        let help = text(&shown(folder.path(), line, columns).stdout);
+        assert!(help.lines().count() > 5, "{line}: {help}");
+        for line in help.lines().filter(|line| !line.starts_with("Usage: ")) {
+            assert!(line.chars().count() <= columns, "{line} at {columns}");
+        }
+    }
+}
+
+/// The same of commands, whose summaries are to be two screens.
+pub(crate) fn check_help(commands: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    for command in commands {
+        check_width(&format!("{command} --help"));
+        let help = text(&shown(folder.path(), &format!("{command} -h"), 80).stdout);
+        let lines = help.lines().count();
+        assert!((5..=TWO_SCREENS).contains(&lines), "{command} -h has {lines} lines:\n{help}");
+    }
+}

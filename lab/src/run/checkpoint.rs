@@ -245,16 +245,16 @@ pub(crate) fn load(
 
 /// Makes the checkpoint before the last the last; what was in its place is put aside, so that it
 /// never takes the place of a good one.
-pub(crate) fn put_in_place(folder: &RunFolder) -> anyhow::Result<()> {
-    let rename = |from, to| fs::rename(folder.file(from), folder.file(to));
+pub(crate) fn put_in_place(folder: &Path) -> anyhow::Result<()> {
+    let rename = |from, to| fs::rename(folder.join(from), folder.join(to));
     let put = || {
-        if folder.file(CHECKPOINT).exists() {
+        if folder.join(CHECKPOINT).exists() {
             rename(CHECKPOINT, DAMAGED)?;
         }
         rename(BEFORE, CHECKPOINT)?;
-        sync(folder.path())
+        sync(folder)
     };
-    put().with_context(|| format!("cannot rename {}", folder.file(BEFORE).display()))
+    put().with_context(|| format!("cannot rename {}", folder.join(BEFORE).display()))
 }
 
 /// Where a run would go on that is resumed now.

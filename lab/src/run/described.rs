@@ -3,19 +3,26 @@
 
 use super::checkpoint;
 use super::limits::PARTS;
-use super::plan;
+use super::plan::{
+    self, ClockKind, GIVE_UP_AFTER, Injected, LateKind, Plan, ReduceKind, Source, Sums, Timing,
+    Training, TransportKind, Upkeep,
+};
 use super::run_args::{DeviceArgs, ModelArgs, model_of};
 use crate::trainer::{
-    Batches, Fault, GptConfig, LocalRun, Replica, ReplicaState, StepDone, StepRange, TrainError,
+    Batches, Fault, FaultKind, GptConfig, Lanes, LocalRun, Replica, ReplicaState, StepDone,
+    StepRange, TrainError,
 };
-use anyhow::anyhow;
 use clap::Args;
 use codedgrad::codes::SchemeSpec;
-use codedgrad::ids::Step;
-use codedgrad::run::{Jobs, Shape};
+use codedgrad::ids::{Step, Worker};
+use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
+use codedgrad::train::Auto;
 use codedgrad::transport::wire::Has;
 use codedgrad::transport::{RunFacts, Start};
+use codedgrad_cli::port::ExchangeKind;
+use codedgrad_shell::auto::AutoSteps;
 use codedgrad_shell::failure::{Failure, OrInput};
+use codedgrad_shell::families::RunScheme;
 use codedgrad_shell::limits::refused;
 use codedgrad_shell::output::say;
 use codedgrad_shell::units::{at_least, count, whole};
@@ -45,7 +52,7 @@ pub(crate) struct DescribedArgs {
     /// Micro-batches per batch, the units in which batches are cut [default: two per worker]
     #[arg(
         long, value_name = "N", value_parser = count::<u32>(PARTS),
-        help_heading = "What is trained"
+        help_heading = "What is trained", hide_short_help = true
     )]
     micro_batches: Option<u32>,
     /// Windows of text per micro-batch
@@ -91,8 +98,26 @@ pub(crate) struct DescribedArgs {
 
 impl DescribedArgs {
     /// Whether this worker says what is trained: it is started by `codedgrad run`, or told.
-    pub(super) fn describes(&self) -> bool {
-        self.steps.is_some() || env::var_os(EPOCH).is_some()
+    ///
+    /// # Errors
+    /// Where it is not, and is told something that would then be for nothing.
+    pub(super) fn describes(&self) -> Result<bool, Failure> {
+        if self.steps.is_some() || env::var_os(EPOCH).is_some() {
+            return Ok(true);
+        }
+        let given = [
+            ("--micro-batches", self.micro_batches.is_some()),
+            ("--init", self.init.is_some()),
+            ("--fault", !self.fault.is_empty()),
+            ("--out", self.out.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            None => Ok(false),
+            Some((flag, _)) => Err(refused(format!(
+                "{flag} is for a worker that says what is trained, by --steps: one of \
+                 `codedgrad-lab coordinator` is told"
+            ))),
+        }
     }
 
     /// What it trains, of a run of so many workers, as far as that is known.
@@ -101,101 +126,122 @@ impl DescribedArgs {
         (corpus, tokenizer): (Option<&Path>, Option<&Path>),
         workers: Option<u32>,
     ) -> Result<Described, Failure> {
-        let steps = self.steps.unwrap_or(STEPS);
         let Some(units) = self.micro_batches.or(workers.map(|workers| 2 * workers)) else {
-            return Err(Failure::Input(anyhow!(
+            return Err(refused(
                 "into how many micro-batches is a batch cut? give --micro-batches, or \
                  CODEDGRAD_WORKERS, of which there are two per worker"
-            )));
+                    .into(),
+            ));
         };
         let tokens = plan::tokens(corpus, tokenizer)?;
         let text = tokens.digest();
         let model = model_of(&self.model, self.init.as_deref(), tokens.vocabulary)?;
-        let started_again = env::var(EPOCH).is_ok_and(|epoch| epoch != "0");
-        let faults = self.fault.iter().map(|text| text.parse::<Fault>().map_err(refused));
-        let run = LocalRun {
-            shape: Shape {
-                unit_samples: self.micro_batch_rows as usize,
-                ..Shape::new(workers.unwrap_or(1) as usize, units)
-            },
-            jobs: Jobs { micro_steps: self.accumulate, ..Jobs::default() },
-            compute: self.devices.compute(self.micro_batch_rows)?,
-            // One that was asked for has happened.
-            faults: match started_again {
-                true => Vec::new(),
-                false => faults.collect::<Result<_, _>>()?,
-            },
-            ..LocalRun::new(SchemeSpec::uncoded(), 1, model, self.model.optimizer(steps))
+        let named = self.fault.iter().filter_map(|text| text.parse::<Fault>().ok());
+        let named = named.map(|fault| fault.worker.0 + 1).max().unwrap_or(1);
+        let plan = self.plan(model, units, workers.unwrap_or(named) as usize)?;
+        plan.check()?;
+        let fresh = plan.fresh_states()?.remove(0);
+        let batches = plan.batches(tokens)?;
+        let mut run = plan.local_run(&SchemeSpec::uncoded())?;
+        run.faults = still_to_come(&run.faults);
+        // How many workers there are is the coordinator's affair, and so is the scheme.
+        run.shape.workers = 1;
+        let begins = xxh3_64(bytemuck::cast_slice(&fresh.parameters));
+        let told = told(&plan, text);
+        let cut = (run.shape, run.jobs);
+        let digest = format!("{:016x}", xxh3_64(format!("{told:?} {cut:?} {begins}").as_bytes()));
+        let mut saves = Saves {
+            out: self.out.clone(),
+            every: self.checkpoint_every,
+            steps: plan.steps,
+            digest,
+            model,
+            next: 0,
+            repairs: false,
         };
-        let told = self.told(&run, text);
-        let cut = (units, run.shape.unit_samples, run.jobs);
-        let all = format!("{told:?} {model:?} {cut:?} {:?}", run.optimizer);
-        let digest = format!("{:016x}", xxh3_64(all.as_bytes()));
-        let found = self.found(&model, &digest)?;
-        let (first, state) = match found {
-            Some((first, state)) if first < steps => (first, state),
-            Some((first, _)) => {
-                return Err(Failure::Input(anyhow!(
-                    "--steps {steps}: the run in {} has made {first}; nothing is left to do",
-                    self.out.as_deref().unwrap_or(Path::new("")).display()
-                )));
-            }
-            None => (0, self.fresh(&model)?),
+        let state = match saves.found()? {
+            Some(found) => found,
+            None => fresh,
         };
-        let range = StepRange { step: 0, end: steps, round: 0 };
+        let range = StepRange { step: 0, end: plan.steps, round: 0 };
         let facts = RunFacts {
             dtype: Some("f32".into()),
             layout: Some(xxh3_64(format!("{:?}", model.layout()).as_bytes()) >> 1),
             start: Some(Start {
-                step: Step(first),
+                step: Step(saves.next),
                 digest: xxh3_64(bytemuck::cast_slice(&state.parameters)),
             }),
             settings: told,
             ..RunFacts::of(run.engine(range).or_input()?.config())
         };
-        let batches = Batches::new(tokens, model.context, self.seed).or_input()?;
-        let (out, every) = (self.out.clone(), self.checkpoint_every);
-        let saves = Saves { out, every, steps, digest, model, next: first };
         Ok(Described { run, batches, facts, state, saves })
     }
 
-    /// What must be the same for all workers beside what a run compares by itself.
-    fn told(&self, run: &LocalRun, text: u64) -> BTreeMap<String, String> {
-        let told = [
-            ("seed", self.seed.to_string()),
-            ("learning_rate", self.model.learning_rate.to_string()),
-            ("precision", format!("{:?}", run.compute.precision)),
-            ("text", format!("{text:016x}")),
-        ];
-        told.map(|(name, value)| (name.to_owned(), value)).into()
-    }
-
-    fn fresh(&self, model: &GptConfig) -> Result<ReplicaState, Failure> {
-        let fresh = ReplicaState::fresh(model, self.seed);
-        Ok(match &self.init {
-            None => fresh,
-            Some(path) => ReplicaState { parameters: checkpoint::load_model(path)?.1, ..fresh },
+    /// As a plan of the lab's own has it, by whose rules it is looked at.
+    fn plan(&self, model: GptConfig, units: u32, workers: usize) -> Result<Plan, Failure> {
+        let steps = self.steps.unwrap_or(STEPS);
+        Ok(Plan {
+            schemes: vec![RunScheme::Fixed(SchemeSpec::uncoded())],
+            steps,
+            source: Source { corpus: None, tokenizer: None, init: self.init.clone() },
+            timing: Timing { delays: None, pool: None, clock: ClockKind::Wall, step_seconds: 1.0 },
+            shape: Shape { workers, units, unit_samples: self.micro_batch_rows as usize },
+            jobs: Jobs { micro_steps: self.accumulate, ..Jobs::default() },
+            limits: Limits::default(),
+            late: LateKind::SameStep,
+            training: Training {
+                model,
+                compute: self.devices.compute(self.micro_batch_rows)?,
+                peak_tflops: None,
+                optimizer: self.model.optimizer(steps),
+                seed: self.seed,
+                lanes: Lanes::default(),
+            },
+            upkeep: Upkeep {
+                checkpoint_every: self.checkpoint_every,
+                give_up_after: GIVE_UP_AFTER,
+                audit_every: 1,
+            },
+            auto: AutoSteps { replan_every: Auto::REPLAN_EVERY, probe: Auto::PROBE },
+            injected: Injected { faults: self.fault.clone(), attack: None, attackers: Vec::new() },
+            sums: Sums {
+                reduce: ReduceKind::Tree,
+                transport: TransportKind::Tcp,
+                exchange: ExchangeKind::default(),
+                format: NumberFormat::default(),
+                id: 0,
+            },
+            made: None,
+            turns: None,
         })
     }
+}
 
-    /// Where an earlier start has come to, and in which state.
-    fn found(
-        &self,
-        model: &GptConfig,
-        digest: &str,
-    ) -> Result<Option<(u64, ReplicaState)>, Failure> {
-        let Some(out) = &self.out else { return Ok(None) };
-        let Some(mut loaded) = checkpoint::load(out, model, 1)? else { return Ok(None) };
-        if loaded.plan.as_deref() != Some(digest) {
-            return Err(Failure::Input(anyhow!(
-                "the checkpoint in {} is of other flags than these, or of another text; another \
-                 --out keeps it",
-                out.display()
-            )));
-        }
-        let states = loaded.states.remove(&0).and_then(|mut states| states.pop());
-        Ok(states.map(|state| (loaded.place.next_step, state)))
-    }
+/// What must be the same for all workers beside what a run compares by itself.
+fn told(plan: &Plan, text: u64) -> BTreeMap<String, String> {
+    let Training { model, compute, optimizer, seed, .. } = &plan.training;
+    let told = [
+        ("seed", seed.to_string()),
+        ("precision", format!("{:?}", compute.precision)),
+        ("text", format!("{text:016x}")),
+        ("model", format!("{model:?}")),
+        ("optimizer", format!("{optimizer:?}")),
+    ];
+    told.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+/// Faults that were not yet: each start of a worker is for a panic that has come.
+fn still_to_come(faults: &[Fault]) -> Vec<Fault> {
+    let started = env::var(EPOCH).ok().and_then(|epoch| epoch.parse::<usize>().ok());
+    let mut come: BTreeMap<Worker, usize> = BTreeMap::new();
+    let mut faults = faults.to_vec();
+    faults.sort_by_key(|fault| fault.step);
+    faults.retain(|fault| {
+        let count = come.entry(fault.worker).or_default();
+        *count += usize::from(fault.kind == FaultKind::Panic);
+        fault.kind == FaultKind::Nan || *count > started.unwrap_or(0)
+    });
+    faults
 }
 
 /// What a worker trains.
@@ -225,12 +271,42 @@ pub(super) struct Saves {
     digest: String,
     model: GptConfig,
     next: u64,
+    /// Whether the checkpoint that was found is the one before the last, which is damaged.
+    repairs: bool,
 }
 
 impl Saves {
     /// The first step that is not over for this worker.
     pub(super) fn next(&self) -> u64 {
         self.next
+    }
+
+    /// How far the run is, where it is not made to its end.
+    pub(super) fn left(&self) -> Option<String> {
+        let Self { next, steps, .. } = self;
+        (next < steps).then(|| format!("{next} of {steps} steps"))
+    }
+
+    /// The state in which an earlier start was, and from now on where it was.
+    fn found(&mut self) -> Result<Option<ReplicaState>, Failure> {
+        let Some(out) = self.out.clone() else { return Ok(None) };
+        let Some(mut loaded) = checkpoint::load(&out, &self.model, 1)? else { return Ok(None) };
+        let name = out.display();
+        if loaded.plan.as_deref() != Some(&*self.digest) {
+            return Err(refused(format!(
+                "the checkpoint in {name} is of other flags than these (--micro-batches and -n \
+                 among them), or of another text; another --out keeps it"
+            )));
+        }
+        self.repairs = loaded.is_before;
+        self.next = loaded.place.next_step;
+        if self.next >= self.steps {
+            return Err(refused(format!(
+                "--steps {}: the run in {name} has made {}; nothing is left to do",
+                self.steps, self.next
+            )));
+        }
+        Ok(loaded.states.remove(&0).and_then(|mut states| states.pop()))
     }
 
     /// A step is over.
@@ -243,15 +319,32 @@ impl Saves {
         self.save(done.replicas, is_last).map_err(|error| TrainError::After(error.into()))
     }
 
-    fn save(&self, replicas: &[Replica], is_last: bool) -> anyhow::Result<()> {
+    fn save(&mut self, replicas: &[Replica], is_last: bool) -> anyhow::Result<()> {
         let Some(out) = &self.out else { return Ok(()) };
-        let states = replicas.iter().map(Replica::state).collect::<Result<Vec<_>, _>>()?;
-        checkpoint::save_at(out, self.next, &self.digest, &states)?;
+        // Before the checkpoint, after which nothing is left to do.
         if let (true, Some(replica)) = (is_last, replicas.first()) {
             let folder = out.join(MODEL);
             checkpoint::save_model(&folder, &self.model, replica)?;
             say!("the model is in {}", folder.display());
         }
-        Ok(())
+        if std::mem::take(&mut self.repairs) {
+            checkpoint::put_in_place(out)?;
+        }
+        let states = replicas.iter().map(Replica::state).collect::<Result<Vec<_>, _>>()?;
+        checkpoint::save_at(out, self.next, &self.digest, &states)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_comes_once() {
+        let fault = |text: &str| text.parse::<Fault>().unwrap();
+        let all = ["nan@9:1", "panic@3:1", "panic@20:1", "panic@5:0"].map(fault);
+        // No run is in this process's environment: none has come.
+        assert_eq!(still_to_come(&all).len(), 4);
+        assert_eq!(still_to_come(&all)[0], fault("panic@3:1"));
     }
 }

@@ -171,7 +171,7 @@ impl Session {
             )));
         }
         if is_before {
-            checkpoint::put_in_place(&folder).or_work()?;
+            checkpoint::put_in_place(folder.path()).or_work()?;
         }
         let mut session = Self {
             plan,
@@ -633,7 +633,7 @@ impl Session {
         let command = if self.board.is_some() { "coordinator" } else { "train" };
         if self.folder.is_moved() {
             return format!(
-                "{scheme} broke off after {after}, since {path} was moved; `codedgrad \
+                "{scheme} broke off after {after}, since {path} was moved; `codedgrad-lab \
                  {command} --resume` with its new name goes on from its last checkpoint"
             );
         }

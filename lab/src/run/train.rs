@@ -33,7 +33,7 @@ Delays:  hotspot | bursts | iid | static | calm | stalls | proportional, in unit
          them
 
 Examples:
-  codedgrad-lab train    # uncoded, groups:s=1 and queue:m=2, 3 to 4 minutes on two cores
+  codedgrad-lab train    # uncoded, groups:s=1 and queue:m=2, 3 to 4 minutes
   codedgrad-lab train --scheme defer:cap=2,cut=2 --models 2 --compare uncoded
   codedgrad-lab train --scheme m-sgc:B=1,W=2,lambda=3 --micro-batches 40 --accumulate 8
   codedgrad-lab train --scheme auto --compare uncoded    # let the planner choose

@@ -176,7 +176,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let size = environment.workers;
     let join = args.join(environment)?;
     let leaver = Leaver::watch(Asked::catch(false)?, notice(args.notice)?);
-    let (number, done) = if args.described.describes() {
+    let (number, done) = if args.described.describes()? {
         args.described(join, size, &leaver)?
     } else {
         args.told(join, size, &leaver)?
@@ -210,7 +210,14 @@ impl WorkerArgs {
         let start = RunStart { states: slice::from_ref(state), step: saves.next(), round: 0 };
         let after = &mut |done: StepDone<'_>| saves.after(done);
         let work = || run_worker_in_place(run, &welcome, link, start, batches, after);
-        Ok((welcome.worker.0, said(work)))
+        let done = said(work);
+        let number = welcome.worker.0;
+        match trained.saves.left() {
+            Some(made) if done.is_ok() && !leaver.leaves() => Err(Failure::Work(anyhow!(
+                "worker {number}: the run is over with {made}: its coordinator says why"
+            ))),
+            _ => Ok((number, done)),
+        }
     }
 
     /// A worker that is told what to train.
@@ -223,7 +230,10 @@ impl WorkerArgs {
         let (link, welcome) = joined(join, size)?;
         leaver.joined(link.closer());
         let job: Job = serde_json::from_str(&welcome.job)
-            .context("the coordinator's job is not one of this version")
+            .context(
+                "the coordinator does not say what is trained, as `codedgrad-lab coordinator` of \
+                 this version does: give --steps, and what else is trained",
+            )
             .or_input()?;
         let source = &job.plan.source;
         let [corpus, tokenizer] =

@@ -184,7 +184,7 @@ impl Tokens {
 /// let rows = batches.rows(3, 0..2);
 /// assert_eq!((rows.len(), rows[0].len()), (2, 65));
 /// assert_eq!(rows[1], batches.rows(3, 1..2)[0]);
-/// # Ok::<(), crate::trainer::CorpusError>(())
+/// # Ok::<(), codedgrad_lab::trainer::CorpusError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Batches {

@@ -107,14 +107,14 @@ pub enum TrainError {
     After(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// A step that is over for a worker: applied, or left out by all.
+/// A step that is over for a worker: applied, left out by all, or in a state that it takes over.
 #[derive(Clone, Copy, Debug)]
 pub struct StepDone<'a> {
     /// The first step that is not.
     pub next: u64,
     /// The worker's models, one after the other.
     pub replicas: &'a [Replica],
-    /// Whether this worker is the one that saves what is trained.
+    /// Whether this worker saves what is trained. Several may at once, who have the same then.
     pub saves: bool,
 }
 
@@ -500,15 +500,17 @@ fn serve<V: Memory>(
     let mut aggregator = aggregator.accumulating(run.jobs.micro_steps).resumed_at(start.step);
     loop {
         let Some(event) = aggregator.next_event()? else { return Ok(()) };
-        let done = match &event {
-            Event::Apply(step) => Some(step.index),
-            Event::Skip(step) => Some(step.index),
-            _ => None,
+        let (next, taken) = match &event {
+            Event::Apply(step) => (Some(step.index + 1), false),
+            Event::Skip(step) => (Some(step.index + 1), false),
+            Event::Resync(state) => (Some(state.next.0), true),
+            _ => (None, false),
         };
         settle(run, worker, event, (replicas, batches), mixed.as_ref())?;
-        if let Some(step) = done {
-            let saves = aggregator.saver() == Some(worker);
-            after(StepDone { next: step + 1, replicas, saves })?;
+        if let Some(next) = next {
+            // Who takes over the last state is not told who saves it, and may be the one.
+            let saves = aggregator.saver() == Some(worker) || taken;
+            after(StepDone { next, replicas, saves })?;
         }
     }
 }

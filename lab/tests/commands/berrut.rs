@@ -1,4 +1,4 @@
-//! `codedgrad berrut` as its users meet it.
+//! `codedgrad-lab berrut` as its users meet it.
 
 use crate::program::{codedgrad, refused, text};
 use serde_json::Value;

@@ -67,7 +67,9 @@ fn wrong_workers_are_found_out() {
     assert!(judged["late_gradient_error"].as_f64().unwrap() < 0.2, "{judged}");
     assert!(summary["faults"].as_array().unwrap().len() == 2, "each is named once");
     let shown = codedgrad(folder.path(), &["code", "vote:s=1,b=1", "--workers", "8"]);
-    assert!(text(&shown.stderr).contains("`codedgrad train` and `simulate` can use it"));
+    assert!(
+        text(&shown.stderr).contains("`codedgrad simulate` and `codedgrad-lab train` can use it")
+    );
 }
 
 #[test]
@@ -789,7 +791,7 @@ fn only_near_misses_are_asked_about() {
         assert!(said.contains("(auto chooses among them while a run goes on"), "{said}");
     }
     let said = said(&["code", "m-sgc:B=1,W=2,lambda=3", "--workers", "8", "--verify"]);
-    assert!(said.contains("`codedgrad train` and `coordinator` run it"), "{said}");
+    assert!(said.contains("and `codedgrad run` runs it"), "{said}");
 }
 
 #[test]

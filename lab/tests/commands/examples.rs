@@ -6,7 +6,7 @@
 //!
 //! Training is made short by flags at the end of a line (fewer steps of a smaller model). Commands
 //! that wait for others ([`WAITING`]), and what resumes or needs a run that only they would leave,
-//! are only parsed here; `tcp.rs` and `launch/` run such lines.
+//! are only parsed here; `tcp.rs` and `launched.rs` run such lines, and `cli/tests/launch`.
 #![cfg(unix)]
 
 use crate::coordinated::LAB;

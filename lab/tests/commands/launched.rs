@@ -3,7 +3,7 @@
 
 use crate::coordinated::LAB;
 use crate::processes::{Kept, lines, wait_for};
-use crate::program::{MODEL, codedgrad, flags, refused, text};
+use crate::program::{MODEL, codedgrad, flags, text};
 use crate::serving;
 use serde_json::Value;
 use std::fs;
@@ -69,17 +69,20 @@ fn a_launched_run_that_was_cut_off_goes_on() {
 fn workers_that_do_not_train_alike_are_refused() {
     let home = tempfile::tempdir().unwrap();
     fs::write(home.path().join("text"), "to be or not to be, ".repeat(400)).unwrap();
-    for (out, other, difference) in [
-        ("a", "--untied-head", "numbers in a gradient (7472 and 11568)"),
-        ("b", "--corpus text", "text ("),
-        ("c", "--precision bf16", "precision (F32 and Bf16)"),
-        ("d", "--accumulate 2", "micro_steps (1 and 2)"),
+    for (out, from, to, difference) in [
+        ("a", "--layers 1", "--layers 2", "numbers in a gradient (7472 and "),
+        ("b", "--steps", "--corpus text --steps", "text ("),
+        ("c", "--steps", "--precision bf16 --steps", "precision (F32 and Bf16)"),
+        ("d", "--steps", "--accumulate 2 --steps", "micro_steps (1 and 2)"),
+        ("e", "--heads 2", "--heads 4", "model (GptConfig { "),
+        ("f", "--context 16", "--context 8", "model (GptConfig { "),
+        ("g", "0.01", "0.02", "optimizer (AdamWConfig { learning_rate: 0.01"),
     ] {
         let two = ["--workers", "2", "--scheme", "uncoded"];
         let (_serving, address, _) = serving::serve(home.path(), out, &two);
         let token = format!("{out}/token");
-        let worker = |number: &str, more: &'static str| {
-            let told = flags(&["worker", MODEL, TRAINED, "--steps 50", more]);
+        let worker = |number: &str, line: &str| {
+            let told: Vec<&str> = line.split(' ').collect();
             let variables = [
                 ("CODEDGRAD_ADDRESS", address.as_str()),
                 ("CODEDGRAD_TOKEN_FILE", token.as_str()),
@@ -87,15 +90,16 @@ fn workers_that_do_not_train_alike_are_refused() {
             ];
             Kept::start_with(home.path(), &format!("{out}-{number}"), &told, &variables)
         };
-        let first = worker("0", "--checkpoint-every 9");
+        let line = format!("worker {MODEL} {TRAINED} --steps 50");
+        let first = worker("0", &line);
         wait_for("worker 0 to say what is trained", || {
             let plan = fs::read_to_string(home.path().join(out).join("serve.json")).ok()?;
             serde_json::from_str::<Value>(&plan).ok()?["facts"]["length"].as_u64()
         });
-        let mut second = worker("1", other);
-        assert_eq!(second.ends(), Some(2), "{other}: {}", second.said());
+        let mut second = worker("1", &line.replace(from, to));
+        assert_eq!(second.ends(), Some(2), "{to}: {}", second.said());
         let said = format!("nothing is trained: worker 0 and worker 1 differ in {difference}");
-        assert!(second.said().contains(&said), "{other}: {} {}", first.said(), second.said());
+        assert!(second.said().contains(&said), "{to}: {} {}", first.said(), second.said());
     }
 }
 
@@ -115,5 +119,18 @@ fn a_checkpoint_of_other_flags_is_refused() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("the checkpoint in gpt is of other flags than these"), "{said}");
-    refused(home.path(), &["worker", "--steps", "9", "--join", "a:1"], &["cannot be used with"]);
+    for (line, why) in [
+        ("worker --steps 9 --join a:1", "cannot be used with"),
+        ("worker --join a:1 --out gpt", "--out is for a worker that says what is trained"),
+        ("worker --steps 9 --micro-batches 8 --fault panic@9:1", "--fault panic@9:1 would never"),
+        ("worker --steps 9 --micro-batches 8 --learning-rate 0", "--learning-rate"),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut command = crate::program::command(&words);
+        command.env("CODEDGRAD_ADDRESS", "127.0.0.1:1").env("CODEDGRAD_TOKEN_FILE", "run/token");
+        let output = command.current_dir(home.path()).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {said}");
+        assert!(said.contains(why), "{line}: {said}");
+    }
 }

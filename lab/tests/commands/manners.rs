@@ -2,7 +2,10 @@
 //! that may close or be full.
 
 use crate::coordinated::LAB;
-use crate::program::{MODEL, codedgrad, command, flags, json, json_of, program_of, refused, text};
+use crate::program::{
+    LAB_COMMANDS, MODEL, check_help, codedgrad, command, flags, json, json_of, program_of, refused,
+    text,
+};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -205,4 +208,9 @@ fn it_says_as_much_as_is_wanted() {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("RUST_LOG=codedgrad=loud"));
+}
+
+#[test]
+fn help_fits_the_terminal() {
+    check_help(&LAB_COMMANDS);
 }

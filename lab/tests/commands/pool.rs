@@ -1,4 +1,4 @@
-//! `codedgrad simulate --pool` and `train --pool`: workers that come and go.
+//! `codedgrad simulate --pool` and `codedgrad-lab train --pool`: workers that come and go.
 
 use crate::program::{codedgrad, json, refused, text};
 use serde_json::{Value, json};

@@ -635,7 +635,7 @@ fn a_folder_that_is_moved_ends_its_run_and_is_named() {
     let status = owner.waits("the end", |child| child.try_wait().unwrap());
     let said = fs::read_to_string(home.path().join("said")).unwrap();
     assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains("since run was moved; `codedgrad train --resume`"), "{said}");
+    assert!(said.contains("since run was moved; `codedgrad-lab train --resume`"), "{said}");
     assert!(!said.contains("nothing is left"), "{said}");
     let record = home.path().join("moved/run.jsonl");
     let mut heir = Kept::start(home.path(), &["train", "--resume", "moved"]);

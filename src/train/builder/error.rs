@@ -61,7 +61,7 @@ pub enum BuildError {
     },
     /// Data are to be mixed, by workers that cannot.
     #[error(
-        "{scheme} mixes the data of several units, which only the bundled trainer can: take a \
+        "{scheme} mixes the data of several units, which only `codedgrad-lab train` can: take a \
          scheme that combines gradients, such as groups:s=1 or vote:s=1,b=1"
     )]
     Mixture {

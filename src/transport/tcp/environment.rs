@@ -15,8 +15,8 @@
 //! `PMI_SIZE`.
 //!
 //! `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` are not among them: within a worker that
-//! is itself several processes, torchrun gives them to those. The command `codedgrad worker` is one
-//! process and takes them too ([`Environment::of_command`]).
+//! is itself several processes, torchrun gives them to those. The command `codedgrad-lab worker` is
+//! one process and takes them too ([`Environment::of_command`]).
 
 use super::security::{Keys, Security, SecurityError, Token};
 use crate::files;
@@ -159,7 +159,7 @@ impl Environment {
         Self::of_command(|name| look(name).filter(|_| !unseen(name)))
     }
 
-    /// The same for a worker of one process, such as `codedgrad worker`: after the variables of
+    /// The same for a worker of one process, such as `codedgrad-lab worker`: after the variables of
     /// this program come torchrun's `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`.
     ///
     /// # Errors

@@ -54,7 +54,7 @@ inf) is written as inf: it took at least as long as the round's last. Of a round
 several times the last counts; numbers that begin again for all workers are another pass. With
 --out, the names of workers and rounds go to FILE.names.json,
 where `codedgrad doctor`, `plan` and `trace stats` find them. The trace is for these, for `simulate`
-and for `train --delays`.
+and for `codedgrad-lab train --delays`.
 
 Examples:
   codedgrad trace import examples/traces/long.csv --long step,rank,ms --per-second 1000
