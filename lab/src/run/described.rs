@@ -1,6 +1,7 @@
 //! What a worker of `codedgrad run` trains: it says so itself, by its flags, as any other program
 //! does, and saves it where it is the one that does.
 
+use super::audit::Audit;
 use super::checkpoint;
 use super::limits::PARTS;
 use super::plan::{
@@ -9,8 +10,8 @@ use super::plan::{
 };
 use super::run_args::{DeviceArgs, ModelArgs, model_of};
 use crate::trainer::{
-    Batches, Fault, FaultKind, GptConfig, Lanes, LocalRun, Replica, ReplicaState, StepDone,
-    StepRange, TrainError,
+    Batches, Beside, Fault, FaultKind, GptConfig, Lanes, LocalRun, Replica, ReplicaError,
+    ReplicaState, StepDone, StepRange, TrainError,
 };
 use clap::Args;
 use codedgrad::codes::SchemeSpec;
@@ -94,6 +95,13 @@ pub(crate) struct DescribedArgs {
         help_heading = "What is trained", hide_short_help = true
     )]
     checkpoint_every: u64,
+    /// Let worker 0 compute the whole batch of every N-th step again, once it has applied it, and
+    /// say how far the gradients were from that
+    #[arg(
+        long, value_name = "N", value_parser = at_least(1u64), help_heading = "What is trained",
+        hide_short_help = true
+    )]
+    pub(super) audit: Option<u64>,
 }
 
 impl DescribedArgs {
@@ -110,6 +118,7 @@ impl DescribedArgs {
             ("--init", self.init.is_some()),
             ("--fault", !self.fault.is_empty()),
             ("--out", self.out.is_some()),
+            ("--audit", self.audit.is_some()),
         ];
         match given.into_iter().find(|(_, given)| *given) {
             None => Ok(false),
@@ -174,7 +183,7 @@ impl DescribedArgs {
             settings: told,
             ..RunFacts::of(run.engine(range).or_input()?.config())
         };
-        Ok(Described { run, batches, facts, state, saves })
+        Ok(Described { plan, run, batches, facts, state, saves })
     }
 
     /// As a plan of the lab's own has it, by whose rules it is looked at.
@@ -246,6 +255,7 @@ fn still_to_come(faults: &[Fault]) -> Vec<Fault> {
 
 /// What a worker trains.
 pub(super) struct Described {
+    pub(super) plan: Plan,
     pub(super) run: LocalRun,
     pub(super) batches: Batches,
     pub(super) facts: RunFacts,
@@ -310,13 +320,13 @@ impl Saves {
     }
 
     /// A step is over.
-    pub(super) fn after(&mut self, done: StepDone<'_>) -> Result<(), TrainError> {
+    fn after(&mut self, done: StepDone<'_>) -> Result<(), TrainError> {
         self.next = done.next;
         let is_last = self.next == self.steps;
         if !done.saves || !(is_last || self.next.is_multiple_of(self.every)) {
             return Ok(());
         }
-        self.save(done.replicas, is_last).map_err(|error| TrainError::After(error.into()))
+        self.save(done.replicas, is_last).map_err(|error| TrainError::Beside(error.into()))
     }
 
     fn save(&mut self, replicas: &[Replica], is_last: bool) -> anyhow::Result<()> {
@@ -332,6 +342,30 @@ impl Saves {
         }
         let states = replicas.iter().map(Replica::state).collect::<Result<Vec<_>, _>>()?;
         checkpoint::save_at(out, self.next, &self.digest, &states)
+    }
+}
+
+/// What a worker does beside its steps: it saves them, and looks at some.
+pub(super) struct SavesAndAudits<'a> {
+    pub(super) saves: &'a mut Saves,
+    pub(super) audit: Option<Audit<'a>>,
+}
+
+impl Beside for SavesAndAudits<'_> {
+    fn applies(
+        &mut self,
+        step: u64,
+        replicas: &[Replica],
+        gradient: &dyn Fn() -> Result<Vec<f32>, ReplicaError>,
+    ) -> Result<(), TrainError> {
+        self.audit.iter_mut().try_for_each(|audit| audit.applies(step, replicas, gradient))?;
+        Ok(())
+    }
+
+    fn done(&mut self, done: StepDone<'_>) -> Result<(), TrainError> {
+        self.saves.after(done)?;
+        self.audit.iter_mut().try_for_each(Audit::done)?;
+        Ok(())
     }
 }
 

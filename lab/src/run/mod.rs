@@ -2,6 +2,7 @@
 
 pub(crate) mod again;
 mod attack;
+mod audit;
 mod carry;
 mod checkpoint;
 pub(crate) mod coordinator;

@@ -39,7 +39,7 @@ impl ReferenceReplicas<'_> {
     }
 
     /// The gradient of all batches of a step, unit by unit, at the replica's parameters.
-    fn reference(&self, plan: &Plan, step: u64) -> Result<Vec<f32>, ReplicaError> {
+    pub(super) fn reference(&self, plan: &Plan, step: u64) -> Result<Vec<f32>, ReplicaError> {
         let model = step % plan.jobs.models;
         let replica = &self.replicas[model as usize];
         let mut units = Vec::new();
@@ -61,7 +61,7 @@ impl ReferenceReplicas<'_> {
 }
 
 /// Largest difference of `found` from `expected`, relative to the largest entry of `expected`.
-fn relative_difference(found: &[f32], expected: &[f32]) -> f64 {
+pub(super) fn relative_difference(found: &[f32], expected: &[f32]) -> f64 {
     let largest =
         |x: &mut dyn Iterator<Item = f32>| f64::from(x.fold(0.0f32, |a, b| a.max(b.abs())));
     let difference = largest(&mut found.iter().zip(expected).map(|(a, b)| a - b));

@@ -1,11 +1,12 @@
 //! `codedgrad-lab worker`: one worker of a run over TCP, of `codedgrad run` or of
 //! `codedgrad-lab coordinator`.
 
-use super::described::{Described, DescribedArgs};
+use super::audit::Audit;
+use super::described::{Described, DescribedArgs, SavesAndAudits};
 use super::network::Job;
 use super::notice::Leaver;
 use super::plan;
-use crate::trainer::{INJECTED, RunStart, StepDone, TrainError, run_worker_in_place};
+use crate::trainer::{INJECTED, RunStart, TrainError, run_worker_in_place};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use codedgrad::ids::Worker;
@@ -16,7 +17,7 @@ use codedgrad::transport::tcp::{
     Environment, EnvironmentError, Join, Secrets, TcpError, TcpLink, Welcome, host_name,
 };
 use codedgrad_cli::port::patience;
-use codedgrad_shell::failure::{Failure, OrInput};
+use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::layout::help;
 use codedgrad_shell::output::{alert, say};
 use codedgrad_shell::pool::notice;
@@ -206,11 +207,15 @@ impl WorkerArgs {
         let join = Join { has: trained.has(), facts: trained.facts.clone(), ..join };
         let (link, welcome) = joined(join, size)?;
         leaver.joined(link.closer());
-        let Described { run, batches, state, saves, .. } = &mut trained;
-        let start = RunStart { states: slice::from_ref(state), step: saves.next(), round: 0 };
-        let after = &mut |done: StepDone<'_>| saves.after(done);
-        let work = || run_worker_in_place(run, &welcome, link, start, batches, after);
+        let Described { plan, run, batches, state, saves, .. } = &mut trained;
+        let every = self.described.audit.filter(|_| welcome.worker == Worker(0));
+        let audit = every.map(|every| Audit::of(every, plan, (batches, state), run.loss_weight()));
+        let mut beside = SavesAndAudits { saves, audit: audit.transpose().or_work()? };
+        let start =
+            RunStart { states: slice::from_ref(state), step: beside.saves.next(), round: 0 };
+        let work = || run_worker_in_place(run, &welcome, link, start, batches, &mut beside);
         let done = said(work);
+        beside.audit.iter().for_each(|audit| say!("{}", audit.found()));
         let number = welcome.worker.0;
         match trained.saves.left() {
             Some(made) if done.is_ok() && !leaver.leaves() => Err(Failure::Work(anyhow!(
@@ -245,8 +250,7 @@ impl WorkerArgs {
         let states = job.states()?;
         let start = RunStart { states: &states, step: welcome.first.0, round: 0 };
         let run = job.run()?;
-        let after = &mut |_: StepDone<'_>| Ok(());
-        let work = || run_worker_in_place(&run, &welcome, link, start, &batches, after);
+        let work = || run_worker_in_place(&run, &welcome, link, start, &batches, &mut ());
         Ok((welcome.worker.0, said(work)))
     }
 }

@@ -1,6 +1,6 @@
 //! A worker in a process of its own.
 
-use super::{AfterStep, Batches, LocalRun, RunStart, TrainError, run_worker};
+use super::{Batches, Beside, LocalRun, RunStart, TrainError, run_worker};
 #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
 use codedgrad::transport::nccl::{NcclCollective, Timeouts};
 use codedgrad::transport::tcp::{TcpLink, Welcome};
@@ -23,7 +23,7 @@ pub fn run_worker_in_place(
     mut link: TcpLink,
     start: RunStart<'_>,
     batches: &Batches,
-    after: AfterStep<'_>,
+    beside: &mut dyn Beside,
 ) -> Result<(), TrainError> {
     let worker = welcome.worker;
     #[cfg(feature = "candle-cuda")]
@@ -31,10 +31,10 @@ pub fn run_worker_in_place(
         let place = DeviceVector::place(run.compute.first_of(worker.index()))?;
         let link = link
             .with_collective(Arc::clone(&place), welcome, |results| collective(&place, results));
-        return run_worker(run, worker, Box::new(link), start, batches, after);
+        return run_worker(run, worker, Box::new(link), start, batches, beside);
     }
     link.without_collective("its vectors lie in the host's memory");
-    run_worker(run, worker, Box::new(link), start, batches, after)
+    run_worker(run, worker, Box::new(link), start, batches, beside)
 }
 
 #[cfg(all(feature = "candle-cuda", feature = "nccl"))]

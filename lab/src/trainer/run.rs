@@ -102,9 +102,9 @@ pub enum TrainError {
     /// A worker lost its coordinator.
     #[error(transparent)]
     Aggregator(#[from] AggregatorError),
-    /// What a worker does after a step could not be done.
+    /// What a worker does beside its steps could not be done.
     #[error(transparent)]
-    After(Box<dyn std::error::Error + Send + Sync>),
+    Beside(Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// A step that is over for a worker: applied, left out by all, or in a state that it takes over.
@@ -118,8 +118,32 @@ pub struct StepDone<'a> {
     pub saves: bool,
 }
 
-/// What a worker does after each step.
-pub type AfterStep<'a> = &'a mut dyn FnMut(StepDone<'_>) -> Result<(), TrainError>;
+/// What a worker does beside its steps.
+pub trait Beside {
+    /// A step is about to be applied, whose gradient is told.
+    ///
+    /// # Errors
+    /// What ends the worker.
+    fn applies(
+        &mut self,
+        _step: u64,
+        _replicas: &[Replica],
+        _gradient: &dyn Fn() -> Result<Vec<f32>, ReplicaError>,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// A step is over, and the coordinator knows that it is.
+    ///
+    /// # Errors
+    /// What ends the worker.
+    fn done(&mut self, _done: StepDone<'_>) -> Result<(), TrainError> {
+        Ok(())
+    }
+}
+
+/// Nothing.
+impl Beside for () {}
 
 impl LocalRun {
     /// A run of one model on the CPU, a micro-batch of one sample for each worker; everything else
@@ -349,8 +373,8 @@ pub fn run_local_at<V: Memory>(
                     let replicas = replicas(run, worker, start);
                     drop(preparing.take());
                     let done = replicas.and_then(|mut replicas| {
-                        let after: AfterStep<'_> = &mut |_| Ok(());
-                        serve(run, worker, Box::new(link), (start, after), batches, &mut replicas)
+                        let beside: &mut dyn Beside = &mut ();
+                        serve(run, worker, Box::new(link), (start, beside), batches, &mut replicas)
                     });
                     match done {
                         // The last one is of a thread that is lost on purpose.
@@ -453,7 +477,7 @@ pub fn run_judged<T: Transport>(
 }
 
 /// The loop of one worker, until the run is over: compute what is asked for, apply what is decided,
-/// and do what comes after that. Of the run, only the model and how batches are cut count here, not
+/// and do something beside that. Of the run, only the model and how batches are cut count here, not
 /// the scheme, unless that mixes data.
 ///
 /// # Errors
@@ -467,10 +491,10 @@ pub fn run_worker<V: Memory>(
     link: Box<dyn Link<V>>,
     start: RunStart<'_>,
     batches: &Batches,
-    after: AfterStep<'_>,
+    beside: &mut dyn Beside,
 ) -> Result<(), TrainError> {
     let mut replicas = replicas(run, worker, start)?;
-    serve(run, worker, link, (start, after), batches, &mut replicas)
+    serve(run, worker, link, (start, beside), batches, &mut replicas)
 }
 
 /// A worker's models in their states.
@@ -490,7 +514,7 @@ fn serve<V: Memory>(
     run: &LocalRun,
     worker: Worker,
     link: Box<dyn Link<V>>,
-    (start, after): (RunStart<'_>, AfterStep<'_>),
+    (start, beside): (RunStart<'_>, &mut dyn Beside),
     batches: &Batches,
     replicas: &mut [Replica],
 ) -> Result<(), TrainError> {
@@ -506,11 +530,14 @@ fn serve<V: Memory>(
             Event::Resync(state) => (Some(state.next.0), true),
             _ => (None, false),
         };
+        if let Event::Apply(step) = &event {
+            beside.applies(step.index, replicas, &|| Ok(step.vector().numbers()?.to_vec()))?;
+        }
         settle(run, worker, event, (replicas, batches), mixed.as_ref())?;
         if let Some(next) = next {
             // Who takes over the last state is not told who saves it, and may be the one.
             let saves = aggregator.saver() == Some(worker) || taken;
-            after(StepDone { next, replicas, saves })?;
+            beside.done(StepDone { next, replicas, saves })?;
         }
     }
 }

@@ -30,11 +30,13 @@ fn expected(home: &Path, steps: &'static str) -> Vec<u8> {
 #[test]
 fn a_dead_worker_of_a_launched_run_costs_no_bit() {
     let home = tempfile::tempdir().unwrap();
-    let worker = "--steps 12 --checkpoint-every 4 --fault panic@3:1";
+    let worker = "--steps 12 --checkpoint-every 4 --fault panic@3:1 --audit 4";
     let output = codedgrad(home.path(), &line("run", worker));
     let said = text(&output.stderr) + &text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("panics at step 3"), "{said}");
+    let checked = "3 gradients checked: equal to the whole batch's bit for bit";
+    assert!(said.contains(checked), "{said}");
     let model = fs::read(home.path().join("gpt/model/model.safetensors")).unwrap();
     assert!(model == expected(home.path(), "12"), "the model has other bits");
     // A run that was made to its end has nothing left to do.
