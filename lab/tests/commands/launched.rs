@@ -50,20 +50,21 @@ fn a_dead_worker_of_a_launched_run_costs_no_bit() {
 #[test]
 fn a_launched_run_that_was_cut_off_goes_on() {
     let home = tempfile::tempdir().unwrap();
-    let worker = "--steps 60 --checkpoint-every 5";
+    // So many that the signal comes before the last of them on any machine.
+    let worker = "--steps 400 --checkpoint-every 5";
     let mut cut = Kept::start(home.path(), "cut", &line("cut", worker));
     let record = home.path().join("cut/run.jsonl");
     wait_for(&format!("12 steps: {}", cut.said()), || (lines(&record).len() >= 12).then_some(()));
     cut.signal("-TERM");
     assert_eq!(cut.ends(), Some(143), "{}", cut.said());
     let made = lines(&record).len();
-    assert!(made < 60, "it was cut off before its end");
+    assert!(made < 400, "it was cut off before its end");
     let output = codedgrad(home.path(), &line("on", worker));
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let left = lines(&home.path().join("on/run.jsonl")).len();
-    assert!((60 - made..60).contains(&left), "{left} steps after {made}");
+    assert!((400 - made..400).contains(&left), "{left} steps after {made}");
     let model = fs::read(home.path().join("gpt/model/model.safetensors")).unwrap();
-    assert!(model == expected(home.path(), "60"), "the model has other bits");
+    assert!(model == expected(home.path(), "400"), "the model has other bits");
 }
 
 /// Of workers that would not train the same it is said in what they differ, and nothing is trained.
