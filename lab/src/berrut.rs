@@ -2,6 +2,7 @@
 //! at closely.
 
 mod args;
+mod panels;
 mod scene;
 mod sweep;
 

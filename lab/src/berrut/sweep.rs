@@ -2,6 +2,7 @@
 //! size of an attack.
 
 use super::args::BerrutArgs;
+use super::panels::{Panel, panels};
 use super::scene::Scene;
 use anyhow::anyhow;
 use codedgrad::codes::berrut::trial::Trial;
@@ -10,7 +11,6 @@ use codedgrad::ids::{Worker, WorkerSet};
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::folder::{PLAN, RunFolder};
 use codedgrad_shell::output::Output;
-use codedgrad_shell::pictures::{Panel, panels};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::fmt::Write as _;

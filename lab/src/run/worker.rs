@@ -18,6 +18,7 @@ use codedgrad::transport::tcp::{
 };
 use codedgrad_cli::port::patience;
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
+use codedgrad_shell::folder::write_whole;
 use codedgrad_shell::layout::help;
 use codedgrad_shell::output::{alert, say};
 use codedgrad_shell::pool::notice;
@@ -26,8 +27,11 @@ use codedgrad_shell::units::{seconds, whole};
 use std::env;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::slice;
+
+/// Where `codedgrad run` looks for the last word of a worker.
+const FINAL: &str = "CODEDGRAD_FINAL";
 
 #[derive(Debug, Args)]
 #[command(
@@ -203,9 +207,15 @@ impl WorkerArgs {
         leaver: &Leaver,
     ) -> Result<Ended, Failure> {
         let text = (self.corpus.as_deref(), self.tokenizer.as_deref());
-        let mut trained = self.described.described(text, size.map(|(_, size)| size))?;
+        let trained = self.described.described(text, size.map(|(_, size)| size));
+        let mut trained = trained.inspect_err(|failure| say_final("failed", failure))?;
         let join = Join { has: trained.has(), facts: trained.facts.clone(), ..join };
-        let (link, welcome) = joined(join, size)?;
+        let joined = joined(join, size).inspect_err(|failure| {
+            if matches!(failure, Failure::Input(_)) {
+                say_final("refused", failure);
+            }
+        });
+        let (link, welcome) = joined?;
         leaver.joined(link.closer());
         let Described { plan, run, batches, state, saves, .. } = &mut trained;
         let every = self.described.audit.filter(|_| welcome.worker == Worker(0));
@@ -252,6 +262,16 @@ impl WorkerArgs {
         let run = job.run()?;
         let work = || run_worker_in_place(&run, &welcome, link, start, &batches, &mut ());
         Ok((welcome.worker.0, said(work)))
+    }
+}
+
+/// Says to `codedgrad run` that this worker would end alike if it were started again, so that the
+/// others do not wait for it.
+fn say_final(how: &str, failure: &Failure) {
+    let Some(path) = env::var_os(FINAL) else { return };
+    let word = format!("{how}\n{failure}\n");
+    if let Err(error) = write_whole(Path::new(&path), word.as_bytes()) {
+        tracing::warn!("{error:#}");
     }
 }
 

@@ -13,9 +13,13 @@ use std::path::Path;
 const TRAINED: &str = "--learning-rate 0.01 --micro-batches 8 --seed 3";
 
 /// A run of four workers, whose coordinator writes into `run`, and the saver into `gpt`.
-fn line(run: &'static str, worker: &'static str) -> Vec<&'static str> {
-    let coordinator = flags(&["run -n 4 --scheme groups:s=1 --out", run]);
+fn line_of(scheme: &'static str, run: &'static str, worker: &'static str) -> Vec<&'static str> {
+    let coordinator = flags(&["run -n 4 --scheme", scheme, "--out", run]);
     [&coordinator[..], &[LAB, "worker"], &flags(&[MODEL, TRAINED, worker, "--out gpt"])].concat()
+}
+
+fn line(run: &'static str, worker: &'static str) -> Vec<&'static str> {
+    line_of("groups:s=1", run, worker)
 }
 
 /// The model that uncoded training over threads ends with.
@@ -26,24 +30,32 @@ fn expected(home: &Path, steps: &'static str) -> Vec<u8> {
     fs::read(home.join("plain/model-0-uncoded/model.safetensors")).unwrap()
 }
 
-/// A worker that dies is started again, and the model has the bits of uncoded training.
+/// A worker that dies is started again, and the model has the bits of uncoded training: where the
+/// run waits for its return, and where another stands in.
 #[test]
 fn a_dead_worker_of_a_launched_run_costs_no_bit() {
-    let home = tempfile::tempdir().unwrap();
-    let worker = "--steps 12 --checkpoint-every 4 --fault panic@3:1 --audit 4";
-    let output = codedgrad(home.path(), &line("run", worker));
-    let said = text(&output.stderr) + &text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("panics at step 3"), "{said}");
-    let checked = "3 gradients checked: equal to the whole batch's bit for bit";
-    assert!(said.contains(checked), "{said}");
-    let model = fs::read(home.path().join("gpt/model/model.safetensors")).unwrap();
-    assert!(model == expected(home.path(), "12"), "the model has other bits");
-    // A run that was made to its end has nothing left to do.
-    let again = codedgrad(home.path(), &line("again", "--steps 12"));
-    let said = text(&again.stderr) + &text(&again.stdout);
-    assert_eq!(again.status.code(), Some(1), "{said}");
-    assert!(said.contains("the run in gpt has made 12; nothing is left to do"), "{said}");
+    for (scheme, faults) in [
+        ("uncoded", "--steps 12 --checkpoint-every 4 --audit 4 --fault panic@3:1"),
+        // A step may be complete before a worker has its task of it.
+        (
+            "groups:s=1",
+            "--steps 12 --audit 4 --fault panic@2:1 --fault panic@3:1 --fault panic@4:1",
+        ),
+    ] {
+        let home = tempfile::tempdir().unwrap();
+        let output = codedgrad(home.path(), &line_of(scheme, "run", faults));
+        let said = text(&output.stderr) + &text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        assert!(scheme != "uncoded" || said.contains("panics at step 3"), "{said}");
+        assert!(said.contains(" checked: equal to the whole batch's bit for bit"), "{said}");
+        let model = fs::read(home.path().join("gpt/model/model.safetensors")).unwrap();
+        assert!(model == expected(home.path(), "12"), "{scheme}: the model has other bits");
+        // A run that was made to its end has nothing left to do.
+        let again = codedgrad(home.path(), &line_of(scheme, "again", "--steps 12"));
+        let said = text(&again.stderr) + &text(&again.stdout);
+        assert_eq!(again.status.code(), Some(1), "{said}");
+        assert!(said.contains("the run in gpt has made 12; nothing is left to do"), "{said}");
+    }
 }
 
 /// All of it is told to end; started once more, it goes on from what the saver had written.
@@ -136,4 +148,11 @@ fn a_checkpoint_of_other_flags_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{line}: {said}");
         assert!(said.contains(why), "{line}: {said}");
     }
+    // Nobody waits for a worker that could never join.
+    let home = tempfile::tempdir().unwrap();
+    let output = codedgrad(home.path(), &line("run", "--steps 9 --fault panic@9:1"));
+    let said = text(&output.stderr) + &text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("nothing is trained: worker "), "{said}");
+    assert!(said.contains("--fault panic@9:1 would never happen: steps are 0 to 8"), "{said}");
 }
