@@ -30,7 +30,7 @@ use clap::{Parser, Subcommand};
 use codedgrad::codes::registry::Registry;
 use codedgrad_shell::failure::{Failure, OrWork as _};
 use codedgrad_shell::itself::VERSION;
-use codedgrad_shell::output::{Notes, Output, alert};
+use codedgrad_shell::output::{Notes, Output};
 use codedgrad_shell::program::{self, EXIT_STATUS, Line};
 use codedgrad_shell::saying::Saying;
 use codedgrad_shell::{families, layout};
@@ -86,8 +86,8 @@ enum Command {
 
 /// Where a command is that was here once, if a line asks for one, the program's name first.
 fn moved(arguments: &[OsString]) -> Result<(), Failure> {
-    let words = arguments.iter().skip(1).filter_map(|word| word.to_str());
-    let command = words.into_iter().find(|word| !word.starts_with('-')).unwrap_or_default();
+    let mut words = arguments.iter().skip(1).filter_map(|word| word.to_str());
+    let command = words.find(|word| !word.starts_with('-')).unwrap_or_default();
     let install = "`cargo install --path lab`, in a clone of the project, installs that program";
     match command {
         "train" | "worker" | "berrut" => Err(Failure::Input(anyhow!(
@@ -178,9 +178,7 @@ pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     if let Err(failure) = moved(&arguments) {
-        let ended = Ended::from(failure);
-        alert!("error: {}", ended.message);
-        return ended.status;
+        return program::failed(failure);
     }
     let line = program::parse::<Cli>(arguments).map_err(|error| program::explained(error, None));
     program::execute(line, |cli, output| run_command(cli.command, itself, output))

@@ -107,12 +107,15 @@ pub fn execute<L: Line>(
         Err(Failure::Said(status)) => status,
         // Nobody listens any more, and a reader that has left does not ask how it ended.
         Err(Failure::Work(error)) if is_closed(&error) => 0,
-        Err(failure) => {
-            let ended = Ended::from(failure);
-            output::alert!("error: {}", ended.message);
-            ended.status
-        }
+        Err(failure) => failed(failure),
     }
+}
+
+/// Says why a command has failed, and gives back the exit status.
+pub fn failed(failure: Failure) -> u8 {
+    let ended = Ended::from(failure);
+    output::alert!("error: {}", ended.message);
+    ended.status
 }
 
 /// How many flags take a value, of a command that is called by these words and of those below it;

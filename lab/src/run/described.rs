@@ -135,7 +135,8 @@ impl DescribedArgs {
         (corpus, tokenizer): (Option<&Path>, Option<&Path>),
         workers: Option<u32>,
     ) -> Result<Described, Failure> {
-        let Some(units) = self.micro_batches.or(workers.map(|workers| 2 * workers)) else {
+        let Some(units) = self.micro_batches.or(workers.map(|workers| workers.saturating_mul(2)))
+        else {
             return Err(refused(
                 "into how many micro-batches is a batch cut? give --micro-batches, or \
                  CODEDGRAD_WORKERS, of which there are two per worker"
@@ -168,10 +169,7 @@ impl DescribedArgs {
             next: 0,
             repairs: false,
         };
-        let state = match saves.found()? {
-            Some(found) => found,
-            None => fresh,
-        };
+        let state = saves.found()?.unwrap_or(fresh);
         let range = StepRange { step: 0, end: plan.steps, round: 0 };
         let facts = RunFacts {
             dtype: Some("f32".into()),
