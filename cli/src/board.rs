@@ -15,7 +15,6 @@ use codedgrad_shell::families;
 use codedgrad_shell::layout::Width;
 use codedgrad_shell::pool::Bounds;
 use codedgrad_shell::shared::lock;
-use codedgrad_shell::steps::Throughput;
 use codedgrad_shell::steps::{has_left, late};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -25,22 +24,14 @@ use unanswered::Doubtful;
 /// A round that is open for a shorter time, in seconds, is as it should be.
 const OPEN_LEAST: f64 = 1.0;
 
+/// A round that is open for longer than so many times its first answer more was held up.
+const MU: f64 = 1.0;
+
 /// What is known of the step that is open, and of those that were open for long.
 #[derive(Debug, Default)]
 struct Open {
     waiting: Option<Waiting>,
     stuck: u64,
-}
-
-/// What is known of a step beside its record.
-#[derive(Clone, Copy, Debug)]
-pub struct Beside {
-    pub loss: Option<f64>,
-    pub throughput: Throughput,
-    /// Units of a batch.
-    pub units: u32,
-    /// Answers later than `1 + mu` times the first are late.
-    pub mu: f64,
 }
 
 /// Whether a scheme can close a round without somebody, worked out once for each.
@@ -61,7 +52,7 @@ impl Tolerant {
 
 /// The state of a run, for those who ask.
 #[derive(Debug)]
-pub struct Board {
+pub(crate) struct Board {
     tolerant: Mutex<Tolerant>,
     progress: Mutex<Progress>,
     open: Mutex<Open>,
@@ -71,7 +62,7 @@ pub struct Board {
 }
 
 impl Board {
-    pub fn new(
+    pub(crate) fn new(
         scheme: &str,
         workers: usize,
         steps: (u64, u64),
@@ -96,17 +87,17 @@ impl Board {
     }
 
     /// Fewer workers than all may make the run.
-    pub fn in_pool(&self, bounds: Option<Bounds>) {
+    pub(crate) fn in_pool(&self, bounds: Option<Bounds>) {
         lock(&self.progress).upkeep.bounds = bounds;
     }
 
     /// What was said of that.
-    pub fn bounds(&self) -> Option<Bounds> {
+    pub(crate) fn bounds(&self) -> Option<Bounds> {
         lock(&self.progress).upkeep.bounds
     }
 
     /// Who is there, if seats are empty and may be.
-    pub fn seats_taken(&self) -> Option<String> {
+    pub(crate) fn seats_taken(&self) -> Option<String> {
         self.bounds()?;
         let there = lock(&self.network).connected();
         let (taken, all) = (there.len(), there.capacity());
@@ -114,12 +105,13 @@ impl Board {
         (taken < all).then(|| format!("{taken} of {all} workers: {}", names()))
     }
 
-    pub fn step(&self, record: &StepRecord, beside: Beside) {
+    /// A step of so many units is decided.
+    pub(crate) fn step(&self, record: &StepRecord, units: u32) {
         lock(&self.open).waiting = None;
         let mut progress = lock(&self.progress);
         let scheme = record.under.using.as_ref().map_or(&progress.scheme, |using| &using.scheme);
         let workers = progress.workers.len();
-        let can_wait_out = lock(&self.tolerant).is(scheme, workers, beside.units);
+        let can_wait_out = lock(&self.tolerant).is(scheme, workers, units);
         progress.steps = record.step + 1;
         let now = unix_seconds();
         progress.upkeep.began.get_or_insert(now - record.seconds);
@@ -134,8 +126,6 @@ impl Board {
                 of.elsewhere_seconds += (spent.came - spent.computed).max(0.0);
             }
         }
-        progress.loss = beside.loss.or(progress.loss);
-        progress.upkeep.throughput = beside.throughput;
         progress.last_step_seconds = record.seconds;
         progress.step_seconds += record.seconds;
         progress.last_decode_seconds = record
@@ -150,7 +140,7 @@ impl Board {
             progress.round_seconds += round.seconds;
             let first = round.arrivals.iter().flatten().copied().fold(f64::INFINITY, f64::min);
             let median = round.median_arrival().filter(|median| *median > 0.0);
-            let kept_open = can_wait_out && round.seconds > (1.0 + beside.mu) * first;
+            let kept_open = can_wait_out && round.seconds > (1.0 + MU) * first;
             progress.wait_outs += u64::from(kept_open);
             let late = late(round);
             let workers = Worker::all(round.arrivals.len());
@@ -203,7 +193,7 @@ impl Board {
     }
 
     /// To which process something has happened, or to which a worker was last.
-    pub fn process_of(&self, happened: &Happened) -> Option<Of> {
+    pub(crate) fn process_of(&self, happened: &Happened) -> Option<Of> {
         let worker = happened.what.worker()?;
         let network = lock(&self.network);
         let told = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
@@ -214,22 +204,15 @@ impl Board {
         })
     }
 
-    /// A checkpoint with a step and all before it is on disk, for which training has waited.
-    pub fn saved(&self, step: u64, blocked: f64) {
-        let mut progress = lock(&self.progress);
-        progress.upkeep.saved = Some(step);
-        progress.upkeep.blocked_seconds += blocked;
-    }
-
     /// A step is open.
-    pub fn waiting(&self, waiting: &Waiting) {
+    pub(crate) fn waiting(&self, waiting: &Waiting) {
         if waiting.open_seconds >= OPEN_LEAST {
             lock(&self.open).waiting = Some(waiting.clone());
         }
     }
 
     /// Something has happened.
-    pub fn happened(&self, happened: &Happened) {
+    pub(crate) fn happened(&self, happened: &Happened) {
         let what = &happened.what;
         match what.worker() {
             Some(worker) if what.is_fault() => self.fault(worker, &what.to_string()),
@@ -252,13 +235,13 @@ impl Board {
     }
 
     /// It is known with which step the run begins, and how many there are.
-    pub fn begins(&self, step: u64, steps: u64) {
+    pub(crate) fn begins(&self, step: u64, steps: u64) {
         let mut progress = lock(&self.progress);
         (progress.steps, progress.steps_planned) = (step, steps);
     }
 
     /// As people read it.
-    pub fn table(&self, width: Width) -> String {
+    pub(crate) fn table(&self, width: Width) -> String {
         self.shown().table(width)
     }
 
@@ -273,7 +256,7 @@ impl Board {
     }
 
     /// Shows it at an address.
-    pub fn serve(self: &Arc<Self>, address: SocketAddr) -> Result<HttpServer, Failure> {
+    pub(crate) fn serve(self: &Arc<Self>, address: SocketAddr) -> Result<HttpServer, Failure> {
         let board = Arc::clone(self);
         let pages = move |path: &str| match path {
             "/metrics" => Some(Page {
@@ -353,16 +336,6 @@ impl Shown {
         }
         let help = "Workers that have left, or were let go since they were about to.";
         one("left_total", "counter", help, progress.upkeep.left as f64);
-        if let Some(step) = progress.upkeep.saved {
-            let age = progress.steps.saturating_sub(step + 1);
-            one("checkpoint_age_steps", "gauge", "Steps since the last checkpoint.", age as f64);
-            one(
-                "checkpoint_blocked_seconds_total",
-                "counter",
-                "How long training has waited for checkpoints.",
-                progress.upkeep.blocked_seconds,
-            );
-        }
         one("step_seconds", "gauge", "How long the last step took.", progress.last_step_seconds);
         one("step_seconds_total", "counter", "How long all steps took.", progress.step_seconds);
         one(
@@ -378,17 +351,6 @@ impl Shown {
             progress.last_decode_seconds,
         );
         one("decode_seconds_total", "counter", "The same of all steps.", progress.decode_seconds);
-        // Of programs of others' nobody here knows it.
-        if let Some(loss) = progress.loss {
-            one("loss", "gauge", "Training loss per token of the last step.", loss);
-        }
-        let Throughput { tokens_per_second, mfu } = progress.upkeep.throughput;
-        if let Some(tokens) = tokens_per_second {
-            one("tokens_per_second", "gauge", "Tokens of the last step, per second.", tokens);
-        }
-        if let Some(mfu) = mfu {
-            one("mfu", "gauge", "Model FLOPs utilisation of the last step.", mfu);
-        }
         one(
             "faults_total",
             "counter",

@@ -14,7 +14,7 @@ const DRAIN_BYTES_MAX: u64 = 4 << 20;
 
 /// The file, as it was read last.
 #[derive(Debug)]
-pub struct DrainFile {
+pub(crate) struct DrainFile {
     path: PathBuf,
     workers: usize,
     /// When it was written, and how long it was; none where there was none.
@@ -24,18 +24,18 @@ pub struct DrainFile {
 }
 
 impl DrainFile {
-    pub fn at(path: PathBuf) -> Self {
+    pub(crate) fn at(path: PathBuf) -> Self {
         Self { path, workers: 0, seen: None, told: BTreeSet::new() }
     }
 
     /// A run of so many workers begins, all of whom take part.
-    pub fn begins(&mut self, workers: usize) {
+    pub(crate) fn begins(&mut self, workers: usize) {
         (self.workers, self.seen) = (workers, None);
     }
 
     /// Who is to be done without, if the file is not as it was; what is no worker's number is named
     /// once.
-    pub fn changed(&mut self) -> Option<Vec<Worker>> {
+    pub(crate) fn changed(&mut self) -> Option<Vec<Worker>> {
         let stamp = fs::metadata(&self.path).ok();
         let stamp = stamp.and_then(|found| Some((found.modified().ok()?, found.len())));
         if stamp == self.seen {

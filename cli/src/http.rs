@@ -32,11 +32,11 @@ const CLIENTS: usize = 16;
 
 /// A page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
+pub(crate) struct Page {
     /// Its media type.
-    pub kind: &'static str,
+    pub(crate) kind: &'static str,
     /// What it says.
-    pub body: String,
+    pub(crate) body: String,
 }
 
 /// Makes the page at a path, if there is one.
@@ -45,14 +45,14 @@ type Pages = Arc<dyn Fn(&str) -> Option<Page> + Send + Sync>;
 /// Answers on a port until it is dropped. It knows no secrets and tells everything to everybody who
 /// can reach it.
 #[derive(Debug)]
-pub struct HttpServer {
+pub(crate) struct HttpServer {
     address: SocketAddr,
     runtime: Option<Runtime>,
 }
 
 impl HttpServer {
     /// Opens the port; fails when it cannot be opened.
-    pub fn serve(
+    pub(crate) fn serve(
         address: SocketAddr,
         pages: impl Fn(&str) -> Option<Page> + Send + Sync + 'static,
     ) -> anyhow::Result<Self> {
@@ -67,7 +67,7 @@ impl HttpServer {
     }
 
     /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 }
@@ -124,7 +124,7 @@ fn response(method: &Method, path: &str, pages: &Pages) -> Response<Full<Bytes>>
 
 /// Asks another process for a page; fails with what keeps it from coming within `patience`, or with
 /// what comes instead.
-pub fn fetch(address: &str, path: &str, patience: Duration) -> anyhow::Result<String> {
+pub(crate) fn fetch(address: &str, path: &str, patience: Duration) -> anyhow::Result<String> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let answered = runtime.block_on(async { timeout(patience, ask(address, path)).await });
     // A name may still be looked up, which cannot be broken off.

@@ -5,18 +5,13 @@
 //! alone. The bundled GPT, injected stragglers and attacks are those of the crate `codedgrad-lab`.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
-#![allow(clippy::must_use_candidate, reason = "the modules that are hidden are for the lab alone")]
 
-#[doc(hidden)]
-pub mod board;
-#[doc(hidden)]
-pub mod drain;
-#[doc(hidden)]
-pub mod http;
-#[doc(hidden)]
-pub mod port;
-#[doc(hidden)]
-pub mod supervise;
+mod board;
+mod drain;
+mod http;
+mod port;
+#[cfg(unix)]
+mod supervise;
 mod tools;
 
 pub use codedgrad_shell::failure::Ended;
@@ -97,7 +92,7 @@ fn moved(arguments: &[OsString]) -> Result<(), Failure> {
         "coordinator" => Err(Failure::Input(anyhow!(
             "there is no `codedgrad coordinator`: `codedgrad run` starts a run of a program of \
              yours with its coordinator, `codedgrad serve` the coordinator alone; the lab's GPT \
-             has `codedgrad-lab coordinator`: {install}"
+             is such a program, `codedgrad-lab worker`: {install}"
         ))),
         _ => Ok(()),
     }

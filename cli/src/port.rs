@@ -17,16 +17,16 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Where the token of a run is, in its folder.
-pub const TOKEN: &str = "token";
+pub(crate) const TOKEN: &str = "token";
 /// Where the coordinator listens, in the run's folder.
-pub const ADDRESS: &str = "address";
+pub(crate) const ADDRESS: &str = "address";
 /// More than any host and port.
 const ADDRESS_BYTES_MAX: u64 = 4 << 10;
 
 /// Who sums the workers' vectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum ExchangeKind {
+pub(crate) enum ExchangeKind {
     /// The coordinator: every vector goes there and comes back.
     Star,
     /// The workers among themselves, each a part: no vector goes through one place.
@@ -41,7 +41,7 @@ pub enum ExchangeKind {
 }
 
 impl ExchangeKind {
-    pub fn exchange(self) -> Exchange {
+    pub(crate) fn exchange(self) -> Exchange {
         match self {
             Self::Star => Exchange::Star,
             Self::Sharded => Exchange::Sharded,
@@ -52,7 +52,7 @@ impl ExchangeKind {
 }
 
 /// Parses the format of numbers on the wire, one that frames have.
-pub fn wire_format() -> impl TypedValueParser<Value = NumberFormat> {
+pub(crate) fn wire_format() -> impl TypedValueParser<Value = NumberFormat> {
     let formats = [
         (NumberFormat::F32, "4 bytes each, as they are computed"),
         (NumberFormat::Bf16, "2 bytes each, rounded to 8 bits of precision"),
@@ -62,12 +62,12 @@ pub fn wire_format() -> impl TypedValueParser<Value = NumberFormat> {
 }
 
 /// How long people are ready to wait.
-pub fn patience(seconds: f64) -> Duration {
+pub(crate) fn patience(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds.clamp(0.0, Limits::WAIT_MAX.as_secs_f64()))
 }
 
 /// A number that no other run is likely to have.
-pub fn fresh_id() -> u64 {
+pub(crate) fn fresh_id() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
@@ -81,15 +81,15 @@ fn address_of(text: &str) -> Result<SocketAddr, Failure> {
 
 /// What a coordinator was given of its port.
 #[derive(Clone, Copy, Debug)]
-pub struct Port<'a> {
-    pub listen: Option<&'a str>,
-    pub keys: Option<&'a Path>,
-    pub token: Option<&'a Path>,
+pub(crate) struct Port<'a> {
+    pub(crate) listen: Option<&'a str>,
+    pub(crate) keys: Option<&'a Path>,
+    pub(crate) token: Option<&'a Path>,
 }
 
 impl Port<'_> {
     /// The address to listen at: the one asked for, or the one the run had.
-    pub fn address(&self, folder: Option<&RunFolder>) -> Result<SocketAddr, Failure> {
+    pub(crate) fn address(&self, folder: Option<&RunFolder>) -> Result<SocketAddr, Failure> {
         match (self.listen, folder) {
             (Some(text), _) => address_of(text),
             (None, Some(folder)) => {
@@ -104,7 +104,7 @@ impl Port<'_> {
     }
 
     /// Refuses what cannot be secured before anything is written.
-    pub fn check(&self, address: SocketAddr) -> Result<(), Failure> {
+    pub(crate) fn check(&self, address: SocketAddr) -> Result<(), Failure> {
         match self.keys {
             Some(keys) => Keys::read(keys, "coordinator").map(drop).or_input(),
             None => check_address(address, &Security::Plain { token: Token::fresh().or_work()? })
@@ -112,7 +112,7 @@ impl Port<'_> {
         }
     }
 
-    pub fn security(&self, folder: &RunFolder) -> Result<Security, Failure> {
+    pub(crate) fn security(&self, folder: &RunFolder) -> Result<Security, Failure> {
         if let (None, None) = (self.keys, self.token) {
             return Ok(Security::Plain { token: token_at(&folder.file(TOKEN))? });
         }
@@ -121,12 +121,16 @@ impl Port<'_> {
     }
 
     /// Writes down where it listens, for a coordinator that goes on.
-    pub fn write_address(&self, address: SocketAddr, folder: &RunFolder) -> Result<(), Failure> {
+    pub(crate) fn write_address(
+        &self,
+        address: SocketAddr,
+        folder: &RunFolder,
+    ) -> Result<(), Failure> {
         folder.write_whole(ADDRESS, format!("{address}\n").as_bytes()).or_work()
     }
 
     /// Where workers find it, and the file or folder with what they need to be let in.
-    pub fn invitation(&self, address: SocketAddr, folder: &RunFolder) -> (String, Secret) {
+    pub(crate) fn invitation(&self, address: SocketAddr, folder: &RunFolder) -> (String, Secret) {
         let host = if address.ip().is_unspecified() {
             format!("HOST:{}", address.port())
         } else {
@@ -145,7 +149,7 @@ impl Port<'_> {
 }
 
 /// What workers need to be let in.
-pub enum Secret {
+pub(crate) enum Secret {
     /// A folder of keys, which has another place on every host.
     Keys,
     /// A file.

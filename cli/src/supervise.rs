@@ -35,7 +35,7 @@ const MEANT: [i32; 5] = [0, 2, 4, 130, 143];
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub(crate) enum End {
     /// By itself.
     Status(i32),
     /// By a signal.
@@ -43,7 +43,7 @@ pub enum End {
 }
 
 impl End {
-    pub fn of(status: ExitStatus) -> Self {
+    pub(crate) fn of(status: ExitStatus) -> Self {
         #[cfg(unix)]
         if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
             return Self::Signal(signal);
@@ -52,7 +52,7 @@ impl End {
     }
 
     /// As shells count: 128 more than the signal.
-    pub fn status(self) -> i32 {
+    pub(crate) fn status(self) -> i32 {
         match self {
             Self::Status(status) => status,
             Self::Signal(signal) => 128 + signal,
@@ -81,7 +81,7 @@ impl fmt::Display for End {
 
 /// Why a process is not started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub(crate) enum Why {
     /// It ended at its start, time after time.
     AtItsStart,
     /// It may not be started more often.
@@ -103,7 +103,7 @@ impl fmt::Display for Why {
 
 /// What comes after an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub(crate) enum Next {
     /// Start it again, after a pause.
     Again {
         after: Duration,
@@ -117,7 +117,7 @@ pub enum Next {
 
 /// When one process is started again; see the module.
 #[derive(Clone, Debug)]
-pub struct Policy {
+pub(crate) struct Policy {
     restarts: u32,
     /// How often it was started again, since it was last well.
     used: u32,
@@ -130,17 +130,17 @@ pub struct Policy {
 
 impl Policy {
     /// For a process that may be started again so often.
-    pub fn new(restarts: u32) -> Self {
+    pub(crate) fn new(restarts: u32) -> Self {
         Self { restarts, used: 0, quick: 0, pause: PAUSE_MIN, longest: PAUSE_MAX }
     }
 
     /// For one that others wait for, and not for long.
-    pub fn pauses_up_to(self, longest: Duration) -> Self {
+    pub(crate) fn pauses_up_to(self, longest: Duration) -> Self {
         Self { longest, ..self }
     }
 
     /// What comes after it has ended, having been up for so long.
-    pub fn ended(&mut self, end: End, up: Duration) -> Next {
+    pub(crate) fn ended(&mut self, end: End, up: Duration) -> Next {
         if end.is_meant() {
             return Next::Over;
         }

@@ -43,7 +43,7 @@ fn show() -> Result<(), Box<dyn std::error::Error>> {
     );
     let train = "train --workers 4 --steps 6 --layers 1 --width 8 --heads 1 --clock virtual -q";
     codedgrad(&format!("{train} --scheme uncoded --out OUT/uncoded"))?;
-    let dies = "--transport tcp --fault panic@2:1";
+    let dies = "--fault panic@2:1";
     codedgrad(&format!("{train} --scheme spread:r=2 {dies} --out OUT/spread"))?;
     let model = |run| fs::read(folder.join(run).join("model.safetensors"));
     let [own, plain] = ["spread/model-0-spread-r-2", "uncoded/model-0-uncoded"].map(model);

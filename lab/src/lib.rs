@@ -14,7 +14,7 @@ mod non_host;
 use clap::{Parser, Subcommand};
 use codedgrad::codes::registry::Registry;
 use codedgrad_shell::failure::Failure;
-use codedgrad_shell::itself::{Itself, VERSION};
+use codedgrad_shell::itself::VERSION;
 use codedgrad_shell::output::Output;
 use codedgrad_shell::program::{self, EXIT_STATUS, Line};
 use codedgrad_shell::saying::Saying;
@@ -56,9 +56,7 @@ impl Line for Cli {
 enum Command {
     /// Train a small GPT through injected stragglers, once uncoded and once coded
     Train(Box<run::train::TrainArgs>),
-    /// Coordinate a training run whose workers are processes of this or other hosts
-    Coordinator(Box<run::coordinator::CoordinatorArgs>),
-    /// Be a worker of a run: join its coordinator, compute what it asks for
+    /// Be a worker of `codedgrad run` or `codedgrad serve` that trains the GPT
     Worker(Box<run::worker::WorkerArgs>),
     /// Decode any function of coded data through stragglers and Byzantine workers, and measure
     /// the error
@@ -105,9 +103,8 @@ pub fn main_with(registry: Registry) -> ExitCode {
 pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let line = program::parse::<Cli>(arguments).map_err(|error| {
         let usage = error.get(clap::error::ContextKind::Usage).map(ToString::to_string);
-        let trains = ["codedgrad-lab train", "codedgrad-lab coordinator"];
-        let is_run = |usage: String| trains.iter().any(|command| usage.contains(command));
-        program::explained(error, usage.is_some_and(is_run).then_some(run::resume::CHANGEABLE))
+        let trains = usage.is_some_and(|usage| usage.contains("codedgrad-lab train"));
+        program::explained(error, trains.then_some(run::resume::CHANGEABLE))
     });
     program::execute(line, |cli, output| {
         let command = cli.command.or_else(|| Cli::parse_from(["codedgrad-lab", "train"]).command);
@@ -117,10 +114,6 @@ pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 
 fn run_command(command: Command, output: &mut Output<'_>) -> Result<(), Failure> {
     match command {
-        Command::Coordinator(args) => run::with_one_thread(|| run::coordinator::run(&args, output)),
-        Command::Worker(args) if args.restarts > 0 => {
-            run::again::run(args.restarts, &Itself::of_process())
-        }
         Command::Worker(args) => run::with_one_thread(|| run::worker::run(&args)),
         Command::Train(args) => run::with_one_thread(|| run::train::run(&args, output)),
         Command::Berrut(args) => berrut::run(&args, output),
@@ -134,6 +127,6 @@ mod tests {
     #[test]
     fn a_negative_number_is_a_value_and_not_a_flag() {
         let line = program::command_line::<Cli>();
-        assert!(program::check_flags::<Cli>(&line, &["codedgrad-lab"]) > 100);
+        assert!(program::check_flags::<Cli>(&line, &["codedgrad-lab"]) > 70);
     }
 }

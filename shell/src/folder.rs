@@ -28,8 +28,7 @@ pub const PLAN: &str = "plan.json";
 /// The same of a run whose trainers are others' programs.
 pub const SERVED: &str = "serve.json";
 /// The commands that make such folders and go on with them.
-const KINDS: [(&str, &str); 2] =
-    [(PLAN, "`codedgrad-lab train` or `codedgrad-lab coordinator`"), (SERVED, "`codedgrad serve`")];
+const KINDS: [(&str, &str); 2] = [(PLAN, "`codedgrad-lab train`"), (SERVED, "`codedgrad serve`")];
 
 /// Lines of its steps.
 pub const RECORD: &str = "run.jsonl";

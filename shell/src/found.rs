@@ -1,4 +1,4 @@
-//! What a path holds that was given for something else: runs beside each other, models of a run.
+//! What a path holds that was given for something else: runs beside each other.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,12 +28,4 @@ pub fn runs_in(path: &Path, files: &[&str]) -> Option<String> {
     let earlier = if left_out == 0 { String::new() } else { format!("{left_out} older, ") };
     let names: Vec<_> = runs[left_out..].iter().map(|run| run.display().to_string()).collect();
     Some(format!("there are runs in it: {earlier}{}; the newest is {newest}", names.join(", ")))
-}
-
-/// Models that a run saved, in words with which a sentence goes on; nothing if there are none.
-pub fn models_in(path: &Path) -> Option<String> {
-    let mut models = holders(path, &["model.safetensors"]);
-    models.sort_unstable();
-    let names: Vec<_> = models.iter().map(|model| model.display().to_string()).collect();
-    (!names.is_empty()).then(|| format!("this is a run, whose models are {}", names.join(", ")))
 }

@@ -32,27 +32,6 @@ impl Spread {
     }
 }
 
-/// How fast a run trains, in tokens; null in modelled time, and where nobody here knows what is
-/// trained.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Throughput {
-    /// Tokens whose gradient was applied, per second.
-    #[serde(default)]
-    pub tokens_per_second: Option<f64>,
-    /// Model FLOPs utilisation: `tokens_per_second` x FLOPs per token / peak; null where no peak is
-    /// known.
-    #[serde(default)]
-    pub mfu: Option<f64>,
-}
-
-impl Throughput {
-    /// In words, where time is real and it is known what is trained.
-    pub fn words(self) -> Option<String> {
-        let mfu = self.mfu.map_or(String::new(), |mfu| format!(", MFU {mfu:.3}"));
-        Some(format!("{:.0}{mfu}", self.tokens_per_second?))
-    }
-}
-
 /// Something that went wrong with a worker while the run went on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FaultLine {
@@ -180,17 +159,6 @@ pub fn tell(scheme: &str, happened: &Happened) {
 
 /// A worker is late if it takes so many times as long as the median answer.
 const LATE: f64 = 1.5;
-
-/// The stragglers of a round in which delays were injected: workers that were held up for more than
-/// half the fastest answer's time. Where none are, see [`late`].
-pub fn stragglers(record: &RoundRecord) -> Vec<Worker> {
-    let fastest = record.arrivals.iter().flatten().copied().fold(f64::INFINITY, f64::min);
-    if record.delays.is_empty() || fastest == f64::INFINITY {
-        return late(record);
-    }
-    let held_up = |worker: &Worker| record.delays[worker.index()] > 0.5 * fastest;
-    Worker::all(record.arrivals.len()).filter(held_up).collect()
-}
 
 /// Who answered later than 1.5 times the median, or had not answered by then when a round closed.
 /// A worker that was not needed before that is not late.

@@ -350,12 +350,11 @@ proptest! {
     }
 }
 
-fn environment(set: &[(&str, &str)], command: bool) -> Result<Environment, String> {
+fn environment(set: &[(&str, &str)]) -> Result<Environment, String> {
     let set: BTreeMap<String, OsString> =
         set.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
     let look = |name: &str| set.get(name).cloned();
-    let read = if command { Environment::of_command(look) } else { Environment::read(look) };
-    read.map_err(|error| error.to_string())
+    Environment::read(look).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -370,26 +369,22 @@ fn the_environment_names_a_worker_in_one_order() {
     let values = ["1", "2", "3", "4", " 5\n"];
     let set: Vec<(&str, &str)> = order.into_iter().zip(values).collect();
     for first in 0..order.len() {
-        assert_eq!(environment(&set[first..], false).unwrap().worker, Some(first as u32 + 1));
+        assert_eq!(environment(&set[first..]).unwrap().worker, Some(first as u32 + 1));
     }
     let torchrun =
         [("RANK", "9"), ("WORLD_SIZE", "10"), ("MASTER_ADDR", "host0"), ("MASTER_PORT", "7000")];
-    let unseen = environment(&torchrun, false).unwrap();
+    let unseen = environment(&torchrun).unwrap();
     assert_eq!((unseen.worker, unseen.workers, unseen.address), (None, None, None));
-    let seen = environment(&torchrun, true).unwrap();
-    assert_eq!((seen.worker, seen.workers), (Some(9), Some(("WORLD_SIZE", 10))));
-    assert_eq!(seen.address.as_deref(), Some("host0:7000"));
     let both = [&torchrun[..], &set, &[("CODEDGRAD_ADDRESS", "[::1]:80")]].concat();
-    let both = environment(&both, true).unwrap();
+    let both = environment(&both).unwrap();
     assert_eq!((both.worker, both.address.as_deref()), (Some(1), Some("[::1]:80")));
-    assert_eq!(environment(&[&torchrun[..], &set[1..]].concat(), true).unwrap().worker, Some(9));
     let sizes = [("PMI_SIZE", "6"), ("SLURM_NTASKS", "7")];
-    assert_eq!(environment(&sizes, false).unwrap().workers, Some(("SLURM_NTASKS", 7)));
+    assert_eq!(environment(&sizes).unwrap().workers, Some(("SLURM_NTASKS", 7)));
 }
 
 #[test]
 fn a_wrong_variable_is_named_with_its_value() {
-    let says = |name, value| environment(&[(name, value)], false).unwrap_err();
+    let says = |name, value| environment(&[(name, value)]).unwrap_err();
     assert_eq!(
         says("SLURM_PROCID", "two"),
         "SLURM_PROCID is \"two\" and not a number from 0 to 4294967294"
@@ -400,9 +395,8 @@ fn a_wrong_variable_is_named_with_its_value() {
     }
     assert!(says("CODEDGRAD_TOKEN", "5a").starts_with("CODEDGRAD_TOKEN: "));
     let two = [("CODEDGRAD_TOKEN", &*"5a".repeat(32)), ("CODEDGRAD_TOKEN_FILE", "token")];
-    assert!(environment(&two, false).unwrap_err().contains("both set"));
-    assert!(environment(&[("RANK", "x")], false).is_ok(), "it is not looked at");
-    assert!(environment(&[("RANK", "x")], true).unwrap_err().starts_with("RANK is \"x\""));
+    assert!(environment(&two).unwrap_err().contains("both set"));
+    assert!(environment(&[("RANK", "x")]).is_ok(), "it is not looked at");
     let unreadable = Secrets { token_file: Some("no-such-file".into()), ..Secrets::default() };
     assert!(unreadable.security(None).unwrap_err().to_string().contains("no-such-file"));
     let folder = tempfile::tempdir().unwrap();
@@ -425,10 +419,11 @@ fn a_token_as_text_joins() {
     let served =
         builder(JOB).serve("127.0.0.1:0", Security::Plain { token: token.clone() }).unwrap();
     let (hex, address) = (token.hex(), served.address().to_string());
-    let found = environment(
-        &[("CODEDGRAD_TOKEN", &hex), ("CODEDGRAD_ADDRESS", &address), ("PMI_RANK", "1")],
-        false,
-    );
+    let found = environment(&[
+        ("CODEDGRAD_TOKEN", &hex),
+        ("CODEDGRAD_ADDRESS", &address),
+        ("PMI_RANK", "1"),
+    ]);
     let Environment { address, worker, secrets, .. } = found.unwrap();
     let joining = Aggregator::join(address.unwrap()).worker(worker.unwrap());
     let worker = joining.security(secrets.security(worker).unwrap()).connect().unwrap();

@@ -75,6 +75,8 @@ fn arrows_point_one_way() {
     nowhere_in("shell/src", &["codedgrad_cli", "codedgrad_lab", "TcpTransport", "TcpLink"], "");
     nowhere_in("cli/src", &["codedgrad_lab"], "");
     nowhere_in("python/src", &["codedgrad_lab"], "");
+    // Runs of the lab over processes are those of `codedgrad run`.
+    nowhere_in("lab/src", &["TcpTransport"], "");
     nowhere_in("lab/src/trainer", &["crate::run", "codedgrad_shell", "codedgrad_cli"], "");
     for folder in ["src", "lab/src/trainer"] {
         nowhere_in(folder, &["anyhow", "clap", "indicatif", "plotters"], "");

@@ -187,6 +187,7 @@ impl Case {
 
 /// What is said of a run at its end: the dearest finding if that costs much, and the command that
 /// looks at it, which ends the sentence.
+#[must_use]
 pub fn hint(folder: &Path, number: usize) -> (String, String) {
     let input = folder.display().to_string();
     let args = DoctorArgs {

@@ -130,11 +130,11 @@ pub(crate) struct Options {
     )]
     unit_tries: u32,
     /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round
-    /// closes), or the workers among themselves, each a part [default: sharded, or what the scheme
-    /// needs]
+    /// closes), or the workers among themselves, each a part (sharded; nccl: their GPUs, by
+    /// workers that can) [default: sharded, or what the scheme needs]
     #[arg(
         long,
-        value_name = "sharded|star|hold",
+        value_name = "sharded|star|hold|nccl",
         value_enum,
         hide_possible_values = true,
         help_heading = "Scheme and exchange",
@@ -345,12 +345,6 @@ fn usual_unit_tries() -> u32 {
 impl Plan {
     fn of(args: &ServeArgs) -> Result<Self, Failure> {
         let Options { max_wait, probe, replan_every, .. } = args.options;
-        if args.options.exchange == Some(ExchangeKind::Nccl) {
-            return Err(Failure::Input(anyhow!(
-                "--exchange nccl is between GPUs of the lab's GPT (`codedgrad-lab coordinator`): \
-                 sharded, star or hold here"
-            )));
-        }
         let options = &args.options;
         let Some(seats) = args.workers else {
             return Err(Failure::Input(anyhow!("--workers is needed")));
@@ -390,7 +384,28 @@ impl Plan {
         if let Some(spec) = self.scheme.fixed() {
             spec.check_claim(self.workers).or_input()?;
         }
+        self.check_exchange()?;
         self.auto.check()
+    }
+
+    /// Refuses an exchange that does not go with the rest.
+    fn check_exchange(&self) -> Result<(), Failure> {
+        if self.exchange != Some(ExchangeKind::Nccl) {
+            return Ok(());
+        }
+        if self.bounds().is_some() {
+            return Err(limits::refused(
+                "--exchange nccl is between the GPUs of all workers: it has no --workers MIN..MAX \
+                 with MIN below MAX"
+                    .into(),
+            ));
+        }
+        if self.wire == NumberFormat::Bf16 {
+            return Err(limits::refused(
+                "--exchange nccl sends vectors as they are, in f32: it has no --wire bf16".into(),
+            ));
+        }
+        Ok(())
     }
 
     /// With how few workers it may be made and with how many, where these are not the same.

@@ -11,7 +11,6 @@ use codedgrad_shell::failure::{Failure, OrWork};
 use codedgrad_shell::layout::{Column, Table, Width, help};
 use codedgrad_shell::output::{Output, plain};
 use codedgrad_shell::pool::Bounds;
-use codedgrad_shell::steps::Throughput;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -135,21 +134,14 @@ impl OfWorker {
     }
 }
 
-/// How much of the time went into steps, how fast the last one was, and what was saved.
+/// How much of the time went into steps, and for whom they are planned.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Upkeep {
-    #[serde(flatten)]
-    pub(crate) throughput: Throughput,
     /// When the first step began here and when the last one was decided, in seconds since 1970.
     #[serde(default)]
     pub(crate) began: Option<f64>,
     #[serde(default)]
     pub(crate) decided: f64,
-    /// The last step that is in a checkpoint, and for how long training has waited for all.
-    #[serde(default)]
-    pub(crate) saved: Option<u64>,
-    #[serde(default)]
-    pub(crate) blocked_seconds: f64,
     /// For whom the run is planned, where that may change, and how often it was planned.
     #[serde(default)]
     pub(crate) plan: Option<PlanRecord>,
@@ -177,7 +169,6 @@ pub(crate) struct Progress {
     pub(crate) scheme: String,
     pub(crate) steps: u64,
     pub(crate) steps_planned: u64,
-    pub(crate) loss: Option<f64>,
     pub(crate) rounds: u64,
     pub(crate) last_round_seconds: f64,
     pub(crate) round_seconds: f64,
@@ -280,9 +271,6 @@ impl Shown {
 
     fn sentences(&self) -> String {
         let Self { progress, network, .. } = self;
-        let loss = progress.loss.map_or(String::new(), |loss| format!(", loss {loss:.3}"));
-        let tokens = progress.upkeep.throughput.words();
-        let tokens = tokens.map_or(String::new(), |words| format!(", tokens per second {words}"));
         let mean = progress.round_seconds / progress.rounds.max(1) as f64;
         let stalled = self.network.stalled.as_ref().map(ToString::to_string);
         let open = [self.open_step(), stalled];
@@ -299,7 +287,7 @@ impl Shown {
         } else {
             let _ = writeln!(
                 text,
-                "{scheme}: step {} of {}{loss}{tokens}, last step {:.3} s, mean round {mean:.3} s, \
+                "{scheme}: step {} of {}, last step {:.3} s, mean round {mean:.3} s, \
                  decode {:.1} ms, {} wait-outs",
                 progress.steps,
                 progress.steps_planned,

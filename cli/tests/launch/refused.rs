@@ -38,7 +38,8 @@ fn what_cannot_be_is_refused() {
     of("-n 2 --nodes 2 --node 1 --keys nowhere --join a:1", &["nowhere"]);
     of("-n 2 --listen 0.0.0.0:0", &["--keys"]);
     of("-n 2 --listen nowhere", &["\"nowhere\" is no address"]);
-    of("-n 2 --exchange nccl", &["--exchange nccl"]);
+    of("-n 2..4 --exchange nccl", &["--exchange nccl", "MIN..MAX"]);
+    of("-n 2 --exchange nccl --wire bf16", &["--exchange nccl", "--wire bf16"]);
     of("-n 2 --probe 10 --replan-every 10", &["--probe 10"]);
     of("-n 2 --python nowhere/python -m module", &["nowhere/python"]);
     let missing = |program: &[&str], needle: &str| {

@@ -35,15 +35,15 @@ enum LanesArg {
     Drawn,
 }
 
-/// Flags about workers that return wrong results, and schemes that mix data to find them.
+/// Flags about workers that return wrong results.
 #[derive(Debug, Args)]
 pub(crate) struct AttackArgs {
     /// Let workers return wrong results in every step, to see which are found (`vote`, `sbacc`) and
     /// what the others come to
     #[arg(long, value_enum, help_heading = "Checks and faults", hide_short_help = true)]
     attack: Option<AttackArg>,
-    /// Which workers do so, such as 0,5-6 [default: drawn, as many as the schemes can find out, at
-    /// least one]
+    /// Which workers do so, such as 0,5-6 [default of `train`: drawn, as many as the schemes can
+    /// find out, at least one]
     #[arg(
         long,
         value_name = "LIST",
@@ -52,6 +52,11 @@ pub(crate) struct AttackArgs {
         hide_short_help = true
     )]
     attackers: Option<String>,
+}
+
+/// A flag about schemes that mix data.
+#[derive(Debug, Args)]
+pub(crate) struct LanesArgs {
     /// Which windows of text `bacc` and `sbacc` mix
     #[arg(
         long,
@@ -63,20 +68,26 @@ pub(crate) struct AttackArgs {
     lanes: LanesArg,
 }
 
-impl AttackArgs {
+impl LanesArgs {
     pub(crate) fn lanes(&self) -> Lanes {
         match self.lanes {
             LanesArg::Alike => Lanes::Alike,
             LanesArg::Drawn => Lanes::Drawn,
         }
     }
+}
 
+impl AttackArgs {
     pub(crate) fn kind(&self) -> Option<AttackKind> {
         self.attack.map(|attack| match attack {
             AttackArg::Flip => AttackKind::Flip,
             AttackArg::Zeros => AttackKind::Zeros,
             AttackArg::Gauss => AttackKind::Gauss,
         })
+    }
+
+    pub(crate) fn names_attackers(&self) -> bool {
+        self.attackers.is_some()
     }
 
     /// The workers that are named, or drawn ones.

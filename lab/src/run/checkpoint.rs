@@ -15,7 +15,6 @@ use anyhow::{Context, anyhow, bail};
 use codedgrad::files::{self, Bounded};
 use codedgrad_shell::failure::{Failure, OrInput, told};
 use codedgrad_shell::folder::{JSON_BYTES_MAX, RunFolder, sync, write_keeping, write_whole};
-use codedgrad_shell::found;
 use codedgrad_shell::output::alert;
 use safetensors::tensor::{Metadata, TensorView};
 use safetensors::{Dtype, SafeTensors};
@@ -121,18 +120,6 @@ pub(crate) fn save_at(
     let (header, numbers) = file_of(&Place::of(0, next_step), Some(digest), &states)?;
     let parts = [&[&header[..]], &numbers[..]].concat();
     write_keeping(&folder.join(CHECKPOINT), &folder.join(BEFORE), &parts)
-}
-
-/// Writes the states in which a run's workers begin, under another name.
-pub(crate) fn save_as(
-    folder: &RunFolder,
-    name: &str,
-    next_step: u64,
-    states: &[ReplicaState],
-) -> anyhow::Result<()> {
-    let states = [(0, states)];
-    let (header, numbers) = file_of(&Place::of(0, next_step), None, &states)?;
-    folder.write_whole(name, &[&[&header[..]], &numbers[..]].concat().concat())
 }
 
 /// The beginning of the file, and the bytes of the numbers that follow. The library's metadata have
@@ -263,20 +250,6 @@ pub(crate) fn last(folder: &RunFolder) -> Option<Place> {
     place(CHECKPOINT).or_else(|| place(BEFORE))
 }
 
-/// Reads what [`save_as`] wrote.
-pub(crate) fn load_from(
-    path: &Path,
-    model: &GptConfig,
-    models: u64,
-) -> Result<Vec<ReplicaState>, Failure> {
-    let read = || -> anyhow::Result<Vec<ReplicaState>> {
-        let bytes = contents(path)?;
-        let Opened { place, tensors, .. } = opened(&bytes)?;
-        states_of_run((&place, place.run), &tensors, model, models)
-    };
-    read().with_context(|| format!("checkpoint {}", path.display())).or_input()
-}
-
 /// A file of tensors, as far as its header says that it goes and a byte more: by that it is known
 /// not to be one.
 fn contents(path: &Path) -> io::Result<Vec<u8>> {
@@ -400,11 +373,20 @@ pub(crate) fn load_model(path: &Path) -> Result<(GptConfig, Vec<f32>), Failure> 
         Ok((config, flat))
     };
     read()
-        .with_context(|| match found::models_in(path) {
+        .with_context(|| match models_in(path) {
             Some(models) => format!("{}: {models}", path.display()),
             None => format!("model {}", path.display()),
         })
         .or_input()
+}
+
+/// Models that a run saved, in words with which a sentence goes on; nothing if there are none.
+fn models_in(path: &Path) -> Option<String> {
+    let folders = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let models = folders.filter(|folder| folder.join("model.safetensors").exists());
+    let mut names: Vec<_> = models.map(|model| model.display().to_string()).collect();
+    names.sort_unstable();
+    (!names.is_empty()).then(|| format!("this is a run, whose models are {}", names.join(", ")))
 }
 
 fn view<'a>(shape: &[usize], values: &'a [f32]) -> anyhow::Result<TensorView<'a>> {

@@ -1,12 +1,13 @@
 //! What a worker of `codedgrad run` trains: it says so itself, by its flags, as any other program
 //! does, and saves it where it is the one that does.
 
+use super::attack::AttackArgs;
 use super::audit::Audit;
 use super::checkpoint;
 use super::limits::PARTS;
 use super::plan::{
-    self, ClockKind, GIVE_UP_AFTER, Injected, LateKind, Plan, ReduceKind, Source, Sums, Timing,
-    Training, TransportKind, Upkeep,
+    self, ClockKind, GIVE_UP_AFTER, Injected, LateKind, Plan, ReduceKind, Source, Timing, Training,
+    Upkeep,
 };
 use super::run_args::{DeviceArgs, ModelArgs, model_of};
 use crate::trainer::{
@@ -16,15 +17,14 @@ use crate::trainer::{
 use clap::Args;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::ids::{Step, Worker};
-use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
+use codedgrad::run::{Jobs, Limits, Shape};
 use codedgrad::train::Auto;
 use codedgrad::transport::wire::Has;
 use codedgrad::transport::{RunFacts, Start};
-use codedgrad_cli::port::ExchangeKind;
 use codedgrad_shell::auto::AutoSteps;
 use codedgrad_shell::failure::{Failure, OrInput};
 use codedgrad_shell::families::RunScheme;
-use codedgrad_shell::limits::refused;
+use codedgrad_shell::limits::{WORKERS, refused};
 use codedgrad_shell::output::say;
 use codedgrad_shell::units::{at_least, count, whole};
 use std::collections::BTreeMap;
@@ -40,16 +40,15 @@ const CHECKPOINT_EVERY: u64 = 50;
 /// The folder of the model in that of a run.
 const MODEL: &str = "model";
 
-/// What is trained, where `codedgrad run` or `codedgrad serve` coordinates.
+/// What is trained.
 #[derive(Debug, Args)]
 pub(crate) struct DescribedArgs {
-    /// Optimizer steps of the run that `codedgrad run` or `codedgrad serve` coordinates: all that
-    /// is trained is then said here, the same for all workers [default under `codedgrad run`: 150]
+    /// Optimizer steps
     #[arg(
-        long, value_parser = at_least(1u64), conflicts_with = "join",
+        long, value_parser = at_least(1u64), default_value_t = STEPS,
         help_heading = "What is trained"
     )]
-    pub(super) steps: Option<u64>,
+    steps: u64,
     /// Micro-batches per batch, the units in which batches are cut [default: two per worker]
     #[arg(
         long, value_name = "N", value_parser = count::<u32>(PARTS),
@@ -83,8 +82,10 @@ pub(crate) struct DescribedArgs {
     #[command(flatten)]
     devices: DeviceArgs,
     /// Let a worker fail, to see that the run copes: panic@STEP:WORKER or nan@STEP:WORKER
-    #[arg(long, value_name = "FAULT", help_heading = "What is trained", hide_short_help = true)]
+    #[arg(long, value_name = "FAULT", help_heading = "Checks and faults", hide_short_help = true)]
     fault: Vec<String>,
+    #[command(flatten)]
+    attack: AttackArgs,
     /// Folder for checkpoints and the model, which one worker writes; a run that was cut off goes
     /// on from there
     #[arg(long, value_name = "DIR", help_heading = "What is trained")]
@@ -98,37 +99,13 @@ pub(crate) struct DescribedArgs {
     /// Let worker 0 compute the whole batch of every N-th step again, once it has applied it, and
     /// say how far the gradients were from that
     #[arg(
-        long, value_name = "N", value_parser = at_least(1u64), help_heading = "What is trained",
-        hide_short_help = true
+        long, value_name = "N", value_parser = at_least(1u64),
+        help_heading = "Checks and faults", hide_short_help = true
     )]
     pub(super) audit: Option<u64>,
 }
 
 impl DescribedArgs {
-    /// Whether this worker says what is trained: it is started by `codedgrad run`, or told.
-    ///
-    /// # Errors
-    /// Where it is not, and is told something that would then be for nothing.
-    pub(super) fn describes(&self) -> Result<bool, Failure> {
-        if self.steps.is_some() || env::var_os(EPOCH).is_some() {
-            return Ok(true);
-        }
-        let given = [
-            ("--micro-batches", self.micro_batches.is_some()),
-            ("--init", self.init.is_some()),
-            ("--fault", !self.fault.is_empty()),
-            ("--out", self.out.is_some()),
-            ("--audit", self.audit.is_some()),
-        ];
-        match given.into_iter().find(|(_, given)| *given) {
-            None => Ok(false),
-            Some((flag, _)) => Err(refused(format!(
-                "{flag} is for a worker that says what is trained, by --steps: one of \
-                 `codedgrad-lab coordinator` is told"
-            ))),
-        }
-    }
-
     /// What it trains, of a run of so many workers, as far as that is known.
     pub(super) fn described(
         &self,
@@ -143,12 +120,11 @@ impl DescribedArgs {
                     .into(),
             ));
         };
+        self.devices.compute(self.micro_batch_rows)?.processor.devices().or_input()?;
         let tokens = plan::tokens(corpus, tokenizer)?;
         let text = tokens.digest();
         let model = model_of(&self.model, self.init.as_deref(), tokens.vocabulary)?;
-        let named = self.fault.iter().filter_map(|text| text.parse::<Fault>().ok());
-        let named = named.map(|fault| fault.worker.0 + 1).max().unwrap_or(1);
-        let plan = self.plan(model, units, workers.unwrap_or(named) as usize)?;
+        let plan = self.plan(model, units, workers)?;
         plan.check()?;
         let fresh = plan.fresh_states()?.remove(0);
         let batches = plan.batches(tokens)?;
@@ -185,8 +161,18 @@ impl DescribedArgs {
     }
 
     /// As a plan of the lab's own has it, by whose rules it is looked at.
-    fn plan(&self, model: GptConfig, units: u32, workers: usize) -> Result<Plan, Failure> {
-        let steps = self.steps.unwrap_or(STEPS);
+    fn plan(&self, model: GptConfig, units: u32, workers: Option<u32>) -> Result<Plan, Failure> {
+        let steps = self.steps;
+        if self.attack.kind().is_some() && !self.attack.names_attackers() {
+            return Err(refused("--attack: which workers do so? give --attackers too".into()));
+        }
+        let seats = workers.map_or(*WORKERS.end() as usize, |workers| workers as usize);
+        let attackers = self.attack.attackers(&[], seats, self.seed)?;
+        let faults = self.fault.iter().filter_map(|text| Some(text.parse::<Fault>().ok()?.worker));
+        // How many there are it may not know: at least those that are named.
+        let named =
+            faults.chain(attackers.iter().copied()).max().map_or(1, |last| last.index() + 1);
+        let workers = workers.map_or(named, |workers| workers as usize);
         Ok(Plan {
             schemes: vec![RunScheme::Fixed(SchemeSpec::uncoded())],
             steps,
@@ -210,14 +196,12 @@ impl DescribedArgs {
                 audit_every: 1,
             },
             auto: AutoSteps { replan_every: Auto::REPLAN_EVERY, probe: Auto::PROBE },
-            injected: Injected { faults: self.fault.clone(), attack: None, attackers: Vec::new() },
-            sums: Sums {
-                reduce: ReduceKind::Tree,
-                transport: TransportKind::Tcp,
-                exchange: ExchangeKind::default(),
-                format: NumberFormat::default(),
-                id: 0,
+            injected: Injected {
+                faults: self.fault.clone(),
+                attack: self.attack.kind(),
+                attackers,
             },
+            reduce: ReduceKind::Tree,
             made: None,
             turns: None,
         })

@@ -1,15 +1,12 @@
 //! Commands that train the bundled GPT, and what they share.
 
-pub(crate) mod again;
 mod attack;
 mod audit;
 mod carry;
 mod checkpoint;
-pub(crate) mod coordinator;
 mod described;
 mod honesty;
 mod limits;
-mod network;
 mod notice;
 mod observer;
 mod pictures;

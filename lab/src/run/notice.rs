@@ -48,8 +48,11 @@ impl NoticeFile {
 }
 
 /// Leaves the run for its process when somebody asks.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Leaver(Arc<Mutex<Option<Closer>>>);
+#[derive(Clone, Debug)]
+pub(super) struct Leaver {
+    closer: Arc<Mutex<Option<Closer>>>,
+    asked: Asked,
+}
 
 impl Leaver {
     /// Looks from now on whether somebody asks; then the worker leaves with so much notice, and
@@ -57,16 +60,18 @@ impl Leaver {
     /// somebody asks again, the process ends at once: the run goes on without, and that is no
     /// failure.
     pub(super) fn watch(asked: Asked, notice: Duration) -> Self {
-        let leaver = Self::default();
+        let leaver = Self { closer: Arc::default(), asked };
         let watched = leaver.clone();
         let mut file = NoticeFile::of_environment();
         thread::spawn(move || {
             let mut since: Option<Instant> = None;
             loop {
                 thread::sleep(LOOK);
-                let called = asked.take() > 0 || file.has_appeared();
+                // Nothing that was asked is forgotten between this and what follows from it.
+                let closer = lock(&watched.closer);
+                let called = watched.asked.take() > 0 || file.has_appeared();
                 let passed = since.map(|since| since.elapsed());
-                match (passed, lock(&watched.0).as_ref()) {
+                match (passed, closer.as_ref()) {
                     (None, Some(closer)) if called && !notice.is_zero() => {
                         say!("leaving the run, within {} s", notice.as_secs_f64());
                         closer.leave(notice);
@@ -87,11 +92,12 @@ impl Leaver {
 
     /// The worker is there, and may be needed.
     pub(super) fn joined(&self, closer: Closer) {
-        *lock(&self.0) = Some(closer);
+        *lock(&self.closer) = Some(closer);
     }
 
-    /// Whether it leaves.
+    /// Whether it leaves, or was asked to just now.
     pub(super) fn leaves(&self) -> bool {
-        lock(&self.0).as_ref().is_some_and(Closer::is_leaving)
+        let closer = lock(&self.closer);
+        self.asked.status() > 0 || closer.as_ref().is_some_and(Closer::is_leaving)
     }
 }

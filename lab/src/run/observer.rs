@@ -5,24 +5,18 @@ use super::attack::Caught;
 use super::checkpoint::{Place, Saved, States, Writer};
 use super::plan::{ClockKind, LateKind, Plan};
 use super::record::Line;
-use super::report::throughput_of_step;
 use crate::trainer::{Batches, Memory, Replica, ReplicaError, ReplicaState};
 use codedgrad::gpu::Real;
-use codedgrad::ids::{Step, Worker};
 use codedgrad::sums::Decoded;
 use codedgrad::train::{AUTO, Flow, Happened, Observer, StepRecord, Waiting};
-use codedgrad::transport::State;
-use codedgrad_cli::board::{Beside, Board};
-use codedgrad_cli::drain::DrainFile;
 use codedgrad_shell::clock::unix_seconds;
 use codedgrad_shell::events::EventFile;
 use codedgrad_shell::failure::Failure;
-use codedgrad_shell::folder::{DRAIN, LineFile, RECORD, RunFolder};
+use codedgrad_shell::folder::{LineFile, RECORD, RunFolder};
 use codedgrad_shell::output::say;
 use codedgrad_shell::progress::Progress;
 use codedgrad_shell::steps::{Decided, OfWorkers, tell};
 use std::error::Error;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A replica of each model beside the workers': it checks gradients against the whole batch, and
@@ -127,12 +121,9 @@ pub(crate) struct InTurn<'a> {
 pub(crate) struct Files {
     record: LineFile,
     pub(crate) events: EventFile,
-    drain: DrainFile,
     checkpoints: Writer,
     /// Where the runs stand in the checkpoint that was asked for last.
     saved: Option<Place>,
-    /// Where it is shown how the run is going.
-    board: Option<Arc<Board>>,
 }
 
 impl Files {
@@ -142,15 +133,12 @@ impl Files {
         (folder, plan): (&RunFolder, String),
         kept: usize,
         timed: bool,
-        board: Option<Arc<Board>>,
     ) -> Result<Self, Failure> {
         Ok(Self {
             record: LineFile::open(&folder.file(RECORD), kept)?,
             events: EventFile::open(folder, timed)?,
-            drain: DrainFile::at(folder.file(DRAIN)),
             checkpoints: Writer::new(folder, plan),
             saved: None,
-            board,
         })
     }
 
@@ -182,9 +170,6 @@ impl Files {
 
     fn tell(&mut self, saved: Option<Saved>) {
         if let Some(Saved { place, took }) = saved {
-            if let Some(board) = &self.board {
-                board.saved(place.1, took.blocked.unwrap_or(0.0));
-            }
             self.events.saved(place, took);
         }
     }
@@ -195,7 +180,6 @@ pub(crate) struct RunObserver<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) run: usize,
     pub(crate) reference: ReferenceReplicas<'a>,
-    pub(crate) folder: &'a RunFolder,
     pub(crate) files: &'a mut Files,
     pub(crate) lines: Vec<Line>,
     pub(crate) baseline: Baseline<'a>,
@@ -206,13 +190,8 @@ pub(crate) struct RunObserver<'a> {
     /// Whether the scheme looks for Byzantine workers.
     pub(crate) looks: bool,
     pub(crate) interrupted: &'a AtomicBool,
-    /// Where the run is shown to those who ask.
-    pub(crate) board: Option<Arc<Board>>,
     /// Why the run was given up, if it was.
     pub(crate) diverged: Option<String>,
-    /// Digest of the replica's parameters after the last step, if it is of the kind that workers
-    /// take.
-    pub(crate) digest: Option<u64>,
 }
 
 impl RunObserver<'_> {
@@ -231,7 +210,6 @@ impl RunObserver<'_> {
         // A step that took over late samples of another has no whole batch to be compared with.
         let other_samples = self.plan.late == LateKind::NextStep;
         if other_samples
-            || !self.plan.training.computes_here()
             || counterpart.is_none() && !step.step.is_multiple_of(self.plan.upkeep.audit_every)
         {
             return Ok(None);
@@ -253,8 +231,7 @@ impl RunObserver<'_> {
             difference = self.difference(record, decoded)?;
             let (model, step) =
                 (record.step % self.plan.jobs.models, record.step / self.plan.jobs.models);
-            let digest = self.reference.replicas[model as usize].apply(&*decoded.gradient, step)?;
-            self.digest = self.plan.training.computes_here().then_some(digest);
+            self.reference.replicas[model as usize].apply(&*decoded.gradient, step)?;
         } else if record.refused.is_empty() {
             anyhow::bail!("the sum of step {} has not come by here", record.step);
         }
@@ -281,15 +258,6 @@ impl RunObserver<'_> {
         }
         self.files.record.push(&line)?;
         self.files.check()?;
-        if let Some(board) = &self.board {
-            let beside = Beside {
-                loss: line.loss,
-                throughput: throughput_of_step(self.plan, record),
-                units: self.plan.shape.units,
-                mu: self.plan.limits.mu,
-            };
-            board.step(&line.record, beside);
-        }
         self.show(&line);
         self.baseline.made(self.lines.len(), record);
         self.lines.push(line);
@@ -382,49 +350,14 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
     }
 
     fn event(&mut self, happened: &Happened) {
-        let of = self.board.as_ref().and_then(|board| board.process_of(happened));
-        self.files.events.happened(self.run, happened, of);
-        if let Some(board) = &self.board {
-            board.happened(happened);
-        }
+        self.files.events.happened(self.run, happened, None);
         tell(self.plan.schemes[self.run].text(), happened);
         self.of_workers.note(self.run, happened);
     }
 
     fn waiting(&mut self, waiting: &Waiting) -> Flow {
-        if let Some(board) = &self.board {
-            board.waiting(waiting);
-        }
         // Somebody who asks the run to end does not wait for a worker's return.
         let ends = self.interrupted.load(Ordering::Relaxed) && waiting.needs_return;
         if ends { Flow::Stop } else { Flow::Continue }
-    }
-
-    fn begins(&mut self, _: Step) -> Result<(), Box<dyn Error + Send + Sync>> {
-        self.files.drain.begins(self.plan.shape.workers);
-        Ok(())
-    }
-
-    fn drained(&mut self) -> Option<Vec<Worker>> {
-        self.files.drain.changed()
-    }
-
-    fn state(&mut self) -> Option<State> {
-        let states = self
-            .reference
-            .states()
-            .inspect_err(|error| tracing::warn!("the state kept beside the workers: {error}"))
-            .ok()?;
-        let vectors = states.into_iter().flat_map(ReplicaState::into_vectors).collect();
-        Some(State { next: Step(self.lines.len() as u64), vectors })
-    }
-
-    fn state_lengths(&mut self) -> Option<Vec<usize>> {
-        let of_one = |replica: &Replica| [replica.parameters(); 3];
-        Some(self.reference.replicas.iter().flat_map(of_one).collect())
-    }
-
-    fn parameters(&mut self) -> Option<u64> {
-        self.digest
     }
 }

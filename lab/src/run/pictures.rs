@@ -1,11 +1,11 @@
 //! Pictures of a run: loss over time, and who answered when.
 
+use super::plan::stragglers;
 use super::record::Line;
 use anyhow::anyhow;
 use codedgrad::ids::Worker;
 use codedgrad::train::RoundRecord;
 use codedgrad_shell::pictures::{Canvas, Curve, FRAME, curves, rectangle, text};
-use codedgrad_shell::steps::stragglers;
 use plotters::prelude::*;
 
 /// Rounds drawn side by side; of a longer run, the first and the last ones.

@@ -4,7 +4,7 @@ use super::checkpoint;
 use super::turns::Turns;
 use crate::trainer::{
     Attack, AttackKind, Batches, Compute, Corpus, Fault, FaultKind, GptConfig, Lanes, LocalRun,
-    Processor, ReplicaState, Tokens,
+    ReplicaState, Tokens,
 };
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
@@ -17,8 +17,6 @@ use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
 use codedgrad::schedulers::Reduce;
 use codedgrad::sim::PoolChange;
 use codedgrad::train::{AdamWConfig, Auto, RoundRecord};
-use codedgrad::transport::wire::framed_format;
-use codedgrad_cli::port::ExchangeKind;
 use codedgrad_shell::auto::AutoSteps;
 use codedgrad_shell::clock::time_of_day;
 use codedgrad_shell::failure::{Failure, OrInput};
@@ -29,7 +27,7 @@ use codedgrad_shell::limits::refused;
 use codedgrad_shell::output::alert;
 use codedgrad_shell::pool::Bounds;
 use codedgrad_shell::pool_file;
-use codedgrad_shell::steps::{late, stragglers};
+use codedgrad_shell::steps::late;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -119,17 +117,6 @@ pub(crate) enum LateKind {
     NextStep,
 }
 
-/// How workers are reached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum TransportKind {
-    /// Threads of this process.
-    #[default]
-    Local,
-    /// Processes, over TCP.
-    Tcp,
-}
-
 /// A training run. In `plan.json` its parts lie flat, beside each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Plan {
@@ -155,8 +142,7 @@ pub(crate) struct Plan {
     pub(crate) auto: AutoSteps,
     #[serde(flatten)]
     pub(crate) injected: Injected,
-    #[serde(flatten)]
-    pub(crate) sums: Sums,
+    pub(crate) reduce: ReduceKind,
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub(crate) made: Option<Made>,
     /// How its schemes take turns; else they run one after the other.
@@ -210,6 +196,17 @@ impl Timing {
     }
 }
 
+/// The stragglers of a round in which delays were injected: workers that were held up for more than
+/// half the fastest answer's time. Where none are, see [`late`].
+pub(super) fn stragglers(record: &RoundRecord) -> Vec<Worker> {
+    let fastest = record.arrivals.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+    if record.delays.is_empty() || fastest == f64::INFINITY {
+        return late(record);
+    }
+    let held_up = |worker: &Worker| record.delays[worker.index()] > 0.5 * fastest;
+    Worker::all(record.arrivals.len()).filter(held_up).collect()
+}
+
 /// What is trained, and where that is computed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Training {
@@ -227,16 +224,9 @@ pub(crate) struct Training {
 }
 
 impl Training {
-    /// Whether this host could compute what its workers do.
-    pub(crate) fn computes_here(&self) -> bool {
-        self.compute.processor.devices().is_ok()
-    }
-
-    /// Where the replica beside the workers computes: as they do, or on the CPU of a host that
-    /// cannot, where it takes its steps and checks no gradient.
+    /// Where the replica beside the workers computes: as they do, on one device.
     pub(crate) fn beside(&self) -> Compute {
-        let processor = if self.computes_here() { self.compute.processor } else { Processor::Cpu };
-        Compute { processor, devices_per_worker: 1, ..self.compute }
+        Compute { devices_per_worker: 1, ..self.compute }
     }
 }
 
@@ -281,22 +271,6 @@ impl Injected {
     }
 }
 
-/// How workers are reached, who sums their vectors, and, unless workers are threads, in which
-/// numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Sums {
-    pub(crate) reduce: ReduceKind,
-    #[serde(default)]
-    pub(crate) transport: TransportKind,
-    #[serde(default)]
-    pub(crate) exchange: ExchangeKind,
-    #[serde(rename = "wire", default, deserialize_with = "framed_format")]
-    pub(crate) format: NumberFormat,
-    /// A number that no other run over TCP has.
-    #[serde(default)]
-    pub(crate) id: u64,
-}
-
 /// What has made a plan, and when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Made {
@@ -326,6 +300,10 @@ impl Plan {
         let not_a_plan = || format!("{} is not a plan of this version", path.display());
         let fields: Map<String, Value> =
             serde_json::from_str(&text).with_context(not_a_plan).or_input()?;
+        // Of a version whose coordinator had a port, by which its digest is another.
+        if fields.contains_key("transport") {
+            return Err(Failure::Input(anyhow!("{}: begin a new run", not_a_plan())));
+        }
         let program = fields.get("command").and_then(|words| words.get(0)?.as_str());
         for scheme in fields.get("schemes").and_then(Value::as_array).into_iter().flatten() {
             if let Some(text) = scheme.as_str() {
@@ -352,19 +330,6 @@ impl Plan {
         Ok(digest_of(serde_json::from_str(&serde_json::to_string(self)?)?)?)
     }
 
-    /// The same as workers are told it: without what a resumed run may be told again, so that those
-    /// who wait for its coordinator know it again.
-    pub(crate) fn of_worker(&self) -> Self {
-        let workers = self.bounds().map_or(self.shape.workers, |_| 1);
-        Self {
-            steps: 0,
-            shape: Shape { workers, ..self.shape },
-            limits: Limits { mu: self.limits.mu, ..Limits::default() },
-            upkeep: Upkeep { checkpoint_every: 0, give_up_after: 0, audit_every: 0 },
-            ..self.clone()
-        }
-    }
-
     /// The plan with that, as it is written down.
     pub(crate) fn sealed(&self) -> anyhow::Result<Sealed<'_>> {
         Ok(Sealed { plan: self, digest: self.digest()? })
@@ -379,11 +344,6 @@ impl Plan {
             if natural.mixture && self.training.compute.devices_per_worker > 1 {
                 return Err(Failure::Input(anyhow!(
                     "{text} computes mixtures on one GPU; leave out --gpus-per-worker"
-                )));
-            }
-            if natural.mixture && self.sums.format == NumberFormat::Bf16 {
-                return Err(Failure::Input(anyhow!(
-                    "{text} decodes what it judges in f32; leave out --wire bf16"
                 )));
             }
             if self.limits.min_workers.is_some()
@@ -464,15 +424,11 @@ impl Plan {
         self.fixed().filter_map(delay).max().unwrap_or(0)
     }
 
-    /// How its schemes may take turns: where time is real, workers are threads, and there is
+    /// How its schemes may take turns: where time is real, and there is
     /// something to compare. `auto` has legs of its own.
     pub(crate) fn possible_turns(&self, measured: bool) -> Option<Turns> {
         let alone = self.schemes.len() < 2 || self.fixed().count() < self.schemes.len();
-        if alone
-            || self.timing.clock == ClockKind::Virtual
-            || self.timing.pool.is_some()
-            || self.sums.transport == TransportKind::Tcp
-        {
+        if alone || self.timing.clock == ClockKind::Virtual || self.timing.pool.is_some() {
             return None;
         }
         // Several batches of one step are drained at every step anyway.
@@ -579,12 +535,11 @@ impl Plan {
             shape: self.shape,
             jobs: self.jobs,
             limits: self.limits,
-            format: self.sums.format,
+            format: NumberFormat::default(),
             model: self.training.model,
             compute: self.training.compute,
             optimizer: self.training.optimizer,
-            restores: self.sums.transport == TransportKind::Tcp,
-            reduce: match self.sums.reduce {
+            reduce: match self.reduce {
                 ReduceKind::Tree => Reduce::Tree,
                 ReduceKind::Worker => Reduce::Worker,
             },

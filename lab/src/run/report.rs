@@ -8,7 +8,6 @@ use codedgrad::train::StepRecord;
 use codedgrad_shell::layout::{Column, Table, Width};
 use codedgrad_shell::legs::{LegSummary, legs};
 use codedgrad_shell::pool::{Changed, PoolSummary};
-use codedgrad_shell::steps::Throughput;
 use codedgrad_shell::steps::{OfWorkers, Spread, unverified};
 use codedgrad_shell::units::several;
 use serde::Serialize;
@@ -35,9 +34,22 @@ fn applied_samples(plan: &Plan, record: &StepRecord) -> f64 {
     batch_samples(plan) * coverage
 }
 
-/// How fast one step of a plan's run was.
-pub(super) fn throughput_of_step(plan: &Plan, record: &StepRecord) -> Throughput {
-    throughput(plan, applied_samples(plan, record), record.seconds)
+/// How fast a run trains, in tokens; null in modelled time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Throughput {
+    /// Tokens whose gradient was applied, per second.
+    pub(crate) tokens_per_second: Option<f64>,
+    /// Model FLOPs utilisation: `tokens_per_second` x FLOPs per token / peak; null where no peak is
+    /// known.
+    pub(crate) mfu: Option<f64>,
+}
+
+impl Throughput {
+    /// In words, where time is real.
+    pub(crate) fn words(self) -> Option<String> {
+        let mfu = self.mfu.map_or(String::new(), |mfu| format!(", MFU {mfu:.3}"));
+        Some(format!("{:.0}{mfu}", self.tokens_per_second?))
+    }
 }
 
 /// How fast a plan's run was that applied the gradients of so many samples in so many seconds.

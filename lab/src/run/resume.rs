@@ -10,8 +10,7 @@ use codedgrad_shell::units::several;
 
 /// The flags that a resumed run takes, for those who give it others.
 pub(crate) const CHANGEABLE: &str = "--steps, --workers (MIN..MAX), --max-wait, --grace, \
-     --min-workers, --settle, --checkpoint-every, --audit-every, --give-up-after, and for \
-     `coordinator` --return-wait";
+     --min-workers, --settle, --checkpoint-every, --audit-every and --give-up-after";
 
 /// What the command line of a resumed run says; the rest is as the plan has it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,7 +18,6 @@ pub(crate) struct Changes {
     pub(crate) steps: Option<u64>,
     pub(crate) seats: Option<Seats>,
     pub(crate) max_wait_seconds: Option<f64>,
-    pub(crate) return_seconds: Option<f64>,
     pub(crate) grace_seconds: Option<f64>,
     pub(crate) min_workers: Option<usize>,
     pub(crate) settle_seconds: Option<f64>,
@@ -40,7 +38,6 @@ impl Changes {
         plan.shape.workers = self.seats.map_or(plan.shape.workers, |seats| seats.most as usize);
         plan.limits = Limits {
             max_wait_seconds: self.max_wait_seconds.unwrap_or(limits.max_wait_seconds),
-            return_seconds: self.return_seconds.unwrap_or(limits.return_seconds),
             grace_seconds: self.grace_seconds.unwrap_or(limits.grace_seconds),
             min_workers: self.min_workers.or(limits.min_workers),
             settle_seconds: self.settle_seconds.unwrap_or(limits.settle_seconds),

@@ -1,30 +1,29 @@
-//! The flags that `codedgrad-lab train` and `codedgrad-lab coordinator` share.
+//! What `codedgrad-lab train` is told of a run beside its schemes and who is late.
 
-use super::attack::AttackArgs;
+use super::attack::{AttackArgs, LanesArgs};
 use super::checkpoint;
 use super::limits::{DEVICES, MODELS, PARTS};
 use super::plan::{
-    ClockKind, GIVE_UP_AFTER, Injected, LateKind, Plan, ReduceKind, Source, Sums, Timing, Training,
-    TransportKind, Upkeep,
+    ClockKind, GIVE_UP_AFTER, Injected, LateKind, Plan, ReduceKind, Source, Timing, Training,
+    Upkeep,
 };
 use super::resume::Changes;
 use crate::trainer::{Compute, GptConfig, Precision, Processor};
 use anyhow::anyhow;
 use clap::Args;
-use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
+use codedgrad::run::{Jobs, Limits, Shape};
 use codedgrad::train::{AdamWConfig, Auto};
-use codedgrad_cli::port::{ExchangeKind, fresh_id, wire_format};
 use codedgrad_shell::auto::{AutoSteps, probe, replan_every};
 use codedgrad_shell::failure::{Failure, OrInput};
 use codedgrad_shell::families::RunScheme;
 use codedgrad_shell::output::alert;
-use codedgrad_shell::pool::{Bounds, PoolArgs, Seats};
+use codedgrad_shell::pool::{PoolArgs, Seats};
 use codedgrad_shell::suspicious;
 use codedgrad_shell::units::{at_least, count, seconds, size, whole};
 use std::path::{Path, PathBuf};
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 33] = [
+const PLANNED: [&str; 31] = [
     "corpus",
     "tokenizer",
     "init",
@@ -53,8 +52,6 @@ const PLANNED: [&str; 33] = [
     "replan_every",
     "probe",
     "fault",
-    "exchange",
-    "wire",
     "attack",
     "attackers",
     "lanes",
@@ -167,12 +164,12 @@ pub(crate) struct RunArgs {
     pub(crate) devices: DeviceArgs,
     /// What all devices together could do at best, in 10^12 floating point operations per second,
     /// to tell which part of that (MFU) the run made
-    /// [default of `train`: the data sheet's, for known GPUs]
+    /// [default: the data sheet's, for known GPUs]
     #[arg(
         long,
         value_name = "TFLOPS",
         value_parser = positive,
-        help_heading = "Devices and exchange",
+        help_heading = "Devices",
         hide_short_help = true
     )]
     pub(crate) peak_tflops: Option<f64>,
@@ -261,21 +258,8 @@ pub(crate) struct RunArgs {
     pub(crate) fault: Vec<String>,
     #[command(flatten)]
     pub(crate) attack: AttackArgs,
-    /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round
-    /// closes), or the workers among themselves, each a part (sharded; nccl: their GPUs, which
-    /// needs --device cuda) [default: sharded; schemes that look at results as they came always
-    /// take hold]
-    #[arg(long, value_enum, help_heading = "Devices and exchange", hide_short_help = true)]
-    pub(crate) exchange: Option<ExchangeKind>,
-    /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of
-    /// uncoded training [default: f32]
-    #[arg(
-        long,
-        value_parser = wire_format(),
-        help_heading = "Devices and exchange",
-        hide_short_help = true
-    )]
-    pub(crate) wire: Option<NumberFormat>,
+    #[command(flatten)]
+    pub(crate) lanes: LanesArgs,
     /// Folder for the run [default: a new one under runs/]
     #[arg(long, value_name = "DIR", help_heading = "Run folder")]
     pub(crate) out: Option<PathBuf>,
@@ -285,8 +269,8 @@ pub(crate) struct RunArgs {
     /// Go on with an interrupted run, or, with more --steps, with a finished one
     ///
     /// --steps, --workers (another MIN..MAX), --max-wait, --grace, --min-workers, --settle,
-    /// --checkpoint-every, --audit-every and --give-up-after (and --return-wait of a coordinator)
-    /// may be given again and replace the plan's; everything else is as it was.
+    /// --checkpoint-every, --audit-every and --give-up-after may be given again and replace the
+    /// plan's; everything else is as it was.
     #[arg(long, value_name = "DIR", conflicts_with_all = PLANNED, help_heading = "Run folder")]
     pub(crate) resume: Option<PathBuf>,
     /// Print summary.json to standard output, and nothing else there
@@ -377,7 +361,7 @@ pub(crate) struct DeviceArgs {
         long,
         value_enum,
         default_value_t = DeviceKind::Cpu,
-        help_heading = "Devices and exchange"
+        help_heading = "Devices"
     )]
     pub(crate) device: DeviceKind,
     /// GPUs of each worker, which share the windows of its micro-batches; their gradients are added
@@ -387,7 +371,7 @@ pub(crate) struct DeviceArgs {
         value_name = "N",
         default_value_t = 1,
         value_parser = count::<u32>(DEVICES),
-        help_heading = "Devices and exchange",
+        help_heading = "Devices",
         hide_short_help = true
     )]
     pub(crate) gpus_per_worker: u32,
@@ -397,7 +381,7 @@ pub(crate) struct DeviceArgs {
         long,
         value_name = "f32|bf16",
         default_value = "f32",
-        help_heading = "Devices and exchange",
+        help_heading = "Devices",
         hide_short_help = true
     )]
     pub(crate) precision: Precision,
@@ -452,36 +436,9 @@ pub(crate) struct Own {
     pub(crate) seats: Seats,
     pub(crate) delays: Option<String>,
     pub(crate) pool: Option<PathBuf>,
-    pub(crate) transport: TransportKind,
-    /// How long lost workers may take to come back.
-    pub(crate) return_seconds: f64,
 }
 
 impl RunArgs {
-    /// Refuses an exchange that does not go with the rest.
-    fn check_exchange(&self, bounds: Option<Bounds>) -> Result<(), Failure> {
-        if self.exchange == Some(ExchangeKind::Nccl) {
-            // Its ring is made by all of the run's workers.
-            if bounds.is_some() {
-                return Err(Failure::Input(anyhow!(
-                    "--exchange nccl is between the GPUs of all workers: it has no --workers \
-                     MIN..MAX with MIN below MAX"
-                )));
-            }
-            if self.devices.device != DeviceKind::Cuda {
-                return Err(Failure::Input(anyhow!(
-                    "--exchange nccl is between GPUs: it needs --device cuda"
-                )));
-            }
-            if self.wire == Some(NumberFormat::Bf16) {
-                return Err(Failure::Input(anyhow!(
-                    "--exchange nccl sends vectors as they are, in f32: it has no --wire bf16"
-                )));
-            }
-        }
-        Ok(())
-    }
-
     /// The steps of a run that is begun.
     fn all_steps(&self) -> u64 {
         self.steps.unwrap_or(STEPS)
@@ -502,7 +459,6 @@ impl RunArgs {
             steps: self.steps,
             seats,
             max_wait_seconds: self.max_wait,
-            return_seconds: None,
             grace_seconds: self.grace,
             min_workers,
             settle_seconds: self.pool.settle,
@@ -516,7 +472,6 @@ impl RunArgs {
     pub(crate) fn plan(&self, vocabulary: usize, own: Own) -> Result<Plan, Failure> {
         let (step_seconds, usual) = (self.step_seconds.unwrap_or(1.0), Limits::default());
         let (workers, pool) = (own.seats.most as usize, self.pool.of(own.seats)?);
-        self.check_exchange(Bounds::of(pool.min_workers, workers))?;
         let model = model_of(&self.model, self.init.as_deref(), vocabulary)?;
         let injected = Injected {
             faults: self.fault.clone(),
@@ -540,7 +495,8 @@ impl RunArgs {
             jobs: Jobs { models: self.models, micro_steps: self.micro_steps },
             limits: Limits {
                 max_wait_seconds: self.longest_wait(),
-                return_seconds: own.return_seconds,
+                // A thread that has ended does not come back.
+                return_seconds: 0.0,
                 grace_seconds: self.grace.unwrap_or(usual.grace_seconds),
                 mu: self.mu,
                 min_workers: pool.min_workers,
@@ -554,7 +510,7 @@ impl RunArgs {
                 peak_tflops: self.peak_tflops,
                 optimizer: self.model.optimizer(self.all_steps()),
                 seed: self.seed,
-                lanes: self.attack.lanes(),
+                lanes: self.lanes.lanes(),
             },
             upkeep: Upkeep {
                 checkpoint_every: self.checkpoint_every.unwrap_or(CHECKPOINT_EVERY),
@@ -563,13 +519,7 @@ impl RunArgs {
             },
             auto: AutoSteps { replan_every: self.replan_every, probe: self.probe },
             injected,
-            sums: Sums {
-                reduce: self.reduce,
-                transport: own.transport,
-                exchange: self.exchange.unwrap_or_default(),
-                format: self.wire.unwrap_or_default(),
-                id: if own.transport == TransportKind::Local { 0 } else { fresh_id() },
-            },
+            reduce: self.reduce,
             made: None,
             turns: None,
         };

@@ -3,7 +3,6 @@
 
 use super::carry::{run_clock, train};
 use super::checkpoint::{self, Place, States};
-use super::network::Team;
 use super::observer::{Baseline, Files, InTurn, ReferenceReplicas, RunObserver};
 use super::pictures;
 use super::plan::{ClockKind, Made, Plan, Timing};
@@ -17,7 +16,6 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::doctor::RunEvent;
 use codedgrad::train::Outcome;
-use codedgrad_cli::board::Board;
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::families;
 use codedgrad_shell::folder::{PLAN, RECORD, RunFolder};
@@ -48,9 +46,6 @@ pub(crate) struct Session {
     /// What the runs go on from that have begun: where schemes take turns all of them, else the one
     /// that is under way.
     states: States,
-    /// Workers that have joined already.
-    team: Option<Team>,
-    board: Option<Arc<Board>>,
 }
 
 /// Steps of one run, made one after the other: all that are left, or a block.
@@ -102,17 +97,7 @@ impl Session {
             prepare(&mut plan, &specs[0], measure.then_some((&start[0], &batches)), &folder);
         folder.settle(prepared)?;
         let lines = vec![Vec::new(); specs.len()];
-        Ok(Self {
-            plan,
-            specs,
-            folder,
-            batches,
-            interrupted,
-            lines,
-            states: States::new(),
-            team: None,
-            board: None,
-        })
+        Ok(Self { plan, specs, folder, batches, interrupted, lines, states: States::new() })
     }
 
     /// A run that was interrupted, as its last checkpoint left it, or one that goes on beyond its
@@ -173,17 +158,7 @@ impl Session {
         if is_before {
             checkpoint::put_in_place(folder.path()).or_work()?;
         }
-        let mut session = Self {
-            plan,
-            specs,
-            folder,
-            batches,
-            interrupted,
-            lines,
-            states,
-            team: None,
-            board: None,
-        };
+        let mut session = Self { plan, specs, folder, batches, interrupted, lines, states };
         session.change(&changes)?;
         Ok(session)
     }
@@ -235,35 +210,6 @@ impl Session {
         Ok(())
     }
 
-    /// How many steps of the only run are in the record, those after the checkpoint too.
-    pub(crate) fn recorded(&self) -> Result<u64, Failure> {
-        Ok(record::read(&self.folder, &Place::of(0, u64::MAX))?.len() as u64)
-    }
-
-    /// Goes on from a later step of the only run, in the states of a worker that has come so far.
-    pub(crate) fn move_to(
-        &mut self,
-        next_step: u64,
-        states: Vec<ReplicaState>,
-    ) -> Result<(), Failure> {
-        self.lines[0] = record::read(&self.folder, &Place::of(0, next_step))?;
-        self.states.insert(0, states);
-        Ok(())
-    }
-
-    /// Has the only run made by workers that have joined, and shown on a board.
-    pub(crate) fn with_team(&mut self, team: Team, board: Arc<Board>) {
-        (self.team, self.board) = (Some(team), Some(board));
-    }
-
-    pub(crate) fn next_step(&self) -> u64 {
-        self.lines[0].len() as u64
-    }
-
-    pub(crate) fn batches(&self) -> &Batches {
-        &self.batches
-    }
-
     /// Whether nothing is left to be trained.
     pub(crate) fn is_complete(&self) -> bool {
         (0..self.specs.len()).all(|run| self.is_done(run))
@@ -282,11 +228,6 @@ impl Session {
     fn is_done(&self, run: usize) -> bool {
         let all = self.lines[run].len() as u64 == self.plan.all_steps();
         all && (0..self.plan.jobs.models).all(|model| self.model_path(run, model).exists())
-    }
-
-    /// The first of its runs.
-    pub(crate) fn local(&self) -> Result<LocalRun, Failure> {
-        self.local_of(0)
     }
 
     /// A run, which goes on with what its last steps were computed under if that was chosen.
@@ -326,9 +267,9 @@ impl Session {
         } else {
             "model".into()
         };
-        let time = match (self.plan.timing.clock, &self.board) {
-            (ClockKind::Virtual, _) => format!("step time c: {step_seconds:.3} s (modelled)"),
-            (ClockKind::Wall, None) => {
+        let time = match self.plan.timing.clock {
+            ClockKind::Virtual => format!("step time c: {step_seconds:.3} s (modelled)"),
+            ClockKind::Wall => {
                 let how = match self.plan.turns {
                     Some(turns) if turns.measured => ", measured again at every turn",
                     Some(_) => ", given",
@@ -337,10 +278,6 @@ impl Session {
                 };
                 format!("step time c: {step_seconds:.3} s (uncoded, nobody late{how})")
             }
-            (ClockKind::Wall, _) if self.plan.timing.delays.is_some() => {
-                format!("step time c: {step_seconds:.3} s (given)")
-            }
-            (ClockKind::Wall, _) => "times are as measured, nobody is delayed on purpose".into(),
         };
         let order = self.plan.turns.map_or_else(String::new, |turns| {
             format!("schemes take turns, {} each", several(turns.block, "step"))
@@ -388,12 +325,7 @@ impl Session {
         let kept = made.iter().sum::<u64>() as usize;
         let timed = self.plan.timing.clock == ClockKind::Wall;
         let mut work = Work {
-            files: Files::open(
-                (&self.folder, self.plan.digest().or_work()?),
-                kept,
-                timed,
-                self.board.clone(),
-            )?,
+            files: Files::open((&self.folder, self.plan.digest().or_work()?), kept, timed)?,
             begun: BTreeSet::new(),
             of_workers: OfWorkers::default(),
             bar: Progress::new(self.plan.all_steps(), made),
@@ -525,7 +457,6 @@ impl Session {
         let local = self.local_of(run)?;
         work.bar.begin(run, self.title(block));
         let step_seconds = self.step_seconds(block, &work.bar)?;
-        let team = self.team.take();
         let states = self.states_of(run)?;
         let lines = std::mem::take(&mut self.lines[run]);
         let replicas = states.iter().map(|state| {
@@ -539,8 +470,7 @@ impl Session {
         let replicas = replicas.collect::<Result<Vec<_>, _>>().or_work()?;
         let first = if run > 0 { &self.lines[0][..] } else { &[] };
         if work.begun.insert(run) {
-            let there = self.board.as_ref().and_then(|board| board.seats_taken());
-            work.files.events.begins((run, lines.len() as u64), !lines.is_empty(), there);
+            work.files.events.begins((run, lines.len() as u64), !lines.is_empty(), None);
         }
         let in_turn = block.turn.as_ref().map(|turn| InTurn {
             number: turn.number,
@@ -556,7 +486,6 @@ impl Session {
                 batches: &self.batches,
                 loss_weight: local.loss_weight(),
             },
-            folder: &self.folder,
             files: &mut work.files,
             baseline: Baseline::new(first, &lines),
             lines,
@@ -565,9 +494,7 @@ impl Session {
             bar: &mut work.bar,
             looks: self.specs[run].byzantine() > 0,
             interrupted: &self.interrupted,
-            board: self.board.clone(),
             diverged: None,
-            digest: None,
         };
         // All runs of a plan in one memory, whose digests can be compared.
         let runs = self
@@ -578,7 +505,7 @@ impl Session {
         let stays = runs.into_iter().all(|stays| stays);
         let run_clock = run_clock(&self.plan, &work.delays, step_seconds, observer.lines.last());
         let range = (&states[..], block.until, run_clock);
-        let outcome = train((&local, stays), range, team, &mut observer)?;
+        let outcome = train((&local, stays), range, &mut observer).map_err(anyhow::Error::new);
         let cut_short = outcome.is_ok() && (observer.lines.len() as u64) < block.until;
         let saved = if cut_short { observer.save_rest() } else { Ok(()) };
         let RunObserver {
@@ -630,11 +557,10 @@ impl Session {
     fn broke_off(&self, run: usize, made: usize) -> String {
         let (scheme, path) = (&self.plan.schemes[run], self.folder.path().display());
         let after = several(made, "step");
-        let command = if self.board.is_some() { "coordinator" } else { "train" };
         if self.folder.is_moved() {
             return format!(
                 "{scheme} broke off after {after}, since {path} was moved; `codedgrad-lab \
-                 {command} --resume` with its new name goes on from its last checkpoint"
+                 train --resume` with its new name goes on from its last checkpoint"
             );
         }
         if !self.folder.outlives_failure() {
@@ -653,7 +579,7 @@ impl Session {
             format!(", with --fault {panics} as before; a new run without --fault avoids that")
         };
         format!(
-            "{scheme} broke off after {after} (kept up to step {kept}; `{} {command} \
+            "{scheme} broke off after {after} (kept up to step {kept}; `{} train \
              --resume {}` goes on from there{with})",
             itself::lab(),
             quoted(&path.to_string())

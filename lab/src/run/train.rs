@@ -1,7 +1,6 @@
 //! `codedgrad-lab train`: the main job.
 
-use super::network::CHILD_PATIENCE;
-use super::plan::{self, Plan, Training, TransportKind};
+use super::plan::{self, Plan, Training};
 use super::report::Summary;
 use super::run_args::{Own, RunArgs, absolute};
 use super::session::Session;
@@ -64,14 +63,8 @@ pub(crate) struct TrainArgs {
     /// A row says how many workers there are from then on, by the run's clock; who is lost is drawn
     /// with --seed. A thread that is lost is ended without notice; one that comes takes over a
     /// state.
-    #[arg(
-        long, value_name = "FILE", conflicts_with_all = ["resume", "transport"],
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with = "resume", hide_short_help = true)]
     pool: Option<PathBuf>,
-    /// Worker threads of this process, or worker processes that it starts and talks to over TCP
-    #[arg(long, value_enum, default_value_t = TransportKind::Local, conflicts_with = "resume")]
-    transport: TransportKind,
     #[command(flatten)]
     run: RunArgs,
 }
@@ -92,14 +85,6 @@ impl TrainArgs {
 
     /// What the command line asks for; the vocabulary is that of the text.
     fn plan(&self, vocabulary: usize) -> Result<Plan, Failure> {
-        if self.transport == TransportKind::Local
-            && (self.run.exchange.is_some() || self.run.wire.is_some())
-        {
-            return Err(Failure::Input(anyhow!(
-                "--exchange and --wire are for --transport tcp: threads of one process share their \
-                 memory"
-            )));
-        }
         let seats = self.seats()?;
         if self.scheme.is_none() && seats.most < 2 {
             return Err(Failure::Input(anyhow!(
@@ -128,12 +113,6 @@ impl TrainArgs {
             seats,
             delays: (!self.no_stragglers).then(|| self.delays.clone()),
             pool: absolute(self.pool.as_ref())?,
-            transport: self.transport,
-            return_seconds: if self.transport == TransportKind::Local {
-                0.0
-            } else {
-                CHILD_PATIENCE.into()
-            },
         };
         let mut plan = self.run.plan(vocabulary, own)?;
         plan.turns = plan.possible_turns(self.run.step_seconds.is_none());
@@ -149,7 +128,7 @@ impl TrainArgs {
 const WORKERS: Seats = Seats::all(8);
 
 /// Set by the first Ctrl-C or SIGTERM; the second one ends the process at once.
-pub(crate) fn interruption(asked: &Asked) -> Arc<AtomicBool> {
+fn interruption(asked: &Asked) -> Arc<AtomicBool> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
     asked.then(move |_| {
@@ -161,7 +140,7 @@ pub(crate) fn interruption(asked: &Asked) -> Arc<AtomicBool> {
 
 /// How a run that was shown ends: nobody must take one that was interrupted, or that diverged, for
 /// one that is done.
-pub(crate) fn ended(summary: &Summary, asked: &Asked) -> Result<(), Failure> {
+fn ended(summary: &Summary, asked: &Asked) -> Result<(), Failure> {
     if let Some(diverged) = summary.diverged() {
         return Err(Failure::Work(anyhow!("{diverged}")));
     }
@@ -199,18 +178,17 @@ pub(crate) fn run(args: &TrainArgs, output: &mut Output<'_>) -> Result<(), Failu
     session.say_if_finished();
     let outcome = session.execute();
     let summary = session.folder().settle(outcome)?;
-    let shown = show(&session, &summary, args.run.json, "train", output);
+    let shown = show(&session, &summary, args.run.json, output);
     // How the run ended counts for more than whether anybody could be told.
     ended(&summary, &asked)?;
     shown
 }
 
 /// Shows what came of a run, and how it can go on.
-pub(crate) fn show(
+fn show(
     session: &Session,
     summary: &Summary,
     json: bool,
-    command: &str,
     output: &mut Output<'_>,
 ) -> Result<(), Failure> {
     if json {
@@ -234,7 +212,7 @@ pub(crate) fn show(
     }
     let path = session.folder().path().display();
     text += &if summary.interrupted {
-        let command = format!("{} {command} --resume {}", itself::lab(), quoted(&path.to_string()));
+        let command = format!("{} train --resume {}", itself::lab(), quoted(&path.to_string()));
         width.with_command("\nInterrupted. Go on with:", &command)
     } else {
         let last = summary.runs.len().saturating_sub(1);

@@ -54,8 +54,6 @@ pub struct LocalRun {
     pub compute: Compute,
     /// The optimizer.
     pub optimizer: AdamWConfig,
-    /// Whether the observer has a state for workers that come when no other has one.
-    pub restores: bool,
     /// Where results are added up.
     pub reduce: Reduce,
     /// Faults to inject.
@@ -189,7 +187,6 @@ impl LocalRun {
             model,
             compute: Compute::default(),
             optimizer,
-            restores: false,
             reduce: Reduce::default(),
             faults: Vec::new(),
             pool: Vec::new(),
@@ -245,7 +242,7 @@ impl LocalRun {
         let run = run.steps(range.end).first(range.step).round(range.round);
         let run = run.length(self.model.parameters()).result_length(self.result_length()?);
         let run = run.limits(self.limits).wire(self.format);
-        let run = run.reduce(self.reduce).restores(self.restores);
+        let run = run.reduce(self.reduce);
         Ok(match &self.auto {
             Some(auto) => run.auto(auto.clone()),
             None => run,
@@ -688,7 +685,6 @@ pub fn calibrate(
     let uncoded = LocalRun {
         scheme: SchemeSpec::uncoded(),
         jobs: Jobs::default(),
-        restores: false,
         faults: Vec::new(),
         pool: Vec::new(),
         attack: None,

@@ -14,7 +14,7 @@ use crate::program::{COMMANDS, LAB_COMMANDS, MODEL, codedgrad, program_of, root,
 use std::fs;
 use std::process::Command;
 
-const WAITING: [&str; 5] = ["coordinator", "worker", "serve", "run", "status"];
+const WAITING: [&str; 4] = ["worker", "serve", "run", "status"];
 /// Fewer lines than that were not found where they stand.
 const LINES_LEAST: usize = 50;
 

@@ -1,21 +1,16 @@
 //! Workers that come and go: `--workers MIN..MAX`.
 
-use crate::coordinated::{LAB, Run, digests};
+use crate::coordinated::{LAB, Run, uncoded};
 use crate::processes::{Kept, lines, wait_for};
 use crate::program::command;
 use serde_json::Value;
 use std::fs;
-use std::process::Command;
-
-fn events(run: &Run) -> Vec<Value> {
-    let file = run.folder.path().join("run/events.jsonl");
-    lines(&file).iter().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
+use std::process::{Child, Command};
 
 /// What the events of a kind say.
 fn said(run: &Run, kind: &str) -> Vec<String> {
     let of_kind = |event: &Value| (event["kind"] == kind).then(|| event["what"].clone());
-    let said = events(run).iter().filter_map(of_kind).collect::<Vec<_>>();
+    let said = run.events().iter().filter_map(of_kind).collect::<Vec<_>>();
     said.iter().map(|what| what.as_str().unwrap().to_owned()).collect()
 }
 
@@ -25,9 +20,7 @@ fn is_planned(run: &Run, plan: &str) {
 
 /// What `codedgrad status` shows of it.
 fn shown(run: &Run, flags: &[&str]) -> String {
-    let said = run.coordinator.said();
-    let metrics = said.split("http://").nth(1).and_then(|rest| rest.split("/metrics").next());
-    let shown = command(&["status", metrics.unwrap()]).args(flags).output().unwrap();
+    let shown = command(&["status", &run.metrics()]).args(flags).output().unwrap();
     String::from_utf8(shown.stdout).unwrap()
 }
 
@@ -41,28 +34,14 @@ fn json(run: &Run) -> Value {
 
 #[test]
 fn a_run_begins_with_some_takes_in_others_and_goes_on_without_them() {
-    let mut run = Run::start_in_real_time(&[
-        "--scheme",
-        "groups:s=1",
-        "--workers",
-        "2..4",
-        "--steps",
-        "100000",
-        "--join-wait",
-        "2",
-        "--settle",
-        "0",
-        "--metrics",
-        "127.0.0.1:0",
-        "--audit-every",
-        "1",
-    ]);
-    let mut workers = run.workers(3, &[]);
+    let flags = "--scheme groups:s=1 --workers 2..4 --join-wait 2 --settle 0 --metrics 127.0.0.1:0";
+    let mut run = Run::start("100000", flags);
+    let mut workers = run.workers(3, "--audit 1");
     run.wait_for_steps(5);
     assert_eq!(said(&run, "lost"), [""; 0], "nobody waits for a seat that is empty");
     assert_eq!(said(&run, "begin"), ["the run begins with 3 of 4 workers: 0-2"]);
     is_planned(&run, "planned for 3 of 4 workers (0-2) under groups:s=1");
-    workers.push(run.worker(3, &[]));
+    workers.push(run.worker(3, ""));
     is_planned(&run, "planned for all 4 workers under groups:s=1");
     // The scheme could do without the first of them, and not without its partner.
     workers[0].signal("-KILL");
@@ -79,27 +58,17 @@ fn a_run_begins_with_some_takes_in_others_and_goes_on_without_them() {
         (&2.into(), &4.into()),
         "{shown}"
     );
-    workers.push(run.worker(1, &[]));
+    workers.push(run.worker(1, ""));
     is_planned(&run, "planned for 3 of 4 workers (1-3) under groups:s=1");
-    run.coordinator.signal("-TERM");
-    assert_eq!(run.coordinator.ends(), Some(143), "{}", run.coordinator.said());
-    let record: Vec<Value> = lines(&run.record())
-        .iter()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap())
-        .collect();
+    run.is_stopped();
+    let record = run.steps();
     let members = |step: &Value| step["plan"]["members"].as_array().map(Vec::len);
     let plans: Vec<usize> = record.iter().filter_map(members).collect();
     assert_eq!(plans, [3, 4, 3, 2, 3], "written down where they change");
     assert_eq!(said(&run, "join"), ["is there", "is there again"]);
     assert_eq!(record[0]["plan"]["members"], serde_json::json!([0, 1, 2]));
-    let whole = |step: &Value| {
-        step["coverage"] == 1.0
-            && step["gradient_difference"].as_f64().is_none_or(|difference| difference < 1e-5)
-    };
-    assert!(record.iter().all(whole), "no sample is lost");
-    let summary = fs::read(run.folder.path().join("run/summary.json")).unwrap();
-    let summary: Value = serde_json::from_slice(&summary).unwrap();
-    let mut pool = summary["runs"][0]["pool"].clone();
+    assert!(record.iter().all(|step| step["coverage"] == 1.0), "no sample is lost");
+    let mut pool = run.summary()["pool"].clone();
     let (mut planned, mut all) = (0, 0);
     for step in &record {
         planned = members(step).unwrap_or(planned);
@@ -215,35 +184,24 @@ fn a_resumed_run_takes_other_numbers_of_workers() {
 /// Workers that wait for the coordinator stay, and let those in that have the new seats.
 #[test]
 fn a_coordinator_that_goes_on_has_seats_for_others() {
-    let mut run = Run::start_in_real_time(&[
-        "--scheme",
-        "groups:s=1",
-        "--workers",
-        "2..3",
-        "--steps",
-        "100000",
-        "--settle",
-        "0",
-    ]);
-    let mut workers = run.workers(3, &[]);
+    let flags = "--scheme groups:s=1 --workers 2..3 --settle 0 --return-wait 5";
+    let mut run = Run::start("100000", flags);
+    let mut workers = run.workers(3, "");
     run.wait_for_steps(20);
     run.coordinator.signal("-KILL");
     run.coordinator.ends();
-    let seats = ["--workers", "2..5", "--join-wait", "5"];
-    let resumed = [&["coordinator", "--resume", "run", "--json"][..], &seats].concat();
     let before = lines(&run.record()).len();
-    run.coordinator = Kept::start(run.folder.path(), "coordinator-again", &resumed);
+    run.resume(" --workers 2..5");
     // Of a run that all five begin no other plan would be told.
     run.wait_for_steps(before + 1);
-    workers.extend([3, 4].map(|number| run.worker(number, &[])));
+    workers.extend([3, 4].map(|number| run.worker(number, "")));
     is_planned(&run, "planned for all 5 workers under groups:s=1");
     let before = lines(&run.record()).len();
     run.wait_for_steps(before + 10);
     workers[0].signal("-TERM");
     assert_eq!(workers[0].ends(), Some(0), "{}", workers[0].said());
     is_planned(&run, "planned for 4 of 5 workers (1-4) under groups:s=1");
-    run.coordinator.signal("-TERM");
-    assert_eq!(run.coordinator.ends(), Some(143), "{}", run.coordinator.said());
+    run.is_stopped();
     let said = workers.iter().map(Kept::said).collect::<String>();
     assert!(!said.contains("is not who it says"), "{said}");
 }
@@ -251,17 +209,8 @@ fn a_coordinator_that_goes_on_has_seats_for_others() {
 /// With no return to wait for a second loss would stop an uncoded run for `--return-wait`.
 #[test]
 fn what_does_not_fit_those_that_are_left_is_said() {
-    let mut run = Run::start_in_real_time(&[
-        "--scheme",
-        "groups:l=3",
-        "--workers",
-        "3",
-        "--min-workers",
-        "2",
-        "--steps",
-        "60",
-    ]);
-    let workers = run.workers(3, &[]);
+    let mut run = Run::start("60", "--scheme groups:l=3 --workers 3 --min-workers 2");
+    let mut workers = run.workers(3, "");
     run.wait_for_steps(5);
     workers[2].signal("-KILL");
     is_planned(
@@ -270,22 +219,15 @@ fn what_does_not_fit_those_that_are_left_is_said() {
     );
     let warning = "warning: groups:l=3 does not fit 2 workers: uncoded until others are back";
     assert_eq!(run.coordinator.said().matches(warning).count(), 1, "{}", run.coordinator.said());
-    assert_eq!(run.finishes()["runs"][0]["samples_lost"], 0);
+    workers.truncate(2);
+    assert_eq!(run.finishes(&mut workers)["steps"], 60);
+    assert!(run.steps().iter().all(|step| step["coverage"] == 1.0), "no sample is lost");
 }
 
 #[test]
 fn fewer_than_the_least_end_the_run() {
-    let mut run = Run::start_in_real_time(&[
-        "--scheme",
-        "uncoded",
-        "--workers",
-        "2..4",
-        "--steps",
-        "9",
-        "--join-wait",
-        "1",
-    ]);
-    let _worker = run.worker(1, &[]);
+    let mut run = Run::start("9", "--scheme uncoded --workers 2..4 --join-wait 1");
+    let _worker = run.worker(1, "");
     assert_eq!(run.coordinator.ends(), Some(1), "{}", run.coordinator.said());
     let why = "1 of 4 workers have joined within 1 s, and 2 are needed; missing are {0,2,3}";
     assert!(run.coordinator.said().contains(why), "{}", run.coordinator.said());
@@ -303,17 +245,7 @@ fn what_no_number_of_workers_can_be_is_refused() {
         (&["serve", "--workers", "4", "--min-workers", "5"], "--min-workers 5: the run has 4"),
         (&["run", "-n", "2..x", "true"], "MAX of MIN..MAX"),
         (
-            &[
-                "train",
-                "--workers",
-                "2..4",
-                "--transport",
-                "tcp",
-                "--exchange",
-                "nccl",
-                "--device",
-                "cuda",
-            ],
+            &["serve", "--workers", "2..4", "--exchange", "nccl"],
             "--exchange nccl is between the GPUs of all workers: it has no --workers MIN..MAX",
         ),
         (
@@ -329,28 +261,26 @@ fn what_no_number_of_workers_can_be_is_refused() {
     }
 }
 
-const UNCODED: [&str; 8] =
-    ["--scheme", "uncoded", "--workers", "2..4", "--steps", "100000", "--join-wait", "2"];
+/// A run of more steps than are made before somebody ends it.
+fn endless() -> Run {
+    Run::start("100000", "--scheme uncoded --workers 2..4 --join-wait 2")
+}
 
 /// Whether every step took one round: none was begun again.
 fn no_round_is_begun_again(run: &Run) -> bool {
-    let rounds = |line: &String| {
-        let step: Value = serde_json::from_str(line).unwrap();
-        step["rounds"].as_array().unwrap().len()
-    };
-    lines(&run.record()).iter().all(|line| rounds(line) == 1)
+    run.steps().iter().all(|step| step["rounds"].as_array().unwrap().len() == 1)
 }
 
 /// The last event of a kind.
 fn last(run: &Run, kind: &str) -> Value {
-    let found = events(run).into_iter().rfind(|event| event["kind"] == kind);
+    let found = run.events().into_iter().rfind(|event| event["kind"] == kind);
     found.unwrap_or_else(|| panic!("no event {kind}"))
 }
 
 #[test]
 fn a_worker_that_is_told_to_end_leaves_and_is_missed_by_nobody() {
-    let mut run = Run::start_in_real_time(&UNCODED);
-    let mut workers = run.workers(3, &[]);
+    let mut run = endless();
+    let mut workers = run.workers(3, "");
     run.wait_for_steps(5);
     workers[1].signal("-TERM");
     // The same order once more: it is no second one.
@@ -365,12 +295,10 @@ fn a_worker_that_is_told_to_end_leaves_and_is_missed_by_nobody() {
     let leaving = last(&run, "leaving");
     assert_eq!((&leaving["worker"], &leaving["seconds"]), (&1.into(), &20.0.into()));
     assert!(leaving["identity"].as_str().unwrap().ends_with("/1"), "{leaving}");
-    run.coordinator.signal("-TERM");
-    assert_eq!(run.coordinator.ends(), Some(143), "{}", run.coordinator.said());
+    run.is_stopped();
     assert!(no_round_is_begun_again(&run));
-    let summary = std::fs::read(run.folder.path().join("run/summary.json")).unwrap();
-    let summary: Value = serde_json::from_slice(&summary).unwrap();
-    let pool = &summary["runs"][0]["pool"];
+    let summary = run.summary();
+    let pool = &summary["pool"];
     assert_eq!((&pool["left"], &pool["rounds_begun_again"]), (&1.into(), &0.into()), "{pool}");
     assert_eq!(summary["faults"], serde_json::json!([]));
 }
@@ -378,37 +306,35 @@ fn a_worker_that_is_told_to_end_leaves_and_is_missed_by_nobody() {
 /// As a scheduler preempts a job: all of it is told, and it is queued again.
 #[test]
 fn a_job_of_which_all_are_told_to_end_goes_on_where_it_was() {
-    let flags = ["--scheme", "uncoded", "--workers", "3", "--steps", "600"];
-    let mut run = Run::start_in_real_time(&flags);
-    let mut workers = run.workers(3, &[]);
+    let mut run = Run::start("600", "--scheme uncoded --workers 3");
+    let mut workers = run.workers(3, "--checkpoint-every 1");
     run.wait_for_steps(20);
     workers.iter().for_each(|worker| worker.signal("-TERM"));
-    run.coordinator.signal("-TERM");
-    assert_eq!(run.coordinator.ends(), Some(143), "{}", run.coordinator.said());
+    run.is_stopped();
     for worker in &mut workers {
         assert_eq!(worker.ends(), Some(0), "{}", worker.said());
     }
     assert_eq!(said(&run, "lost"), [""; 0]);
-    assert!(lines(&run.record()).len() < 600, "it was told in the middle");
-    let again = ["coordinator", "--resume", "run", "--json"];
-    run.coordinator = Kept::start(run.folder.path(), "again", &again);
-    let _workers = run.workers(3, &[]);
-    run.finishes();
-    assert_eq!(digests(&run.record()), run.expected(&flags));
+    let made = lines(&run.record()).len();
+    assert!(made < 600, "it was told in the middle");
+    run.resume("");
+    let mut workers = run.workers(3, "--checkpoint-every 1");
+    assert_eq!(run.finishes(&mut workers)["steps"], 600);
+    run.has_trained(&uncoded("3", "600"), &format!("interrupted after {made} steps"));
 }
 
 /// Without notice it is gone at once, as one that is killed; so it is when its notice is over,
 /// where the run cannot go on without it.
 #[test]
 fn a_worker_without_notice_is_lost() {
-    let run = Run::start_in_real_time(&UNCODED);
-    let mut workers = run.workers(3, &["--notice", "0"]);
+    let run = endless();
+    let mut workers = run.workers(3, "--notice 0");
     run.wait_for_steps(5);
     workers[1].signal("-TERM");
     assert_eq!(workers[1].ends(), Some(0));
     is_planned(&run, "planned for 2 of 4 workers (0, 2) under uncoded");
     assert_eq!((said(&run, "lost").len(), said(&run, "left").len()), (1, 0));
-    let mut late = run.worker(3, &["--notice", "2"]);
+    let mut late = run.worker(3, "--notice 2");
     is_planned(&run, "planned for 3 of 4 workers (0, 2-3) under uncoded");
     workers[0].signal("-KILL");
     workers[2].signal("-KILL");
@@ -420,62 +346,62 @@ fn a_worker_without_notice_is_lost() {
 
 #[test]
 fn a_file_that_appears_is_a_notice_too() {
-    let run = Run::start_in_real_time(&UNCODED);
-    let _others = run.workers(2, &[]);
+    let run = endless();
+    let _others = run.workers(2, "");
     let file = run.folder.path().join("terminates");
     let variables =
         [("CODEDGRAD_NOTICE_FILE", file.to_str().unwrap()), ("CODEDGRAD_DOMAIN", "rack-7")];
-    let arguments = ["worker", "--join", &run.address, "--token", "run/token", "--worker", "2"];
-    let mut worker = Kept::start_with(run.folder.path(), "noticed", &arguments, &variables);
+    let mut worker = run.worker_by(2, "", &variables);
     is_planned(&run, "planned for 3 of 4 workers (0-2) under uncoded");
-    std::fs::write(&file, "in 2 minutes").unwrap();
+    fs::write(&file, "in 2 minutes").unwrap();
     assert_eq!(worker.ends(), Some(0), "{}", worker.said());
     is_planned(&run, "planned for 2 of 4 workers (0-1) under uncoded");
     assert_eq!(last(&run, "left")["domain"], "rack-7");
 }
 
+/// Has a process stand still and go on, again and again, until somebody ends it.
+fn is_slow(worker: u32) -> Child {
+    let script = "while kill -STOP $0; do sleep .1; kill -CONT $0; sleep .02; done 2>/dev/null";
+    Command::new("sh").args(["-c", script, &worker.to_string()]).spawn().unwrap()
+}
+
 /// P-10: the slow worker of a run is done without, and is back when its line is deleted.
 #[test]
 fn a_slow_worker_is_drained_and_let_in_again() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("slow.csv"), "0,0,0,0.2\n".repeat(3000)).unwrap();
-    let flags = "--scheme uncoded --workers 3..4 --steps 3000 --delays slow.csv";
-    let flags: Vec<&str> = flags.split(' ').collect();
-    let run = Run::start_at(folder, &flags);
+    let run = Run::start("100000", "--scheme uncoded --workers 3..4");
     // It waits for longer than that, which it needs no patience for.
-    let mut workers = run.workers(4, &["--patience", "1"]);
-    run.wait_for_steps(3);
+    let mut workers = run.workers(4, "--patience 1");
+    run.wait_for_steps(1);
+    let mut slow = is_slow(workers[3].child.id());
+    let before = lines(&run.record()).len();
+    run.wait_for_steps(before + 8);
     let drain = run.folder.path().join("run/drain");
-    std::fs::write(&drain, "3 # slow\nx\n9\n").unwrap();
+    fs::write(&drain, "3 # slow\nx\n9\n").unwrap();
     is_planned(&run, "planned for 3 of 4 workers (0-2) under uncoded");
     wait_for("the word", || (!said(&run, "drained").is_empty()).then_some(()));
-    let before = lines(&run.record()).len();
-    run.wait_for_steps(before + 30);
-    let seconds = |line: &String| {
-        let step: Value = serde_json::from_str(line).unwrap();
-        step["seconds"].as_f64().unwrap()
-    };
-    let times: Vec<f64> = lines(&run.record()).iter().map(seconds).collect();
-    assert!(times[..3].iter().all(|time| *time >= 0.2), "{times:?}");
-    assert!(times[before..].iter().any(|time| *time < 0.2), "{times:?}");
+    let drained = lines(&run.record()).len();
+    run.wait_for_steps(drained + 30);
+    let seconds = |step: &Value| step["seconds"].as_f64().unwrap();
+    let times: Vec<f64> = run.steps().iter().map(seconds).collect();
+    assert!(times[before..drained].iter().any(|time| *time >= 0.1), "{times:?}");
+    assert!(times[drained..].iter().any(|time| *time < 0.1), "{times:?}");
     for strange in ["\"x\"", "\"9\""] {
-        assert_eq!(
-            run.coordinator.said().matches(strange).count(),
-            1,
-            "{}",
-            run.coordinator.said()
-        );
+        let said = run.coordinator.said();
+        assert_eq!(said.matches(strange).count(), 1, "{said}");
     }
+    slow.kill().unwrap();
+    slow.wait().unwrap();
+    workers[3].signal("-CONT");
     // One more cannot be done without.
-    std::fs::write(&drain, "3\n2\n").unwrap();
+    fs::write(&drain, "3\n2\n").unwrap();
     let refused = "not taken out, for the run could not go on: 2 of the file `drain`";
     wait_for(refused, || {
         said(&run, "drain-refused").last().is_some_and(|it| it == refused).then_some(())
     });
     std::thread::sleep(std::time::Duration::from_secs(2));
-    std::fs::remove_file(&drain).unwrap();
+    fs::remove_file(&drain).unwrap();
     is_planned(&run, "planned for all 4 workers under uncoded");
-    let of_others = events(&run);
+    let of_others = run.events();
     let of_others = of_others.iter().filter(|event| event["kind"] != "replanned");
     let of_others: Vec<&Value> = of_others.collect();
     assert_eq!(said(&run, "lost"), [""; 0], "{of_others:#?}");

@@ -179,5 +179,5 @@ fn a_pool_that_no_run_can_have_is_refused() {
     refused_pool("0,4\n9,2\n", "--workers 3..4", "say --workers 2..4");
     refused_pool("0,4\n9,6\n", "--workers 4", "4 to 6 workers");
     refused_pool("0,4\n0,6\n", "", "line 3, column 1");
-    refused_pool("0,4\n", "--transport tcp", "cannot be used with");
+    refused_pool("0,4\n", "--resume run", "cannot be used with");
 }

@@ -51,9 +51,12 @@ fn pipe(path: &Path) {
 /// Starts a command with 3 GB of addresses: what reads without end fails, and leaves others theirs.
 fn start(folder: &Path, line: &str) -> Child {
     let mut command = Command::new("sh");
-    let words: Vec<&str> = line.split(' ').collect();
+    let (mut variables, words): (Vec<&str>, Vec<&str>) =
+        line.split(' ').partition(|word| word.starts_with("CODEDGRAD_"));
+    variables.extend(["CODEDGRAD_ADDRESS=127.0.0.1:1", "CODEDGRAD_WORKER=0"]);
     command.args(["-c", "ulimit -v 3000000; exec \"$0\" \"$@\""]).arg(program_of(&words));
     command.args(words).current_dir(folder).env("RUST_BACKTRACE", "0");
+    command.envs(variables.iter().filter_map(|variable| variable.split_once('=')));
     let file = |name: &str| File::create(folder.join(name)).unwrap();
     command.stdin(Stdio::null()).stdout(file("said.out")).stderr(file("said.err"));
     command.spawn().unwrap()
@@ -129,9 +132,9 @@ fn inputs_are_regular_files_of_a_bounded_length() {
         ("bad.json", "train --tokenizer bad.json"),
         ("model/config.json", "train --init model"),
         ("bad", "serve --token bad --listen 127.0.0.1:0 --workers 1 --out served"),
-        ("bad", "worker --join 127.0.0.1:1 --token bad"),
+        ("bad", "CODEDGRAD_TOKEN_FILE=bad worker --micro-batches 2"),
         ("keys/coordinator.pem", "serve --keys keys --listen 127.0.0.1:0 --workers 1 --out served"),
-        ("keys/worker-0.key", "worker --join 127.0.0.1:1 --worker 0 --keys keys"),
+        ("keys/worker-0.key", "CODEDGRAD_KEYS=keys worker --micro-batches 2"),
         ("steps/rank-0.csv", "doctor steps"),
         ("steps/rank-0.csv", "plan --delays steps"),
     ] {
@@ -242,11 +245,8 @@ fn delays_have_a_bound_and_may_come_through_a_pipe() {
 /// A coordinator never waits for what it reads while it runs.
 #[test]
 fn a_drain_file_that_is_none_is_ignored_once() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("slow.csv"), "0,0,0,0.01\n".repeat(3000)).unwrap();
-    let given = "--scheme uncoded --workers 3..4 --steps 3000 --delays slow.csv";
-    let run = Run::start_at(folder, &given.split(' ').collect::<Vec<_>>());
-    let mut workers = run.workers(4, &["--patience", "1"]);
+    let run = Run::start("100000", "--scheme uncoded --workers 3..4");
+    let mut workers = run.workers(4, "--patience 1");
     run.wait_for_steps(3);
     let drain = run.folder.path().join("run/drain");
     let goes_on = |found: Found, times: usize| {

@@ -124,7 +124,7 @@ fn a_run_writes_what_the_doctor_reads() {
     assert!(found["effective"].as_f64().is_some() && found["events"]["lost"] == 1, "{found}");
 }
 
-/// Training says so before it begins; nobody joins this coordinator.
+/// Training says so before it begins.
 #[test]
 fn a_numbered_column_is_told_before_training() {
     let home = tempfile::tempdir().unwrap();
@@ -133,7 +133,6 @@ fn a_numbered_column_is_told_before_training() {
     for command in [
         &["train", "--scheme", "uncoded", "--workers", "2", "--steps", "0"][..],
         &["train", "--scheme", "groups:s=5", "--workers", "2"],
-        &["coordinator", "--listen", "127.0.0.1:0", "--workers", "2", "--scheme", "groups:s=5"],
     ] {
         let output = codedgrad(home.path(), &[command, &["--delays", "numbered.csv"]].concat());
         assert_eq!(output.status.code(), Some(2));

@@ -383,21 +383,19 @@ fn steps_there(record: &Path) -> usize {
 fn a_coordinator_under_way_is_left_alone() {
     let home = tempfile::tempdir().unwrap();
     let address = home.path().join("run/address");
-    let begin =
-        [&["coordinator", "--listen", "127.0.0.1:0", "--out", "run"], &SMALL[..], &ENDLESS[..]]
-            .concat();
+    let begin = flags(&["serve --listen 127.0.0.1:0 --out run --workers 4 --scheme uncoded"]);
     let mut owner = Kept::start(home.path(), &begin);
     owner.has_file(&address);
     let told = fs::read(&address).unwrap();
     let who = format!("in use by process {}", owner.child.id());
-    refused(home.path(), &["coordinator", "--resume", "run", "--listen", "127.0.0.1:0"], &[&who]);
+    refused(home.path(), &["serve", "--resume", "run", "--listen", "127.0.0.1:0"], &[&who]);
     refused(home.path(), &[&begin[..], &["--force"]].concat(), &[&who]);
     assert_eq!(fs::read(&address).unwrap(), told, "workers go on calling the first one");
     assert_eq!(owner.ends_by("-KILL"), None);
     fs::remove_file(&address).unwrap();
     fs::write(&address, &told).unwrap();
     let mut heir =
-        Kept::start(home.path(), &["coordinator", "--resume", "run", "--listen", "127.0.0.1:0"]);
+        Kept::start(home.path(), &["serve", "--resume", "run", "--listen", "127.0.0.1:0"]);
     heir.waits("another address", |_| {
         (fs::read(&address).is_ok_and(|now| now != told)).then_some(())
     });
@@ -410,12 +408,12 @@ fn a_command_that_fails_before_its_first_step_leaves_no_folder() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let listen = |out| {
-        [&["coordinator", "--listen", &address, "--out", out], &SMALL[..], &["--steps", "3"]]
-            .concat()
+        let own = ["serve", "--listen", &address, "--out", out];
+        [&own, &["--workers", "4", "--scheme", "uncoded"][..]].concat()
     };
     for _ in 0..2 {
         let output = codedgrad(home.path(), &listen("new"));
-        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
         assert!(text(&output.stderr).contains("in use"), "{}", text(&output.stderr));
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "the folder is gone");
     }
@@ -423,7 +421,7 @@ fn a_command_that_fails_before_its_first_step_leaves_no_folder() {
     fs::create_dir(home.path().join("mine")).unwrap();
     fs::write(home.path().join("mine/notes"), "keep").unwrap();
     for _ in 0..2 {
-        assert_eq!(codedgrad(home.path(), &listen("mine")).status.code(), Some(1));
+        assert_eq!(codedgrad(home.path(), &listen("mine")).status.code(), Some(2));
         assert_eq!(fs::read(home.path().join("mine/notes")).unwrap(), b"keep");
     }
     let output = train(home.path(), &["--steps", "3", "--fault", "panic@0:2", "--out", "new"]);
@@ -444,19 +442,9 @@ fn a_command_that_fails_before_its_first_step_leaves_no_folder() {
 #[test]
 fn what_workers_said_is_kept() {
     let home = tempfile::tempdir().unwrap();
-    let arguments = [
-        "--steps",
-        "3",
-        "--fault",
-        "panic@0:2",
-        "--transport",
-        "tcp",
-        "--max-wait",
-        "5",
-        "--out",
-        "new",
-    ];
-    let output = train(home.path(), &arguments);
+    let launcher = flags(&["run -n 4 --scheme uncoded --out new --restarts 0 --return-wait 1"]);
+    let worker = flags(&["worker --steps 3 --fault panic@0:2", MODEL]);
+    let output = codedgrad(home.path(), &[&launcher[..], &[LAB], &worker].concat());
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("new/worker-2.log"), "{said}");

@@ -15,8 +15,7 @@
 //! `PMI_SIZE`.
 //!
 //! `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` are not among them: within a worker that
-//! is itself several processes, torchrun gives them to those. The command `codedgrad-lab worker` is
-//! one process and takes them too ([`Environment::of_command`]).
+//! is itself several processes, torchrun gives them to those.
 
 use super::security::{Keys, Security, SecurityError, Token};
 use crate::files;
@@ -30,22 +29,16 @@ const TOKEN: &str = "CODEDGRAD_TOKEN";
 const TOKEN_FILE: &str = "CODEDGRAD_TOKEN_FILE";
 const KEYS: &str = "CODEDGRAD_KEYS";
 const DOMAIN: &str = "CODEDGRAD_DOMAIN";
-/// Where it is said which worker this is. torchrun's word comes second, and counts for the command
-/// alone.
-const NUMBERS: [&str; 6] = [
+/// Where it is said which worker this is.
+const NUMBERS: [&str; 5] = [
     "CODEDGRAD_WORKER",
-    "RANK",
     "SLURM_PROCID",
     "OMPI_COMM_WORLD_RANK",
     "PMI_RANK",
     "JOB_COMPLETION_INDEX",
 ];
 /// Where it is said how many there are, in the same order.
-const SIZES: [&str; 5] =
-    ["CODEDGRAD_WORKERS", "WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
-/// Where torchrun says who its first process is.
-const MASTER: [&str; 2] = ["MASTER_ADDR", "MASTER_PORT"];
-const TORCHRUN: [&str; 2] = [NUMBERS[1], SIZES[1]];
+const SIZES: [&str; 4] = ["CODEDGRAD_WORKERS", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
 /// No host has a longer name.
 const NAME_BYTES_MAX: u64 = 4 << 10;
 
@@ -58,7 +51,6 @@ const NAME_BYTES_MAX: u64 = 4 << 10;
 /// let environment = Environment::read(look)?;
 /// assert_eq!(environment.address.as_deref(), Some("host0:7000"));
 /// assert_eq!(environment.worker, Some(3));
-/// assert_eq!(Environment::of_command(look)?.worker, Some(9));
 /// # Ok::<(), codedgrad::transport::tcp::EnvironmentError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -155,16 +147,6 @@ impl Environment {
     /// # Errors
     /// [`EnvironmentError`] names the variable and its value.
     pub fn read(look: impl Fn(&str) -> Option<OsString>) -> Result<Self, EnvironmentError> {
-        let unseen = |name: &str| TORCHRUN.contains(&name) || MASTER.contains(&name);
-        Self::of_command(|name| look(name).filter(|_| !unseen(name)))
-    }
-
-    /// The same for a worker of one process, such as `codedgrad-lab worker`: after the variables of
-    /// this program come torchrun's `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`.
-    ///
-    /// # Errors
-    /// As [`Environment::read`].
-    pub fn of_command(look: impl Fn(&str) -> Option<OsString>) -> Result<Self, EnvironmentError> {
         let look = Look(look);
         let (token, token_file) = (look.text(TOKEN)?, look.0(TOKEN_FILE).map(PathBuf::from));
         if token.is_some() && token_file.is_some() {
@@ -173,11 +155,8 @@ impl Environment {
         let token = token.map(|hex| Token::parse(&hex)).transpose();
         let token =
             token.map_err(|source| EnvironmentError::NotToken { variable: TOKEN, source })?;
-        let [host, port] = MASTER.map(|name| look.text(name));
-        // Both are read before either is used: a value that is no text is an error in any case.
-        let master = host?.zip(port?).map(|(host, port)| format!("{host}:{port}"));
         Ok(Self {
-            address: look.text(ADDRESS)?.or(master),
+            address: look.text(ADDRESS)?,
             worker: look.number(&NUMBERS)?.map(|(_, number)| number),
             workers: look.number(&SIZES)?,
             secrets: Secrets { keys: look.0(KEYS).map(PathBuf::from), token, token_file },

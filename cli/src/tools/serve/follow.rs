@@ -3,7 +3,7 @@
 use super::Plan;
 use super::events::{Event, Outcome};
 use super::record::RecordFile;
-use crate::board::{Beside, Board};
+use crate::board::Board;
 use crate::drain::DrainFile;
 use crate::tools::doctor;
 use anyhow::Context;
@@ -29,7 +29,6 @@ use codedgrad_shell::pool::PoolSummary;
 use codedgrad_shell::progress::Progress;
 use codedgrad_shell::shared::lock;
 use codedgrad_shell::signals::Asked;
-use codedgrad_shell::steps::Throughput;
 use codedgrad_shell::steps::{Decided, OfWorkers, Spread, late, tell, unverified, was_told};
 use codedgrad_shell::units::several;
 use serde::de::DeserializeOwned;
@@ -45,8 +44,6 @@ use std::time::Duration;
 
 /// How often it is looked who has come, and whether somebody asks to end.
 const LOOK: Duration = Duration::from_millis(50);
-/// A round that is open for longer than so many times its first answer more was held up.
-const MU: f64 = 1.0;
 /// A signal that comes so soon after another is of the same order: `timeout` sends one to the
 /// process and one to its group.
 pub(crate) const SAME_ORDER: Duration = Duration::from_millis(200);
@@ -57,7 +54,7 @@ const SILENT: f64 = 4.0;
 /// How often it is said who is missing.
 const SAY: Duration = Duration::from_secs(5);
 
-/// One line of `run.jsonl`, as `codedgrad-lab coordinator` writes them.
+/// One line of `run.jsonl`.
 #[derive(Serialize)]
 struct Line<'a> {
     run: usize,
@@ -401,8 +398,7 @@ impl<'a> Follower<'a> {
         file.push(record.step, &line)?;
         self.next = record.step + 1;
         let units = self.facts.units.unwrap_or(0);
-        let throughput = Throughput::default();
-        self.board.step(record, Beside { loss: None, throughput, units, mu: MU });
+        self.board.step(record, units);
         let using = record.under.using.as_ref();
         if let Some(why) = using.and_then(|using| using.why.as_deref()) {
             let step = record.step;

@@ -1,13 +1,11 @@
 //! A worker that hands over another state than its own to one that comes back.
 
 use super::bare::{self, Bare};
-use super::{Outcome, WORKERS, count_faults, last_words, lines, plan, write_delays};
-use crate::coordinated::Run;
+use super::{PLAN, WORKERS, count_faults, last_words, lines};
+use crate::coordinated::{Run, uncoded};
 use crate::processes::wait_for;
 use codedgrad::run::NumberFormat;
 use codedgrad::sums::{Header, Kind, chunk_range, chunks};
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 use std::fs;
 use std::io;
@@ -16,6 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 const STEPS: &str = "170";
+/// The step at which the one that lies hangs up: who saves the model has to have one.
+const LEAVES: u64 = 165;
 /// More than are kept for those who come back: they take over a state.
 const BEHIND: usize = 75;
 /// The one that lies has the lowest number: of those that have come equally far, it is asked first.
@@ -79,6 +79,9 @@ impl Liar {
             "apply" | "skip" => {
                 let step = message["step"].as_u64().unwrap();
                 self.next = step + 1;
+                if step >= LEAVES {
+                    return Err(io::ErrorKind::ConnectionAborted.into());
+                }
                 self.call.try_tell(&json!({"type": "applied", "step": step, "digest": null}))
             }
             "ping" => self.call.try_tell(&json!({"type": "pong", "number": message["number"]})),
@@ -122,26 +125,20 @@ impl Liar {
 
 /// A worker dies, and comes back when it has missed so much that it takes over a state.
 fn rejoins_beside(lie: Lie) {
-    let expected = Outcome::without_faults(&plan(STEPS));
-    let folder = tempfile::tempdir().unwrap();
-    // The first two compute the same, and the first never does: a step takes as long as the second
-    // is late.
-    let late = [[0.0, 0.0], [0.006, 0.006], [0.0, 0.006], [0.0, 0.006]];
-    write_delays(folder.path(), late, &mut ChaCha8Rng::seed_from_u64(1));
-    let own = ["--exchange", "star", "--delays", "delays.csv"];
-    let mut run = Run::start_at(folder, &[&plan(STEPS)[..], &own].concat());
+    let mut run = Run::start(STEPS, &format!("{PLAN} --exchange star"));
+    let mut workers: Vec<_> = (1..WORKERS).map(|number| run.worker(number, "")).collect();
+    run.knows_what_is_trained();
     let asked = Arc::new(AtomicU64::new(0));
     let liar = Liar::join(&run, lie, Arc::clone(&asked));
     let liar = thread::spawn(|| liar.lives());
-    let mut workers: Vec<_> = (1..WORKERS).map(|number| run.worker(number, &[])).collect();
     run.wait_for_steps(3);
     let mut rejoiner = workers.pop().unwrap();
     rejoiner.signal("-KILL");
     rejoiner.ends();
     run.wait_for_steps(lines(&run.record()).len() + BEHIND);
-    let mut rejoiner = run.worker(REJOINER, &[]);
+    let mut rejoiner = run.worker(REJOINER, "");
     wait_for("the return", || rejoiner.said().contains("joined again (join 2)").then_some(()));
-    let summary = run.finishes();
+    let summary = run.finishes(&mut workers);
     liar.join().unwrap();
     let asked = asked.load(Ordering::Acquire);
     let differing = count_faults(&summary, REJOINER, "its parameters differ");
@@ -150,10 +147,10 @@ fn rejoins_beside(lie: Lie) {
     );
     println!("{what}");
     assert_eq!(rejoiner.ends(), Some(0), "{what}: {}", last_words(&rejoiner));
-    assert!(workers.iter_mut().all(|worker| worker.ends() == Some(0)), "{what}");
     assert!(count_faults(&summary, REJOINER, "takes over") > 0, "{what}: it needed no state");
-    expected.check(&run, &what);
-    assert!(asked <= 1, "{what}");
+    run.has_trained(&uncoded("4", STEPS), &what);
+    // The others' word on the parameters may come after it goes on from them.
+    assert!(asked <= 2, "{what}");
 }
 
 #[test]

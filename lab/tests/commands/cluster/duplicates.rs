@@ -1,29 +1,24 @@
 //! Two processes for one worker.
 
-use super::{Outcome, WORKERS, count_faults, last_words, plan, write_delays};
-use crate::coordinated::Run;
-use crate::processes::{Kept, wait_for};
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
+use super::{PLAN, WORKERS, count_faults, last_words};
+use crate::coordinated::{Run, uncoded};
+use crate::processes::wait_for;
+use std::collections::BTreeSet;
 
-const STEPS: &str = "250";
+const STEPS: &str = "400";
 /// Exit status of a process that another one has replaced.
 const REPLACED: i32 = 4;
 
 /// A worker that hangs is replaced by starting its command again, and wakes up.
 #[test]
 fn a_process_that_is_replaced_ends() {
-    let expected = Outcome::without_faults(&plan(STEPS));
+    let expected = uncoded("4", STEPS);
     for exchange in ["star", "sharded"] {
-        let folder = tempfile::tempdir().unwrap();
-        write_delays(folder.path(), [[0.0, 0.008]; WORKERS], &mut ChaCha8Rng::seed_from_u64(1));
-        let own = ["--exchange", exchange, "--delays", "delays.csv"];
-        let mut run = Run::start_at(folder, &[&plan(STEPS)[..], &own].concat());
-        let mut workers = run.workers(WORKERS, &[]);
+        let mut run = Run::start(STEPS, &format!("{PLAN} --exchange {exchange}"));
+        let mut workers = run.workers(WORKERS, "");
         run.wait_for_steps(10);
         workers[1].signal("-STOP");
-        let again = ["worker", "--join", &run.address, "--worker", "1", "--token", "run/token"];
-        let mut successor = Kept::start(run.folder.path(), "successor", &again);
+        let mut successor = run.process("successor", "", &[("CODEDGRAD_WORKER", "1")]);
         wait_for("the successor", || {
             successor.said().contains("joined again (join 2)").then_some(())
         });
@@ -32,7 +27,7 @@ fn a_process_that_is_replaced_ends() {
         workers[1].signal("-CONT");
         assert_eq!(workers[1].ends(), Some(REPLACED), "{exchange}: {}", last_words(&workers[1]));
         assert!(workers[1].said().contains("replaced"), "{exchange}: {}", last_words(&workers[1]));
-        let summary = run.finishes();
+        let summary = run.finishes(&mut []);
         assert_eq!(successor.ends(), Some(0), "{exchange}: {}", last_words(&successor));
         let others = workers.iter_mut().enumerate().filter(|(number, _)| *number != 1);
         others.for_each(|(number, worker)| {
@@ -45,30 +40,30 @@ fn a_process_that_is_replaced_ends() {
         });
         let lost: usize = (0..WORKERS).map(|worker| count_faults(&summary, worker, "lost")).sum();
         assert!((1..=4).contains(&lost), "{exchange}: {lost} losses: {}", summary["faults"]);
-        expected.check(&run, exchange);
+        run.has_trained(&expected, exchange);
     }
 }
 
-/// Nobody has asked for a number, so nothing says that the second one is to replace the first.
+/// Who has asked for no number takes one that is free.
 #[test]
-fn a_name_that_is_taken_is_refused() {
-    let mut run = Run::start_in_real_time(&plan("20"));
-    let by_name = ["worker", "--join", &run.address, "--identity", "twin", "--token", "run/token"];
-    let mut first = Kept::start(run.folder.path(), "first", &by_name);
-    wait_for("the first one", || first.said().contains(": joined").then_some(()));
-    let mut second = Kept::start(run.folder.path(), "second", &by_name);
-    assert_eq!(second.ends(), Some(2), "{}", last_words(&second));
-    assert!(
-        second.said().contains("the coordinator refuses") && second.said().contains("\"twin\""),
-        "{}",
-        last_words(&second)
-    );
-    let mut others: Vec<Kept> = (0..WORKERS)
-        .filter(|number| !first.said().contains(&format!("worker {number} of")))
-        .map(|number| run.worker(number, &[]))
-        .collect();
-    let summary = run.finishes();
-    assert_eq!(first.ends(), Some(0), "{}", last_words(&first));
-    assert!(others.iter_mut().all(|worker| worker.ends() == Some(0)));
+fn workers_without_a_number_are_given_one() {
+    let mut run = Run::start("20", PLAN);
+    let names = ["first", "second", "third"];
+    let mut unnumbered = names.map(|name| run.process(name, "", &[]));
+    let given = || {
+        let number = |name: &str| {
+            let said = std::fs::read_to_string(run.folder.path().join(format!("{name}.err")));
+            let said = said.ok()?;
+            let (_, rest) = said.split_once("worker ")?;
+            rest.split_once(" of 4")?.0.parse::<usize>().ok()
+        };
+        names.iter().map(|name| number(name)).collect::<Option<BTreeSet<usize>>>()
+    };
+    let taken = wait_for("their numbers", given);
+    assert_eq!(taken.len(), 3, "{taken:?}");
+    let left = (0..WORKERS).find(|number| !taken.contains(number)).unwrap();
+    let mut others = [run.worker(left, "")];
+    let summary = run.finishes(&mut others);
+    assert!(unnumbered.iter_mut().all(|worker| worker.ends() == Some(0)));
     assert_eq!(summary["faults"], serde_json::json!([]), "nobody is lost");
 }

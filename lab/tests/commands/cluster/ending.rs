@@ -1,11 +1,11 @@
-//! A worker that ends the run for everybody: what is decided by then is saved, and nothing begins
-//! afresh.
+//! A worker that ends the run for everybody: what is decided by then counts, and the others say
+//! that the run is not made to its end.
 
 use super::bare::{self, Bare};
-use super::{WORKERS, last_words, lines, plan};
+use super::{PLAN, WORKERS, last_words, lines};
 use crate::coordinated::Run;
 use codedgrad::sums::Kind;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fs;
 use std::thread::{self, JoinHandle};
 
@@ -46,31 +46,25 @@ fn ends(run: &Run) -> JoinHandle<()> {
 }
 
 #[test]
-fn a_run_that_a_worker_ends_is_saved_and_trains_no_further() {
-    let own = ["--exchange", "star", "--checkpoint-every", "4000", "--max-wait", "10"];
-    let mut run = Run::start_in_real_time(&[&plan("5000")[..], &own].concat());
-    let ender = ends(&run);
-    let mut workers: Vec<_> = (0..ENDER).map(|number| run.worker(number, &[])).collect();
+fn a_run_that_a_worker_ends_trains_no_further() {
+    let flags = format!("{PLAN} --exchange star --max-wait 10");
+    let mut run = Run::start("5000", &flags);
+    let mut workers: Vec<_> = (0..ENDER).map(|number| run.worker(number, "")).collect();
     assert_eq!(workers.len(), WORKERS - 1);
-    assert_eq!(run.coordinator.ends(), Some(143), "{}", last_words(&run.coordinator));
+    run.knows_what_is_trained();
+    let ender = ends(&run);
+    let summary = run.finishes(&mut []);
     ender.join().unwrap();
     let steps = lines(&run.record()).len();
     assert!((5..5000).contains(&steps), "{steps}");
     let said = run.coordinator.said();
     let last = format!("step {}: the last one: worker {ENDER} has ended the run", steps - 1);
     assert!(said.contains(&last), "{said}");
-    let folder = run.folder.path().join("run");
-    let summary = fs::read(folder.join("summary.json")).unwrap();
-    let summary: Value = serde_json::from_slice(&summary).unwrap();
-    assert_eq!(summary["interrupted"], true);
-    assert_eq!(summary["runs"][0]["steps"], steps);
-    let checkpoint = fs::read(folder.join("checkpoint.safetensors")).unwrap();
-    let header = String::from_utf8_lossy(&checkpoint[..checkpoint.len().min(4000)]);
-    assert!(header.contains(&format!("next_step\\\":{steps}")), "{header}");
-    let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name());
-    let logs = names.filter(|name| name.to_string_lossy().starts_with("worker-")).count();
-    assert_eq!(logs, 0, "it starts no worker");
+    assert_eq!((&summary["complete"], &summary["ended_by"]), (&false.into(), &ENDER.into()));
+    assert_eq!(summary["steps"], steps);
     for worker in &mut workers {
-        assert_eq!(worker.ends(), Some(0), "{}", last_words(worker));
+        assert_eq!(worker.ends(), Some(1), "{}", last_words(worker));
+        let made = format!("the run is over with {steps} of 5000 steps");
+        assert!(worker.said().contains(&made), "{}", last_words(worker));
     }
 }
