@@ -11,6 +11,7 @@
 //! many runs the gradients were equal: some ten minutes.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
+mod case;
 mod crew;
 mod parts;
 #[path = "../processes/mod.rs"]
@@ -22,10 +23,9 @@ mod runs;
 mod table;
 mod tap;
 
-use parts::{End, WORKERS};
-
+use case::{Case, End, WORKERS};
 use processes::{Outcome, median};
-use runs::{Case, sail};
+use runs::sail;
 use std::env;
 use std::path::Path;
 use table::{gaps, show};

@@ -1,8 +1,8 @@
 //! The processes of a drill: workers that train a model of small integers and 64ths of them, whose
 //! sums are exact, and a coordinator that tells of every commit.
 
+use super::case::{Case, End, UNITS};
 use super::processes::Outcome;
-use super::runs::Case;
 use super::tap::{Phase, Taps};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
@@ -25,8 +25,6 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use xxhash_rust::xxh3::xxh3_64;
 
-pub(crate) const WORKERS: usize = 4;
-pub(crate) const UNITS: u32 = 8;
 /// Parts of a gradient that are final one after the other.
 const BUCKETS: usize = 4;
 
@@ -108,15 +106,6 @@ pub(crate) fn worker(
             }
         }
     })
-}
-
-/// When a coordinator is killed.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub(crate) enum End {
-    /// While workers compute a step.
-    InCompute(u64),
-    /// Between the commit of a step and the order to apply it.
-    AtCommit(u64),
 }
 
 /// Seconds since some time long ago, the same for all processes.

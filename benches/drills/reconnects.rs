@@ -1,11 +1,11 @@
 //! Connections that are cut again and again while workers only call again: of how many runs every
 //! step was committed with the gradient of a run without faults.
 
+use super::case::{Case, WORKERS};
 use super::crew::Crew;
-use super::parts::WORKERS;
 use super::processes::{Outcome, again, token};
 use super::proxy::Proxy;
-use super::runs::{Case, Commits, read, sail};
+use super::runs::{Commits, read, sail};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::env;

@@ -1,9 +1,9 @@
 //! A run of the drills, with or without a fault.
 
+use super::case::Case;
 use super::crew::{Crew, replace};
-use super::parts::{End, UNITS};
 use super::processes::{Outcome, again, token};
-use super::tap::{Drill, Fault, HAPPENED, Phase};
+use super::tap::{Fault, HAPPENED};
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
@@ -15,38 +15,6 @@ use std::time::Duration;
 
 /// How often a run is made until its fault has happened.
 const TRIES: usize = 9;
-
-/// A run, and what happens in it.
-#[derive(Clone, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Case {
-    pub(crate) workers: usize,
-    pub(crate) exchange: String,
-    pub(crate) elements: usize,
-    pub(crate) steps: u64,
-    /// Seconds of computing in a step.
-    pub(crate) compute_seconds: f64,
-    /// For how long, at most, the coordinator is at something else at each commit.
-    pub(crate) busy_seconds: f64,
-    pub(crate) drill: Option<Drill>,
-    pub(crate) end: Option<End>,
-}
-
-impl Case {
-    /// The time for one of a worker's units; every second worker takes a tenth longer, unless both
-    /// of a group are to be asked: who is late when a step begins is not expected to help.
-    pub(crate) fn part(&self, worker: u32) -> Duration {
-        let equal = self.drill.is_some_and(|drill| drill.phase == Phase::Asked);
-        Duration::from_secs_f64(
-            self.compute_seconds / f64::from(self.units_of_task())
-                * if worker % 2 == 1 && !equal { 1.1 } else { 1.0 },
-        )
-    }
-
-    /// Units of a worker's task: under `groups:s=1` two workers compute each.
-    pub(crate) fn units_of_task(&self) -> u32 {
-        UNITS / self.workers as u32 * 2
-    }
-}
 
 /// What came of a run: of every step, when it was committed first, and its gradient's digest.
 pub(crate) type Commits = BTreeMap<u64, (f64, String)>;

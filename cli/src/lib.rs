@@ -6,12 +6,6 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod board;
-mod drain;
-mod http;
-mod port;
-#[cfg(unix)]
-mod supervise;
 mod tools;
 
 pub use codedgrad_shell::failure::Ended;

@@ -15,7 +15,7 @@ from ._exits import Replaced, refusal, take_back_final
 from ._seeds import unit_seed
 
 if TYPE_CHECKING:
-    from ._parting import Order
+    from ._signals import Order
 
 REDUCTIONS = ("mean", "sum", "tokens")
 

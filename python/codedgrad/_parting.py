@@ -19,6 +19,7 @@ from typing import Callable, Optional
 from . import _native
 from . import _signals
 from ._exits import Left, is_misuse, place_of, say_final, shown
+from ._signals import Order
 from ._units import Micro
 
 
@@ -29,15 +30,6 @@ class How(Enum):
     FAILED = "failed"
     TOLD = "told"
     FOR_GOOD = "for good"
-
-
-class Order(Enum):
-    """What SIGTERM means."""
-
-    #: Leave the run as soon as the coordinator lets go.
-    LEAVE = "leave"
-    #: End at once.
-    END = "end"
 
 
 def say_short(text: str) -> None:

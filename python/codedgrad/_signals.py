@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import weakref
+from enum import Enum
 from typing import Any, Dict, List, Optional, Protocol
 
 # A file that appears at this path is as good as SIGTERM: a cloud's word that the host goes.
@@ -31,6 +32,15 @@ _SAME_ORDER_SECONDS = 1.0
 
 # Of Linux' prctl: the signal that a process gets when its parent dies.
 _PR_SET_PDEATHSIG = 1
+
+
+class Order(Enum):
+    """What SIGTERM means."""
+
+    #: Leave the run as soon as the coordinator lets go.
+    LEAVE = "leave"
+    #: End at once.
+    END = "end"
 
 
 class Joined(Protocol):

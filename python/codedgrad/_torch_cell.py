@@ -34,8 +34,9 @@ from torch import nn
 from . import _native
 from ._exits import Left, Replaced, blameless, say_final
 from ._joining import Settings, Where
-from ._parting import How, Order, say_short
+from ._parting import How, say_short
 from ._scalars import head_of
+from ._signals import Order
 from ._torch_arrays import TorchArrays
 from ._torch_host import OnHost, Transfer, plain
 from ._torch_ranks import Ranks

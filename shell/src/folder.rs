@@ -40,6 +40,8 @@ pub const SUMMARY: &str = "summary.json";
 pub const DRAIN: &str = "drain";
 /// What the coordinator said, where another process had started it.
 pub const COORDINATOR_LOG: &str = "coordinator.log";
+/// Where the coordinator listens.
+pub const ADDRESS: &str = "address";
 /// What else a run may leave, beside models and the logs of its workers.
 const WRITTEN: [&str; 12] = [
     RECORD,
@@ -52,7 +54,7 @@ const WRITTEN: [&str; 12] = [
     "loss.svg",
     "steps.svg",
     "token",
-    "address",
+    ADDRESS,
     DRAIN,
 ];
 

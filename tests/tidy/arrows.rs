@@ -223,12 +223,33 @@ fn circles(mut arrows: BTreeSet<(Vec<String>, Vec<String>)>) -> Vec<String> {
     }
 }
 
+/// The room of a file of the programs' crate: a command, or what several of them share.
+fn room_of(module: &[String]) -> Vec<String> {
+    module[..module.len().min(2)].to_vec()
+}
+
+/// A command may use another, or what it is made of, and not the other way round as well.
+#[test]
+fn commands_do_not_name_each_other_in_circles() {
+    let files = rust_files("cli/src").into_iter().filter(|(path, _)| !path.ends_with("main.rs"));
+    let files = files.map(|(path, text)| (module_of(&path, "cli/src"), shipped(&text))).collect();
+    let between = |(from, to): (Vec<String>, Vec<String>)| {
+        let rooms = (room_of(&from), room_of(&to));
+        (rooms.0 != rooms.1 && rooms.0.len() > 1).then_some(rooms)
+    };
+    let between: BTreeSet<_> = arrows(&files).into_iter().filter_map(between).collect();
+    assert!(between.len() > 10, "{between:?}");
+    let circles = circles(between);
+    assert!(circles.is_empty(), "circles of commands:\n{}", circles.join("\n"));
+}
+
 #[test]
 fn files_do_not_name_each_other_in_circles() {
-    for folder in CRATES {
+    for folder in CRATES.into_iter().chain(["benches/drills", "benches/overlap"]) {
+        let is_crate = root().join(folder).join("lib.rs").exists();
         let files = rust_files(folder)
             .into_iter()
-            .filter(|(path, _)| !path.ends_with("main.rs"))
+            .filter(|(path, _)| !(is_crate && path.ends_with("main.rs")))
             .map(|(path, text)| (module_of(&path, folder), shipped(&text)))
             .collect();
         let circles = circles(arrows(&files));

@@ -2,7 +2,7 @@
 //! trainer's ranks took, a file for each rank.
 
 use super::called::{Called, Rounds};
-use super::trace::import::times::Times;
+use super::times::Times;
 use anyhow::{Context, anyhow};
 use codedgrad::files;
 use codedgrad_shell::failure::{Failure, OrInput};

@@ -1,13 +1,15 @@
 //! `codedgrad serve`: the coordinator of a run whose workers are programs of others'.
 
+mod board;
+mod drain;
 pub(crate) mod events;
 mod follow;
+pub(crate) mod port;
 mod record;
 
-use crate::board::Board;
-use crate::http::HttpServer;
-use crate::port::{self, ExchangeKind, Port, Secret, fresh_id, wire_format};
+use super::http::HttpServer;
 use anyhow::anyhow;
+use board::Board;
 use clap::{Args, ValueEnum};
 use codedgrad::run::{Limits, NumberFormat, RunConfig};
 use codedgrad::schedulers::EngineError;
@@ -30,6 +32,7 @@ use events::{Event, Outcome};
 #[cfg(unix)]
 pub(crate) use follow::SAME_ORDER;
 use follow::{Follower, Look, Summary};
+use port::{ExchangeKind, Port, Secret, fresh_id, wire_format};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::net::SocketAddr;

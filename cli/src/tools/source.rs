@@ -3,8 +3,8 @@
 use super::called::{Called, Rounds};
 use super::ranks::Ranks;
 use super::recorded::Recorded;
-use super::trace::import::times::{Settled, Times};
-use super::trace::record::Recording;
+use super::recording::Recording;
+use super::times::{Settled, Times};
 use anyhow::{Context, anyhow};
 use codedgrad::delays::{
     DelayError, DelayRows, Growth, Preset, TRACE_BYTES_MAX, TraceReader, Unit, at_least,

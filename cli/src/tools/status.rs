@@ -1,7 +1,7 @@
 //! How a coordinator's run is going: kept at the coordinator, shown by it over HTTP, asked for by
 //! `codedgrad status`.
 
-use crate::http::fetch;
+use super::http::fetch;
 use anyhow::Context;
 use clap::Args;
 use codedgrad::ids::Worker;

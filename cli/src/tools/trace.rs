@@ -1,12 +1,11 @@
 //! `codedgrad trace`: delays recorded, imported and measured.
 
-pub(crate) mod import;
-pub(crate) mod record;
+mod import;
 mod show;
 
-use self::record::Recording;
 use super::called::Called;
 use super::recorded::Recorded;
+use super::recording::Recording;
 use super::source::Source;
 use codedgrad_shell::input::text_of;
 use codedgrad_shell::suspicious;

@@ -2,7 +2,7 @@
 
 use super::echo::Lines;
 use super::screen::{To, Voice};
-use crate::supervise::End;
+use super::supervise::End;
 use codedgrad::files;
 use codedgrad::transport::both_ends;
 use codedgrad_shell::clock::now;

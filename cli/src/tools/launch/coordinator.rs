@@ -3,7 +3,7 @@
 use super::child::{Log, Running, Words};
 use super::happened::Happened;
 use super::screen::Screen;
-use crate::supervise::{End, Next, Policy};
+use super::supervise::{End, Next, Policy};
 use crate::tools::serve::events::Outcome;
 use anyhow::Context;
 use codedgrad_shell::clock::now;

@@ -4,7 +4,7 @@ use super::child::{Log, Running, Words, last_words};
 use super::command::{Place, Start, Trainer};
 use super::last_word::{Final, How, LastWord};
 use super::screen::{Screen, Voice};
-use crate::supervise::{End, Next, Policy};
+use super::supervise::{End, Next, Policy};
 use codedgrad_shell::clock::now;
 use rustix::process::Signal;
 use std::collections::BTreeSet;

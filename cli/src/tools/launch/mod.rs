@@ -11,10 +11,11 @@ mod joining;
 mod knock;
 mod last_word;
 mod screen;
+mod supervise;
 mod watch;
 
 use super::serve::Options;
-use crate::port::{TOKEN, patience};
+use crate::tools::serve::port::{TOKEN, patience};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use codedgrad::transport::tcp::security::Keys;

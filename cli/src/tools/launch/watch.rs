@@ -8,7 +8,7 @@ use super::happened::{Catch, Happened};
 use super::joining::{Joining, named};
 use super::knock::Knock;
 use super::screen::Screen;
-use crate::supervise::End;
+use super::supervise::End;
 use crate::tools::serve::SAME_ORDER;
 use crate::tools::serve::events::{Event, Outcome};
 use anyhow::anyhow;

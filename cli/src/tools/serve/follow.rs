@@ -1,10 +1,10 @@
 //! What a coordinator of others' trainers does at every step: it writes it down and shows it.
 
 use super::Plan;
+use super::board::Board;
+use super::drain::DrainFile;
 use super::events::{Event, Outcome};
 use super::record::RecordFile;
-use crate::board::Board;
-use crate::drain::DrainFile;
 use crate::tools::doctor;
 use anyhow::Context;
 use codedgrad::doctor::RunEvent;

@@ -2,14 +2,13 @@
 
 mod json;
 mod logs;
-mod names;
 mod profiler;
 mod sheet;
 mod tables;
-pub(crate) mod times;
 
 use super::to_output;
 use crate::tools::called::{Called, Rounds};
+use crate::tools::times::{Settled, Times, listed};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::delays::{at_least, write_row};
@@ -21,8 +20,6 @@ use codedgrad_shell::units::several;
 use logs::Pattern;
 use std::path::{Path, PathBuf};
 use tables::{Fields, Format};
-use times::listed;
-use times::{Settled, Times};
 
 #[derive(Debug, Args)]
 #[command(after_help = help("\

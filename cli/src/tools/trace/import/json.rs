@@ -1,9 +1,9 @@
 //! Times in JSON: a line per object, an array of them, or objects that take several lines.
 
-use super::names;
 use super::sheet::shortened;
 use super::tables::Fields;
-use super::times::{Times, join};
+use crate::tools::times::names;
+use crate::tools::times::{Times, join};
 use anyhow::{Context, anyhow};
 use codedgrad::delays::{Comma, time_in};
 use codedgrad_shell::failure::{Failure, OrInput};

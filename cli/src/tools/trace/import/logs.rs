@@ -1,7 +1,7 @@
 //! Times in the lines of logs, found by regular expressions.
 
-use super::names;
-use super::times::Times;
+use crate::tools::times::Times;
+use crate::tools::times::names;
 use anyhow::{Context, anyhow};
 use codedgrad::delays::{Comma, time_in};
 use codedgrad_shell::failure::{Failure, OrInput};

@@ -2,8 +2,8 @@
 
 mod events;
 
-use super::names;
-use super::times::Times;
+use crate::tools::times::Times;
+use crate::tools::times::names;
 use anyhow::{Context, anyhow};
 use codedgrad_shell::failure::{Failure, OrInput};
 use codedgrad_shell::input::Input;

@@ -1,8 +1,8 @@
 //! Tables with a header: a column per worker, or a row per round and worker.
 
-use super::names;
 use super::sheet::{Sheet, listed, shortened};
-use super::times::{Times, join};
+use crate::tools::times::names;
+use crate::tools::times::{Times, join};
 use codedgrad_shell::failure::Failure;
 use codedgrad_shell::output::Output;
 use std::collections::BTreeSet;

@@ -1,10 +1,12 @@
 //! Times of rounds and workers as they are read, in any order, and which of them make a trace.
 
-use super::names::{canonical, natural};
+pub(crate) mod names;
+
 use anyhow::anyhow;
 use codedgrad_shell::failure::Failure;
 use codedgrad_shell::output::{Output, plain};
 use codedgrad_shell::units::several;
+use names::{canonical, natural};
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::iter::once;

@@ -2,7 +2,7 @@
 
 mod unanswered;
 
-use crate::http::{HttpServer, Page};
+use crate::tools::http::{HttpServer, Page};
 use crate::tools::status::{OfWorker, Progress, Shown};
 use anyhow::Context;
 use codedgrad::ids::Worker;

@@ -9,7 +9,7 @@ use codedgrad::run::{Limits, NumberFormat};
 use codedgrad::transport::tcp::security::{Keys, Security, Token, check_address};
 use codedgrad::transport::tcp::{Exchange, Secrets};
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
-use codedgrad_shell::folder::RunFolder;
+use codedgrad_shell::folder::{ADDRESS, RunFolder};
 use serde::{Deserialize, Serialize};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -18,8 +18,6 @@ use std::time::Duration;
 
 /// Where the token of a run is, in its folder.
 pub(crate) const TOKEN: &str = "token";
-/// Where the coordinator listens, in the run's folder.
-pub(crate) const ADDRESS: &str = "address";
 /// More than any host and port.
 const ADDRESS_BYTES_MAX: u64 = 4 << 10;
 

@@ -1,12 +1,11 @@
 //! A training run's record, made into a trace.
 
-use crate::port::ADDRESS;
-use crate::tools::recorded::Recorded;
+use super::recorded::Recorded;
 use codedgrad::delays::{Growth, write_row};
 use codedgrad::doctor::{AnswerRows, Known, examine};
 use codedgrad_shell::failure::{Failure, OrWork};
 use codedgrad_shell::families;
-use codedgrad_shell::folder::{self, PLAN};
+use codedgrad_shell::folder::{self, ADDRESS, PLAN};
 use codedgrad_shell::output::Output;
 use codedgrad_shell::units::several;
 use serde::Deserialize;

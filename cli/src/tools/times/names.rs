@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Names in the order in which people count: `rank9` before `rank10`.
-pub(super) fn natural(a: &str, b: &str) -> Ordering {
+pub(crate) fn natural(a: &str, b: &str) -> Ordering {
     let (mut left, mut right) = (a, b);
     while let (Some(first), Some(second)) = (left.chars().next(), right.chars().next()) {
         if first.is_ascii_digit() && second.is_ascii_digit() {
@@ -34,7 +34,7 @@ fn digits(text: &str) -> &str {
 }
 
 /// A whole number as it is usually written, of `07`, `10.0` or `1e3`; none where it is so already.
-pub(super) fn canonical(text: &str) -> Option<String> {
+pub(crate) fn canonical(text: &str) -> Option<String> {
     const EXACT: f64 = 9e15;
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if plain {
@@ -53,7 +53,7 @@ pub(super) fn canonical(text: &str) -> Option<String> {
 }
 
 /// The rank that a file's name or a folder's tells: the number behind the last `rank`.
-pub(super) fn rank(path: &Path) -> Option<String> {
+pub(crate) fn rank(path: &Path) -> Option<String> {
     let text = path.to_str()?.to_lowercase();
     let mut found = None;
     for (at, word) in text.match_indices("rank") {
@@ -68,7 +68,7 @@ pub(super) fn rank(path: &Path) -> Option<String> {
 
 /// What the worker of each file is called: by its rank, or else by what tells the names of the
 /// files apart, such as the host.
-pub(super) fn of_files(files: &[PathBuf]) -> Vec<String> {
+pub(crate) fn of_files(files: &[PathBuf]) -> Vec<String> {
     let parts: Vec<Vec<String>> = files.iter().map(|file| words(file)).collect();
     let most = parts.iter().map(Vec::len).max().unwrap_or(0);
     let differs = |at: usize| parts.iter().any(|words| words.get(at) != parts[0].get(at));
