@@ -8,9 +8,9 @@ pub(crate) mod port;
 mod record;
 
 use super::http::HttpServer;
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use board::Board;
-use clap::{Args, ValueEnum};
+use clap::{Args, Command, Id};
 use codedgrad::run::{Limits, NumberFormat, RunConfig};
 use codedgrad::schedulers::EngineError;
 use codedgrad::train::{self, AUTO, Auto, Builder, Coordinator, Open, RunError, Served};
@@ -34,7 +34,7 @@ pub(crate) use follow::SAME_ORDER;
 use follow::{Follower, Look, Summary};
 use port::{ExchangeKind, Port, Secret, fresh_id, wire_format};
 use serde::{Deserialize, Serialize};
-use std::ffi::OsString;
+use std::io;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -44,28 +44,22 @@ fn io_threads() -> RangeInclusive<u64> {
     *IO_THREADS.start() as u64..=*IO_THREADS.end() as u64
 }
 
-/// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 15] = [
-    "scheme",
-    "join_wait",
-    "return_wait",
-    "max_wait",
-    "give_up_after",
-    "min_workers",
-    "settle",
-    "unit_tries",
-    "log_steps",
-    "exchange",
-    "wire",
-    "out",
-    "force",
-    "probe",
-    "replan_every",
-];
-
-/// What carrying gradients takes of each host.
+/// What is told of a run whose workers are others' programs.
 #[derive(Clone, Debug, Args)]
-struct Carrying {
+pub(crate) struct Options {
+    #[command(flatten)]
+    planned: Planned,
+    #[command(flatten)]
+    host: HostArgs,
+}
+
+/// What a coordinator is told at each of its starts.
+#[derive(Clone, Debug, Args)]
+struct HostArgs {
+    /// Show metrics at http://ADDR/metrics (Prometheus) and /status (JSON), to everybody who can
+    /// reach it
+    #[arg(long, value_name = "ADDR", help_heading = "Run folder")]
+    metrics: Option<SocketAddr>,
     /// Threads that carry the bytes of each process, for networks of more than 100 Gbit/s
     /// [default: $CODEDGRAD_IO_THREADS, or half of the cores and at most 4]
     #[arg(
@@ -73,18 +67,17 @@ struct Carrying {
         help_heading = "Scheme and exchange", hide_short_help = true
     )]
     io_threads: Option<u32>,
-    /// Decided sums that each worker keeps for those that fall behind, who take over a state beyond
-    /// [default: 16, of at most 256 MB together, or what the scheme needs]
-    #[arg(
-        long, value_name = "N", value_parser = count::<u64>(RunConfig::LOG_STEPS),
-        help_heading = "Time and limits", hide_short_help = true
-    )]
-    log_steps: Option<u64>,
 }
 
-/// What is told of a run whose workers are others' programs.
+/// The flags that a resumed run is not given again.
+fn planned() -> Vec<Id> {
+    let command = Planned::augment_args(Command::new("planned"));
+    command.get_arguments().map(|argument| argument.get_id().clone()).collect()
+}
+
+/// What a resumed run has from its folder.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Options {
+struct Planned {
     /// Scheme to train with, such as groups:s=1; auto codes only where that pays, and looks again
     /// as the run goes on
     #[arg(
@@ -151,12 +144,13 @@ pub(crate) struct Options {
         help_heading = "Scheme and exchange", hide_short_help = true
     )]
     wire: Option<NumberFormat>,
-    /// Show metrics at http://ADDR/metrics (Prometheus) and /status (JSON), to everybody who can
-    /// reach it
-    #[arg(long, value_name = "ADDR", help_heading = "Run folder")]
-    metrics: Option<SocketAddr>,
-    #[command(flatten)]
-    carrying: Carrying,
+    /// Decided sums that each worker keeps for those that fall behind, who take over a state beyond
+    /// [default: 16, of at most 256 MB together, or what the scheme needs]
+    #[arg(
+        long, value_name = "N", value_parser = count::<u64>(RunConfig::LOG_STEPS),
+        help_heading = "Time and limits", hide_short_help = true
+    )]
+    log_steps: Option<u64>,
     /// Folder for the run [default: a new one under runs/]
     #[arg(long, value_name = "DIR", help_heading = "Run folder")]
     out: Option<PathBuf>,
@@ -181,62 +175,23 @@ pub(crate) struct Options {
 
 #[cfg(unix)]
 impl Options {
-    /// The flags of a new run that says the same.
-    pub(crate) fn arguments(&self) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = Vec::new();
-        let mut flag = |name: &str, value: OsString| arguments.extend([name.into(), value]);
-        flag("--scheme", self.scheme.clone().into());
-        flag("--return-wait", self.return_wait.to_string().into());
-        flag("--max-wait", self.max_wait.to_string().into());
-        flag("--give-up-after", self.give_up_after.to_string().into());
-        flag("--probe", self.probe.to_string().into());
-        flag("--replan-every", self.replan_every.to_string().into());
-        flag("--unit-tries", self.unit_tries.to_string().into());
-        if let Some(seconds) = self.join_wait {
-            flag("--join-wait", seconds.to_string().into());
-        }
-        if let Some(seconds) = self.pool.settle {
-            flag("--settle", seconds.to_string().into());
-        }
-        if let Some(fewest) = self.pool.min_workers {
-            flag("--min-workers", fewest.to_string().into());
-        }
-        if let Some(steps) = self.carrying.log_steps {
-            flag("--log-steps", steps.to_string().into());
-        }
-        if let Some(exchange) = self.exchange.and_then(|kind| kind.to_possible_value()) {
-            flag("--exchange", exchange.get_name().into());
-        }
-        if let Some(wire) = self.wire {
-            flag("--wire", wire.name().into());
-        }
-        if let Some(out) = &self.out {
-            flag("--out", out.into());
-        }
-        if self.force {
-            arguments.push("--force".into());
-        }
-        arguments
-    }
-
-    /// Those that a resumed run needs to be told again.
-    pub(crate) fn kept_arguments(&self) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = Vec::new();
-        if let Some(address) = self.metrics {
-            arguments.extend(["--metrics".into(), address.to_string().into()]);
-        }
-        if let Some(threads) = self.carrying.io_threads {
-            arguments.extend(["--io-threads".into(), threads.to_string().into()]);
-        }
-        arguments
+    /// What a coordinator is told that the launcher of a run starts.
+    pub(crate) fn serving(
+        &self,
+        seats: Seats,
+        (listen, keys): (Option<String>, Option<PathBuf>),
+    ) -> Result<Serving, Failure> {
+        let HostArgs { metrics, io_threads } = self.host;
+        let begin = self.planned.begin(seats)?;
+        Ok(Serving { begin, listen, keys, token: None, metrics, io_threads })
     }
 
     pub(crate) fn io_threads(&self) -> Option<u32> {
-        self.carrying.io_threads
+        self.host.io_threads
     }
 
     pub(crate) fn out(&self) -> Option<&Path> {
-        self.out.as_deref()
+        self.planned.out.as_deref()
     }
 }
 
@@ -273,7 +228,8 @@ pub(crate) struct ServeArgs {
     listen: Option<String>,
     /// Number of workers; a resumed run may be given another MIN..MAX
     #[arg(
-        long, value_name = "N|MIN..MAX", required_unless_present = "resume", value_parser = seats
+        long, value_name = "N|MIN..MAX", required_unless_present_any = ["resume", "launched"],
+        value_parser = seats
     )]
     workers: Option<Seats>,
     /// Folder with ca.pem, coordinator.pem and coordinator.key, as `codedgrad keygen` makes it
@@ -292,14 +248,39 @@ pub(crate) struct ServeArgs {
     options: Options,
     /// Go on with a run that was interrupted, or whose coordinator died; everything else is as it
     /// was
-    #[arg(long, value_name = "DIR", conflicts_with_all = PLANNED, help_heading = "Run folder")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = planned(), help_heading = "Run folder")]
     resume: Option<PathBuf>,
     /// Print summary.json to standard output, and nothing else there
-    #[arg(long, conflicts_with = "events", help_heading = "Run folder")]
+    #[arg(long, conflicts_with = "launched", help_heading = "Run folder")]
     json: bool,
-    /// For `codedgrad run`: tell what happens on standard output, and end with standard input
+    /// For `codedgrad run`: a line of standard input says what to do ([`Serving`]); tell what
+    /// happens on standard output, and end with standard input
     #[arg(long, hide = true)]
-    events: bool,
+    launched: bool,
+}
+
+/// What a coordinator is to do, as its command line or the launcher says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Serving {
+    begin: Begin,
+    listen: Option<String>,
+    keys: Option<PathBuf>,
+    token: Option<PathBuf>,
+    metrics: Option<SocketAddr>,
+    io_threads: Option<u32>,
+}
+
+/// Which run it makes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Begin {
+    /// A new one, in a folder.
+    New { plan: Plan, out: Option<PathBuf>, force: bool },
+    /// One that goes on in its folder, by other numbers of workers if it is told so.
+    Again {
+        folder: PathBuf,
+        #[serde(skip)]
+        seats: Option<(Seats, PoolArgs)>,
+    },
 }
 
 /// All that it takes to go on with a run: `serve.json`.
@@ -345,35 +326,33 @@ fn usual_unit_tries() -> u32 {
     Limits::UNIT_TRIES
 }
 
-impl Plan {
-    fn of(args: &ServeArgs) -> Result<Self, Failure> {
-        let Options { max_wait, probe, replan_every, .. } = args.options;
-        let options = &args.options;
-        let Some(seats) = args.workers else {
-            return Err(Failure::Input(anyhow!("--workers is needed")));
-        };
-        let (workers, pool) = (seats.most as usize, options.pool.of(seats)?);
-        let plan = Self {
+impl Planned {
+    /// A new run of so many workers.
+    fn begin(&self, seats: Seats) -> Result<Begin, Failure> {
+        let (workers, pool) = (seats.most as usize, self.pool.of(seats)?);
+        let plan = Plan {
             id: fresh_id(),
             workers,
-            scheme: RunScheme::parse(&options.scheme).or_input()?,
-            join_wait_seconds: join_wait(options.join_wait, pool.min_workers, workers),
-            return_wait_seconds: options.return_wait,
-            max_wait_seconds: max_wait,
-            give_up_after: options.give_up_after,
+            scheme: RunScheme::parse(&self.scheme).or_input()?,
+            join_wait_seconds: join_wait(self.join_wait, pool.min_workers, workers),
+            return_wait_seconds: self.return_wait,
+            max_wait_seconds: self.max_wait,
+            give_up_after: self.give_up_after,
             pool,
-            unit_tries: options.unit_tries,
-            log_steps: options.carrying.log_steps,
-            exchange: options.exchange,
-            wire: options.wire.unwrap_or_default(),
-            auto: AutoSteps { probe, replan_every },
+            unit_tries: self.unit_tries,
+            log_steps: self.log_steps,
+            exchange: self.exchange,
+            wire: self.wire.unwrap_or_default(),
+            auto: AutoSteps { probe: self.probe, replan_every: self.replan_every },
             facts: None,
             end: RunEnd::default(),
         };
         plan.check()?;
-        Ok(plan)
+        Ok(Begin::New { plan, out: self.out.clone(), force: self.force })
     }
+}
 
+impl Plan {
     /// Refuses what no run can do, by the names of the flags.
     fn check(&self) -> Result<(), Failure> {
         limits::count("--workers", self.workers as u64, WORKERS)?;
@@ -471,10 +450,58 @@ impl Plan {
     }
 }
 
-impl ServeArgs {
+impl Serving {
+    /// What a command line says, or the launcher that has started it.
+    fn of(args: &ServeArgs) -> Result<Self, Failure> {
+        if args.launched {
+            let mut told = String::new();
+            io::stdin().read_line(&mut told).context("the launcher says nothing").or_work()?;
+            return serde_json::from_str(&told)
+                .context("the launcher is another version")
+                .or_work();
+        }
+        let Options { planned, host: HostArgs { metrics, io_threads } } = &args.options;
+        let begin = match (&args.resume, args.workers) {
+            (Some(folder), seats) => Begin::Again {
+                folder: folder.clone(),
+                seats: seats.map(|seats| (seats, planned.pool.clone())),
+            },
+            (None, Some(seats)) => planned.begin(seats)?,
+            (None, None) => return Err(Failure::Input(anyhow!("--workers is needed"))),
+        };
+        let ServeArgs { listen, keys, token, .. } = args;
+        let [keys, token] = [keys, token].map(Clone::clone);
+        Ok(Self {
+            begin,
+            listen: listen.clone(),
+            keys,
+            token,
+            metrics: *metrics,
+            io_threads: *io_threads,
+        })
+    }
+
+    /// The same for the run that it has begun in a folder, where that listened.
+    #[cfg(unix)]
+    pub(crate) fn again(&self, folder: &Path) -> Self {
+        let begin = Begin::Again { folder: folder.into(), seats: None };
+        Self { begin, listen: None, ..self.clone() }
+    }
+
+    /// How long a new run waits for workers that are lost, before its first step and after it: in
+    /// seconds, each with the flag that says so.
+    #[cfg(unix)]
+    pub(crate) fn waits(&self, begun: bool) -> Option<(f64, &'static str)> {
+        let Begin::New { plan, .. } = &self.begin else { return None };
+        Some(match begun {
+            true => (plan.return_wait_seconds, "--return-wait"),
+            false => (plan.join_wait_seconds, "--join-wait"),
+        })
+    }
+
     fn port(&self) -> Port<'_> {
-        let listen = match (&self.listen, &self.resume) {
-            (None, None) => Some("127.0.0.1:0"),
+        let listen = match (&self.listen, &self.begin) {
+            (None, Begin::New { .. }) => Some("127.0.0.1:0"),
             (listen, _) => listen.as_deref(),
         };
         Port { listen, keys: self.keys.as_deref(), token: self.token.as_deref() }
@@ -482,13 +509,14 @@ impl ServeArgs {
 
     /// The run, in its folder, and where it listens.
     fn begin(&self) -> Result<(Plan, RunFolder, SocketAddr), Failure> {
-        let Some(path) = &self.resume else {
-            let plan = Plan::of(self)?;
-            let address = self.port().address(None)?;
-            self.port().check(address)?;
-            let Options { out, force, .. } = &self.options;
-            let folder = RunFolder::create(SERVED, out.as_deref(), *force)?;
-            return Ok((plan, folder, address));
+        let (path, seats) = match &self.begin {
+            Begin::New { plan, out, force } => {
+                let address = self.port().address(None)?;
+                self.port().check(address)?;
+                let folder = RunFolder::create(SERVED, out.as_deref(), *force)?;
+                return Ok((plan.clone(), folder, address));
+            }
+            Begin::Again { folder, seats } => (folder, seats),
         };
         let folder = RunFolder::open(SERVED, path)?;
         let fields: serde_json::Value = follow::read(&folder.plan())?;
@@ -501,11 +529,10 @@ impl ServeArgs {
             return Err(Failure::Input(anyhow!("the run in {} is over", path.display())));
         }
         let recorded = follow::recorded(&folder)?;
-        if let Some(seats) = self.workers {
+        if let Some((seats, pool)) = seats {
             seats.again(plan.workers, recorded.iter())?;
             plan.workers = seats.most as usize;
-            plan.pool.min_workers =
-                self.options.pool.of(seats)?.min_workers.or(plan.pool.min_workers);
+            plan.pool.min_workers = pool.of(*seats)?.min_workers.or(plan.pool.min_workers);
             plan.check()?;
         }
         // Before the first step it is only what one worker said, who need not have been right.
@@ -518,9 +545,14 @@ impl ServeArgs {
     }
 
     /// Says how workers join.
-    fn invite(&self, address: SocketAddr, folder: &RunFolder) -> Result<(), Failure> {
+    fn invite(
+        &self,
+        launched: bool,
+        address: SocketAddr,
+        folder: &RunFolder,
+    ) -> Result<(), Failure> {
         self.port().write_address(address, folder)?;
-        if self.events {
+        if launched {
             let folder = std::path::absolute(folder.path()).or_work()?;
             Event::Listening { address, folder }.tell();
             return Ok(());
@@ -538,7 +570,7 @@ impl ServeArgs {
     }
 
     fn metrics(&self, board: &Arc<Board>) -> Result<Option<HttpServer>, Failure> {
-        let Some(address) = self.options.metrics else { return Ok(None) };
+        let Some(address) = self.metrics else { return Ok(None) };
         let server = board.serve(address)?;
         say!("metrics are at http://{}/metrics", server.address());
         Ok(Some(server))
@@ -546,11 +578,12 @@ impl ServeArgs {
 }
 
 pub(crate) fn run(args: &ServeArgs, output: &mut Output<'_>) -> Result<(), Failure> {
-    let asked = Asked::catch(args.events)?;
-    let (mut plan, folder, address) = args.begin()?;
-    let threads = args.options.io_threads().map(|threads| threads as usize);
+    let serving = Serving::of(args)?;
+    let asked = Asked::catch(args.launched)?;
+    let (mut plan, folder, address) = serving.begin()?;
+    let threads = serving.io_threads.map(|threads| threads as usize);
     threads.map_or(Ok(()), set_io_threads).or_input()?;
-    let outcome = carry_out(args, (&mut plan, &folder), address, &asked);
+    let outcome = carry_out((&serving, args.launched), (&mut plan, &folder), address, &asked);
     let outcome = match outcome {
         Ok(summary) if summary.steps > 0 || summary.outcome == Outcome::Finished => Ok(summary),
         Ok(summary) => folder.settle(Err(Failure::Said(asked.ended()))).map(|()| summary),
@@ -582,14 +615,15 @@ enum Opened {
 
 /// Makes the run, as far as it goes before somebody asks to end.
 fn carry_out(
-    args: &ServeArgs,
+    (serving, launched): (&Serving, bool),
     (plan, folder): (&mut Plan, &RunFolder),
     address: SocketAddr,
     asked: &Asked,
 ) -> Result<Summary, Failure> {
-    let builder = plan.builder(folder, args.resume.is_some())?;
+    let resumed = matches!(serving.begin, Begin::Again { .. });
+    let builder = plan.builder(folder, resumed)?;
     folder.write_plan(&*plan).or_work()?;
-    let security: Security = args.port().security(folder)?;
+    let security: Security = serving.port().security(folder)?;
     let opened = match &plan.facts {
         None => Opened::Open(Box::new(builder.open(address, security).or_input()?)),
         Some(facts) => {
@@ -603,9 +637,9 @@ fn carry_out(
     };
     let board = Board::new(plan.scheme.text(), plan.workers, (0, 0), Arc::clone(&status));
     board.in_pool(plan.bounds());
-    let metrics = args.metrics(&board)?;
-    args.invite(address, folder)?;
-    let look = Look::start(asked.clone(), (stopper, status), plan, args.events);
+    let metrics = serving.metrics(&board)?;
+    serving.invite(launched, address, folder)?;
+    let look = Look::start(asked.clone(), (stopper, status), plan, launched);
     let mut follower = Follower::new(plan, folder, &board, &look, asked);
     let ended = learned(opened, plan.join_wait_seconds).and_then(|served| match served {
         None => Ok(None),
@@ -682,50 +716,38 @@ fn learned(opened: Opened, join_wait_seconds: f64) -> Result<Option<Served>, Fai
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::{Command, FromArgMatches};
-    use std::collections::BTreeSet;
+    use clap::FromArgMatches;
 
-    /// Flags of a command, but for some.
-    fn flags(command: &Command, but: &[&str]) -> BTreeSet<String> {
-        let ids = command.get_arguments().map(|argument| argument.get_id().to_string());
-        ids.filter(|flag| !but.contains(&flag.as_str())).collect()
-    }
-
-    #[test]
-    fn a_resumed_run_takes_the_other_flags_from_its_plan() {
-        let command = ServeArgs::augment_args(Command::new("serve"));
-        let anew = [
-            "listen",
-            "workers",
-            "keys",
-            "token",
-            "metrics",
-            "io_threads",
-            "resume",
-            "json",
-            "events",
-        ];
-        assert_eq!(flags(&command, &anew), PLANNED.map(String::from).into());
-    }
-
+    /// All that a launcher is told comes to its coordinator as it is.
     #[cfg(unix)]
     #[test]
-    fn a_command_passes_all_its_options_on() {
+    fn what_is_handed_to_a_coordinator_is_what_it_gets() {
         let command = Options::augment_args(Command::new("run").no_binary_name(true));
         let told = "--scheme groups:s=1 --join-wait 1.5 --return-wait 2 --max-wait 3 --probe 4 \
                     --give-up-after 7 --replan-every 50 --min-workers 6 --settle 8 --unit-tries 7 \
-                    --log-steps 9 --exchange star --wire bf16 --out here --force";
-        let read = |words: Vec<OsString>| {
-            let matches = command.clone().try_get_matches_from(words).unwrap();
-            Options::from_arg_matches(&matches).unwrap()
-        };
-        let options = read(told.split_whitespace().map(OsString::from).collect());
-        let passed = options.arguments();
-        assert_eq!(format!("{options:?}"), format!("{:?}", read(passed.clone())));
-        let words = passed.iter().filter_map(|word| word.to_str()?.strip_prefix("--"));
-        let names: BTreeSet<String> = words.map(|flag| flag.replace('-', "_")).collect();
-        assert_eq!(names, flags(&command, &["metrics", "io_threads"]));
-        let usual = read(Vec::new());
-        assert_eq!(format!("{usual:?}"), format!("{:?}", read(usual.arguments())));
+                    --log-steps 9 --exchange star --wire bf16 --out here --force --io-threads 3 \
+                    --metrics 127.0.0.1:9400";
+        for told in [told, ""] {
+            let matches = command.clone().try_get_matches_from(told.split_whitespace()).unwrap();
+            let options = Options::from_arg_matches(&matches).unwrap();
+            let place = (Some("[::1]:0".to_owned()), Some("keys".into()));
+            let serving = options.serving(Seats::all(8), place).unwrap();
+            let line = serde_json::to_string(&serving).unwrap();
+            assert!(!line.contains('\n'), "{line}");
+            let read: Serving = serde_json::from_str(&line).unwrap();
+            assert_eq!(format!("{read:?}"), format!("{serving:?}"));
+        }
+    }
+
+    #[test]
+    fn a_resumed_run_has_the_other_flags_from_its_folder() {
+        let command = ServeArgs::augment_args(Command::new("serve").no_binary_name(true));
+        let parsed =
+            |line: &str| command.clone().try_get_matches_from(line.split_whitespace()).map(drop);
+        for own in ["--scheme uncoded", "--settle 3", "--out there", "--probe 20", "--wire f32"] {
+            let error = parsed(&format!("--resume here {own}")).unwrap_err();
+            assert_eq!(error.kind(), clap::error::ErrorKind::ArgumentConflict, "{own}: {error}");
+        }
+        parsed("--resume here --workers 2..4 --metrics 127.0.0.1:1 --io-threads 2").unwrap();
     }
 }

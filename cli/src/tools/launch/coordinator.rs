@@ -4,6 +4,7 @@ use super::child::{Log, Running, Words};
 use super::happened::Happened;
 use super::screen::Screen;
 use super::supervise::{End, Next, Policy};
+use crate::tools::serve::Serving;
 use crate::tools::serve::events::Outcome;
 use anyhow::Context;
 use codedgrad_shell::clock::now;
@@ -11,8 +12,7 @@ use codedgrad_shell::failure::{Failure, OrWork};
 use codedgrad_shell::folder::COORDINATOR_LOG;
 use codedgrad_shell::itself::Itself;
 use rustix::process::Signal;
-use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{ChildStdin, Stdio};
@@ -26,8 +26,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 pub(super) struct Coordinator<'a> {
     itself: &'a Itself,
-    /// How it goes on, when it has died, with the run in a folder.
-    resumed: Vec<OsString>,
+    /// What it is told to do.
+    serving: Serving,
     process: Option<Running>,
     /// It ends the run when this is closed, as it is when the launcher dies.
     alive: Option<ChildStdin>,
@@ -44,17 +44,17 @@ pub(super) struct Coordinator<'a> {
 }
 
 impl<'a> Coordinator<'a> {
-    /// Starts it by the arguments `first`.
+    /// Starts it.
     pub(super) fn start(
         itself: &'a Itself,
-        (first, resumed): (Vec<OsString>, Vec<OsString>),
+        serving: Serving,
         events: Sender<Happened>,
         screen: &Screen,
     ) -> Result<Self, Failure> {
         let voice = Some((screen.voice(), String::new()));
         let mut coordinator = Self {
             itself,
-            resumed,
+            serving,
             process: None,
             alive: None,
             policy: Policy::new(RESTARTS).pauses_up_to(PAUSE_MAX),
@@ -66,13 +66,15 @@ impl<'a> Coordinator<'a> {
             words: Words { log: Log::later(), voice },
             kill_at: None,
         };
-        coordinator.launch(&first).context("cannot start the coordinator").or_work()?;
+        coordinator.launch().context("cannot start the coordinator").or_work()?;
         Ok(coordinator)
     }
 
-    fn launch(&mut self, arguments: &[OsString]) -> std::io::Result<()> {
+    fn launch(&mut self) -> std::io::Result<()> {
+        let mut told = serde_json::to_vec(&self.serving)?;
+        told.push(b'\n');
         let mut command = self.itself.command();
-        command.arg("serve").args(arguments).stdin(Stdio::piped());
+        command.args(["serve", "--launched"]).stdin(Stdio::piped());
         let mut process = Running::start(&mut command, &self.words)?;
         let events = self.events.clone();
         process.read_by(move |pipe| {
@@ -86,6 +88,10 @@ impl<'a> Coordinator<'a> {
             }
         });
         self.alive = process.stdin();
+        if let Some(input) = &mut self.alive {
+            // One that has died already is not told anything; how it ended is seen then.
+            let _ = input.write_all(&told);
+        }
         self.process = Some(process);
         Ok(())
     }
@@ -143,9 +149,8 @@ impl<'a> Coordinator<'a> {
         }
         self.again = None;
         let Some((_, folder)) = &self.place else { return Ok(()) };
-        let mut arguments = self.resumed.clone();
-        arguments.extend(["--resume".into(), folder.clone().into_os_string()]);
-        self.launch(&arguments).context("cannot start the coordinator again").or_work()
+        self.serving = self.serving.again(folder);
+        self.launch().context("cannot start the coordinator again").or_work()
     }
 
     pub(super) fn next_due(&self) -> Option<Instant> {

@@ -14,7 +14,7 @@ mod screen;
 mod supervise;
 mod watch;
 
-use super::serve::Options;
+use super::serve::{Options, Serving};
 use crate::tools::serve::port::{TOKEN, patience};
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -163,9 +163,8 @@ pub(crate) struct LaunchArgs {
 struct Job<'a> {
     itself: &'a Itself,
     trainer: Trainer,
-    /// The arguments of the coordinator, at its first start and at others; none where it is another
-    /// host's.
-    serve: Option<(Vec<OsString>, Vec<OsString>)>,
+    /// What the coordinator is told; none where it is another host's.
+    serving: Option<Serving>,
     /// What workers are told, where that is known before the coordinator listens.
     place: Option<Place>,
     /// Of the logs, in that case.
@@ -197,17 +196,11 @@ impl Job<'_> {
 
     /// How long the run waits for a worker that is not there, before its first step and after.
     fn waits(&self, begun: bool) -> String {
-        let (what, flags) = if begun {
-            ("for its return, ", ["--return-wait", "--max-wait"])
-        } else {
-            ("", ["--join-wait"; 2])
-        };
-        let Some((first, _)) = &self.serve else { return format!("{what}as node 0 was told") };
-        let value = |flag: &str| {
-            let at = first.iter().position(|argument| argument == flag)?;
-            Some(format!("{what}up to {} s ({flag})", first.get(at + 1)?.display()))
-        };
-        flags.into_iter().find_map(value).unwrap_or_else(|| format!("{what}as {}", flags[0]))
+        let what = if begun { "for its return, " } else { "" };
+        match self.serving.as_ref().and_then(|serving| serving.waits(begun)) {
+            Some((seconds, flag)) => format!("{what}up to {seconds} s ({flag})"),
+            None => format!("{what}as node 0 was told"),
+        }
     }
 
     fn place(&self, address: String, secret: Secret) -> Place {
@@ -247,7 +240,7 @@ impl LaunchArgs {
         let mut job = Job {
             itself,
             trainer: Trainer::of(self, itself)?,
-            serve: (node == 0).then(|| self.serve(keys.as_deref())),
+            serving: (node == 0).then(|| self.serving(keys.clone())).transpose()?,
             place: None,
             folder: PathBuf::new(),
             workers: first(node)..first(node + 1),
@@ -293,20 +286,9 @@ impl LaunchArgs {
         Err(Failure::Input(anyhow!("--nodes {nodes} --node {node} needs {missing}")))
     }
 
-    /// The arguments of the coordinator: at its first start, and when it goes on.
-    fn serve(&self, keys: Option<&Path>) -> (Vec<OsString>, Vec<OsString>) {
-        let mut resumed: Vec<OsString> = vec!["--events".into()];
-        if let Some(keys) = keys {
-            resumed.extend(["--keys".into(), keys.into()]);
-        }
-        resumed.extend(self.options.kept_arguments());
-        let mut first = resumed.clone();
-        first.extend(["--workers".into(), self.workers.to_string().into()]);
-        if let Some(listen) = &self.listen {
-            first.extend(["--listen".into(), listen.into()]);
-        }
-        first.extend(self.options.arguments());
-        (first, resumed)
+    /// What the coordinator is told.
+    fn serving(&self, keys: Option<PathBuf>) -> Result<Serving, Failure> {
+        self.options.serving(self.workers, (self.listen.clone(), keys))
     }
 
     /// Where the logs of a host without the coordinator go. Hosts may share a folder.

@@ -91,8 +91,8 @@ struct Away {
 pub(super) fn run(job: &Job<'_>, screen: &Screen) -> Result<(), Failure> {
     let (sender, happened) = channel();
     let _catch = Catch::signals(sender.clone())?;
-    let coordinator = match &job.serve {
-        Some(arguments) => Some(Coordinator::start(job.itself, arguments.clone(), sender, screen)?),
+    let coordinator = match &job.serving {
+        Some(serving) => Some(Coordinator::start(job.itself, serving.clone(), sender, screen)?),
         None => None,
     };
     let mut watch = Watch {

@@ -1,4 +1,4 @@
-//! What `codedgrad serve --events` tells the launcher that has started it, a JSON object a line.
+//! What a coordinator tells the launcher that has started it, a JSON object a line.
 
 use codedgrad_shell::steps::Decided;
 use serde::{Deserialize, Serialize};
