@@ -61,12 +61,12 @@ impl RunConfig {
     /// A run over gradients of `length` numbers, everything else as is usual, to be changed field
     /// by field.
     ///
-    /// These defaults are those of every way to make a run: [`Builder`](crate::train::Builder), the
-    /// bundled trainer, `codedgrad serve`, the Python package and `simulate --as-trained`. One job
-    /// per step, of one model. A round is given up after [`Limits::max_wait_seconds`] = 60; lost
-    /// workers are not waited for (`return_seconds` = 0) and the run does not go on with fewer
-    /// (`min_workers` = none); approximate schemes wait for nobody (`grace_seconds` = 0). Vectors
-    /// travel as `f32`, results are added up by one tree
+    /// These defaults are those of every way to make a run: [`Builder`](crate::train::Builder),
+    /// the bundled trainer, `codedgrad serve`, the Python package and `simulate --rules trainer`.
+    /// One job per step, of one model. A round is given up after [`Limits::max_wait_seconds`] =
+    /// 60; lost workers are not waited for (`return_seconds` = 0) and the run does not go on with
+    /// fewer (`min_workers` = none); approximate schemes wait for nobody (`grace_seconds` = 0).
+    /// Vectors travel as `f32`, results are added up by one tree
     /// ([`Reduce::Tree`](crate::schedulers::Reduce)), and [`RunConfig::usual_log_steps`] decided
     /// steps are kept.
     #[must_use]

@@ -43,13 +43,12 @@ pub const COORDINATOR_LOG: &str = "coordinator.log";
 /// Where the coordinator listens.
 pub const ADDRESS: &str = "address";
 /// What else a run may leave, beside models and the logs of its workers.
-const WRITTEN: [&str; 12] = [
+const WRITTEN: [&str; 11] = [
     RECORD,
     EVENTS,
     "checkpoint.safetensors",
     "checkpoint.before.safetensors",
     "checkpoint.damaged.safetensors",
-    "start.safetensors",
     SUMMARY,
     "loss.svg",
     "steps.svg",

@@ -1,4 +1,4 @@
-//! `codedgrad simulate --as-trained`: the trainer's engine on its virtual clock, without a trainer.
+//! `codedgrad simulate --rules trainer`: the trainer's engine on its virtual clock.
 
 use super::source::Source;
 use clap::Args;
@@ -19,19 +19,13 @@ use std::fmt::Write as _;
 
 /// What `codedgrad-lab train` would be told, by the names of its flags.
 #[derive(Debug, Args)]
-pub(crate) struct AsTrainedArgs {
-    /// Go by the rules of the trainer's engine instead: what `codedgrad-lab train --clock virtual`
-    /// does with the same delays, to the last digit; without auto, --wire bf16 and --late
-    /// next-step, and of mixtures the times alone
-    #[arg(long, help_heading = "As trained")]
-    pub(crate) as_trained: bool,
+pub(crate) struct TrainerArgs {
     /// Modelled compute time of an uncoded step [default: 1]
     #[arg(
         long,
         value_name = "SECONDS",
         value_parser = seconds,
-        requires = "as_trained",
-        help_heading = "As trained",
+        help_heading = "By the trainer's rules",
         hide_short_help = true
     )]
     step_seconds: Option<f64>,
@@ -41,8 +35,7 @@ pub(crate) struct AsTrainedArgs {
         long,
         value_name = "M",
         value_parser = count::<u64>(1..=1 << 20),
-        requires = "as_trained",
-        help_heading = "As trained",
+        help_heading = "By the trainer's rules",
         hide_short_help = true
     )]
     models: Option<u64>,
@@ -51,8 +44,7 @@ pub(crate) struct AsTrainedArgs {
         long = "accumulate",
         value_name = "A",
         value_parser = count::<u64>(1..=1 << 20),
-        requires = "as_trained",
-        help_heading = "As trained",
+        help_heading = "By the trainer's rules",
         hide_short_help = true
     )]
     micro_steps: Option<u64>,
@@ -61,8 +53,7 @@ pub(crate) struct AsTrainedArgs {
         long,
         value_name = "N",
         value_parser = count::<u32>(Shape::UNITS),
-        requires = "as_trained",
-        help_heading = "As trained",
+        help_heading = "By the trainer's rules",
         hide_short_help = true
     )]
     micro_batches: Option<u32>,
@@ -71,8 +62,7 @@ pub(crate) struct AsTrainedArgs {
         long,
         value_name = "SECONDS",
         value_parser = seconds,
-        requires = "as_trained",
-        help_heading = "As trained",
+        help_heading = "By the trainer's rules",
         hide_short_help = true
     )]
     grace: Option<f64>,
@@ -81,8 +71,7 @@ pub(crate) struct AsTrainedArgs {
         long,
         value_name = "SECONDS",
         value_parser = seconds,
-        requires = "as_trained",
-        help_heading = "As trained",
+        help_heading = "By the trainer's rules",
         hide_short_help = true
     )]
     max_wait: Option<f64>,
@@ -106,7 +95,6 @@ pub(crate) fn refuse_own_rules(given: &[(&str, bool)]) -> Result<(), Failure> {
             "the engine closes a round as soon as it can decode, under schemes over several rounds \
              not before (1+mu) times the first answer (--mu)"
         }
-        "--rules" => "the engine closes rounds by its own rule, for all schemes alike",
         "--accept" => "training always closes a round by look-ahead",
         "--dispatch" => "on the trainer's virtual clock a pull costs nothing",
         _ => {
@@ -114,7 +102,7 @@ pub(crate) fn refuse_own_rules(given: &[(&str, bool)]) -> Result<(), Failure> {
              beyond the least one comes on top under any load"
         }
     };
-    Err(refused(format!("{flag} is not for --as-trained: {why}")))
+    Err(refused(format!("{flag} is not for --rules trainer: {why}")))
 }
 
 /// A run that was predicted.
@@ -125,7 +113,23 @@ pub(crate) struct Predicted {
     pub(crate) outcome: EngineOutcome,
 }
 
-impl AsTrainedArgs {
+impl TrainerArgs {
+    /// Refuses what no other rules have.
+    pub(crate) fn refuse(&self) -> Result<(), Failure> {
+        let given = [
+            ("--step-seconds", self.step_seconds.is_some()),
+            ("--models", self.models.is_some()),
+            ("--accumulate", self.micro_steps.is_some()),
+            ("--micro-batches", self.micro_batches.is_some()),
+            ("--grace", self.grace.is_some()),
+            ("--max-wait", self.max_wait.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            Some((flag, _)) => Err(refused(format!("{flag} is for --rules trainer alone"))),
+            None => Ok(()),
+        }
+    }
+
     fn jobs(&self) -> Jobs {
         Jobs { models: self.models.unwrap_or(1), micro_steps: self.micro_steps.unwrap_or(1) }
     }
@@ -254,7 +258,7 @@ impl Predicted {
         let (time, jobs) = (outcome.round_time, self.jobs());
         json!({
             "scheme": scheme,
-            "as_trained": true,
+            "rules": "trainer",
             "workers": facts.workers,
             "jobs": jobs,
             "models": config.jobs.models,
@@ -337,8 +341,8 @@ mod tests {
     use super::*;
     use codedgrad::codes::registry::Registry;
 
-    /// `serve` and the Python package go through [`Builder`], `simulate --as-trained` through
-    /// [`AsTrainedArgs`], the lab's GPT through its `LocalRun`, whose test is like this one: a
+    /// `serve` and the Python package go through [`Builder`], `simulate --rules trainer` through
+    /// [`TrainerArgs`], the lab's GPT through its `LocalRun`, whose test is like this one: a
     /// default must be the same in all of them.
     #[test]
     fn every_door_tells_the_engine_the_same() {
@@ -350,8 +354,7 @@ mod tests {
             let natural = spec.natural(workers).unwrap();
             let models = natural.delay as u64 + 1;
             let units = natural.units * workers as u32;
-            let args = AsTrainedArgs {
-                as_trained: true,
+            let args = TrainerArgs {
                 step_seconds: None,
                 models: Some(models),
                 micro_steps: None,

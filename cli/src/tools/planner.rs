@@ -2,11 +2,11 @@
 
 mod pictures;
 
-use super::simulate::{LoadArgs, RulesArg};
+use super::simulate::LoadArgs;
 use super::source::{self, Source, Told};
 use anyhow::{Context, anyhow};
-use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::registry::Family;
 use codedgrad::delays::{Growth, Preset, Suspicion, TraceReader, after_exchange};
@@ -43,6 +43,15 @@ fn family() -> impl TypedValueParser<Value = Family> {
     })
 }
 
+/// When rounds close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum RulesArg {
+    /// As soon as they can be decoded; of schemes with a delay incremental
+    Usual,
+    /// All wait for the slowest within mu = 1, as the authors of sequential gradient coding do
+    Paper,
+}
+
 #[derive(Debug, Args)]
 #[command(
     after_help = help("\
@@ -65,7 +74,7 @@ Delay:   --max-delay 0 if the next step needs the gradient of this one (one mode
          delay T needs T+1 jobs in flight, such as T+1 interleaved models.
 
 Rules:   those of `codedgrad simulate`, which are the safe side: a late answer is thrown away,
-         where in training it may still count (`codedgrad simulate --as-trained`). Schemes with a
+         where in training it may still count (`codedgrad simulate --rules trainer`). Schemes with a
          delay are closed with the deadline that suits them best, others as soon as they can be
          decoded; --rules paper closes all as the authors of sequential gradient coding do.
 

@@ -31,7 +31,7 @@ pub(crate) struct ReplayArgs {
         requires = "work",
         conflicts_with_all = [
             "delays", "workers", "jobs", "rounds", "mu", "close", "rules", "accept", "base_load",
-            "slope", "proportional", "as_recorded", "dispatch", "grid", "svg", "as_trained"
+            "slope", "proportional", "as_recorded", "dispatch", "grid", "svg"
         ],
         help_heading = "Pool"
     )]

@@ -182,6 +182,11 @@ impl Options {
         (listen, keys): (Option<String>, Option<PathBuf>),
     ) -> Result<Serving, Failure> {
         let HostArgs { metrics, io_threads } = self.host;
+        for (flag, path) in [("--keys", &keys), ("--out", &self.planned.out)] {
+            if let Some(path) = path.as_ref().filter(|path| path.to_str().is_none()) {
+                return Err(limits::refused(format!("{flag} {}: not UTF-8", path.display())));
+            }
+        }
         let begin = self.planned.begin(seats)?;
         Ok(Serving { begin, listen, keys, token: None, metrics, io_threads })
     }
@@ -274,7 +279,7 @@ pub(crate) struct Serving {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Begin {
     /// A new one, in a folder.
-    New { plan: Plan, out: Option<PathBuf>, force: bool },
+    New { plan: Box<Plan>, out: Option<PathBuf>, force: bool },
     /// One that goes on in its folder, by other numbers of workers if it is told so.
     Again {
         folder: PathBuf,
@@ -348,7 +353,7 @@ impl Planned {
             end: RunEnd::default(),
         };
         plan.check()?;
-        Ok(Begin::New { plan, out: self.out.clone(), force: self.force })
+        Ok(Begin::New { plan: Box::new(plan), out: self.out.clone(), force: self.force })
     }
 }
 
@@ -456,6 +461,9 @@ impl Serving {
         if args.launched {
             let mut told = String::new();
             io::stdin().read_line(&mut told).context("the launcher says nothing").or_work()?;
+            if told.is_empty() {
+                return Err(Failure::Work(anyhow!("the launcher has ended: nothing is begun")));
+            }
             return serde_json::from_str(&told)
                 .context("the launcher is another version")
                 .or_work();
@@ -514,7 +522,7 @@ impl Serving {
                 let address = self.port().address(None)?;
                 self.port().check(address)?;
                 let folder = RunFolder::create(SERVED, out.as_deref(), *force)?;
-                return Ok((plan.clone(), folder, address));
+                return Ok((Plan::clone(plan), folder, address));
             }
             Begin::Again { folder, seats } => (folder, seats),
         };
@@ -635,7 +643,7 @@ fn carry_out(
         Opened::Open(open) => (open.address(), open.status(), open.stopper()),
         Opened::Served(served) => (served.address(), served.status(), served.stopper()),
     };
-    let board = Board::new(plan.scheme.text(), plan.workers, (0, 0), Arc::clone(&status));
+    let board = Board::new(plan.scheme.text(), plan.workers, Arc::clone(&status));
     board.in_pool(plan.bounds());
     let metrics = serving.metrics(&board)?;
     serving.invite(launched, address, folder)?;

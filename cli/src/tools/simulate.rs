@@ -1,6 +1,6 @@
 //! `codedgrad simulate`: a scheme over recorded or drawn delays, on virtual time.
 
-use super::as_trained::{self, AsTrainedArgs, Asked};
+use super::as_trained::{self, Asked, TrainerArgs};
 use super::replay::ReplayArgs;
 use super::source::{self, Source};
 use anyhow::{Context, anyhow};
@@ -33,13 +33,18 @@ enum CloseArg {
     Decodable,
 }
 
-/// When rounds close.
+/// By which rules rounds go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RulesArg {
-    /// As soon as they can be decoded; of schemes with a delay incremental
+enum RulesArg {
+    /// They close as soon as they can be decoded; of schemes with a delay incremental
     Usual,
-    /// All wait for the slowest within mu = 1, as the authors of sequential gradient coding do
+    /// All wait for the slowest within mu = 1, as the authors of sequential gradient coding do:
+    /// --close all --mu 1
     Paper,
+    /// Those of the trainer's engine: what `codedgrad-lab train --clock virtual` does with the same
+    /// delays, to the last digit; without auto, --wire bf16 and --late next-step, and of mixtures
+    /// the times alone
+    Trainer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -64,7 +69,7 @@ Load:    as in `codedgrad plan`: a file's delays grow in proportion to the load 
          --proportional) or d + (L - X) A (--base-load X --slope A), or it stays (--as-recorded).
          Presets take one second for an uncoded step; serverless ones are at load 0 and cost 2.2 s
          a batch, as recorded.
-Rules:   a late answer is thrown away, and everybody starts each round afresh. With --as-trained
+Rules:   a late answer is thrown away, and everybody starts each round afresh. By --rules trainer
          the engine of `codedgrad-lab train` runs on its virtual clock instead, so that every round,
          weight and time is the trainer's: a late answer counts while its job is open, only tasks
          that somebody has take time, and the last step ends the run. There, a load L takes
@@ -82,7 +87,7 @@ Examples:
   codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays examples/traces/stragglers.csv --jobs 40
   codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays iid --workers 8 --jobs 40 --mu 0.5 --grid
   codedgrad simulate queue:m=16 --delays serverless --jobs 40 --dispatch 0.6 --json
-  codedgrad simulate sr-sgc:B=1,W=2,lambda=4 --as-trained --models 2 --delays iid --jobs 40
+  codedgrad simulate sr-sgc:B=1,W=2,lambda=4 --rules trainer --models 2 --delays iid --jobs 40
   codedgrad simulate uncoded --pool examples/traces/pool.csv --work 80
   codedgrad simulate uncoded --pool examples/traces/pool.csv --work 80 --restart 120 --json", schemes = families::all_forms()))
 )]
@@ -114,15 +119,8 @@ pub(crate) struct SimulateArgs {
     /// When a round closes [default: decodable without delay, else incremental]
     #[arg(long, value_enum, help_heading = "Rounds")]
     close: Option<CloseArg>,
-    /// paper: rounds of all schemes wait for the slowest within mu = 1, as the authors of
-    /// sequential gradient coding do: --close all --mu 1 [default: usual]
-    #[arg(
-        long,
-        value_enum,
-        hide_default_value = true,
-        default_value = "usual",
-        help_heading = "Rounds"
-    )]
+    /// By which rules rounds go
+    #[arg(long, value_enum, default_value = "usual", help_heading = "Rounds")]
     rules: RulesArg,
     /// Which stragglers a round may close without: by the scheme's model, or the weakest sound rule
     /// [default: lookahead]
@@ -155,7 +153,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, help_heading = "Output")]
     json: bool,
     #[command(flatten)]
-    as_trained: AsTrainedArgs,
+    trainer: TrainerArgs,
     #[command(flatten)]
     replay: ReplayArgs,
 }
@@ -261,6 +259,9 @@ impl LoadArgs {
 }
 
 pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Failure> {
+    if args.rules != RulesArg::Trainer {
+        args.trainer.refuse()?;
+    }
     if let Some(path) = &args.replay.pool {
         let seed = args.seed.unwrap_or(source::SEED);
         return args.replay.run(path, &args.scheme, seed, args.json, output);
@@ -279,7 +280,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
         args.delays(),
         args.workers.map(|workers| workers as usize),
         args.seed.unwrap_or(source::SEED),
-        !args.load.is_given() && !args.as_trained.as_trained,
+        !args.load.is_given() && args.rules != RulesArg::Trainer,
         output,
     )?;
     suspicious::say(args.delays(), Some(delays.workers()), output);
@@ -291,7 +292,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     let delays = delays.without_gaps(args.delays(), played, output)?;
     let workers = delays.workers();
     let preset = delays.preset;
-    if args.as_trained.as_trained {
+    if args.rules == RulesArg::Trainer {
         return predict(args, &spec, delays, output);
     }
     let accept =
@@ -344,7 +345,6 @@ fn predict(
     let LoadArgs { base_load, slope, proportional, as_recorded } = args.load;
     as_trained::refuse_own_rules(&[
         ("--close", args.close.is_some()),
-        ("--rules", args.rules == RulesArg::Paper),
         ("--accept", args.accept.is_some()),
         ("--dispatch", args.dispatch.is_some()),
         ("--base-load", base_load.is_some()),
@@ -365,7 +365,7 @@ fn predict(
         rounds: args.rounds.map(|rounds| rounds as usize),
     };
     let mut grid = Grid::default();
-    let predicted = args.as_trained.predict(&asked, delays, output, &mut |seen| {
+    let predicted = args.trainer.predict(&asked, delays, output, &mut |seen| {
         if args.grid {
             grid.add(spec, workers, seen);
         }

@@ -87,7 +87,7 @@ fn the_check_it_names_gives_the_same_time() {
     for line in [
         "trace.csv",
         "trace.csv --base-load 0.2 --slope 1.5",
-        "trace.csv --base-load 0.2 --proportional --families ring",
+        "trace.csv --base-load 0.2 --proportional --families queue",
         "trace.csv --as-recorded --families groups",
         "trace.csv --base-load 0.2 --slope 1.5 --families m-sgc,sr-sgc",
         "static --families m-sgc --rounds 30 --workers 5",
@@ -445,7 +445,7 @@ fn rules_are_said() {
     let words = said("simulate sr-sgc:B=1,W=2,lambda=2 --delays iid --workers 6 --jobs 9 --seed 4");
     assert!(words.contains("by the rule incremental, mu 1; accept lookahead; delays iid, seed 4"));
     assert!(words.contains("--rules paper closes all by one"), "{words}");
-    let trained = json(&run("simulate groups:s=1 --as-trained --delays iid --jobs 9 --json"));
+    let trained = json(&run("simulate groups:s=1 --rules trainer --delays iid --jobs 9 --json"));
     assert_eq!((&trained["close"], &trained["seed"]), (&json!("engine"), &json!(1)));
     let line = "simulate uncoded --delays iid --jobs 9 --rules paper --mu 2";
     let line: Vec<&str> = line.split(' ').collect();

@@ -300,7 +300,7 @@ impl Plan {
         let not_a_plan = || format!("{} is not a plan of this version", path.display());
         let fields: Map<String, Value> =
             serde_json::from_str(&text).with_context(not_a_plan).or_input()?;
-        // Of a version whose coordinator had a port, by which its digest is another.
+        // Of a version that told how workers are reached, of threads too: its digest is another.
         if fields.contains_key("transport") {
             return Err(Failure::Input(anyhow!("{}: begin a new run", not_a_plan())));
         }

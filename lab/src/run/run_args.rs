@@ -445,7 +445,7 @@ impl RunArgs {
     }
 
     /// Its limit.
-    pub(crate) fn longest_wait(&self) -> f64 {
+    fn longest_wait(&self) -> f64 {
         self.max_wait.unwrap_or(Limits::default().max_wait_seconds)
     }
 

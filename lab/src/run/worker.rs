@@ -55,7 +55,7 @@ RAYON_NUM_THREADS to give a worker more.
 Examples:
   codedgrad run -n 4 --scheme groups:s=1 codedgrad-lab worker --steps 100 --out gpt
   codedgrad run -n 8 --listen 0.0.0.0:7000 --keys keys codedgrad-lab worker --corpus /data/text
-  CODEDGRAD_KEYS=keys srun --kill-on-bad-exit=0 codedgrad-lab worker --micro-batches 16")
+  CODEDGRAD_ADDRESS=host0:7000 CODEDGRAD_KEYS=keys srun codedgrad-lab worker --out gpt")
 )]
 pub(crate) struct WorkerArgs {
     /// Text to train on: a file or a folder of files; embedded text if not given
@@ -93,7 +93,7 @@ fn join(environment: &Environment, patience: f64) -> Result<Join, Failure> {
         .context("this worker is started by `codedgrad run`, or joins what `codedgrad serve` says")
         .or_input()?;
     let security = environment.secrets.security(worker).or_input()?;
-    let patience = Duration::from_secs_f64(patience).min(Limits::WAIT_MAX);
+    let patience = Duration::from_secs_f64(patience.min(Limits::WAIT_MAX.as_secs_f64()));
     Ok(Join { worker, identity, patience, ..Join::new(address, security) })
 }
 

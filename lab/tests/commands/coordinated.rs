@@ -81,13 +81,13 @@ impl Run {
         let token = [("CODEDGRAD_TOKEN_FILE", "run/token")];
         let is_given = more.iter().any(|(name, _)| *name == "CODEDGRAD_KEYS");
         let secret = if is_given { &[][..] } else { &token };
+        self.started(name, &[&own, &SMALL[..], &flags].concat(), &[secret, more].concat())
+    }
+
+    /// A process that knows where the run is, and no secret that it is not told here.
+    pub(crate) fn started(&self, name: &str, line: &[&str], told: &[(&str, &str)]) -> Kept {
         let address = [("CODEDGRAD_ADDRESS", &*self.address)];
-        Kept::start_with(
-            self.folder.path(),
-            name,
-            &[&own, &SMALL[..], &flags].concat(),
-            &[&address, secret, more].concat(),
-        )
+        Kept::start_with(self.folder.path(), name, line, &[&address, told].concat())
     }
 
     pub(crate) fn workers(&self, count: usize, flags: &str) -> Vec<Kept> {

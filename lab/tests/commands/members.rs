@@ -36,7 +36,7 @@ fn json(run: &Run) -> Value {
 fn a_run_begins_with_some_takes_in_others_and_goes_on_without_them() {
     let flags = "--scheme groups:s=1 --workers 2..4 --join-wait 2 --settle 0 --metrics 127.0.0.1:0";
     let mut run = Run::start("100000", flags);
-    let mut workers = run.workers(3, "--audit 1");
+    let mut workers = run.workers(3, "");
     run.wait_for_steps(5);
     assert_eq!(said(&run, "lost"), [""; 0], "nobody waits for a seat that is empty");
     assert_eq!(said(&run, "begin"), ["the run begins with 3 of 4 workers: 0-2"]);

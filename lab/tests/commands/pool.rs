@@ -93,10 +93,13 @@ fn what_is_not_for_a_pool_is_refused() {
     refused("uncoded --pool pool.csv --work 0", &["work is 0 s"]);
     refused("uncoded --pool pool.csv --work 8 --seconds 0", &["the end is 0 s"]);
     refused("uncoded --pool pool.csv --work 1e10", &["at most 1e9 s"]);
-    for other in ["--mu 2", "--delays iid", "--jobs 4", "--as-trained", "--grid", "--workers 4"] {
+    for other in ["--mu 2", "--delays iid", "--jobs 4", "--rules trainer", "--grid", "--workers 4"]
+    {
         let flag = other.split(' ').next().unwrap();
         refused(&format!("uncoded --pool pool.csv --work 8 {other}"), &["--pool <FILE>", flag]);
     }
+    let rules = "--models is for --rules trainer alone";
+    refused("uncoded --pool pool.csv --work 8 --models 2", &[rules]);
     refused("uncoded --work 8", &["--pool <FILE>"]);
     refused("uncoded --delays iid --jobs 4 --restart 3", &["cannot be used with", "--restart"]);
     refused("uncoded --jobs 4", &["--delays <PRESET|FILE>"]);

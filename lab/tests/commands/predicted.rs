@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// A run as `train` and `simulate --as-trained` are told of it.
+/// A run as `train` and `simulate --rules trainer` are told of it.
 #[derive(Clone, Copy)]
 struct Case {
     scheme: &'static str,
@@ -75,7 +75,7 @@ impl Case {
     /// What the command foretells.
     fn command(&self, folder: &Path) -> Value {
         let jobs = self.jobs.to_string();
-        let own = ["simulate", self.scheme, "--as-trained", "--jobs", &jobs, "--json"];
+        let own = ["simulate", self.scheme, "--rules", "trainer", "--jobs", &jobs, "--json"];
         let told = self.flags();
         let told: Vec<&str> = told.iter().map(String::as_str).collect();
         json(&codedgrad(folder, &[&own[..], &told].concat()))
@@ -328,17 +328,17 @@ fn options_that_make_no_sense_are_refused_with_the_reason() {
         (&["--base-load", "0.125", "--proportional"], "L x workers x --step-seconds"),
         (&["--as-recorded"], "L x workers x --step-seconds"),
     ] {
-        let said = format!("{} is not for --as-trained: ", flags[0]);
-        refused(&[&["--as-trained"], flags].concat(), &[&said, why]);
+        let said = format!("{} is not for --rules trainer: ", flags[0]);
+        refused(&[&["--rules", "trainer"], flags].concat(), &[&said, why]);
     }
     let no_steps = "--jobs 12 is no multiple of --accumulate 5: train ends with whole steps";
-    refused(&["--as-trained", "--accumulate", "5"], &[no_steps]);
+    refused(&["--rules", "trainer", "--accumulate", "5"], &[no_steps]);
     let no_models = "--jobs 12 is no multiple of --models 8";
-    refused(&["--as-trained", "--models", "8"], &[no_models]);
+    refused(&["--rules", "trainer", "--models", "8"], &[no_models]);
     for flag in
         ["--step-seconds", "--models", "--accumulate", "--micro-batches", "--grace", "--max-wait"]
     {
-        refused(&[flag, "2"], &["--as-trained"]);
+        refused(&[flag, "2"], &["is for --rules trainer alone"]);
     }
 }
 
@@ -354,12 +354,13 @@ fn what_no_run_can_do_is_not_foretold() {
         let own = flags.split(' ').collect::<Vec<_>>();
         let train = [&["train", "--clock", "virtual", "--scheme", scheme][..], &own].concat();
         program::refused(folder.path(), &train, needles);
-        let told = ["simulate", scheme, "--as-trained", "--delays", "bursts", "--jobs", "12"];
+        let told = ["simulate", scheme, "--rules", "trainer", "--delays", "bursts", "--jobs", "12"];
         program::refused(folder.path(), &[&told[..], &own].concat(), needles);
     }
     // A round that is open for too long ends a run in the middle of its work.
     fs::write(folder.path().join("stall.csv"), "0,0,0,90\n").unwrap();
-    let stalled = ["simulate", "uncoded", "--as-trained", "--delays", "stall.csv", "--jobs", "3"];
+    let stalled =
+        ["simulate", "uncoded", "--rules", "trainer", "--delays", "stall.csv", "--jobs", "3"];
     let output = codedgrad(folder.path(), &stalled);
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
@@ -377,7 +378,8 @@ fn foretold_rounds_are_drawn() {
     let told = [
         "simulate",
         "m-sgc:B=1,W=2,lambda=2",
-        "--as-trained",
+        "--rules",
+        "trainer",
         "--delays",
         "bursts",
         "--workers",

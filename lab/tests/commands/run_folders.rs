@@ -559,6 +559,19 @@ fn a_plan_that_was_altered_is_refused() {
     assert_eq!(fs::read_to_string(home.path().join("run/run.jsonl")).unwrap().lines().count(), 4);
 }
 
+/// Runs of versions that wrote more into a plan are named as such, and as nothing that was altered.
+#[test]
+fn a_plan_of_an_earlier_version_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    json(&train(home.path(), &["--steps", "2", "--out", "run", "--json"]));
+    let path = home.path().join("run/plan.json");
+    let mut plan: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    plan["transport"] = "local".into();
+    fs::write(&path, plan.to_string()).unwrap();
+    let needles = ["plan.json is not a plan of this version", "begin a new run"];
+    refused(home.path(), &["train", "--resume", "run", "--steps", "4"], &needles);
+}
+
 #[test]
 fn a_service_that_somebody_edited_is_refused_by_name() {
     let home = tempfile::tempdir().unwrap();

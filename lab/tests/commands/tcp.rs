@@ -24,6 +24,10 @@ fn launched(
         codedgrad(home.path(), &[&started[..], &[LAB, "worker"], &SMALL, &trains].concat());
     let said = text(&output.stderr) + &text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{coordinator} {worker}: {said}");
+    let plan = fs::read(home.path().join(out).join("serve.json")).unwrap();
+    let plan: Value = serde_json::from_slice(&plan).unwrap();
+    let told = coordinator.split_once("--exchange ").map(|(_, exchange)| exchange);
+    assert_eq!(plan["exchange"].as_str(), told, "{plan}");
     let checked = said.lines().find(|line| line.contains(" checked: ")).unwrap_or_default();
     (checked.to_owned(), fs::read(home.path().join("gpt/model/model.safetensors")).unwrap())
 }
@@ -174,9 +178,10 @@ fn strangers_are_refused_and_the_run_goes_on() {
     );
     refused(home.path(), &["worker"], &["CODEDGRAD_ADDRESS is not set", "codedgrad run"]);
     let mut run = Run::start("60", "--workers 2 --scheme groups:s=1");
-    let nobody = [("CODEDGRAD_TOKEN_FILE", ""), ("CODEDGRAD_WORKER", "0")];
-    let mut unsecret = run.process("unsecret", "", &nobody);
+    let number = [("CODEDGRAD_WORKER", "0")];
+    let mut unsecret = run.started("unsecret", &["worker", "--micro-batches", "8"], &number);
     assert_eq!(unsecret.ends(), Some(2), "{}", unsecret.said());
+    assert!(unsecret.said().contains("the job's secret is needed"), "{}", unsecret.said());
     let path = run.folder.path().join("wrong");
     fs::write(&path, "ab".repeat(32)).unwrap();
     assert!(Command::new("chmod").args(["600"]).arg(&path).status().unwrap().success());
@@ -186,9 +191,11 @@ fn strangers_are_refused_and_the_run_goes_on() {
     let mut workers = run.workers(2, "");
     run.wait_for_steps(1);
     fs::write(run.folder.path().join("other.txt"), "another text. ".repeat(1000)).unwrap();
-    let mut reader = run.worker(1, "--corpus other.txt");
+    let line = ["worker", "--steps", "60", "--corpus", "other.txt"];
+    let told = [("CODEDGRAD_TOKEN_FILE", "run/token"), ("CODEDGRAD_WORKER", "1")];
+    let mut reader = run.started("reader", &[&line, &SMALL[..]].concat(), &told);
     assert_eq!(reader.ends(), Some(2), "{}", reader.said());
-    assert!(reader.said().contains("the checkpoint in gpt") || reader.said().contains("text"));
+    assert!(reader.said().contains("the coordinator refuses: text: "), "{}", reader.said());
     run.finishes(&mut workers);
 }
 

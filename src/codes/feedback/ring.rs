@@ -19,7 +19,7 @@
 //! stragglers (arXiv 2405.19509).
 
 use super::claims::Claims;
-use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
+use crate::codes::family::{Family, Recipe, Traits};
 use crate::codes::sequential::{
     FastForward, Horizon, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle, UNCODED,
 };
@@ -34,7 +34,6 @@ pub(in crate::codes) const FAMILY: Family = Family {
     summary: "for workers that have the data of reach shares: each does its own, then helps those \
         before it",
     traits: Traits { feedback: true, pulls: true, ..Traits::NONE },
-    spaces: Some(|limits| vec![Space::of([keyed("reach", 2..=limits.workers)])]),
     ..Family::new(|fields| {
         let reach = fields.need("reach")?;
         Ok(Recipe::scheme(move |horizon| Ring::new(reach, horizon)))

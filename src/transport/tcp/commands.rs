@@ -12,8 +12,6 @@ pub(super) enum Command {
     Order(Worker, u32, Order),
     /// The same, about what a worker has of a sum.
     Tell(Worker, u32, SumCommand),
-    /// The state of a worker, whichever connection it has, for the coordinator.
-    StateOf(Worker),
     Sum(CoordinatorEvent),
     Begin(Step, std::sync::mpsc::Sender<()>),
     /// There is no run: all workers are refused.

@@ -262,11 +262,6 @@ impl CoordinatorNode {
             Command::Tell(worker, _, command) => {
                 self.members.tell(worker.0, &ToWorker::Sum(command));
             }
-            Command::StateOf(worker) => self.order(
-                worker,
-                self.members.epoch(worker.0),
-                Order::SendState { needy: Worker(COORDINATOR) },
-            ),
             Command::Sum(event) => self.sums(event),
             Command::Begin(start, done) => {
                 self.begin(start);

@@ -12,9 +12,9 @@ use crate::ids::{Step, Weighted, Worker};
 use crate::run::NumberFormat;
 use crate::sums::exchange::{CoordinatorEvent, SharedSums, Vectors};
 use crate::sums::ledger::Ledgers;
-use crate::sums::{COORDINATOR, Piece, SumCommand, SumId, What, lock};
+use crate::sums::{Piece, SumCommand, SumId, What, lock};
 use crate::transport::{
-    Notice, Order, Parting, RunFacts, Stage, State, SumRequest, Summed, Transport, Unneeded,
+    Notice, Order, Parting, RunFacts, Stage, SumRequest, Summed, Transport, Unneeded,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -23,7 +23,6 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use tracing::{Instrument, info_span};
 
 /// Who was there when a run began.
@@ -177,29 +176,6 @@ impl TcpTransport {
     pub fn refuse(&mut self, reason: &str) {
         self.command(Command::Refuse(reason.to_owned()));
         self.flush();
-    }
-
-    /// The state of a worker's replica, unless it does not come in time.
-    pub fn state_of(&mut self, worker: Worker, patience: Duration) -> Option<State> {
-        self.command(Command::StateOf(worker));
-        self.flush();
-        let deadline = Instant::now() + patience;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let mut found = None;
-            for heard in self.notices.recv_timeout(left).ok()? {
-                match heard {
-                    Heard::Notice(_, _, Notice::State { needy: Worker(COORDINATOR), state }) => {
-                        found = Some(state);
-                    }
-                    // The engine hears of everything else later, in the order in which it came.
-                    other => self.early.push_back(other),
-                }
-            }
-            if found.is_some() {
-                return found;
-            }
-        }
     }
 
     /// What is known of the connections; it is kept up to date while the run goes on.

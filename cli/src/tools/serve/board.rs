@@ -65,18 +65,11 @@ impl Board {
     pub(crate) fn new(
         scheme: &str,
         workers: usize,
-        steps: (u64, u64),
         network: Arc<Mutex<tcp::TcpStatus>>,
     ) -> Arc<Self> {
         let count = workers;
         let workers = vec![OfWorker::default(); count];
-        let progress = Progress {
-            scheme: scheme.into(),
-            steps: steps.0,
-            steps_planned: steps.1,
-            workers,
-            ..Progress::default()
-        };
+        let progress = Progress { scheme: scheme.into(), workers, ..Progress::default() };
         Arc::new(Self {
             tolerant: Mutex::default(),
             progress: Mutex::new(progress),
@@ -521,7 +514,8 @@ mod tests {
         let workers =
             vec![tcp::WorkerStatus { identity: evil.into(), ..tcp::WorkerStatus::default() }];
         let network = tcp::TcpStatus { workers, ..tcp::TcpStatus::default() };
-        let board = Board::new(evil, 1, (0, 1), Arc::new(Mutex::new(network)));
+        let board = Board::new(evil, 1, Arc::new(Mutex::new(network)));
+        board.begins(0, 1);
         board.fault(Worker(0), evil);
         let table = board.shown().table(Width::ENDLESS);
         let strange = |c: char| c != '\n' && c.is_control() || c == '\u{202e}';
@@ -550,7 +544,7 @@ mod tests {
             worker(false, 2),
         ];
         let network = tcp::TcpStatus { workers, ..tcp::TcpStatus::default() };
-        let board = Board::new("auto", 5, (0, 0), Arc::new(Mutex::new(network)));
+        let board = Board::new("auto", 5, Arc::new(Mutex::new(network)));
         let happened = |what| {
             board.happened(&Happened { step: Step(1), round: Round(1), what });
         };
@@ -586,7 +580,8 @@ mod tests {
         };
         let workers = vec![worker("host-with-a-long-name/0", true), worker("host1/1", false)];
         let network = tcp::TcpStatus { workers, ..tcp::TcpStatus::default() };
-        let board = Board::new("groups:s=1", 2, (31, 300), Arc::new(Mutex::new(network)));
+        let board = Board::new("groups:s=1", 2, Arc::new(Mutex::new(network)));
+        board.begins(31, 300);
         board.fault(Worker(1), "it has not answered for 15 s: it is given up until it comes back");
         let at = |columns: usize| {
             let text = board.table(Width::of(columns));

@@ -22,13 +22,12 @@ pub(crate) const TOKEN: &str = "token";
 const ADDRESS_BYTES_MAX: u64 = 4 << 10;
 
 /// Who sums the workers' vectors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ExchangeKind {
     /// The coordinator: every vector goes there and comes back.
     Star,
     /// The workers among themselves, each a part: no vector goes through one place.
-    #[default]
     Sharded,
     /// The coordinator, which gets every result as soon as it is done, before its weight is known;
     /// all of them wait in its memory.
