@@ -32,7 +32,7 @@ use events::{Event, Outcome};
 #[cfg(unix)]
 pub(crate) use follow::SAME_ORDER;
 use follow::{Follower, Look, Summary};
-use port::{ExchangeKind, Port, Secret, fresh_id, wire_format};
+use port::{ExchangeKind, Port, fresh_id, wire_format};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::SocketAddr;
@@ -176,19 +176,15 @@ struct Planned {
 #[cfg(unix)]
 impl Options {
     /// What a coordinator is told that the launcher of a run starts.
-    pub(crate) fn serving(
-        &self,
-        seats: Seats,
-        (listen, keys): (Option<String>, Option<PathBuf>),
-    ) -> Result<Serving, Failure> {
+    pub(crate) fn serving(&self, seats: Seats, port: Port) -> Result<Serving, Failure> {
         let HostArgs { metrics, io_threads } = self.host;
-        for (flag, path) in [("--keys", &keys), ("--out", &self.planned.out)] {
+        for (flag, path) in [("--keys", &port.keys), ("--out", &self.planned.out)] {
             if let Some(path) = path.as_ref().filter(|path| path.to_str().is_none()) {
                 return Err(limits::refused(format!("{flag} {}: not UTF-8", path.display())));
             }
         }
         let begin = self.planned.begin(seats)?;
-        Ok(Serving { begin, listen, keys, token: None, metrics, io_threads })
+        Ok(Serving { begin, port, metrics, io_threads })
     }
 
     pub(crate) fn io_threads(&self) -> Option<u32> {
@@ -227,28 +223,14 @@ Examples:
   codedgrad serve --resume runs/0001")
 )]
 pub(crate) struct ServeArgs {
-    /// Where to listen; port 0 is any free one [default: 127.0.0.1:0; when resumed, where the run
-    /// did]
-    #[arg(long, value_name = "ADDR", help_heading = "Connections")]
-    listen: Option<String>,
+    #[command(flatten)]
+    port: Port,
     /// Number of workers; a resumed run may be given another MIN..MAX
     #[arg(
         long, value_name = "N|MIN..MAX", required_unless_present_any = ["resume", "launched"],
         value_parser = seats
     )]
     workers: Option<Seats>,
-    /// Folder with ca.pem, coordinator.pem and coordinator.key, as `codedgrad keygen` makes it
-    #[arg(long, value_name = "DIR", help_heading = "Connections")]
-    keys: Option<PathBuf>,
-    /// File with the job's token [default: a fresh one, written to the run's folder]
-    #[arg(
-        long,
-        value_name = "FILE",
-        alias = "token-file",
-        help_heading = "Connections",
-        hide_short_help = true
-    )]
-    token: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
     /// Go on with a run that was interrupted, or whose coordinator died; everything else is as it
@@ -268,9 +250,7 @@ pub(crate) struct ServeArgs {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Serving {
     begin: Begin,
-    listen: Option<String>,
-    keys: Option<PathBuf>,
-    token: Option<PathBuf>,
+    port: Port,
     metrics: Option<SocketAddr>,
     io_threads: Option<u32>,
 }
@@ -477,23 +457,15 @@ impl Serving {
             (None, Some(seats)) => planned.begin(seats)?,
             (None, None) => return Err(Failure::Input(anyhow!("--workers is needed"))),
         };
-        let ServeArgs { listen, keys, token, .. } = args;
-        let [keys, token] = [keys, token].map(Clone::clone);
-        Ok(Self {
-            begin,
-            listen: listen.clone(),
-            keys,
-            token,
-            metrics: *metrics,
-            io_threads: *io_threads,
-        })
+        let port = args.port.clone();
+        Ok(Self { begin, port, metrics: *metrics, io_threads: *io_threads })
     }
 
     /// The same for the run that it has begun in a folder, where that listened.
     #[cfg(unix)]
     pub(crate) fn again(&self, folder: &Path) -> Self {
         let begin = Begin::Again { folder: folder.into(), seats: None };
-        Self { begin, listen: None, ..self.clone() }
+        Self { begin, port: Port { listen: None, ..self.port.clone() }, ..self.clone() }
     }
 
     /// How long a new run waits for workers that are lost, before its first step and after it: in
@@ -507,20 +479,12 @@ impl Serving {
         })
     }
 
-    fn port(&self) -> Port<'_> {
-        let listen = match (&self.listen, &self.begin) {
-            (None, Begin::New { .. }) => Some("127.0.0.1:0"),
-            (listen, _) => listen.as_deref(),
-        };
-        Port { listen, keys: self.keys.as_deref(), token: self.token.as_deref() }
-    }
-
     /// The run, in its folder, and where it listens.
     fn begin(&self) -> Result<(Plan, RunFolder, SocketAddr), Failure> {
         let (path, seats) = match &self.begin {
             Begin::New { plan, out, force } => {
-                let address = self.port().address(None)?;
-                self.port().check(address)?;
+                let address = self.port.address(None)?;
+                self.port.check(address)?;
                 let folder = RunFolder::create(SERVED, out.as_deref(), *force)?;
                 return Ok((Plan::clone(plan), folder, address));
             }
@@ -547,8 +511,8 @@ impl Serving {
         if recorded.is_empty() {
             plan.facts = None;
         }
-        let address = self.port().address(Some(&folder))?;
-        self.port().check(address)?;
+        let address = self.port.address(Some(&folder))?;
+        self.port.check(address)?;
         Ok((plan, folder, address))
     }
 
@@ -559,20 +523,16 @@ impl Serving {
         address: SocketAddr,
         folder: &RunFolder,
     ) -> Result<(), Failure> {
-        self.port().write_address(address, folder)?;
+        self.port.write_address(address, folder)?;
         if launched {
             let folder = std::path::absolute(folder.path()).or_work()?;
             Event::Listening { address, folder }.tell();
             return Ok(());
         }
-        let (host, secret) = self.port().invitation(address, folder);
-        let secret = match secret {
-            Secret::Keys => "CODEDGRAD_KEYS=DIR".into(),
-            Secret::Token(file) => format!("CODEDGRAD_TOKEN_FILE={file}"),
-        };
+        let told = self.port.invitation(address, folder);
         say!(
-            "listening on {address}; workers join with CODEDGRAD_ADDRESS={host} {secret} in their \
-             environment, and CODEDGRAD_WORKER, their number from 0"
+            "listening on {address}; workers join with {told} in their environment, and \
+             CODEDGRAD_WORKER, their number from 0"
         );
         Ok(())
     }
@@ -631,7 +591,7 @@ fn carry_out(
     let resumed = matches!(serving.begin, Begin::Again { .. });
     let builder = plan.builder(folder, resumed)?;
     folder.write_plan(&*plan).or_work()?;
-    let security: Security = serving.port().security(folder)?;
+    let security: Security = serving.port.security(folder)?;
     let opened = match &plan.facts {
         None => Opened::Open(Box::new(builder.open(address, security).or_input()?)),
         Some(facts) => {
@@ -738,8 +698,9 @@ mod tests {
         for told in [told, ""] {
             let matches = command.clone().try_get_matches_from(told.split_whitespace()).unwrap();
             let options = Options::from_arg_matches(&matches).unwrap();
-            let place = (Some("[::1]:0".to_owned()), Some("keys".into()));
-            let serving = options.serving(Seats::all(8), place).unwrap();
+            let listen = Some("[::1]:0".to_owned());
+            let port = Port { listen, keys: Some("keys".into()), token: None };
+            let serving = options.serving(Seats::all(8), port).unwrap();
             let line = serde_json::to_string(&serving).unwrap();
             assert!(!line.contains('\n'), "{line}");
             let read: Serving = serde_json::from_str(&line).unwrap();

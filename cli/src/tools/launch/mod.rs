@@ -15,7 +15,7 @@ mod supervise;
 mod watch;
 
 use super::serve::{Options, Serving};
-use crate::tools::serve::port::{TOKEN, patience};
+use crate::tools::serve::port::{Port, TOKEN, patience};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use codedgrad::transport::tcp::security::Keys;
@@ -288,7 +288,8 @@ impl LaunchArgs {
 
     /// What the coordinator is told.
     fn serving(&self, keys: Option<PathBuf>) -> Result<Serving, Failure> {
-        self.options.serving(self.workers, (self.listen.clone(), keys))
+        let port = Port { listen: self.listen.clone(), keys, token: None };
+        self.options.serving(self.workers, port)
     }
 
     /// Where the logs of a host without the coordinator go. Hosts may share a folder.

@@ -1,9 +1,9 @@
 //! A coordinator's port, for any trainer: where it listens, by what it knows its workers, how their
 //! vectors travel, and what people are told of that.
 
-use anyhow::{Context, anyhow};
-use clap::ValueEnum;
+use anyhow::Context;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
 use codedgrad::files;
 use codedgrad::run::{Limits, NumberFormat};
 use codedgrad::transport::tcp::security::{Keys, Security, Token, check_address};
@@ -13,7 +13,7 @@ use codedgrad_shell::folder::{ADDRESS, RunFolder};
 use serde::{Deserialize, Serialize};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Where the token of a run is, in its folder.
@@ -76,33 +76,43 @@ fn address_of(text: &str) -> Result<SocketAddr, Failure> {
     found.next().with_context(wrong).or_input()
 }
 
-/// What a coordinator was given of its port.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Port<'a> {
-    pub(crate) listen: Option<&'a str>,
-    pub(crate) keys: Option<&'a Path>,
-    pub(crate) token: Option<&'a Path>,
+/// Where a coordinator listens, and by what it knows its workers.
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
+pub(crate) struct Port {
+    /// Where to listen; port 0 is any free one [default: 127.0.0.1:0; when resumed, where the run
+    /// did]
+    #[arg(long, value_name = "ADDR", help_heading = "Connections")]
+    pub(crate) listen: Option<String>,
+    /// Folder with ca.pem, coordinator.pem and coordinator.key, as `codedgrad keygen` makes it
+    #[arg(long, value_name = "DIR", help_heading = "Connections")]
+    pub(crate) keys: Option<PathBuf>,
+    /// File with the job's token [default: a fresh one, written to the run's folder]
+    #[arg(
+        long,
+        value_name = "FILE",
+        alias = "token-file",
+        help_heading = "Connections",
+        hide_short_help = true
+    )]
+    pub(crate) token: Option<PathBuf>,
 }
 
-impl Port<'_> {
+impl Port {
     /// The address to listen at: the one asked for, or the one the run had.
-    pub(crate) fn address(&self, folder: Option<&RunFolder>) -> Result<SocketAddr, Failure> {
-        match (self.listen, folder) {
-            (Some(text), _) => address_of(text),
-            (None, Some(folder)) => {
-                let path = folder.file(ADDRESS);
-                let text = files::read_text(&path, ADDRESS_BYTES_MAX)
-                    .with_context(|| format!("cannot read {}; give --listen", path.display()))
-                    .or_input()?;
-                address_of(&text)
-            }
-            (None, None) => Err(Failure::Input(anyhow!("--listen is needed"))),
-        }
+    pub(crate) fn address(&self, resumed: Option<&RunFolder>) -> Result<SocketAddr, Failure> {
+        let Some(folder) = resumed.filter(|_| self.listen.is_none()) else {
+            return address_of(self.listen.as_deref().unwrap_or("127.0.0.1:0"));
+        };
+        let path = folder.file(ADDRESS);
+        let text = files::read_text(&path, ADDRESS_BYTES_MAX)
+            .with_context(|| format!("cannot read {}; give --listen", path.display()))
+            .or_input()?;
+        address_of(&text)
     }
 
     /// Refuses what cannot be secured before anything is written.
     pub(crate) fn check(&self, address: SocketAddr) -> Result<(), Failure> {
-        match self.keys {
+        match &self.keys {
             Some(keys) => Keys::read(keys, "coordinator").map(drop).or_input(),
             None => check_address(address, &Security::Plain { token: Token::fresh().or_work()? })
                 .or_input(),
@@ -110,11 +120,12 @@ impl Port<'_> {
     }
 
     pub(crate) fn security(&self, folder: &RunFolder) -> Result<Security, Failure> {
-        if let (None, None) = (self.keys, self.token) {
+        let Self { keys, token, .. } = self;
+        if let (None, None) = (keys, token) {
             return Ok(Security::Plain { token: token_at(&folder.file(TOKEN))? });
         }
-        let [keys, token_file] = [self.keys, self.token].map(|path| path.map(Path::to_owned));
-        Secrets { keys, token: None, token_file }.of_coordinator().or_input()
+        let secrets = Secrets { keys: keys.clone(), token: None, token_file: token.clone() };
+        secrets.of_coordinator().or_input()
     }
 
     /// Writes down where it listens, for a coordinator that goes on.
@@ -126,31 +137,24 @@ impl Port<'_> {
         folder.write_whole(ADDRESS, format!("{address}\n").as_bytes()).or_work()
     }
 
-    /// Where workers find it, and the file or folder with what they need to be let in.
-    pub(crate) fn invitation(&self, address: SocketAddr, folder: &RunFolder) -> (String, Secret) {
+    /// Where workers find it, and what lets them in, as variables of their environment.
+    pub(crate) fn invitation(&self, address: SocketAddr, folder: &RunFolder) -> String {
         let host = if address.ip().is_unspecified() {
             format!("HOST:{}", address.port())
         } else {
             address.to_string()
         };
-        // Workers may be started in another folder.
-        let whole = |path: &Path| std::path::absolute(path).unwrap_or(path.into());
-        let token = |path: &Path| Secret::Token(whole(path).display().to_string());
-        let secret = match (self.keys, self.token) {
-            (Some(_), _) => Secret::Keys,
-            (None, Some(path)) => token(path),
-            (None, None) => token(&folder.file(TOKEN)),
+        let secret = if self.keys.is_some() {
+            // It has another place on every host.
+            "CODEDGRAD_KEYS=DIR".into()
+        } else {
+            // Workers may be started in another folder.
+            let path = self.token.clone().unwrap_or_else(|| folder.file(TOKEN));
+            let path = std::path::absolute(&path).unwrap_or(path);
+            format!("CODEDGRAD_TOKEN_FILE={}", path.display())
         };
-        (host, secret)
+        format!("CODEDGRAD_ADDRESS={host} {secret}")
     }
-}
-
-/// What workers need to be let in.
-pub(crate) enum Secret {
-    /// A folder of keys, which has another place on every host.
-    Keys,
-    /// A file.
-    Token(String),
 }
 
 /// A token file, or a fresh token written there.
