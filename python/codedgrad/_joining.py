@@ -99,10 +99,9 @@ class Settings:
 
 # Where it is said how many workers a run has and which one this is: the SIZES and NUMBERS of
 # `codedgrad::transport::tcp::Environment`.
-_WORKERS = ("CODEDGRAD_WORKERS", "WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_WORKERS = ("CODEDGRAD_WORKERS", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _WORKER = (
     "CODEDGRAD_WORKER",
-    "RANK",
     "SLURM_PROCID",
     "OMPI_COMM_WORLD_RANK",
     "PMI_RANK",
