@@ -209,7 +209,7 @@ fn a_coordinator_that_goes_on_has_seats_for_others() {
 /// With no return to wait for a second loss would stop an uncoded run for `--return-wait`.
 #[test]
 fn what_does_not_fit_those_that_are_left_is_said() {
-    let mut run = Run::start("60", "--scheme groups:l=3 --workers 3 --min-workers 2");
+    let mut run = Run::start("300", "--scheme groups:l=3 --workers 3 --min-workers 2");
     let mut workers = run.workers(3, "");
     run.wait_for_steps(5);
     workers[2].signal("-KILL");
@@ -220,7 +220,7 @@ fn what_does_not_fit_those_that_are_left_is_said() {
     let warning = "warning: groups:l=3 does not fit 2 workers: uncoded until others are back";
     assert_eq!(run.coordinator.said().matches(warning).count(), 1, "{}", run.coordinator.said());
     workers.truncate(2);
-    assert_eq!(run.finishes(&mut workers)["steps"], 60);
+    assert_eq!(run.finishes(&mut workers)["steps"], 300);
     assert!(run.steps().iter().all(|step| step["coverage"] == 1.0), "no sample is lost");
 }
 

@@ -81,7 +81,7 @@ fn get(address: &str, path: &str) -> (String, String) {
 
 #[test]
 fn a_worker_dies_and_another_takes_its_place() {
-    let mut run = Run::start("400", "--workers 4 --scheme groups:s=1 --metrics 127.0.0.1:0");
+    let mut run = Run::start("1500", "--workers 4 --scheme groups:s=1 --metrics 127.0.0.1:0");
     let mut workers = run.workers(4, "");
     run.wait_for_steps(10);
     workers[1].signal("-KILL");
@@ -126,7 +126,7 @@ fn a_worker_dies_and_another_takes_its_place() {
     let is_lost =
         |fault: &Value| fault["worker"] == 1 && fault["what"].as_str().unwrap().starts_with("lost");
     assert!(summary["faults"].as_array().unwrap().iter().any(is_lost), "{summary}");
-    run.has_trained(&uncoded("4", "400"), "after a worker's death");
+    run.has_trained(&uncoded("4", "1500"), "after a worker's death");
 }
 
 /// Whoever looks after a run is told whom it waits for, while it waits.
@@ -299,24 +299,24 @@ fn a_coordinator_whose_round_cannot_close_ends_at_once() {
 #[test]
 fn a_run_goes_on_with_whoever_is_left() {
     let flags = "--workers 3 --scheme uncoded --return-wait 1 --min-workers 1";
-    let mut run = Run::start("60", flags);
+    let mut run = Run::start("300", flags);
     let mut workers = run.workers(3, "--audit 1");
     run.wait_for_steps(10);
     workers.pop().unwrap().signal("-KILL");
     run.wait_for_steps(30);
     workers.pop().unwrap().signal("-KILL");
-    assert_eq!(run.finishes(&mut workers)["steps"], 60);
+    assert_eq!(run.finishes(&mut workers)["steps"], 300);
     let record = run.steps();
     assert!(record.iter().all(|step| step["coverage"] == 1.0), "no sample is lost");
     let survivors = |step: &Value| step["survivors"].as_array().unwrap().len();
-    assert_eq!((survivors(&record[0]), survivors(&record[59])), (3, 1));
+    assert_eq!((survivors(&record[0]), survivors(&record[299])), (3, 1));
     let said = workers[0].said();
     let difference = said
         .lines()
         .find(|line| line.contains(" checked: "))
         .and_then(|line| line.split_whitespace().rev().find_map(|word| word.parse::<f64>().ok()));
     assert!(difference.is_none_or(|difference| difference < 1e-5), "{said}");
-    assert!(said.contains("60 gradients checked"), "{said}");
+    assert!(said.contains("300 gradients checked"), "{said}");
 }
 
 /// A worker whose program has no GPU says so before it joins, and the run waits for another.

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-const STEPS: &str = "170";
+const STEPS: &str = "800";
 /// The step at which the one that lies hangs up: who saves the model has to have one.
-const LEAVES: u64 = 165;
+const LEAVES: u64 = 795;
 /// More than are kept for those who come back: they take over a state.
 const BEHIND: usize = 75;
 /// The one that lies has the lowest number: of those that have come equally far, it is asked first.

@@ -5,7 +5,7 @@ use crate::coordinated::{Run, uncoded};
 use crate::processes::wait_for;
 use std::collections::BTreeSet;
 
-const STEPS: &str = "400";
+const STEPS: &str = "1500";
 /// Exit status of a process that another one has replaced.
 const REPLACED: i32 = 4;
 
