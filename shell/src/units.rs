@@ -1,9 +1,11 @@
 //! Numbers as people write them: `100ms`, `5m`, `1e3`.
 
 use codedgrad::ids::{Worker, WorkerSet};
+use codedgrad::run::Limits;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Units of time, in seconds. What has no unit is in seconds.
 const TIMES: [(&str, f64); 8] = [
@@ -130,6 +132,11 @@ pub fn parse_workers(list: &str, workers: usize) -> Result<WorkerSet, String> {
 pub fn several<T: Copy + Display + PartialEq + From<u8>>(number: T, thing: &str) -> String {
     let end = if number == T::from(1) { "" } else { "s" };
     format!("{number} {thing}{end}")
+}
+
+/// How long people are ready to wait.
+pub fn patience(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.clamp(0.0, Limits::WAIT_MAX.as_secs_f64()))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use codedgrad_shell::limits::{self, ANY, WORKERS};
 use codedgrad_shell::output::{Output, alert, say};
 use codedgrad_shell::pool::{Bounds, Pool, PoolArgs, Seats, join_wait, seats};
 use codedgrad_shell::signals::Asked;
-use codedgrad_shell::units::{at_least, count, seconds, whole};
+use codedgrad_shell::units::{at_least, count, patience, seconds, whole};
 use events::{Event, Outcome};
 #[cfg(unix)]
 pub(crate) use follow::SAME_ORDER;
@@ -414,9 +414,9 @@ impl Plan {
             .run_number(self.id)
             .job(serde_json::json!({ "scheme": self.scheme }).to_string())
             // A round that waits for somebody to come back is open.
-            .max_wait(port::patience(self.max_wait_seconds.max(self.return_wait_seconds)))
-            .return_within(port::patience(self.return_wait_seconds))
-            .gather_within(port::patience(waits))
+            .max_wait(patience(self.max_wait_seconds.max(self.return_wait_seconds)))
+            .return_within(patience(self.return_wait_seconds))
+            .gather_within(patience(waits))
             .unit_tries(self.unit_tries)
             .wire(self.wire);
         if let Some(auto) = self.chooser(folder)? {
@@ -426,7 +426,7 @@ impl Plan {
             run = run.exchange(exchange.exchange());
         }
         if let Some(fewest) = self.pool.min_workers {
-            run = run.min_workers(fewest).settle_within(port::patience(self.pool.settle_seconds));
+            run = run.min_workers(fewest).settle_within(patience(self.pool.settle_seconds));
         }
         if let Some(steps) = self.log_steps {
             run = run.log_steps(steps);
@@ -673,7 +673,7 @@ fn learned(opened: Opened, join_wait_seconds: f64) -> Result<Option<Served>, Fai
     match opened {
         Opened::Served(served) => Ok(Some(*served)),
         Opened::Open(open) => {
-            open.learn(port::patience(join_wait_seconds)).map_err(|error| match error {
+            open.learn(patience(join_wait_seconds)).map_err(|error| match error {
                 RunError::Build(_) => Failure::Input(error.into()),
                 _ => Failure::Work(error.into()),
             })

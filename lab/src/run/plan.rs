@@ -13,7 +13,7 @@ use codedgrad::codes::sequential::SchemeFacts;
 use codedgrad::delays::{Delays, Preset, Trace, TraceReader};
 use codedgrad::files::{self, Bounded};
 use codedgrad::ids::Worker;
-use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
+use codedgrad::run::{Jobs, Limits, Shape};
 use codedgrad::schedulers::Reduce;
 use codedgrad::sim::PoolChange;
 use codedgrad::train::{AdamWConfig, Auto, RoundRecord};
@@ -535,7 +535,6 @@ impl Plan {
             shape: self.shape,
             jobs: self.jobs,
             limits: self.limits,
-            format: NumberFormat::default(),
             model: self.training.model,
             compute: self.training.compute,
             optimizer: self.training.optimizer,

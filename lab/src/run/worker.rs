@@ -7,7 +7,6 @@ use crate::trainer::{INJECTED, RunStart, TrainError, run_worker_in_place};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use codedgrad::ids::Worker;
-use codedgrad::run::Limits;
 use codedgrad::train::AggregatorError;
 use codedgrad::transport::Link;
 use codedgrad::transport::tcp::{
@@ -19,7 +18,7 @@ use codedgrad_shell::layout::help;
 use codedgrad_shell::output::{alert, say};
 use codedgrad_shell::pool::notice;
 use codedgrad_shell::signals::Asked;
-use codedgrad_shell::units::seconds;
+use codedgrad_shell::units::{patience, seconds};
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
@@ -82,7 +81,7 @@ pub(crate) struct WorkerArgs {
 }
 
 /// How a worker joins, with what its environment says.
-fn join(environment: &Environment, patience: f64) -> Result<Join, Failure> {
+fn join(environment: &Environment, patience: Duration) -> Result<Join, Failure> {
     let worker = environment.worker;
     let identity = match worker {
         Some(worker) => format!("{}/{worker}", host_name()),
@@ -93,7 +92,6 @@ fn join(environment: &Environment, patience: f64) -> Result<Join, Failure> {
         .context("this worker is started by `codedgrad run`, or joins what `codedgrad serve` says")
         .or_input()?;
     let security = environment.secrets.security(worker).or_input()?;
-    let patience = Duration::from_secs_f64(patience.min(Limits::WAIT_MAX.as_secs_f64()));
     Ok(Join { worker, identity, patience, ..Join::new(address, security) })
 }
 
@@ -122,7 +120,7 @@ type Ended = (u32, Result<(), TrainError>);
 impl WorkerArgs {
     /// Joins, and trains until the run is over.
     fn trains(&self, environment: &Environment, leaver: &Leaver) -> Result<Ended, Failure> {
-        let (join, size) = (join(environment, self.patience)?, environment.workers);
+        let (join, size) = (join(environment, patience(self.patience))?, environment.workers);
         let text = (self.corpus.as_deref(), self.tokenizer.as_deref());
         let trained = self.described.described(text, size.map(|(_, size)| size));
         let mut trained = trained.inspect_err(|failure| say_final("failed", failure))?;

@@ -25,7 +25,7 @@ pub use process::run_worker_in_place;
 pub use replica::{Replica, ReplicaError, ReplicaState};
 pub use run::{
     Beside, LocalRun, ObserverFor, RunStart, StepDone, StepRange, TrainError, calibrate,
-    run_in_place, run_judged, run_local, run_local_at, run_over, run_worker,
+    run_in_place, run_local, run_local_at, run_worker,
 };
 
 #[cfg(doc)]

@@ -12,7 +12,7 @@ use codedgrad::gpu::Vector;
 #[cfg(feature = "candle-cuda")]
 use codedgrad::gpu::cuda::DeviceVector;
 use codedgrad::ids::{Job, Worker};
-use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
+use codedgrad::run::{Jobs, Limits, Shape};
 use codedgrad::schedulers::{Engine, Reduce};
 use codedgrad::sim::PoolChange;
 use codedgrad::sums::Decoded;
@@ -46,8 +46,6 @@ pub struct LocalRun {
     pub jobs: Jobs,
     /// How long anybody is waited for.
     pub limits: Limits,
-    /// Format of messages between workers, by whose precision decodes are judged.
-    pub format: NumberFormat,
     /// The model.
     pub model: GptConfig,
     /// Where it is computed, and how exactly.
@@ -183,7 +181,6 @@ impl LocalRun {
             shape: Shape::new(workers, workers as u32),
             jobs: Jobs::default(),
             limits: Limits::default(),
-            format: NumberFormat::default(),
             model,
             compute: Compute::default(),
             optimizer,
@@ -241,7 +238,7 @@ impl LocalRun {
         let run = run.models(self.jobs.models).micro_steps(self.jobs.micro_steps);
         let run = run.steps(range.end).first(range.step).round(range.round);
         let run = run.length(self.model.parameters()).result_length(self.result_length()?);
-        let run = run.limits(self.limits).wire(self.format);
+        let run = run.limits(self.limits);
         let run = run.reduce(self.reduce);
         Ok(match &self.auto {
             Some(auto) => run.auto(auto.clone()),
@@ -437,27 +434,9 @@ pub fn run_in_place(
     run_local(run, start, end, batches, run_clock, observer)
 }
 
-/// Coordinates the workers behind a transport, each of which runs [`run_worker`].
-///
-/// # Errors
-/// [`TrainError`] when the scheme does not fit or the run cannot go on.
-pub fn run_over<T: Transport>(
-    run: &LocalRun,
-    transport: T,
-    range: StepRange,
-    run_clock: RunClock,
-    observer: &mut dyn Observer<T::Vector>,
-) -> Result<Outcome, TrainError> {
-    let coordinator = run.builder(range)?.over(transport, run_clock);
-    Ok(coordinator.map_err(|source| run.misfit(source))?.run(observer)?)
-}
-
-/// The same under any scheme, those included whose results must be judged: the coordinator has the
-/// batches.
-///
-/// # Errors
-/// [`TrainError`] when the scheme does not fit or the run cannot go on.
-pub fn run_judged<T: Transport>(
+/// Coordinates the workers behind a transport, each of which runs [`run_worker`], and has the
+/// batches by which results of mixtures are judged.
+fn run_judged<T: Transport>(
     run: &LocalRun,
     transport: T,
     range: StepRange,

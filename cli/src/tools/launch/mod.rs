@@ -15,7 +15,7 @@ mod supervise;
 mod watch;
 
 use super::serve::{Options, Serving};
-use crate::tools::serve::port::{Port, TOKEN, patience};
+use crate::tools::serve::port::{Port, TOKEN};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use codedgrad::transport::tcp::security::Keys;
@@ -26,7 +26,7 @@ use codedgrad_shell::layout::help;
 use codedgrad_shell::limits::WORKERS;
 use codedgrad_shell::output::{self, say};
 use codedgrad_shell::pool::{Seats, notice, seats};
-use codedgrad_shell::units::{count, seconds, whole};
+use codedgrad_shell::units::{count, patience, seconds, whole};
 use command::{Place, Secret, Trainer};
 use rustix::process::Signal;
 use screen::Screen;

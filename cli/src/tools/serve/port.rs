@@ -5,7 +5,7 @@ use anyhow::Context;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use codedgrad::files;
-use codedgrad::run::{Limits, NumberFormat};
+use codedgrad::run::NumberFormat;
 use codedgrad::transport::tcp::security::{Keys, Security, Token, check_address};
 use codedgrad::transport::tcp::{Exchange, Secrets};
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Where the token of a run is, in its folder.
 pub(crate) const TOKEN: &str = "token";
@@ -56,11 +55,6 @@ pub(crate) fn wire_format() -> impl TypedValueParser<Value = NumberFormat> {
     ];
     let named = formats.map(|(format, help)| PossibleValue::new(format.name()).help(help));
     PossibleValuesParser::new(named).try_map(|name| name.parse::<NumberFormat>())
-}
-
-/// How long people are ready to wait.
-pub(crate) fn patience(seconds: f64) -> Duration {
-    Duration::from_secs_f64(seconds.clamp(0.0, Limits::WAIT_MAX.as_secs_f64()))
 }
 
 /// A number that no other run is likely to have.
