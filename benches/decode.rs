@@ -10,7 +10,7 @@ use rand_chacha::rand_core::SeedableRng;
 use std::hint::black_box;
 use std::time::Duration;
 
-/// Everybody but `missing` random workers has arrived, in random order; the weights are asked for.
+/// All but `missing` random workers have arrived, in random order; the weights are asked for.
 fn weights(
     criterion: &mut Criterion,
     name: &str,

@@ -1,5 +1,5 @@
 //! The simulator: whole runs of 256 workers on a serverless-like trace. And what it costs an engine
-//! of as many to plan for the others when one is lost: the new scheme, and everybody's task.
+//! of as many to plan for the others when one is lost: the new scheme, and each worker's task.
 //!
 //! `cargo bench -p codedgrad --no-default-features --bench simulate`
 
@@ -108,7 +108,7 @@ fn planning(criterion: &mut Criterion) {
             };
             let (_, told) = plan(engine());
             let tasks = told.iter().filter(|action| matches!(action, Action::Compute { .. }));
-            assert!(tasks.count() >= workers - 2, "everybody has a task of the new plan");
+            assert!(tasks.count() >= workers - 2, "all workers has a task of the new plan");
             bencher.iter_batched(engine, plan, BatchSize::LargeInput);
         });
     }

@@ -173,7 +173,7 @@ fn work(
         match event {
             Event::Compute(task) if dies && task.step() >= DEATH => break,
             Event::Compute(mut task) => {
-                // Until nobody waits for it: if anybody did, the run would fail.
+                // Until the coordinator cancels it: a run that waited would fail.
                 while late && !task.cancel().is_cancelled() {
                     thread::sleep(Duration::from_millis(1));
                 }
@@ -195,8 +195,8 @@ fn work(
 pub(crate) fn coded(seed: u64, late: Worker) -> Result<Vec<Clusters>, Failure> {
     let dies = Worker((late.0 + 3) % WORKERS as u32);
     let run = Coordinator::builder("groups:s=1").workers(WORKERS).steps(STEPS).length(SUMS);
-    // Steps are so short that a thread may sleep through many: all are kept for it, since nobody
-    // here can take over the state of another.
+    // Steps are so short that a thread may sleep through many. The run keeps all for it, since no
+    // thread here can take over the state of another.
     let run = run.log_steps(STEPS);
     let (coordinator, workers) = run.units((ITEMS / UNIT) as u32).unit_samples(UNIT).local()?;
     let threads: Vec<_> = Worker::all(WORKERS)

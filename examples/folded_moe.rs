@@ -1,8 +1,8 @@
 //! A mixture of experts over eight ranks: two share each sequence, two share the experts, folded
 //! over the same ranks, so that four cells of two ranks are left to code over. In each step a cell
-//! sleeps until nobody wants its result any more; one dies on the way. Every gradient is still that
-//! of the whole batch. Ranks are threads: those of a cell exchange the rows of tokens with whoever
-//! has their experts, and the first one collects the cell's gradient and has its aggregator.
+//! sleeps until the run no longer wants its result; one dies on the way. Every gradient is still
+//! that of the whole batch. Ranks are threads: those of a cell exchange tokens' rows with those
+//! that have their experts, and the first collects the cell's gradient and has its aggregator.
 //!
 //! `cargo run -p codedgrad --no-default-features --example folded_moe`
 #[path = "folded_moe/model.rs"]
@@ -157,7 +157,7 @@ fn train(mut aggregator: Aggregator, mesh: &Mesh) -> Result<u64, Failure> {
         match event {
             Event::Compute(task) if worker == DIES.0 && task.step() >= DIES.1 => break,
             Event::Compute(mut task) => {
-                // If anybody waited for it, it would sleep for ever, and the run would fail.
+                // If the run waited for it, it would sleep for ever, and the run would fail.
                 while sleeper(task.step()) == worker && !task.cancel().is_cancelled() {
                     thread::sleep(Duration::from_millis(1));
                 }

@@ -129,7 +129,7 @@ class Worker:
         name, asked = "", 0
         while name != "stop":
             name, message = self.queue[0] if self.queue else ("", {})
-            # Nothing is computed, and nobody ends, before the steps that must be applied before.
+            # The worker neither computes nor ends before the steps that must be applied before.
             step = max([message.get("step", self.next), *(after + 1 for after in message.get("after", []))])
             due = [at for at, (_, other) in enumerate(self.queue) if other.get("step") == self.next]
             if step > self.next and due:  # overtaken on its way by what needs it

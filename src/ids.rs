@@ -409,7 +409,7 @@ impl WorkerSet {
         self.bits.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether nobody is in the set.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bits.iter().all(|word| *word == 0)
@@ -427,7 +427,7 @@ impl WorkerSet {
         })
     }
 
-    /// Takes everybody out.
+    /// Takes all workers out.
     pub fn clear(&mut self) {
         self.bits.fill(0);
     }
@@ -447,7 +447,7 @@ impl WorkerSet {
         self.bits.iter().zip(&other.bits).any(|(mine, theirs)| mine & theirs != 0)
     }
 
-    /// Everybody who is not in the set.
+    /// All workers that are not in the set.
     #[must_use]
     pub fn complement(&self) -> Self {
         Self::of(self.workers, Worker::all(self.workers).filter(|worker| !self.contains(*worker)))

@@ -75,12 +75,6 @@
 //! | `L`, `c` | load, [`codes::Facts::load`]; `c = n L` is the redundancy |
 //! | `T` | delay, [`codes::sequential::SchemeFacts::delay`] |
 
-/// The examples of the README, which is no front page: its links and pictures lead nowhere from
-/// there.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
-
 // Test helpers that other crates share name this one from outside.
 #[cfg(test)]
 extern crate self as codedgrad;

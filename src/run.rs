@@ -1,5 +1,5 @@
-//! What a run is, said once: who computes how large batches, which jobs its steps are made of, how
-//! long anybody is waited for, and in which numbers vectors travel.
+//! A run, said once: its workers, how large batches are, which jobs make a step, how long it waits,
+//! and in which numbers vectors travel.
 //!
 //! [`RunConfig`] is the value that the engine, the coordinator and the port of its workers hold; a
 //! trainer, a command line and a record of a run hold its parts. The numbers that a run may have
@@ -31,7 +31,7 @@ pub struct RunConfig {
     pub shape: Shape,
     /// The jobs of its steps.
     pub jobs: Jobs,
-    /// How long anybody is waited for.
+    /// How long the run waits for a worker.
     pub limits: Limits,
     /// Format in which vectors travel between processes, by whose precision decodes are judged.
     pub format: NumberFormat,
@@ -61,14 +61,13 @@ impl RunConfig {
     /// A run over gradients of `length` numbers, everything else as is usual, to be changed field
     /// by field.
     ///
-    /// These defaults are those of every way to make a run: [`Builder`](crate::train::Builder),
-    /// the bundled trainer, `codedgrad serve`, the Python package and `simulate --rules trainer`.
-    /// One job per step, of one model. A round is given up after [`Limits::max_wait_seconds`] =
-    /// 60; lost workers are not waited for (`return_seconds` = 0) and the run does not go on with
-    /// fewer (`min_workers` = none); approximate schemes wait for nobody (`grace_seconds` = 0).
-    /// Vectors travel as `f32`, results are added up by one tree
-    /// ([`Reduce::Tree`](crate::schedulers::Reduce)), and [`RunConfig::usual_log_steps`] decided
-    /// steps are kept.
+    /// These defaults are those of every way to make a run: [`Builder`](crate::train::Builder), the
+    /// bundled trainer, `codedgrad serve`, the Python package and `simulate --rules trainer`. One
+    /// job per step, of one model. A round is given up after [`Limits::max_wait_seconds`] = 60. The
+    /// run does not wait for lost workers (`return_seconds` = 0) or go on with fewer (`min_workers`
+    /// = none). Approximate schemes wait for no late worker (`grace_seconds` = 0). Vectors travel
+    /// as `f32`, results are added up by one tree ([`Reduce::Tree`](crate::schedulers::Reduce)),
+    /// and [`RunConfig::usual_log_steps`] decided steps are kept.
     #[must_use]
     pub fn new(shape: Shape, length: usize, steps: u64) -> Self {
         Self {
@@ -206,7 +205,7 @@ impl Jobs {
     }
 }
 
-/// How long anybody is waited for, and with how few the run goes on.
+/// How long the run waits for a worker, and with how few it goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Seconds a round may stay open before the run gives up on workers that never came.
@@ -218,7 +217,7 @@ pub struct Limits {
     /// Seconds an approximate scheme waits for more arrivals after it could close; exact schemes
     /// never do.
     pub grace_seconds: f64,
-    /// Deadline tolerance of schemes over rounds: no round closes without anybody before `(1+mu)`
+    /// Deadline tolerance of schemes over rounds: no round closes without a worker before `(1+mu)`
     /// times its first answer.
     pub mu: f64,
     /// Where more workers are gone than the scheme can do without, the run is planned again for
@@ -265,7 +264,7 @@ impl Limits {
         Self::UNIT_TRIES
     }
 
-    /// Nobody waits for longer than a year.
+    /// The longest wait: a year.
     pub const WAIT_MAX: Duration = Duration::from_secs(365 * 86_400);
 }
 

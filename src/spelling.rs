@@ -1,4 +1,4 @@
-//! "Did you mean": what somebody who wrote something else may have had in mind.
+//! "Did you mean": what a user who wrote something else may have had in mind.
 
 /// Letters that a name must have to be taken for the beginning of another.
 const START_LEAST: usize = 3;

@@ -56,7 +56,7 @@ pub(crate) enum Fault {
     BackLate,
     /// The connection is cut.
     Cut,
-    /// Nothing comes through any more, and nobody is told.
+    /// Nothing comes through any more, and neither end knows.
     HalfOpen,
     /// A few bytes at a time come through.
     Trickling,
@@ -441,7 +441,7 @@ impl AsyncWrite for Tap {
 impl Drop for Tap {
     fn drop(&mut self) {
         if self.fault().is_some_and(|(drill, _)| drill.fault == Fault::HalfOpen) {
-            // Even of its end nobody hears.
+            // Even its end goes unheard.
             mem::forget(self.inner.take());
         }
     }

@@ -113,7 +113,7 @@ pub(crate) fn measure(exchange: &str, length: usize) -> Outcome<Measured> {
     }
     assert!(found.iter().all(|other| other.0 == found[0].0), "all train alike");
     let copies = median(found.iter().map(|of| of.1).collect());
-    let status = status.lock().map_err(|_| "nobody panics here")?;
+    let status = status.lock().map_err(|_| "no worker panics here")?;
     Ok(Measured {
         seconds: median(counted(seconds.0)),
         copies,

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// Sleeps until a moment, unless nobody wants the task any more.
+/// Sleeps until a moment, unless the run wants the task no more.
 fn sleep_until(moment: Instant, task: &ComputeTask<'_>) -> bool {
     while !task.cancel().is_cancelled() {
         let left = moment.saturating_duration_since(Instant::now());
@@ -48,7 +48,7 @@ pub(super) fn loops_per_second() -> f64 {
     }
 }
 
-/// Makes loops, unless nobody wants the task any more.
+/// Makes loops, unless the run wants the task no more.
 fn be_busy(mut loops: u64, task: &ComputeTask<'_>) -> bool {
     while loops > 0 && !task.cancel().is_cancelled() {
         let some = loops.min(1 << 18);

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// A token for one run: it keeps other runs of this host out, nobody else.
+/// A token for one run: it keeps only other runs of this host out.
 pub(crate) fn token() -> String {
     std::process::id()
         .to_le_bytes()

@@ -63,11 +63,10 @@ impl Line for Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a run of a program of yours: its coordinator and its workers, who are started again
-    /// when they die
+    /// Launch a coordinator and N workers for your script, and restart workers that crash
     #[cfg(unix)]
     Run(Box<tools::launch::LaunchArgs>),
-    /// Coordinate a run whose workers are programs of others', such as loops of PyTorch
+    /// Run only the coordinator; you start the workers (for example PyTorch scripts)
     Serve(tools::serve::ServeArgs),
     #[command(flatten)]
     Tool(Tool),

@@ -90,7 +90,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Sends each peer its rows, and has everybody's.
+    /// Sends each peer its rows, and receives all of theirs.
     fn exchange(&self, rows: Vec<Vec<Row>>) -> Vec<Vec<Row>> {
         self.peers.0.iter().zip(rows).for_each(|(peer, rows)| peer.send(rows).expect("a peer"));
         self.peers.1.iter().map(|peer| peer.recv().expect("a peer")).collect()

@@ -1,4 +1,4 @@
-//! What the aggregator adds to a training step: 8 workers in one process, nobody slow, against the
+//! What the aggregator adds to a training step: 8 workers in one process, none slow, against the
 //! same trainer with a plain sum. One iteration is six steps; the two alternate, so that both see
 //! the same machine.
 //!

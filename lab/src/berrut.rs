@@ -204,7 +204,7 @@ fn words(
         );
     }
     if found.workers.is_empty() {
-        text.push_str("Nobody is accused. ");
+        text.push_str("No worker is accused. ");
     }
     let _ = writeln!(text, "{} Byzantine workers more could be located.", verdict.capacity);
     if verdict.suspect {

@@ -4,6 +4,8 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod berrut;
+mod pool;
+mod pool_file;
 mod run;
 pub mod trainer;
 
@@ -61,6 +63,8 @@ enum Command {
     /// Decode any function of coded data through stragglers and Byzantine workers, and measure
     /// the error
     Berrut(Box<berrut::BerrutArgs>),
+    /// Count the steps of a run whose workers come and go, without training
+    Pool(pool::PoolArgs),
 }
 
 /// Runs the command line of this process.
@@ -117,6 +121,7 @@ fn run_command(command: Command, output: &mut Output<'_>) -> Result<(), Failure>
         Command::Worker(args) => run::with_one_thread(|| run::worker::run(&args)),
         Command::Train(args) => run::with_one_thread(|| run::train::run(&args, output)),
         Command::Berrut(args) => berrut::run(&args, output),
+        Command::Pool(args) => pool::run(&args, output),
     }
 }
 

@@ -3,53 +3,13 @@
 use crate::clock::unix_seconds;
 use crate::failure::Failure;
 use crate::folder::{EVENTS, LineFile, RunFolder};
+use crate::steps::was_told;
+use codedgrad::doctor::{CheckpointCost, RunEvent, WorkerProcess};
 use codedgrad::ids::Worker;
 use codedgrad::train::{Happened, Happening};
-use serde::Serialize;
-
-/// One line of the file.
-#[derive(Serialize)]
-struct Line<'a> {
-    /// Unix time; null under a virtual clock.
-    at: Option<f64>,
-    run: usize,
-    step: u64,
-    round: Option<u64>,
-    worker: Option<Worker>,
-    kind: &'a str,
-    what: String,
-    /// Where workers are processes.
-    #[serde(flatten)]
-    of: Option<Of>,
-    /// With how much notice a worker leaves.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    seconds: Option<f64>,
-    #[serde(flatten)]
-    checkpoint: Option<Checkpoint>,
-}
-
-/// Which process a worker is, or was last.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Of {
-    /// Its name; null where none has come.
-    pub identity: Option<String>,
-    /// With which others it may fail at once, as far as it says.
-    pub domain: Option<String>,
-}
 
 /// Kinds of events that tell of a worker's process.
 const OF_PROCESSES: [&str; 7] = ["join", "begins", "lost", "leaving", "left", "drained", "missed"];
-
-/// What a checkpoint took; under a virtual clock its times are null.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Checkpoint {
-    /// Seconds for which it held up training.
-    pub blocked: Option<f64>,
-    /// Seconds that it took beside training.
-    pub writing: Option<f64>,
-    /// Of its file.
-    pub bytes: u64,
-}
 
 /// The file, which only grows.
 #[derive(Debug)]
@@ -66,20 +26,25 @@ impl EventFile {
     }
 
     /// Something has happened to a run's workers; where these are processes, to which one.
-    pub fn happened(&mut self, run: usize, happened: &Happened, of: Option<Of>) {
+    pub fn happened(
+        &mut self,
+        run: usize,
+        happened: &Happened,
+        process: Option<WorkerProcess>,
+    ) -> RunEvent {
         let Happened { step, round, what } = happened;
         let seconds = match what {
             Happening::Leaving { seconds, .. } => Some(*seconds),
             _ => None,
         };
-        let line = Line {
+        self.push(RunEvent {
             round: Some(round.0),
-            worker: what.worker(),
-            of: of.filter(|_| OF_PROCESSES.contains(&what.kind())),
+            worker: what.worker().map(Worker::index),
+            process: process.filter(|_| OF_PROCESSES.contains(&what.kind())),
             seconds,
-            ..self.line((run, step.0), what.kind(), what.to_string())
-        };
-        self.push(&line);
+            told: was_told(happened),
+            ..event((run, step.0), what.kind(), what.to_string())
+        })
     }
 
     /// A run begins with a step, or goes on with it.
@@ -88,45 +53,33 @@ impl EventFile {
         let (kind, what) =
             if resumed { ("resume", "the run goes on") } else { ("begin", "the run begins") };
         let with = there.map_or(String::new(), |there| format!(" with {there}"));
-        self.push(&self.line(place, kind, format!("{what}{with}")));
+        self.push(event(place, kind, format!("{what}{with}")));
     }
 
     /// A run is over, or is left, before a step.
     pub fn ends(&mut self, place: (usize, u64), how: String) {
-        self.push(&self.line(place, "end", how));
+        self.push(event(place, "end", how));
     }
 
     /// A checkpoint with a step and all before it is on disk.
-    pub fn saved(&mut self, place: (usize, u64), took: Checkpoint) {
+    pub fn saved(&mut self, place: (usize, u64), took: CheckpointCost) {
         let timed = |seconds: Option<f64>| seconds.filter(|_| self.timed);
-        let took =
-            Checkpoint { blocked: timed(took.blocked), writing: timed(took.writing), ..took };
-        let line = Line {
-            checkpoint: Some(took),
-            ..self.line(place, "checkpoint", "the state is saved".into())
-        };
-        self.push(&line);
-    }
-
-    fn line<'a>(&self, (run, step): (usize, u64), kind: &'a str, what: String) -> Line<'a> {
-        Line {
-            at: self.timed.then(unix_seconds),
-            run,
-            step,
-            round: None,
-            worker: None,
-            kind,
-            what,
-            of: None,
-            seconds: None,
-            checkpoint: None,
-        }
+        let (blocked, writing) = (timed(took.blocked), timed(took.writing));
+        let checkpoint = Some(CheckpointCost { blocked, writing, ..took });
+        let what = "the state is saved".into();
+        self.push(RunEvent { checkpoint, ..event(place, "checkpoint", what) });
     }
 
     /// Without it the run goes on: its steps are in the record.
-    fn push(&mut self, line: &Line<'_>) {
-        if let Err(error) = self.file.push(line) {
+    fn push(&mut self, event: RunEvent) -> RunEvent {
+        let line = RunEvent { at: self.timed.then(unix_seconds), ..event };
+        if let Err(error) = self.file.push(&line) {
             tracing::warn!("{error:#}");
         }
+        line
     }
+}
+
+fn event((run, step): (usize, u64), kind: &str, what: String) -> RunEvent {
+    RunEvent { run, step: Some(step), kind: kind.into(), what, ..RunEvent::default() }
 }

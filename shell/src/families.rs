@@ -6,7 +6,7 @@ use codedgrad::codes::registry::{Family, Registry, listed};
 use codedgrad::codes::sequential::Scheme;
 use codedgrad::codes::{ParameterError, SchemeSpec};
 use codedgrad::run::{ConfigError, Jobs, Shape};
-use codedgrad::train::AUTO;
+use codedgrad::train::{Auto, AutoSteps};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 use std::ops::Range;
@@ -36,22 +36,33 @@ pub fn scheme(text: &str) -> Result<SchemeSpec, ParameterError> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunScheme {
     /// Chosen while the run goes on.
-    Auto,
+    Auto(AutoSteps, String),
     /// Always the same.
     Fixed(SchemeSpec),
 }
 
 impl RunScheme {
-    /// The scheme of a text, or [`AUTO`].
+    /// The scheme of a text, or `auto` with its parameters.
     pub fn parse(text: &str) -> Result<Self, ParameterError> {
-        if text == AUTO { Ok(Self::Auto) } else { scheme(text).map(Self::Fixed) }
+        match AutoSteps::parse(text)? {
+            Some(steps) => Ok(Self::Auto(steps, text.into())),
+            None => scheme(text).map(Self::Fixed),
+        }
     }
 
     /// As it was written.
     pub fn text(&self) -> &str {
         match self {
-            Self::Auto => AUTO,
+            Self::Auto(_, text) => text,
             Self::Fixed(spec) => spec.text(),
+        }
+    }
+
+    /// What chooses the scheme while the run goes on, if something does.
+    pub fn auto(&self) -> Option<Auto> {
+        match self {
+            Self::Auto(steps, _) => Some(steps.auto().registry(registry().clone())),
+            Self::Fixed(_) => None,
         }
     }
 
@@ -63,7 +74,7 @@ impl RunScheme {
     /// The scheme, unless one is chosen later.
     pub fn fixed(&self) -> Option<&SchemeSpec> {
         match self {
-            Self::Auto => None,
+            Self::Auto(..) => None,
             Self::Fixed(spec) => Some(spec),
         }
     }
@@ -102,7 +113,7 @@ pub fn check_known(text: &str, plan: &Path, program: Option<&str>) -> Result<(),
     let Some(ParameterError::UnknownScheme { name, nearest, .. }) = found.err() else {
         return Ok(());
     };
-    if text == AUTO {
+    if AutoSteps::parse(text).is_ok_and(|steps| steps.is_some()) {
         return Ok(());
     }
     let program = program.map_or(String::new(), |program| format!(", {program}"));

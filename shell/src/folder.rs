@@ -263,8 +263,8 @@ impl RunFolder {
         paths
     }
 
-    /// Removes the run that was begun here: from a folder of somebody else's its plan, which is
-    /// what makes it a run's.
+    /// Removes the run that was begun here: from a folder that a user made, its plan, which makes
+    /// it a run's.
     fn vacate(&self) -> io::Result<()> {
         if self.found == Found::Nothing {
             clear(&self.path)?;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// As many names as anybody reads.
+/// As many names as a user reads.
 const NAMED: usize = 6;
 
 /// Folders in a folder that hold one of some files, the newest last by when that was written.

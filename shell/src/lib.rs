@@ -9,7 +9,6 @@
     reason = "an error is a Failure, which says the exit status and why"
 )]
 
-pub mod auto;
 pub mod clock;
 pub mod events;
 pub mod failure;
@@ -25,7 +24,6 @@ pub mod lock;
 pub mod output;
 pub mod pictures;
 pub mod pool;
-pub mod pool_file;
 pub mod program;
 pub mod progress;
 pub mod saying;

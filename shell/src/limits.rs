@@ -1,8 +1,11 @@
-//! Numbers that a run may have, wherever they come from: flags, or a file that somebody edited.
+//! Numbers that a run may have, wherever they come from: flags, or a file that a user edited.
 
 use crate::failure::Failure;
+use crate::units::seconds;
 use anyhow::anyhow;
-use codedgrad::run::Shape;
+use clap::Args;
+use codedgrad::run::{Limits, Shape};
+use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -12,6 +15,36 @@ pub const WORKERS: RangeInclusive<u64> = Shape::WORKERS;
 pub const ANY: RangeInclusive<u64> = 1..=u64::MAX;
 /// Thirty years. Longer times are slips, and the sum of two of them no clock can hold.
 pub const SECONDS_MAX: f64 = 1e9;
+
+/// Limits that a run over threads and one over processes have, as flags and in its file.
+#[derive(Clone, Copy, Debug, Args, Serialize, Deserialize)]
+pub struct LimitArgs {
+    /// Fail a worker that has not returned a result after this many seconds [default: 60]
+    #[arg(
+        long = "max-wait", value_name = "SECONDS", value_parser = seconds,
+        help_heading = "Time and limits", hide_short_help = true
+    )]
+    pub max_wait_seconds: Option<f64>,
+    /// With MIN below MAX: seconds to wait for a lost worker to restart before planning without it
+    /// [default: 10]
+    #[arg(
+        long = "settle", value_name = "SECONDS", value_parser = seconds,
+        help_heading = "Time and limits", hide_short_help = true
+    )]
+    pub settle_seconds: Option<f64>,
+}
+
+impl LimitArgs {
+    /// Seconds after which a worker has failed.
+    pub fn max_wait(&self) -> f64 {
+        self.max_wait_seconds.unwrap_or(Limits::default().max_wait_seconds)
+    }
+
+    /// Seconds for which a lost worker is planned with.
+    pub fn settle(&self) -> f64 {
+        self.settle_seconds.unwrap_or(Limits::SETTLE_SECONDS)
+    }
+}
 
 /// Refuses a count out of bounds, by the name of its flag.
 pub fn count(flag: &str, number: u64, range: RangeInclusive<u64>) -> Result<(), Failure> {

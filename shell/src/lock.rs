@@ -20,7 +20,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// The file that is locked.
 const LOCK: &str = "lock";
-/// Who has locked it: another file, since some systems let nobody read one that is locked.
+/// The file that names the locking process: some systems let no other read a locked file.
 const OWNER: &str = "lock.owner";
 /// Many times what it holds.
 const OWNER_BYTES_MAX: u64 = 64 << 10;
@@ -119,8 +119,8 @@ pub fn is_taken(folder: &Path) -> bool {
     lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
-/// Takes one of a folder's files too, for as long as it is open: where somebody has removed the
-/// folder's lock, another command is kept out all the same.
+/// Locks one of a folder's files too, while it is open: this keeps other commands out even if a
+/// user has removed the folder's lock.
 pub fn hold(file: &File, path: &Path) -> Result<(), Failure> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(Failure::Input(anyhow!(

@@ -71,7 +71,7 @@ pub struct Output<'a> {
 
 /// Where it is said what should be known beside the answer.
 pub enum Notes<'a> {
-    /// Standard error, where somebody may be looking on.
+    /// Standard error, where a user may be looking on.
     Stderr,
     /// What a caller has instead.
     Kept(&'a mut dyn Write),
@@ -82,7 +82,7 @@ impl Notes<'_> {
     pub fn say(&mut self, line: fmt::Arguments<'_>) {
         match self {
             Self::Stderr => alert_args(line),
-            // Where nobody can read it there is nothing to be done about it.
+            // If this fails, there is no other place to say it.
             Self::Kept(notes) => drop(writeln!(notes, "{line}")),
         }
     }
@@ -117,7 +117,7 @@ impl Output<'_> {
         self.notes.say(line);
     }
 
-    /// A bar for long work; it stays hidden where nobody looks.
+    /// A bar for long work; it stays hidden where no user looks.
     pub fn progress_bar(&self, total: u64, name: &str) -> ProgressBar {
         match self.notes {
             Notes::Stderr => progress_bar(total, name),
@@ -192,7 +192,7 @@ pub fn is_quiet() -> bool {
 
 /// Writes a line of one's own to standard error, above the bars.
 pub fn above_bars(line: &[u8]) {
-    // Where nobody can read it there is nothing to be done about it.
+    // If this fails, there is no other place to write it.
     suspend(|| drop(io::stderr().write_all(line)));
 }
 
@@ -261,7 +261,7 @@ impl MakeWriter<'_> for Logs {
     }
 }
 
-/// A bar for long work; it stays hidden where nobody looks. What does not fit into the line is cut
+/// A bar for long work; it stays hidden where no user looks. What does not fit into the line is cut
 /// off its message.
 pub fn progress_bar(total: u64, name: &str) -> ProgressBar {
     bar(total, WIDE, "eta {eta} · {wide_msg}").with_prefix(name.to_owned())

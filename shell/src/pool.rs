@@ -1,13 +1,11 @@
-//! Workers that come and go: `--workers MIN..MAX`, and the flags that belong to it.
+//! Workers that come and go: `--workers MIN..MAX`, and with how much notice they leave.
 
 use crate::failure::Failure;
 use crate::limits::WORKERS;
-use crate::units::{at_least, count, seconds};
+use crate::units::{count, seconds};
 use anyhow::anyhow;
-use clap::Args;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::ids::Worker;
-use codedgrad::run::Limits;
 use codedgrad::train::StepRecord;
 use serde::{Deserialize, Serialize};
 use std::env;
@@ -16,7 +14,7 @@ use std::time::Duration;
 
 /// Says with how many seconds of notice a worker leaves.
 pub const NOTICE: &str = "CODEDGRAD_NOTICE";
-/// If nobody says.
+/// The default.
 const NOTICE_SECONDS: f64 = 20.0;
 /// No longer one can be given.
 const NOTICE_MAX: f64 = 1e6;
@@ -64,6 +62,11 @@ impl Seats {
     /// Seats of a run that fewer may make.
     pub const fn between(least: u32, most: u32) -> Self {
         Self { least: Some(least), most }
+    }
+
+    /// With how few workers the run is made, if not always with all.
+    pub fn min_workers(self) -> Option<usize> {
+        self.least.map(|least| least as usize)
     }
 
     /// Refuses seats with which a run that has made these steps cannot go on: of another number
@@ -115,59 +118,6 @@ pub fn seats(text: &str) -> Result<Seats, String> {
         return Err(format!("MIN is {least}, more than MAX, which is {most}"));
     }
     Ok(Seats::between(least, most))
-}
-
-/// What is told of workers that come and go.
-#[derive(Clone, Debug, Args)]
-pub struct PoolArgs {
-    /// Go on with as few workers as this, under a scheme for those that are there, and take in
-    /// others as they come: `--workers MIN..MAX` says the same
-    /// [default: wait for the return of those that the scheme needs, then end]
-    #[arg(
-        long, value_name = "N", value_parser = at_least(1u32),
-        help_heading = "Time and limits", hide_short_help = true
-    )]
-    pub min_workers: Option<u32>,
-    /// Where MIN is below MAX: keep a lost worker that the scheme can do without in the plan for so
-    /// long, since it may be started again [default: 10]
-    #[arg(
-        long, value_name = "SECONDS", value_parser = seconds,
-        help_heading = "Time and limits", hide_short_help = true
-    )]
-    pub settle: Option<f64>,
-}
-
-impl PoolArgs {
-    /// With how few workers the run is made, if not always with all.
-    pub fn of(&self, seats: Seats) -> Result<Pool, Failure> {
-        let least = match (seats.least, self.min_workers) {
-            (Some(least), Some(other)) if least != other => {
-                return Err(Failure::Input(anyhow!(
-                    "--workers {seats} and --min-workers {other}: they say the same and differ"
-                )));
-            }
-            (least, other) => least.or(other),
-        };
-        if let Some(least) = least.filter(|least| *least > seats.most) {
-            return Err(Failure::Input(anyhow!(
-                "--min-workers {least}: the run has {seats} workers, and no more"
-            )));
-        }
-        Ok(Pool {
-            min_workers: least.map(|least| least as usize),
-            settle_seconds: self.settle.unwrap_or(Limits::SETTLE_SECONDS),
-        })
-    }
-}
-
-/// The same as a run's file has it.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Pool {
-    /// The fewest, if not always all.
-    pub min_workers: Option<usize>,
-    /// For how long a lost worker keeps its part in the plan.
-    #[serde(default = "usual_settle")]
-    pub settle_seconds: f64,
 }
 
 /// With how few workers a run may be made and with how many, where these are not the same.
@@ -252,10 +202,6 @@ impl PoolSummary {
     }
 }
 
-fn usual_settle() -> f64 {
-    Limits::SETTLE_SECONDS
-}
-
 /// How long all workers are waited for before a run begins with those that are there.
 pub fn join_wait(told: Option<f64>, least: Option<usize>, most: usize) -> f64 {
     let fewer = least.is_some_and(|least| least < most);
@@ -266,20 +212,12 @@ pub fn join_wait(told: Option<f64>, least: Option<usize>, most: usize) -> f64 {
 mod tests {
     use super::*;
 
-    fn least(text: &str, min_workers: Option<u32>) -> Result<Option<usize>, String> {
-        let args = PoolArgs { min_workers, settle: None };
-        args.of(seats(text).unwrap()).map(|pool| pool.min_workers).map_err(
-            |failure| match failure {
-                Failure::Input(why) => why.to_string(),
-                _ => panic!("it is bad input"),
-            },
-        )
-    }
-
     #[test]
     fn seats_are_a_number_or_a_range() {
         assert_eq!(seats("4..12").unwrap().to_string(), "4..12");
         assert_eq!(seats("12").unwrap().to_string(), "12");
+        assert_eq!(seats("4..12").unwrap().min_workers(), Some(4));
+        assert_eq!(seats("12").unwrap().min_workers(), None);
         for (text, why) in [
             ("0..3", "MIN of MIN..MAX: 0 is not in"),
             ("3..0", "MAX of MIN..MAX: 0 is not in"),
@@ -291,16 +229,6 @@ mod tests {
             let refused = seats(text).unwrap_err();
             assert!(refused.starts_with(why), "{text}: {refused}");
         }
-    }
-
-    #[test]
-    fn the_least_is_said_once() {
-        assert_eq!(least("12", None), Ok(None));
-        assert_eq!(least("4..12", None), Ok(Some(4)));
-        assert_eq!(least("12", Some(4)), Ok(Some(4)));
-        assert_eq!(least("4..12", Some(4)), Ok(Some(4)));
-        assert!(least("4..12", Some(5)).unwrap_err().contains("--min-workers 5"));
-        assert!(least("4", Some(5)).unwrap_err().contains("--min-workers 5"));
     }
 
     #[test]

@@ -105,7 +105,7 @@ pub fn execute<L: Line>(
     match done {
         Ok(()) => 0,
         Err(Failure::Said(status)) => status,
-        // Nobody listens any more, and a reader that has left does not ask how it ended.
+        // A reader that has left does not ask how it ended.
         Err(Failure::Work(error)) if is_closed(&error) => 0,
         Err(failure) => failed(failure),
     }

@@ -45,7 +45,7 @@ impl Progress {
         progress
     }
 
-    /// Nothing that anybody sees.
+    /// One that no user sees.
     pub fn hidden() -> Self {
         Self {
             bar: ProgressBar::hidden(),
@@ -81,7 +81,7 @@ impl Progress {
         self.bar.tick();
     }
 
-    /// Moves the bar, or, where nobody sees that, says a line every tenth of the run.
+    /// Moves the bar, or, where it is hidden, says a line every tenth of the run.
     pub fn show(&mut self, decided: &Decided) {
         let now = self.bar.elapsed();
         if let Some(run) = self.runs.get_mut(self.run) {

@@ -17,12 +17,10 @@ const MESSAGES: &str = "Messages";
 /// How much is said beside what was asked for.
 #[derive(Debug, Args)]
 pub struct Saying {
-    /// Say less: no progress or hints, only results, warnings and errors; of `codedgrad run` one
-    /// worker's lines alone
+    /// Print results, warnings and errors only; `codedgrad run` shows one worker's output
     #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = MESSAGES)]
     quiet: bool,
-    /// Log more: what is done (-v), or all of it (-vv); RUST_LOG, such as codedgrad=debug, says it
-    /// exactly
+    /// -v: info, -vv: debug; RUST_LOG overrides
     #[arg(short, long, global = true, action = ArgAction::Count, help_heading = MESSAGES)]
     verbose: u8,
 }

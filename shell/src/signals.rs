@@ -18,7 +18,7 @@ pub const ENDED: u8 = 143;
 /// How often [`Asked::then`] looks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Whether somebody has asked.
+/// The request to end, if one has come.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     status: Arc<AtomicUsize>,
@@ -27,8 +27,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Takes note of signals from now on, and of the end of standard input if that is somebody's
-    /// life line. Signals after [`Asked::hears_again`] end the process at once.
+    /// Takes note of signals from now on, and of the end of standard input if that is the
+    /// launcher's life line. Signals after [`Asked::hears_again`] end the process at once.
     pub fn catch(by_input: bool) -> Result<Self, Failure> {
         let asked = Self::default();
         for signal in [SIGINT, SIGTERM] {
@@ -51,13 +51,13 @@ impl Asked {
         Ok(asked)
     }
 
-    /// The exit status that who has asked expects; 0 if nobody has.
+    /// The exit status that the request calls for; 0 if none has come.
     pub fn status(&self) -> u8 {
         self.status.load(Ordering::SeqCst) as u8
     }
 
-    /// The exit status of what was ended before its time, also where nobody has asked by a signal:
-    /// a worker that has asked by a message is as good as SIGTERM.
+    /// The exit status of what was ended before its time, also where no signal has come: a worker
+    /// that has asked by a message counts as SIGTERM.
     pub fn ended(&self) -> u8 {
         match self.status() {
             0 => ENDED,
@@ -75,7 +75,7 @@ impl Asked {
         self.again.store(true, Ordering::SeqCst);
     }
 
-    /// Does something as soon as somebody has asked; the next signal ends the process at once.
+    /// Does something as soon as a request has come; the next signal ends the process at once.
     pub fn then(&self, act: impl FnOnce(u8) + Send + 'static) {
         let asked = self.clone();
         thread::spawn(move || {

@@ -122,7 +122,7 @@ pub fn was_told(happened: &Happened) -> bool {
 
 /// In which steps results counted of workers whose parameters no other had confirmed, in words, if
 /// there are any: as records tell, and what has happened since the last of them. A single worker
-/// has nobody to compare with.
+/// has no other to compare with.
 pub fn unverified<'a>(
     records: impl Iterator<Item = &'a StepRecord>,
     faults: &[FaultLine],
@@ -233,7 +233,7 @@ impl Decided {
             ([], [answered, workers]) if answered < workers => {
                 format!("{answered} of {workers} answered")
             }
-            ([], _) => "nobody late".into(),
+            ([], _) => "no worker late".into(),
             (names, _) => format!("{} late", names.join(" ")),
         }
     }

@@ -1,4 +1,4 @@
-//! Anybody's code: a matrix from a paper, a file or a program.
+//! A user's own code: a matrix from a paper, a file or a program.
 //!
 //! # Construction
 //! The matrix `B` `[n x k]` as given; all shares are equal parts of the batch.
@@ -32,7 +32,7 @@ use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Row, Status, j
 use crate::ids::{Share, Worker};
 use std::sync::Arc;
 
-/// Anybody's matrix.
+/// A user's own matrix.
 pub(super) const FAMILY: Family = Family {
     name: "matrix",
     examples: &["matrix:FILE"],
@@ -129,7 +129,7 @@ impl DenseCode {
     /// # Errors
     /// [`ParameterError::Table`] as [`DenseCode::new`], but for rows of zeros;
     /// [`ParameterError::ErrorOutOfRange`] unless `0 <= error_max < 1`;
-    /// [`ParameterError::Unbalanced`] when the error is larger even with everybody there.
+    /// [`ParameterError::Unbalanced`] when the error is larger even with all workers there.
     ///
     /// ```
     /// use codedgrad::codes::{Choice, DenseCode, GradientCode, decode};
@@ -175,7 +175,7 @@ impl DenseCode {
         Self::new(&matrix(text)?)
     }
 
-    /// The same code with a tolerance that its author states and nobody has checked yet.
+    /// The same code with a tolerance that its author states, not checked yet.
     ///
     /// # Errors
     /// [`ParameterError::TooManyStragglers`] unless `stragglers` is below the number of workers.
@@ -282,8 +282,8 @@ fn proven_tolerance(rows: &[Row], facts: &Facts, dual: &Dual) -> usize {
     most
 }
 
-/// The largest `s` for which all sets of `s` stragglers were tried and leave an error that is
-/// accepted; none if not even everybody together does, but their error.
+/// The largest `s` for which all sets of `s` stragglers were tried and leave an accepted error. It
+/// fails with the error of all workers together if even that is too large.
 fn tolerance_tried(plan: &Arc<Plan>) -> Result<usize, f64> {
     let workers = plan.facts.workers;
     let mut decoder = DualDecoder::new(plan);

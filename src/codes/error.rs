@@ -149,11 +149,11 @@ pub enum ParameterError {
     },
     /// An approximate code that misses its own bound.
     #[error(
-        "the normalised error is {error:.3e} even with everybody alive, above err={error_max}; \
+        "the normalised error is {error:.3e} even with all workers alive, above err={error_max}; \
          take a larger err, or another graph (d, seed) or matrix"
     )]
     Unbalanced {
-        /// Error with everybody alive.
+        /// Error with all workers alive.
         error: f64,
         /// Bound asked for.
         error_max: f64,
@@ -170,7 +170,7 @@ pub enum ParameterError {
     },
     /// Intervals that do not reach from one end of the batch to the other.
     #[error(
-        "the intervals connect 0 only with {reached}, not with {cuts}, even with everybody alive: \
+        "the intervals connect 0 only with {reached}, not with {cuts}, even with all workers alive: \
          add one across the gap"
     )]
     CutOff {
@@ -328,7 +328,7 @@ fn of_policy(name: &str) -> &'static str {
 
 fn without(workers: &[usize]) -> String {
     if workers.is_empty() {
-        return "even with everybody's answer".into();
+        return "even with all answers".into();
     }
     let numbers = workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
     format!("without worker{} {numbers}", if workers.len() == 1 { "" } else { "s" })

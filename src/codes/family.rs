@@ -182,6 +182,6 @@ pub fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 }
 
 /// The name of the family that a text is of.
-pub(super) fn name_of(text: &str) -> &str {
+pub(crate) fn name_of(text: &str) -> &str {
     text.split(':').next().unwrap_or(text)
 }

@@ -139,7 +139,7 @@ impl Graph {
     /// # Errors
     /// [`ParameterError::NoWorkers`] without edges, [`ParameterError::Edge`] for a loop or an end
     /// that is no vertex, [`ParameterError::ErrorOutOfRange`] unless `0 <= error_max < 1`,
-    /// [`ParameterError::Unbalanced`] when the error is larger even with everybody alive.
+    /// [`ParameterError::Unbalanced`] when the error is larger even with all workers alive.
     ///
     /// ```
     /// use codedgrad::codes::{GradientCode, Graph};

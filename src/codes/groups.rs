@@ -26,11 +26,11 @@ use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, S
 use crate::ids::{Share, Worker};
 use std::sync::Arc;
 
-/// Everybody computes a share of its own.
+/// No code: each worker computes its own share.
 pub(super) const UNCODED: Family = Family {
     name: "uncoded",
     examples: &["uncoded"],
-    summary: "plain data parallelism: waits for everybody",
+    summary: "plain data parallelism: waits for all workers",
     ..Family::new(|_| Ok(uncoded()))
 };
 
@@ -165,7 +165,7 @@ impl Groups {
         Self::new(workers, count_tolerating(workers, stragglers)?)
     }
 
-    /// Every worker its own share: plain data parallelism, which waits for everybody.
+    /// One share per worker: plain data parallelism, which waits for all workers.
     ///
     /// # Errors
     /// [`ParameterError::NoWorkers`] without workers.
@@ -180,8 +180,8 @@ impl Groups {
         Self::new(workers, workers)
     }
 
-    /// The same code, allowed to go on without the groups nobody of which can answer any more: the
-    /// other groups' weights become `l/(l - lost)`, and the report's coverage tells what is
+    /// The same code, allowed to go on without the groups in which no worker can answer any more.
+    /// The other groups' weights become `l/(l - lost)`, and the report's coverage tells what is
     /// missing.
     ///
     /// ```

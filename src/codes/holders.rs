@@ -6,7 +6,7 @@ use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeSet;
 
-/// Sets of stragglers without which one share, or two, are held by nobody.
+/// Sets of stragglers without which no worker holds one share, or two.
 pub(super) struct HolderSets {
     /// Who holds a share, in ascending order; of shares with the same holders one.
     holders: Vec<Vec<usize>>,

@@ -117,7 +117,7 @@ fn gather<R: AsRef<[(Share, f64)]>>(rows: &[R], vector: &[f64]) -> Vec<f64> {
 
 /// Decoding by who is missing instead of who has answered.
 ///
-/// All weights that decode with everybody alive are `a = a0 + Z y`, with `a0` the shortest of them
+/// All weights that decode with all workers alive are `a = a0 + Z y`. `a0` is the shortest of them,
 /// and `Z` `[n x m]` an orthonormal basis of the left null space of `B`. Stragglers `T` ask for
 /// `Z_T y = -a0_T`, a system as small as `T`; the shortest `y` gives the shortest `a`.
 #[derive(Clone, Debug)]

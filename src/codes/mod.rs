@@ -13,7 +13,7 @@
 //! | [`interval`] | intervals of the batch, for workers of unequal speed | own; Charalambides et al. 2020 |
 //! | [`cyclic`] | cyclic repetition with random coefficients, the reference | Tandon et al. 2017, Algorithm 2 |
 //! | [`graph`] | approximate, a random regular graph | Glasgow, Wootters 2020 |
-//! | [`dense`] | anybody's matrix | |
+//! | [`dense`] | a user's own matrix | |
 //! | [`drop_slowest`] | the biased baseline that drops the slowest | backup workers, Chen et al. 2016 |
 //! | `vote` | groups whose results are accepted by vote, against Byzantine ones | Chen et al. 2018 |
 //! | `berrut` | any function of the data, not only sums (feature `berrut`) | Jahani-Nezhad, Maddah-Ali 2020; Borah, Harshan 2025 |
@@ -176,7 +176,7 @@ pub trait Decoder: Send {
     /// # Panics
     /// When `out` has not one entry per worker.
     fn weights(&mut self, choice: Choice, out: &mut [f64]) -> Report;
-    /// Whether a decode with a part of the batch missing is allowed once nobody else can come.
+    /// Whether a decode may lack a part of the batch once no other answer can come.
     fn can_degrade(&self) -> bool {
         false
     }

@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use codedgrad::codes::{Groups, registry::{Family, Recipe, Registry, Space, keyed}};
-//! // Everybody computes the whole batch in so many replicas: groups by another name.
+//! // Groups by another name: workers compute the whole batch in `r` replicas.
 //! const REPLICAS: Family = Family {
 //!     name: "replicas",
 //!     examples: &["replicas:r=2"],

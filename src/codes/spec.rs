@@ -62,7 +62,7 @@ impl SchemeSpec {
         Self { text: text.into(), traits, recipe: Arc::new(recipe), next_step: false }
     }
 
-    /// The scheme that waits for everybody.
+    /// The scheme that waits for all workers.
     ///
     /// ```
     /// assert_eq!(codedgrad::codes::SchemeSpec::uncoded().to_string(), "uncoded");

@@ -112,7 +112,7 @@ struct Answer {
 /// The driver of the scheme tells both of every [`RoundEvent`], passes what the scheme assigns
 /// through [`Verifier::given`] and what comes back through [`Verifier::heard`], and counts as
 /// missing also whom [`Verifier::lacking`] names. A scheme's restart is none of its affair: the
-/// round that is opened after it is. A simulation in which nobody lies needs of all this only
+/// round that is opened after it is. A simulation in which no worker lies needs only
 /// [`Verifier::lacking`], by which a vote takes more answers than a sum.
 ///
 /// # Formula
@@ -316,7 +316,7 @@ impl Verifier {
         votes
     }
 
-    /// Whether a group's result is known once everybody but `missing` has answered alike.
+    /// Whether a group's result is known once all but `missing` have answered alike.
     fn stands(&self, group: usize, missing: &WorkerSet) -> bool {
         let owes =
             |worker: &&Worker| self.digest(**worker).is_none() && !missing.contains(**worker);

@@ -123,7 +123,7 @@ pub enum DelayError {
 /// Where the delays of a run come from.
 #[derive(Clone, Debug)]
 pub enum Delays {
-    /// Nobody is delayed.
+    /// No worker is delayed.
     None,
     /// A named preset.
     Preset {

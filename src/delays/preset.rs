@@ -14,7 +14,7 @@ const JITTER_STEPS: f64 = 0.004;
 const STALL_BEGINS: f64 = 0.01;
 /// Probability that a stall goes on for another step: it lasts 3 on average.
 const STALL_GOES_ON: f64 = 2.0 / 3.0;
-/// What a stall costs everybody.
+/// What a stall costs each worker.
 const STALL_STEPS: f64 = 0.7;
 /// Probability that a stall hits a worker harder, in any of its steps.
 const STALL_HITS: f64 = 0.174;
@@ -55,15 +55,15 @@ pub enum Preset {
     /// The last worker is always 1.35 step times late: the artificially slowed worker of job AR in
     /// ByteDance's straggler traces (OSDI 2025), 2.35 times slower than the others.
     Static,
-    /// Nobody is late; answers jitter by 0.4 % of a step, as the healthy workers of that job do.
+    /// No worker is late; answers jitter by 0.4 % of a step, as the healthy workers of that job do.
     Calm,
     /// Rare stalls of the whole system (network, file system): one begins with probability 0.01 per
-    /// step and lasts 3 steps on average. It makes everybody 0.7 step times late, and each worker
-    /// with probability 0.174 by another step time and an exponential of mean 1.2 step times.
-    /// Length, width and lateness are those of the one stall in 8,430 steps of 256 concurrent
-    /// DeepCAM trainings on NVIDIA Selene (MLPerf HPC v1.0, weak scaling, 2021): three intervals in
-    /// which 45, 34 and 55 workers were over 1.1 times the median. How often it comes is not
-    /// measured: it is raised so that runs of usual length meet one.
+    /// step and lasts 3 steps on average. It makes all workers 0.7 step times late, and each with
+    /// probability 0.174 by another step time and an exponential of mean 1.2 step times. Length,
+    /// width and lateness are those of the one stall in 8,430 steps of 256 concurrent DeepCAM
+    /// trainings on NVIDIA Selene (MLPerf HPC v1.0, weak scaling, 2021): three intervals in which
+    /// 45, 34 and 55 workers were over 1.1 times the median. How often it comes is not measured: it
+    /// is raised so that runs of usual length meet one.
     Stalls,
     /// Time proportional to the work of a task, which differs from task to task and not from worker
     /// to worker: an answer takes `1 + g` step times, `g` of a gamma law of shape 3 and mean 0.317.
@@ -106,9 +106,9 @@ impl Growth {
     /// times would be no numbers.
     pub const PROPORTIONAL_BASE_MIN: f64 = 1e-9;
 
-    /// What is taken for granted where nobody says otherwise: a preset grows as it was made, and a
-    /// file's delays in proportion to the load, recorded at that of an uncoded worker (computing
-    /// takes all the time).
+    /// The growth where a caller gives none. A preset grows as it was made. A file's delays grow in
+    /// proportion to the load, recorded at that of an uncoded worker (computing takes all the
+    /// time).
     ///
     /// ```
     /// use codedgrad::delays::{Growth, Preset};
@@ -173,7 +173,7 @@ impl fmt::Display for Growth {
         match *self {
             Self::Additive { slope: 0.0, .. } => write!(f, "stay as recorded under any load"),
             Self::Additive { base, slope } => {
-                // A slope that was measured has digits that nobody reads.
+                // A measured slope has more digits than a reader wants.
                 let slope = (slope * 1e6).round() / 1e6;
                 write!(f, "grow by {slope} s per batch, recorded at load {}", part(base))
             }
@@ -233,9 +233,9 @@ impl Preset {
             Self::Bursts => "each worker falls into slow spells of 2.5 steps, 3 step times late",
             Self::Iid => "each answer is 3 step times late with probability 0.08",
             Self::Static => "the last worker is always 1.35 step times late",
-            Self::Calm => "nobody is late",
+            Self::Calm => "no worker is late",
             Self::Stalls => {
-                "every 100 steps a stall of 3 steps: everybody 0.7 step times late, one in six 1 \
+                "every 100 steps a stall of 3 steps: all workers 0.7 step times late, one in six 1 \
                  to 5"
             }
             Self::Proportional => "each answer takes 1.3 step times on average, 0.18 more or less",

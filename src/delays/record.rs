@@ -1,7 +1,7 @@
 //! A training run looked back on as a trace.
 
-/// The row of a trace that a recorded step amounts to, in seconds, and how many of its numbers are
-/// estimates of answers that nobody waited for.
+/// The row of a trace that a recorded step amounts to, in seconds, and how many numbers estimate
+/// answers that no round waited for.
 ///
 /// A worker's number is the time its answer arrived after the round had opened. Where it had not by
 /// the close, the step's own time stands for it: the answer took at least about that long. Where

@@ -36,7 +36,7 @@ impl Slow {
 pub struct OverShare {
     /// The multiple.
     pub factor: f64,
-    /// Share of the rounds in which somebody is.
+    /// Share of the rounds in which a worker is.
     pub rounds: f64,
     /// Share of all answers that are.
     pub answers: f64,
@@ -63,8 +63,8 @@ pub struct SlowSummary {
     /// Runs of rounds in which a worker is slow, by their length; those cut off by an end of the
     /// trace count with what is seen of them.
     pub bursts: BTreeMap<u64, u64>,
-    /// Probability that a slow worker is slow in the next round; null if nobody is slow before the
-    /// last.
+    /// Probability that a slow worker is slow in the next round; null if no worker is slow before
+    /// the last.
     pub stay: Option<f64>,
     /// Probability that a worker that is not slow is so in the next round. Rounds and workers that
     /// are alike would have `stay` = `enter`.
@@ -96,7 +96,7 @@ pub struct StragglerSummary {
     pub fastest_mean: f64,
     /// Median of a round, on average.
     pub round_median_mean: f64,
-    /// Slowest answer of a round, on average: what a round takes that waits for everybody.
+    /// Slowest answer of a round, on average: what a round takes that waits for all workers.
     pub slowest_mean: f64,
     /// Deviation of a round's answers over their mean, on average.
     pub variation_within_round: f64,

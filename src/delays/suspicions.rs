@@ -164,10 +164,10 @@ pub fn suspicions(rows: &[Vec<f64>]) -> Vec<Suspicion> {
 /// ```text
 /// q = median_r(mad_i(d_ri)) / mad_r(m_r),   m_r = median_i(d_ri)
 /// ```
-/// with `mad` the median absolute deviation from the median; suspicious is `q < 0.1` where rounds
-/// differ at all, and nobody sticks out by as much as rounds differ. If that is so of all but the
-/// worker that is most often the first, whose own rounds differ by less than a quarter of it, the
-/// others have waited for that one.
+/// with `mad` the median absolute deviation from the median. Rows are suspicious if `q < 0.1`,
+/// rounds differ at all and no worker sticks out by as much as they do. If that is so of all but
+/// the worker that is most often the first, whose own rounds differ by less than a quarter of it,
+/// the others have waited for that one.
 ///
 /// ```
 /// use codedgrad::delays::{Suspicion, after_exchange};

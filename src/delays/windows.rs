@@ -35,7 +35,7 @@ pub struct WindowSummary {
 struct Counts {
     /// Windows by their number of different stragglers.
     by_stragglers: Vec<u64>,
-    /// Windows by the widest span of one worker's straggling, 0 where nobody straggles.
+    /// Windows by the widest span of one worker's straggling, 0 where no worker straggles.
     by_span: [u64; WINDOW_MAX + 1],
 }
 

@@ -115,14 +115,14 @@ pub enum Problem {
         /// Why, if that is known.
         because: Option<Because>,
     },
-    /// Everybody became slower.
+    /// All workers became slower.
     EverybodySlowerSince {
         /// Since when.
         since: Moment,
         /// How many times as long as before.
         times: f64,
     },
-    /// Rounds in which everybody was slow.
+    /// Rounds in which all workers were slow.
     SlowRounds {
         /// How many.
         rounds: usize,
@@ -362,7 +362,7 @@ impl fmt::Display for Told<'_> {
                     out,
                     "{} {compute} {units} units of a round and others {others}; with a number of \
                      units that the workers divide, under a scheme that gives all of them as \
-                     many, nobody waits for that",
+                     many, no worker waits for that",
                     named(workers)
                 )
             }

@@ -7,7 +7,7 @@
 //! | to know | see |
 //! |---|---|
 //! | where the time went | [`TimeSpent`] |
-//! | how long everybody took, also whom nobody waited for | [`AnswerRows`] |
+//! | how long each worker took, also where no round waited for it | [`AnswerRows`] |
 //! | what slow workers cost | [`WhatIf`], by replays of the run's own scheme |
 //! | who is slow, and why | [`ExaminedWorker`] |
 //! | since when | [`LevelShifts`] |
@@ -26,7 +26,8 @@ mod workers;
 pub use changes::{LevelShift, LevelShifts};
 pub use findings::{Finding, Moment, Problem};
 pub use record::{
-    Record, RecordError, RecordedRound, RecordedStep, RunEvent, UsedPlan, UsedScheme, WorkReport,
+    CheckpointCost, Record, RecordError, RecordedRound, RecordedStep, RunEvent, UsedPlan,
+    UsedScheme, WorkReport, WorkerProcess,
 };
 pub use rows::AnswerRows;
 pub use time::{Stall, TimeGap, TimeSpent};
@@ -96,7 +97,7 @@ pub enum NoReplay {
         /// How many seats the run has.
         workers: usize,
     },
-    /// Nobody knows the scheme, or it does not fit the workers.
+    /// The scheme is unknown, or does not fit the workers.
     #[error("the scheme {text:?} cannot be replayed: {problem}")]
     Scheme {
         /// Its text.
@@ -173,7 +174,7 @@ pub struct WhatIf {
     pub slowdown: Option<f64>,
     /// The slowest workers.
     pub worst_workers: Option<WorstWorkers>,
-    /// Rounds in which everybody is slow.
+    /// Rounds in which all workers are slow.
     pub slow_rounds: Option<SlowRounds>,
     /// Why something of this is not known.
     pub reason: Option<NoReplay>,
@@ -263,7 +264,7 @@ pub struct Examination {
     pub what_if: WhatIf,
     /// Every worker.
     pub of_workers: Vec<ExaminedWorker>,
-    /// When the times of the quickest quarter of the workers changed, and so everybody's.
+    /// When the times of the quickest quarter of the workers changed, and so all workers'.
     pub changes: Vec<LevelShift>,
     /// Checkpoints.
     pub checkpoints: Checkpoints,
@@ -299,10 +300,10 @@ pub fn examine(record: &Record, known: &Known<'_>) -> Examination {
     let events = in_record(record, known.events);
     let time = TimeSpent::of(record);
     let wall = WallClock::of(record, &events);
-    let blocked = events.iter().filter(|event| event.kind == "checkpoint");
-    let checkpoints = blocked.fold(Checkpoints::default(), |all, event| Checkpoints {
-        count: all.count + 1,
-        blocked: all.blocked + event.blocked.unwrap_or(0.0).max(0.0),
+    let checkpoints = events.iter().filter(|event| event.kind == "checkpoint");
+    let checkpoints = checkpoints.fold(Checkpoints::default(), |all, event| {
+        let blocked = event.checkpoint.and_then(|took| took.blocked).unwrap_or(0.0);
+        Checkpoints { count: all.count + 1, blocked: all.blocked + blocked.max(0.0) }
     });
     let mut found = Examination {
         scheme: record.scheme().into(),
@@ -596,8 +597,8 @@ impl Examination {
     }
 
     /// The times of answers to plan with, and how they grow with the load. Where reports show that
-    /// somebody is slow because of computing, times are proportional to the load, since that worker
-    /// is so with any task. Else what the fastest answer takes on the whole is computation, and the
+    /// a worker is slow because of computing, times are proportional to the load: that worker is
+    /// slow with any task. Else what the fastest answer takes on the whole is computation, and the
     /// rest, which comes and goes, does not grow.
     #[must_use]
     pub fn to_plan(&self) -> Option<(Vec<Vec<f64>>, Growth)> {

@@ -1,7 +1,7 @@
 //! What a run has written down, as its lines of JSON have it.
 
 use serde::de::{Error, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub struct RecordedRound {
     pub seconds: f64,
     /// When each worker had answered, since the round opened; none if it had not by the close.
     pub arrivals: Vec<Option<f64>>,
-    /// Injected lateness of each worker; empty where nobody was delayed on purpose.
+    /// Injected lateness of each worker; empty where the run injected none.
     #[serde(default)]
     pub delays: Vec<f64>,
 }
@@ -132,7 +132,7 @@ impl WorkReport {
         (self.progress > 0.0).then(|| self.computed / self.progress)
     }
 
-    /// Seconds of computation per unit; none if no unit was finished, or nobody knows how many.
+    /// Seconds of computation per unit; none if no unit was finished, or their number is unknown.
     pub(super) fn per_unit(&self) -> Option<f64> {
         let units = self.units.filter(|units| *units > 0)?;
         Some(self.computed / units as f64)
@@ -155,28 +155,59 @@ impl WorkReport {
 }
 
 /// What happened in a run beside its steps: one line of `events.jsonl`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunEvent {
     /// Unix time; none under a virtual clock.
-    #[serde(default)]
     pub at: Option<f64>,
     /// Which run of the folder.
     #[serde(default)]
     pub run: usize,
     /// During which step.
-    #[serde(default)]
     pub step: Option<u64>,
+    /// The round that was opened last.
+    pub round: Option<u64>,
     /// Of which worker, if of one.
-    #[serde(default)]
     pub worker: Option<usize>,
     /// `join`, `lost`, `checkpoint` and so on.
     pub kind: String,
     /// The same in words.
     #[serde(default)]
     pub what: String,
-    /// Of a checkpoint: seconds for which it held up training.
-    #[serde(default)]
+    /// Which process the worker is, or was last; where workers are processes.
+    #[serde(flatten)]
+    pub process: Option<WorkerProcess>,
+    /// The notice with which a worker leaves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// Whether a worker that has left was asked to end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub told: bool,
+    /// What a checkpoint took.
+    #[serde(flatten)]
+    pub checkpoint: Option<CheckpointCost>,
+}
+
+/// A worker's process, as far as it has said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerProcess {
+    /// Its name; null where none has come.
+    #[serde(deserialize_with = "Option::deserialize")]
+    pub identity: Option<String>,
+    /// With which others it may fail at once.
+    pub domain: Option<String>,
+}
+
+/// What a checkpoint took; under a virtual clock its times are null.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CheckpointCost {
+    /// Seconds for which it held up training.
+    #[serde(deserialize_with = "Option::deserialize")]
     pub blocked: Option<f64>,
+    /// Seconds that it took beside training.
+    pub writing: Option<f64>,
+    /// Of its file.
+    #[serde(default)]
+    pub bytes: u64,
 }
 
 impl RunEvent {
@@ -283,7 +314,7 @@ impl Record {
     /// negative or not finite; the record is then as it was.
     pub fn push(&mut self, line: RecordedStep) -> Result<(), RecordError> {
         let workers = self.check(&line)?;
-        // Seats that a run was given later have had nobody before, those it was taken never had.
+        // Seats that a run got later had no worker before; those that it lost never had one.
         if workers != self.workers {
             for round in &mut self.closed {
                 round.arrivals.resize(workers, None);
@@ -367,7 +398,7 @@ impl Record {
     }
 
     /// A trace as the record of a run of `uncoded`: every row is a step of one round, which waits
-    /// for everybody. An answer that was not received is infinite.
+    /// for all workers. An answer that was not received is infinite.
     ///
     /// # Errors
     /// As [`Record::push`].

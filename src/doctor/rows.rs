@@ -1,4 +1,4 @@
-//! How long each worker took in each round, also where nobody waited for it.
+//! How long each worker took in each round, also in those that did not wait for it.
 
 use super::changes::{LevelShift, LevelShifts};
 use super::numbers::{Scratch, times};

@@ -22,7 +22,7 @@ const STEPS_LEAST: usize = 20;
 /// # Formula
 /// ```text
 /// total     = committed of the last step - opened of the first round
-/// computing = sum_r (first answer of round r; its length where nobody answered)
+/// computing = sum_r (first answer of round r; its length where no worker answered)
 /// waiting   = sum_r seconds_r - computing
 /// deciding  = sum_k max(0, committed_k - end of the last round of step k)
 /// between   = total - computing - waiting - deciding
@@ -31,7 +31,7 @@ const STEPS_LEAST: usize = 20;
 pub struct TimeSpent {
     /// From the opening of the first round to the last commit.
     pub total: f64,
-    /// Until the first worker had answered: nobody could be faster.
+    /// Until the first worker had answered: no round could be shorter.
     pub computing: f64,
     /// For further answers.
     pub waiting: f64,
@@ -45,7 +45,7 @@ pub struct TimeSpent {
     pub overlapped: bool,
 }
 
-/// Seconds until the first worker has answered; the length of the round where nobody has.
+/// Seconds until the first worker has answered; the length of the round where none has.
 fn computing(round: &RecordedRound) -> f64 {
     let answers = round.arrivals.iter().flatten().copied();
     answers.reduce(f64::min).unwrap_or(round.seconds)

@@ -2,12 +2,11 @@
 
 use super::rows::Times;
 use crate::codes::SchemeSpec;
-use crate::codes::sequential::{Accept, Horizon};
-use crate::ids::{Job, Worker};
-use crate::sim::{Close, Rules, simulate};
+use crate::delays::Growth;
+use crate::ids::Worker;
+use crate::sim::planner;
 use rayon::prelude::*;
 use serde::Serialize;
-use std::convert::Infallible;
 
 /// A replay that is further from the record says nothing.
 pub const REPLAY_ERROR_MAX: f64 = 0.05;
@@ -25,7 +24,7 @@ pub struct WorstWorkers {
     pub explain: f64,
 }
 
-/// Rounds in which everybody is slow.
+/// Rounds in which all workers are slow.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SlowRounds {
     /// How many.
@@ -47,8 +46,8 @@ pub(super) struct OfWorker {
 enum Rule {
     /// Once one worker of every group has answered.
     Groups { of_worker: Vec<usize>, count: usize },
-    /// As the simulator finds out.
-    Simulated(SchemeSpec),
+    /// As the planner's replays find out.
+    Simulated(planner::Setting),
 }
 
 /// The rounds of a run under its scheme, with other times.
@@ -77,7 +76,7 @@ impl<'a> Replay<'a> {
     /// T(X) = sum_r (length of round r when the scheme meets row X_r)
     /// ```
     pub(super) fn seconds(&self, change: impl Fn(usize, &mut Vec<f64>) + Sync) -> Option<f64> {
-        let mut rows = (0..).zip(&self.times.rows).map(|(round, row)| {
+        let rows = (0..).zip(&self.times.rows).map(|(round, row)| {
             let mut row = row.clone();
             change(round, &mut row);
             row
@@ -87,19 +86,8 @@ impl<'a> Replay<'a> {
                 let mut firsts = vec![0.0; *count];
                 Some(rows.map(|row| closes_at(&row, of_worker, &mut firsts)).sum())
             }
-            Rule::Simulated(scheme) => {
-                let jobs = self.times.rows.len() as u64;
-                let horizon = Horizon {
-                    workers: self.times.workers(),
-                    units: None,
-                    jobs: Job(0)..Job(jobs),
-                    accept: Accept::Lookahead,
-                };
-                let mut scheme = scheme.over(horizon).ok()?;
-                let rules = Rules { close: Close::Decodable, mu: 1.0, growth: None, dispatch: 0.0 };
-                let mut next = || Ok::<_, Infallible>(rows.next().unwrap_or_default());
-                let outcome = simulate(&mut *scheme, jobs, &mut next, &rules, &mut |_| ()).ok()?;
-                Some(outcome.total_time)
+            Rule::Simulated(setting) => {
+                planner::Replay::new(rows.collect(), Growth::AS_RECORDED, 0.0, 1).total(setting)
             }
         }
     }
@@ -259,10 +247,10 @@ impl Rule {
                 let count = code.facts().shares();
                 match of_worker {
                     Some(of_worker) => Self::Groups { of_worker, count },
-                    None => Self::Simulated(scheme.clone()),
+                    None => Self::Simulated(planner::Setting::new(scheme.clone())),
                 }
             }
-            _ => Self::Simulated(scheme.clone()),
+            _ => Self::Simulated(planner::Setting::new(scheme.clone())),
         }
     }
 }

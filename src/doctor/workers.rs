@@ -25,7 +25,7 @@ const DEVIATION_LEAST: f64 = 0.003;
 const SLOW_PER_UNIT: f64 = 1.15;
 /// if it is so in this part of its rounds.
 const CONSTANTLY: f64 = 0.9;
-/// Fewer workers show nobody to be slow.
+/// Fewer workers show none to be slow.
 const WORKERS_LEAST: usize = 3;
 
 /// What makes a worker slow.
@@ -106,8 +106,8 @@ impl Spent {
 /// x_w > 1.05 c  and  x_w - c > 5 d
 /// ```
 /// where `x_w` is the median over rounds of the worker's time over the round's median, `c` the
-/// median of all `x_w` and `d = max(1.4826 median |x_w - c|, 0.003 c)`. It finds nobody where about
-/// half of the workers are slow.
+/// median of all `x_w` and `d = max(1.4826 median |x_w - c|, 0.003 c)`. It finds no worker where
+/// about half of them are slow.
 pub(super) fn slow(times: &Times) -> Vec<bool> {
     let usual: Vec<f64> = times.ratios.par_iter().map(|ratios| median(ratios.clone())).collect();
     let middle = median(usual.clone());

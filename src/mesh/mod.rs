@@ -8,9 +8,9 @@
 //!
 //! # Cells
 //! Ranks of one tensor, context, expert or pipeline group wait for each other inside forward and
-//! backward, so none of them is ever late alone. What is connected by such groups is a *cell*.
-//! Cells wait for nobody but at the end of a step, for gradients: a cell is what every other module
-//! calls a [`Worker`], and the shares of a batch are dealt to cells.
+//! backward, so none of them is ever late alone. What is connected by such groups is a *cell*. A
+//! cell waits for others only at the end of a step, for gradients. Every other module calls it a
+//! [`Worker`], and the shares of a batch are dealt to cells.
 //!
 //! # Formula
 //! ```text
@@ -78,8 +78,8 @@ pub enum Class {
 pub struct Partners {
     /// First: those of its own cell, itself among them.
     pub inside: Vec<Rank>,
-    /// Second: still in its own cell, who has the other part of the same parameters' gradient.
-    /// Empty where nobody has.
+    /// Second: those in its own cell with the other part of the same parameters' gradient. Empty
+    /// where none has it.
     pub then: Vec<Rank>,
     /// Last: those with its seat in every cell, itself among them. What is coded.
     pub across: Vec<Rank>,

@@ -16,7 +16,7 @@ pub(super) enum Verdict {
     Wrong,
     /// Others have different ones, and it is not known yet who is right.
     Disputed,
-    /// Nothing is known of them, or nobody else has reported.
+    /// Nothing is known of them, or no other worker has reported.
     Unknown,
 }
 
@@ -25,8 +25,8 @@ pub(super) enum Verdict {
 struct Word {
     worker: Worker,
     digest: u64,
-    /// Whose state it has, until somebody else vouches for it: its own, another worker's, or the
-    /// driver's (none).
+    /// Whose state it has, until another vouches for it: its own, another worker's, or the driver's
+    /// (none).
     lineage: Option<Worker>,
     /// Which takeover of a state in the run its last one was, from 1; 0: it has taken over none.
     copied: u64,
@@ -61,7 +61,7 @@ struct Tally {
     is_closed: bool,
     /// All reports are in, and no digest is the right one.
     is_tied: bool,
-    /// The step was refused: it changed nothing, and nobody has a digest of it.
+    /// The step was refused: it changed nothing, and no worker has a digest of it.
     refused: bool,
 }
 
@@ -203,8 +203,8 @@ struct Replica {
 /// is right, and where as many have each, what the worker has that has taken over no state for the
 /// longest time, so that who was started again cannot undo what the others have; its verdict is
 /// [`Verdict::Unknown`] all the same. Where that does not tell either, it is a [`Tie`]. What the
-/// driver has is right by itself, unless two workers have alike what it has not and nobody ever had
-/// what it had: then its replica is not one of theirs.
+/// driver has is right by itself. But if two workers have alike what it has not, and no worker ever
+/// had what it had, its replica is not one of theirs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Agreement {
     /// By worker.
@@ -255,7 +255,7 @@ impl Agreement {
         }
     }
 
-    /// A step is refused by everybody alike.
+    /// All workers refuse a step alike.
     pub(super) fn refused(&mut self, step: Step) {
         self.tally(step).refused = true;
     }

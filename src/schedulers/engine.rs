@@ -7,14 +7,14 @@
 //! and applied, in order, once [`StepSums`](crate::sums::StepSums) says that enough workers hold
 //! the sum. The next round opens when all sums that were asked for are held.
 //!
-//! Its parts own what they decide upon: `steps` how far the run is, `round` who has answered,
-//! [`roster`](super::roster) who is there and does what, `states` which state everybody has, who
-//! takes over whose, and how long it is waited for who may come back with one, `leaving` who goes
-//! and whether that ends the run, [`open_steps`](super::open_steps) what is decoded and what was
-//! given out for it, `plan` the current scheme (`active`), who makes the run and who can be spared,
-//! `trust` whose results count. The [`Engine`] alone sees all of them: it asks, and carries out
-//! what they decide, in `returns`, `losses`, `again`, `summing`, `departing` and `outlook` by what
-//! has happened.
+//! Its parts own what they decide upon. `steps` has how far the run is, `round` which workers have
+//! answered, [`roster`](super::roster) which are there and what each does. `states` has each
+//! worker's state, who takes over whose, and how long the run waits for a worker with one.
+//! `leaving` has which workers go and whether that ends the run. [`open_steps`](super::open_steps)
+//! has what is decoded and what was given out for it. `plan` has the current scheme (`active`), its
+//! workers and the ones to spare, `trust` whose results count. The [`Engine`] alone sees all of
+//! them: it asks, and carries out what they decide, in `returns`, `losses`, `again`, `summing`,
+//! `departing` and `outlook` by what has happened.
 
 mod active;
 mod again;
@@ -207,13 +207,13 @@ impl Engine {
         self.round.phase().is_summing() && self.states.returns_by.is_none()
     }
 
-    /// Who is there, and what everybody does.
+    /// The workers that are there, and what each does.
     #[must_use]
     pub fn roster(&self) -> &Roster {
         &self.roster
     }
 
-    /// Which state everybody has.
+    /// The state that each worker has.
     #[must_use]
     pub fn states(&self) -> &States {
         &self.states
@@ -408,7 +408,7 @@ impl Engine {
             out.extend(receivers.into_iter().map(|worker| Action::Apply { worker, step }));
             self.steps.decided();
         }
-        // Also after the last step: a run ends when everybody who is there has applied it.
+        // Also after the last step: a run ends when all workers that are there have applied it.
         self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)?;
         if self.steps.are_over() {
             out.push(self.round.finish());
@@ -557,8 +557,8 @@ impl Engine {
         self.try_close(now, out)
     }
 
-    /// Goes on without what somebody will not do any more: while the round is open, idle workers
-    /// are given it; after that the sums are looked after.
+    /// Goes on without what a worker will not do any more: in an open round, idle workers get it;
+    /// after that the sums go on.
     fn proceed(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         if self.round.phase().is_open() {
             self.give(self.roster.ready(), out);
@@ -602,7 +602,7 @@ impl Engine {
         let missing = self.round.missing(&self.roster);
         let any_busy = self.roster.any_busy();
         if !self.plan.scheme.admits(&missing) {
-            // Less than the whole batch only when nobody is left who could complete it.
+            // Less than the whole batch only when no worker is left that could complete it.
             return if !any_busy && self.plan.scheme.outlook(&missing) == Outlook::Degradable {
                 self.close(now, &missing, out)
             } else {
@@ -683,7 +683,7 @@ impl Engine {
         self.advance(now, out)
     }
 
-    /// Nobody answers any more in the round that is open: all are told to abandon its tasks.
+    /// Ends the round that is open: tells all workers to abandon its tasks.
     fn end_round(&mut self, now: f64, out: &mut Vec<Action>) {
         let late_counts = self.plan.facts().takes_late();
         let dropped = self.trust.drop_disputed();

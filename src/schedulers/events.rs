@@ -116,8 +116,8 @@ pub enum Input {
         /// Whether that is the word of the worker that needs one; else the driver has seen it.
         refused: bool,
     },
-    /// A worker waits long for another's state: somebody else who waits for orders is to hand over
-    /// its own.
+    /// A worker waits long for another's state: a third that waits for orders is to hand over its
+    /// own.
     StateOverdue {
         /// Who needs one.
         worker: Worker,
@@ -140,9 +140,9 @@ pub enum Input {
         /// has none.
         next: Option<Step>,
     },
-    /// A worker cannot get a step that it was sent, since nobody who is left has it: it will apply
-    /// none of the steps on their way to it, and do none of the tasks that came after them, until
-    /// it has taken over a state.
+    /// A worker cannot get a step that it was sent, since no worker that is left has it. It will
+    /// apply none of the steps on their way, and do none of the tasks after them, until it has
+    /// taken over a state.
     StepUnavailable {
         /// Who.
         worker: Worker,
@@ -163,7 +163,7 @@ pub enum Action {
         /// Which tasks, and what each consists of.
         tasks: Vec<(Task, Vec<Part>)>,
     },
-    /// Tell a worker that nobody waits for its tasks any more.
+    /// Tell a worker that the run does not wait for its tasks any more.
     Abandon {
         /// Whom.
         worker: Worker,
@@ -177,7 +177,7 @@ pub enum Action {
         /// Result and weight.
         result: Weighted,
     },
-    /// Nobody wants this result.
+    /// Drop a result that the run does not want.
     Discard {
         /// Whose.
         worker: Worker,
@@ -251,7 +251,7 @@ pub enum Action {
         /// Which step.
         step: Step,
     },
-    /// The step is refused everywhere alike: nobody has a finite gradient for these units.
+    /// Refuse the step everywhere alike: no worker has a finite gradient for these units.
     Skip {
         /// Which step.
         step: Step,
@@ -313,10 +313,10 @@ pub enum Refusal {
 /// Why the sum of a step cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SumFailure {
-    /// Who helped to sum is lost, or nobody took hold of the sum in time; all results that it is
+    /// A worker that helped to sum is lost, or too few hold the sum in time; all results that it is
     /// made of are there.
     Interrupted,
-    /// Nobody took hold of it in time, and a worker is lost of whose results it is made.
+    /// Too few workers hold it in time, and a worker is lost of whose results it is made.
     ResultLost,
     /// A result of this worker that is in it, or the worker's own sum of its results, is not
     /// finite, though its worker said so.
@@ -474,8 +474,8 @@ pub enum EngineError {
     },
     /// A decoded vector was made twice, and not enough workers took hold of it.
     #[error(
-        "{step}: its gradient was made twice and in {waited_seconds:.1} s (max_wait each time) \
-         workers {{{silent}}} never said that they hold it"
+        "{step}: the gradient was reduced twice, but workers {{{silent}}} did not acknowledge it \
+         within max_wait ({waited_seconds:.1} s each time)"
     )]
     Unheld {
         /// The current step.
@@ -485,7 +485,7 @@ pub enum EngineError {
         /// Who is there and does not hold it.
         silent: WorkerSet,
     },
-    /// A worker must be brought up to date and nobody can.
+    /// A worker is behind, and no other can bring it up to date.
     #[error("{worker} has not the current parameters, and no live worker can hand them over")]
     NoState {
         /// Who is behind.

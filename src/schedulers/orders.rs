@@ -24,7 +24,7 @@
 use crate::ids::{Round, Task, Worker, WorkerSet};
 use std::collections::BTreeSet;
 
-/// The model of a virtual clock: nobody sleeps, and a run's record is reproducible to the byte.
+/// The model of a virtual clock: no thread sleeps, and a run's record is reproducible to the byte.
 ///
 /// # Formula
 /// ```text
@@ -135,7 +135,7 @@ pub(crate) enum Next<A> {
 pub(crate) struct Arrival<A> {
     /// What counts now.
     pub(crate) now: Option<A>,
-    /// A task whose result nobody wants.
+    /// A task whose result the run does not want.
     pub(crate) unwanted: Option<Task>,
 }
 
@@ -146,7 +146,7 @@ pub(crate) struct Abandoned<A> {
     pub(crate) now: Option<A>,
     /// Its computation can be broken off.
     pub(crate) cancel: bool,
-    /// Results that are there and that nobody wants.
+    /// Results that are there and that the run does not want.
     pub(crate) unwanted: Vec<Task>,
 }
 
@@ -285,7 +285,7 @@ impl<A: Answer> Orders<A> {
         Abandoned { now, cancel, unwanted }
     }
 
-    /// Whether a worker is still busy with something nobody wants.
+    /// Whether a worker is still busy with something that the run does not want.
     pub(crate) fn is_leaving(&self, worker: Worker) -> bool {
         let owed = |out: &Out<A>| out.state != Wanted::Yes && out.answer.is_none();
         self.leaving.contains(worker) || self.outs[worker.index()].iter().any(owed)

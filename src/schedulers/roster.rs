@@ -72,7 +72,7 @@ impl Roster {
         self.those(|doing| *doing != Doing::Dead).next()
     }
 
-    /// Whether nobody is there.
+    /// Whether no worker is there.
     pub(super) fn is_deserted(&self) -> bool {
         self.first_alive().is_none()
     }
@@ -85,7 +85,7 @@ impl Roster {
         )
     }
 
-    /// Whether anybody may still send a result in this round.
+    /// Whether a worker may still send a result in this round.
     pub(super) fn any_busy(&self) -> bool {
         self.doing.iter().any(|doing| !matches!(doing, Doing::Dead | Doing::Nothing))
     }
@@ -147,7 +147,7 @@ impl Roster {
         self.stale.contains(worker)
     }
 
-    /// The state of a provider is in: nobody takes the worker for one that is behind any more.
+    /// The state of a provider is in: the worker is not behind any more.
     pub(super) fn synced(&mut self, worker: Worker) {
         *self.doing(worker) = Doing::Nothing;
         self.stale.remove(worker);

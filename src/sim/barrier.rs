@@ -7,8 +7,8 @@ use crate::ids::{Run, Worker, WorkerSet};
 /// Whether a round of a scheme may close without some workers.
 type Admits<'a> = &'a dyn Fn(&dyn Scheme, &WorkerSet) -> bool;
 
-/// Closes one round and reports the answers that were waited for; None if the scheme accepts
-/// nobody's absence, not even none.
+/// Closes one round and reports the answers it waited for; None if the scheme cannot close it even
+/// with every answer.
 pub(super) fn play(
     scheme: &mut dyn Scheme,
     runs: &[Run],
@@ -42,8 +42,8 @@ pub(super) fn play(
             (instant, instant, later(instant), rules.close == Close::Incremental)
         };
     super::report(scheme, runs.iter().copied().filter(|run| !missing.contains(run.worker)));
-    // Of all workers at once, which is one pass over the delays without a branch; it is rare that
-    // somebody has no task.
+    // For all workers at once, which is one pass over the delays without a branch: a worker seldom
+    // has no task.
     let in_time = |delay: &f64| (*delay <= by).then(|| lateness(*delay, seconds));
     let mut late: Vec<Option<f64>> = delays.iter().map(in_time).collect();
     if runs.len() < workers {
@@ -61,8 +61,8 @@ pub(super) fn play(
     })
 }
 
-/// When so many have answered, fastest first, that everybody else may be missing; none if even all
-/// of them do not suffice.
+/// When enough workers have answered, fastest first, to do without the others; none if even all of
+/// them do not suffice.
 fn enough_at(scheme: &dyn Scheme, delays: &[f64], admits: Admits<'_>) -> Option<f64> {
     let mut order: Vec<Worker> = Worker::all(delays.len()).collect();
     order.sort_unstable_by(|a, b| delays[a.index()].total_cmp(&delays[b.index()]).then(a.cmp(b)));

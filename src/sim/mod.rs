@@ -29,8 +29,8 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Close {
-    /// At the deadline `(1+mu) x fastest` if those who are later may be missing, else when
-    /// everybody is in.
+    /// At the deadline `(1+mu) x fastest` if all later workers may be missing, else when all have
+    /// answered.
     All,
     /// As `All`, but late workers are waited for one by one, fastest first, until the rest may be
     /// missing.
@@ -129,8 +129,8 @@ pub enum SimError<E: std::error::Error + 'static> {
         /// What the load alone would cost.
         least: f64,
     },
-    /// A scheme that would lose a job even if everybody were waited for.
-    #[error("round {round}: the scheme cannot complete its jobs even if everybody answers")]
+    /// A scheme that loses a job even if the round waits for all workers.
+    #[error("round {round}: the scheme cannot complete its jobs even if all workers answer")]
     Stuck {
         /// Row of delays, from 1.
         round: usize,
@@ -144,13 +144,13 @@ pub struct Seen<'a> {
     pub round: usize,
     /// How long it took.
     pub seconds: f64,
-    /// Everybody's tasks.
+    /// All workers' tasks.
     pub runs: &'a [Run],
     /// Whose answers were not waited for.
     pub missing: &'a WorkerSet,
     /// Jobs that were complete at its end.
     pub decoded: &'a [Job],
-    /// Whether nobody had anything to do.
+    /// Whether no worker had a task.
     pub free: bool,
 }
 
@@ -160,7 +160,7 @@ fn deadline(times: impl Iterator<Item = f64> + Clone, mu: f64) -> (f64, usize) {
     (deadline, times.filter(|time| *time > deadline).count())
 }
 
-/// How one round went; as it is by default, nobody has anything to do.
+/// How one round went; by default no worker has a task.
 #[derive(Default)]
 struct Played {
     seconds: f64,

@@ -56,7 +56,7 @@ pub struct SimulationOutcome {
     pub total_time: f64,
     /// Rounds, free ones included.
     pub rounds: usize,
-    /// Lengths of the rounds in which anybody had anything to do.
+    /// Lengths of the rounds in which any worker had a task.
     pub round_time: RoundTime,
     /// Rounds that had to be kept open past their deadline.
     pub wait_outs: usize,

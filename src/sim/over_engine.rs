@@ -118,7 +118,7 @@ pub struct EngineOutcome {
     pub total_time: f64,
     /// Rounds, free ones included. None is opened once all steps are decided.
     pub rounds: usize,
-    /// Lengths of the rounds in which anybody had anything to do.
+    /// Lengths of the rounds in which any worker had a task.
     pub round_time: RoundTime,
     /// Mean fraction of a batch in the gradients of the steps; 1 for exact schemes.
     pub coverage: f64,
@@ -126,8 +126,7 @@ pub struct EngineOutcome {
     pub step_finish_time: Vec<f64>,
     /// Answers that counted though they came after the close of their round.
     pub late_counted: usize,
-    /// Workers that were told to drop tasks at a close, by workers and rounds in which anybody had
-    /// anything to do.
+    /// Workers told to drop tasks at a close, by workers and rounds in which any worker had a task.
     pub dropped_fraction: f64,
 }
 
@@ -145,11 +144,12 @@ pub struct EngineOutcome {
 /// all the same what it has computed by then, when it is due.
 ///
 /// For equal delays, survivors, closes, decoded jobs and weights are those of
-/// `codedgrad-lab train --clock virtual` in every round, as long as nobody dies there, nobody's
-/// results are wrong, no gradient is refused and no policy chooses the schemes. The engine must be told all
-/// that training's is: the number format ([`RunConfig::format`](crate::run::RunConfig::format)), by
-/// which a decode may be refused, and, where late units count for the next step, a scheme of that
-/// kind ([`deferring_to_next_step`](crate::codes::SchemeSpec::deferring_to_next_step)). Of mixtures
+/// `codedgrad-lab train --clock virtual` in every round. That holds while no worker dies or returns
+/// wrong results, no gradient is refused and no policy chooses the schemes. The engine must be told
+/// all that training's is: the number format
+/// ([`RunConfig::format`](crate::run::RunConfig::format)), by which a decode may be refused, and,
+/// where late units count for the next step, a scheme of that kind
+/// ([`deferring_to_next_step`](crate::codes::SchemeSpec::deferring_to_next_step)). Of mixtures
 /// ([`SchemeFacts::mixture`](crate::codes::sequential::SchemeFacts::mixture)) only the times and
 /// who was waited for are told: a judge finds the weights in the results.
 ///
@@ -217,7 +217,7 @@ fn check_log<E: std::error::Error>(engine: &Engine) -> Result<(), OverEngineErro
     Ok(())
 }
 
-/// How late everybody is, round by round.
+/// How late each worker is, round by round.
 struct Rows<'a, E> {
     next: &'a mut dyn FnMut() -> Result<Vec<f64>, E>,
     /// The row that was read last.
@@ -325,7 +325,7 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
             | Action::Resync { .. }
             | Action::Restore { .. }
             | Action::Finish => {
-                unreachable!("{action:?} in a run where nobody fails and which is not over")
+                unreachable!("{action:?} in a run in which no worker fails and which is not over")
             }
         }
         Ok(())

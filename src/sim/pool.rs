@@ -1,8 +1,8 @@
 //! A run replayed over a pool: workers come and go, on virtual time in whole milliseconds.
 //!
 //! [`simulate`](super::simulate) asks what late workers cost; this asks what lost ones do. Every
-//! round is planned for the members, those that are there and ready when it begins. Nobody is late:
-//! a round ends in time, or begins again because of a loss that the scheme cannot do without.
+//! round is planned for the members, those that are there and ready when it begins. No worker is
+//! late: a round ends in time, or begins again because of a loss that the scheme does not tolerate.
 
 use crate::ids::Worker;
 use thiserror::Error;
@@ -192,7 +192,7 @@ pub enum PoolError {
         name: &'static str,
     },
     /// No row.
-    #[error("no rows: nobody is ever there")]
+    #[error("no rows: no worker is ever there")]
     Empty,
 }
 
@@ -211,8 +211,8 @@ pub struct PoolOutcome {
     pub lost: u64,
     /// How often the members became others, the first ones included.
     pub plans: u64,
-    /// The share that is in the steps of what all workers of the pool could have computed, to six
-    /// decimals; none where nobody was ever there.
+    /// The share in the steps of what all workers of the pool could have computed, to six decimals;
+    /// none where no worker was ever there.
     pub goodput: Option<f64>,
 }
 
@@ -272,7 +272,7 @@ pub fn replay(pool: &Pool, rules: &PoolRules) -> Result<PoolOutcome, PoolError> 
 
 /// Where workers sit.
 struct Seats {
-    /// From when on the worker that has the seat can take part; none where nobody has it.
+    /// When the worker that has the seat can first take part; none where no worker has it.
     ready: Vec<Option<u64>>,
     /// Of SplitMix64.
     state: u64,
@@ -317,7 +317,7 @@ impl Seats {
         (0..self.ready.len()).filter(is_ready).collect()
     }
 
-    /// When somebody else is ready.
+    /// When the next worker is ready.
     fn next_ready(&self, now: u64) -> Option<u64> {
         self.ready.iter().flatten().copied().filter(|ready| *ready > now).min()
     }
@@ -349,7 +349,7 @@ impl Run<'_> {
         row.into_iter().chain(ready).min().unwrap_or(self.rules.end)
     }
 
-    /// A wait for somebody, a restart, or rounds.
+    /// Waits for a worker, restarts, or plays rounds.
     fn go_on(&mut self) {
         while let Some(row) = self.row_before(self.now + 1) {
             self.seats.take_in(row, self.rules.sync);

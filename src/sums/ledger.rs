@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// Results whose weights are not final, and one sum per step of those whose weights are.
 ///
 /// A task that is computed twice has two results: with the same bytes, unless its worker took over
-/// a state in between. What is forgotten first was computed first, so that a result that nobody
-/// waits for any more is not taken for the one after it.
+/// a state in between. The ledger forgets first what was computed first, so that it does not take
+/// an abandoned result for the next one.
 ///
 /// ```
 /// use codedgrad::ids::{Job, Step, Task};
@@ -95,8 +95,8 @@ impl<V: Vector> Ledger<V> {
         self.sums.get(&step)
     }
 
-    /// Forgets the first result of a task and gives its memory back, which somebody may still be
-    /// reading.
+    /// Forgets the first result of a task and gives its memory back, which another thread may still
+    /// be reading.
     pub fn discard(&mut self, task: Task) -> Option<Arc<V>> {
         let results = self.results.get_mut(&task)?;
         let result = results.pop_front();

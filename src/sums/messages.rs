@@ -18,7 +18,7 @@ pub struct Predecessor {
     pub stripe: usize,
 }
 
-/// Who sums what of a step, and who gets the sum: what everybody who takes part is told.
+/// What the coordinator tells all nodes of a sum: which of them sum what, and which get it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SumPlan {
     /// Which sum.

@@ -58,10 +58,10 @@ impl Asked {
         self.holders.iter().map(|holder| holder.1).find(|digest| alike(*digest) >= enough)
     }
 
-    /// Somebody who holds other bytes than the first holder, if nobody can come any more who would
-    /// settle which are right.
+    /// A worker that holds other bytes than the first holder, if no other worker can still settle
+    /// which are right.
     fn disputed(&self) -> Option<Worker> {
-        // While somebody is still to report, it may agree with one of those that differ.
+        // A worker that is still to report may agree with one of those that differ.
         let all =
             self.counted.iter().all(|worker| self.holders.iter().any(|holder| holder.0 == worker));
         let (first, others) =
@@ -77,8 +77,8 @@ impl Asked {
 
     /// Whether it is nowhere any more, or cannot be made, without a worker.
     fn is_lost_without(&self, worker: Worker) -> bool {
-        // Held elsewhere it is safe; held by nobody it still can be made, as long as no part of it
-        // was this worker's.
+        // A sum that another worker holds is safe. One that no worker holds can still be made, if
+        // no part of it is this worker's.
         let others = self.holders.iter().any(|holder| holder.0 != worker);
         !others && (!self.holders.is_empty() || self.sources.contains(&worker))
     }
@@ -160,7 +160,7 @@ pub struct StepSums {
     steps: BTreeMap<Step, StepSum>,
     /// Since when it is waited for holders.
     since: f64,
-    /// The step of which nobody held the sum in time once, and since when it was waited then.
+    /// The step whose sum too few workers held in time once, and when that wait began.
     overdue: Option<(Step, f64)>,
     /// What the engine is still to be told.
     reports: VecDeque<Input>,
@@ -236,7 +236,7 @@ impl StepSums {
         for action in &out[before..] {
             self.follow(now, action);
         }
-        // While it is waited for somebody to come back, nobody is expected to hold anything.
+        // While the run waits for a worker to come back, no worker has to hold anything.
         if !was_summing {
             self.since = now;
         }
@@ -434,15 +434,15 @@ impl StepSums {
         self.since + self.max_wait_seconds
     }
 
-    /// When [`Input::Tick`] is due: as the [engine](Engine::deadline) has it, or since nobody holds
-    /// a sum in time.
+    /// When [`Input::Tick`] is due: as the [engine](Engine::deadline) has it, or when the wait for
+    /// holders of a sum ends.
     #[must_use]
     pub fn deadline(&self, engine: &Engine) -> Option<f64> {
         if engine.is_summing() { Some(self.holders_by()) } else { engine.deadline() }
     }
 
-    /// Nobody has taken hold of a sum in time: it is made once more, of the same results if they
-    /// are all there; after that the run ends.
+    /// Has a sum made once more that too few workers hold in time, of the same results if all are
+    /// there. The second time, the run ends.
     fn overdue(&mut self, engine: &Engine, now: f64) -> Result<(), EngineError> {
         let Some((step, _)) = self.asked().next() else { return Ok(()) };
         if let Some((_, since)) = self.overdue.filter(|(overdue, _)| *overdue == step) {

@@ -83,8 +83,8 @@ fn what_fails_when_it_is_asked_for_is_another_attempt() {
     assert_eq!((sums.of(STEP).attempt, sums.expects_again()), (1, None));
 }
 
-/// One of three holds the sum when another is lost with its result, and then it fails: nobody
-/// can make it of the same, and it is not waited for.
+/// One of three workers holds the sum when another is lost with its result, and then it fails. No
+/// worker can make it of the same results, and the run does not wait for it.
 #[test]
 fn what_fails_without_one_of_its_results_begins_again() {
     let (mut engine, mut sums) = asked_of(3, |_| {});

@@ -531,8 +531,8 @@ impl<V: Vector> Aggregator<V> {
         Err(AggregatorError::Unsettled { what, due })
     }
 
-    /// Drops the current task, and those that were ordered with it. Who drops what is wanted ends
-    /// its part in the run: somebody else has to compute it.
+    /// Drops the current task, and those that were ordered with it. A worker that drops a wanted
+    /// one ends its part in the run: another has to compute it.
     fn give_up(&mut self, word: impl FnOnce(Option<FailedUnit>) -> Parting) {
         let cancelled = self.is_cancelled();
         let is_task = |at_hand: &mut AtHand<V>| matches!(at_hand, AtHand::Task(_));
@@ -566,11 +566,11 @@ impl<V: Vector> Aggregator<V> {
     /// ```
     pub fn fail(&mut self, reason: impl AsRef<str>) {
         self.give_up(|unit| Parting::failed(unit, &reason));
-        // Where no task is current, or nobody wants it.
+        // Where no task is current, or it is unwanted.
         self.closer.part(Parting::failed(None, reason));
     }
 
-    /// Whether nobody wants the current tasks any more.
+    /// Whether the run wants the current tasks no more.
     fn is_cancelled(&self) -> bool {
         self.cancel.is_cancelled() || self.closer.is_closed()
     }
@@ -639,7 +639,7 @@ impl<V: Vector> Aggregator<V> {
         self.astray.get_or_insert_with(|| desk.buffer())
     }
 
-    /// Hands the current task in; one that nobody wants any more is dropped quietly, one that
+    /// Hands the current task in; one that the run wants no more is dropped quietly, one that
     /// cannot be handed in stays open.
     fn finish(&mut self, aux: Vec<f64>, alter: impl FnOnce(&mut V)) -> Result<(), AggregatorError> {
         let cancelled = self.is_cancelled();

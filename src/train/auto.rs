@@ -7,12 +7,17 @@
 mod chooser;
 
 use super::{Policy, StepRecord, Using};
+use crate::codes::family::Fields;
 use crate::codes::registry::Registry;
 use crate::codes::{ParameterError, SchemeSpec, family};
 use chooser::{Chooser, Seen};
+use std::fmt;
 
-/// The scheme text that asks for [`Auto`], in programs that read scheme texts.
+/// The scheme text that asks for [`Auto`], in programs that read scheme texts; [`AutoSteps`] reads
+/// it and its parameters.
 pub const AUTO: &str = family::AUTO;
+/// Fewest steps of a block: one that is recorded, and one that gains by it.
+const BLOCK_MIN: u64 = 2;
 
 /// Steps of a resumed run that are looked back on, at least.
 const HISTORY: usize = 4096;
@@ -32,8 +37,8 @@ const HISTORY: usize = 4096;
 ///    quarter longer or a tenth less than at first, or where no worker is always missing any more.
 ///    One that is slower than the coded ones ends it.
 ///
-/// Where nobody is late all steps are uncoded, and what that costs is looking at their times. The
-/// first steps of a run are not counted, nor are those in which workers were lost or came.
+/// Where no worker is late all steps are uncoded, and what that costs is looking at their times.
+/// The first steps of a run are not counted, nor are those in which workers were lost or came.
 ///
 /// ```
 /// use codedgrad::train::{Auto, Coordinator};
@@ -44,8 +49,7 @@ const HISTORY: usize = 4096;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Auto {
-    probe: u64,
-    replan_every: u64,
+    steps: AutoSteps,
     waits: bool,
     registry: Registry,
     history: Vec<Seen>,
@@ -53,13 +57,76 @@ pub struct Auto {
 
 impl Default for Auto {
     fn default() -> Self {
-        Self {
-            probe: Self::PROBE,
-            replan_every: Self::REPLAN_EVERY,
-            waits: false,
-            registry: Registry::default(),
-            history: Vec::new(),
+        AutoSteps::default().auto()
+    }
+}
+
+/// Which steps [`Auto`] records: what stands behind `auto` in the text of a run's scheme.
+///
+/// ```
+/// use codedgrad::train::AutoSteps;
+/// let steps = AutoSteps::parse("auto:probe=40,every=400")?.unwrap();
+/// assert_eq!((steps.probe, steps.every), (40, 400));
+/// assert_eq!(AutoSteps::parse("auto")?, Some(AutoSteps::default()));
+/// assert_eq!(AutoSteps::parse("groups:s=1")?, None);
+/// let error = AutoSteps::parse("auto:probe=30,every=30").unwrap_err();
+/// assert!(error.to_string().contains("probe=30 is not from 1 to 29"));
+/// # Ok::<(), codedgrad::codes::ParameterError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AutoSteps {
+    /// Uncoded steps of which the planner is told: [`Auto::probe`].
+    pub probe: u64,
+    /// Steps after which uncoded ones are recorded again: [`Auto::replan_every`].
+    pub every: u64,
+}
+
+impl Default for AutoSteps {
+    fn default() -> Self {
+        Self { probe: Auto::PROBE, every: Auto::REPLAN_EVERY }
+    }
+}
+
+/// The text that is read as this.
+impl fmt::Display for AutoSteps {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { probe, every } = self;
+        match *self == Self::default() {
+            true => out.write_str(AUTO),
+            false => write!(out, "{AUTO}:probe={probe},every={every}"),
         }
+    }
+}
+
+impl AutoSteps {
+    /// What a scheme's text says of it; none where the text is of another scheme.
+    ///
+    /// # Errors
+    /// [`ParameterError::Malformed`] if a parameter is not as it must be.
+    pub fn parse(text: &str) -> Result<Option<Self>, ParameterError> {
+        if family::name_of(text) != AUTO {
+            return Ok(None);
+        }
+        let mut fields = Fields::read(text, "auto:probe=20,every=200")?;
+        let usual = Self::default();
+        let probe = fields.take("probe")?.unwrap_or(usual.probe);
+        let every = fields.take("every")?.unwrap_or(usual.every);
+        if every < BLOCK_MIN {
+            return Err(fields.wrong(format!("every={every} is less than {BLOCK_MIN}")));
+        }
+        if !(1..every).contains(&probe) {
+            let most = every - 1;
+            let last = "the others are to gain by it";
+            return Err(fields.wrong(format!("probe={probe} is not from 1 to {most}: {last}")));
+        }
+        fields.done()?;
+        Ok(Some(Self { probe, every }))
+    }
+
+    /// The policy that records these.
+    #[must_use]
+    pub fn auto(self) -> Auto {
+        Auto { steps: self, waits: false, registry: Registry::default(), history: Vec::new() }
     }
 }
 
@@ -73,14 +140,14 @@ impl Auto {
     /// concluded. Less than [`Auto::replan_every`].
     #[must_use]
     pub fn probe(mut self, steps: u64) -> Self {
-        self.probe = steps;
+        self.steps.probe = steps;
         self
     }
 
     /// Steps after which uncoded ones are recorded again, 200 if not told.
     #[must_use]
     pub fn replan_every(mut self, steps: u64) -> Self {
-        self.replan_every = steps;
+        self.steps.every = steps;
         self
     }
 
@@ -140,6 +207,6 @@ impl Auto {
 
     /// Most steps that may be recorded, and how many are.
     pub(super) fn limits(&self) -> (u64, u64) {
-        (self.replan_every.saturating_sub(1), self.probe)
+        (self.steps.every.saturating_sub(1), self.steps.probe)
     }
 }

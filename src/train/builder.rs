@@ -28,7 +28,7 @@ use timing::{Clock, Time};
 /// are, threads of this process ([`Builder::local`]) or processes that join over TCP
 /// ([`Builder::serve`]).
 ///
-/// What is not told is as in [`RunConfig::new`]; the clock is the wall's, and nobody is delayed.
+/// What is not told is as in [`RunConfig::new`]; the clock is the wall's, and no worker is delayed.
 /// What cannot be a run is an error of [`Builder::local`] and [`Builder::serve`], never before.
 ///
 /// ```
@@ -356,7 +356,7 @@ impl Builder {
         self
     }
 
-    /// How long anybody is waited for, all at once; what was told of it before is forgotten.
+    /// How long the run waits for a worker, all at once; what was told before is forgotten.
     ///
     /// ```
     /// # use codedgrad::{run::Limits, train::Coordinator};

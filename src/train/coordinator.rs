@@ -117,8 +117,8 @@ impl<T: Transport> Coordinator<T> {
         self
     }
 
-    /// Runs until all steps are decided and applied by everybody who is there, or it is stopped by
-    /// the observer or by a [`Stopper`]; then every worker is told.
+    /// Runs until all steps are decided and applied by all workers there, or until the observer or
+    /// a [`Stopper`] stops it. Then it tells every worker.
     ///
     /// # Errors
     /// [`RunError`] when the run cannot go on.
@@ -212,7 +212,7 @@ impl<T: Transport> Coordinator<T> {
             now = self.run_clock.now();
         }
         let progress = match progress {
-            // Nobody has come in their place.
+            // No worker has come in their place.
             Err(RunError::Engine(error))
                 if self.engine.leaving().are_preempted()
                     && !matches!(error, EngineError::Tied { .. }) =>
@@ -238,11 +238,15 @@ impl<T: Transport> Coordinator<T> {
             }
             Ok(_) if self.engine.states().are_settled(self.engine.roster()) => {}
             Ok(_) => tracing::warn!(
-                "all is decided, but not everybody has applied it in {} s",
+                "all steps are committed, but some workers did not apply the last one within {} s",
                 self.config().limits.max_wait_seconds
             ),
             Err(error @ RunError::Misuse { .. }) => return Err(error),
-            Err(error) => tracing::warn!("all is decided, but not everybody can apply it: {error}"),
+            Err(error) => {
+                tracing::warn!(
+                    "all steps are committed, but not every worker can apply them: {error}"
+                );
+            }
         }
         Ok(Progress::Done(match self.engine.leaving() {
             leaving if !leaving.ended_the_run() => Outcome::Finished,
@@ -664,7 +668,7 @@ impl<T: Transport> Coordinator<T> {
         self.transport.forget(Unneeded::Step { step, end });
     }
 
-    /// Has a worker forget results that nobody wants.
+    /// Has a worker forget unwanted results.
     fn discard_all(&mut self, worker: Worker, tasks: impl IntoIterator<Item = Task>) {
         for task in tasks {
             self.transport.forget(Unneeded::Result { worker, task });

@@ -27,7 +27,7 @@ pub use aggregator::{
 };
 #[cfg(feature = "tcp")]
 pub use aggregator::{JoinError, Joining};
-pub use auto::{AUTO, Auto};
+pub use auto::{AUTO, Auto, AutoSteps};
 pub use builder::{BuildError, Builder};
 #[cfg(feature = "tcp")]
 pub use builder::{Open, Served};

@@ -101,7 +101,7 @@ impl fmt::Debug for Changes {
 pub struct RunClock {
     clock: Clock,
     delays: Vec<Vec<f64>>,
-    /// Of a round beyond them: nobody is late.
+    /// Of a round beyond them: no worker is late.
     calm: Vec<f64>,
     orders: Orders<Notice>,
     changes: Changes,
@@ -276,7 +276,7 @@ impl RunClock {
         self.orders.abandoned(self.now(), worker, late_counts)
     }
 
-    /// Whether a worker is still busy with something nobody wants.
+    /// Whether a worker is still busy with unwanted tasks.
     pub(super) fn is_leaving(&self, worker: Worker) -> bool {
         self.orders.is_leaving(worker)
     }
@@ -311,7 +311,7 @@ impl RunClock {
         }
     }
 
-    /// The run is over: nobody comes or is lost any more.
+    /// The run is over: no worker comes or is lost any more.
     pub(super) fn no_more_changes(&mut self) {
         self.changes.left.clear();
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Ends the connection of a worker to its coordinator, from any thread: a worker that waits for
-/// orders wakes, one that computes is told at its next part that nobody wants the result, and the
-/// coordinator takes the worker for lost. The run goes on without it.
+/// Ends the connection of a worker to its coordinator, from any thread. A worker that waits for
+/// orders wakes, and one that computes learns at its next part that its result is unwanted. The
+/// coordinator takes the worker for lost: the run goes on without it.
 ///
 /// ```
 /// use codedgrad::transport::{Link, Received, local};
@@ -65,7 +65,7 @@ impl Closer {
         }
     }
 
-    /// Whether somebody has said that the worker leaves.
+    /// Whether a caller has said that the worker leaves.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.0.leaves.load(Ordering::Acquire)
@@ -97,7 +97,7 @@ impl Closer {
         }
     }
 
-    /// Whether somebody has closed it.
+    /// Whether a caller has closed it.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.0.closed.load(Ordering::Acquire)

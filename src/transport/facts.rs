@@ -11,8 +11,8 @@ use thiserror::Error;
 /// does not know.
 ///
 /// Two workers that cut a batch into units of different sizes would train on different samples, and
-/// nobody could tell from their messages: every fact that both sides know is compared when a worker
-/// joins.
+/// their messages would not show it. When a worker joins, the coordinator compares all facts that
+/// both know.
 ///
 /// ```
 /// use codedgrad::transport::RunFacts;
@@ -134,7 +134,7 @@ impl RunFacts {
     }
 }
 
-/// Those of the first who says any are all of them: nobody can add some later.
+/// Merges settings: the side that says any first says all; a later one adds none.
 fn merge_settings(
     run: &mut BTreeMap<String, String>,
     here: &BTreeMap<String, String>,

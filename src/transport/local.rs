@@ -31,7 +31,7 @@ impl<V: Vector> Pool<V> {
         found.unwrap_or_else(|| V::new(place, length))
     }
 
-    /// Takes back a vector unless somebody still reads it.
+    /// Takes back a vector unless a thread still reads it.
     fn give_shared(&self, buffer: Arc<V>) {
         Arc::into_inner(buffer).into_iter().for_each(|buffer| self.give(buffer));
     }
@@ -41,7 +41,7 @@ impl<V: Vector> Pool<V> {
     }
 }
 
-/// Decoded vectors that stay where they were summed, until everybody has applied them.
+/// Decoded vectors that stay where they were summed, until all workers have applied them.
 #[derive(Clone, Debug)]
 struct Staying<V>(Arc<Mutex<Kept<V>>>);
 
@@ -81,7 +81,7 @@ impl Outbox {
         Self { thread, notices: Arc::new(Mutex::new(Some(notices))) }
     }
 
-    /// False if nobody hears it.
+    /// Sends it: false if unheard.
     fn send(&self, worker: Worker, notice: Notice) -> bool {
         let said = (worker, self.thread, notice);
         lock(&self.notices).as_ref().is_some_and(|notices| notices.send(said).is_ok())
@@ -90,7 +90,7 @@ impl Outbox {
     /// The last thing that the worker says, if there is something to say.
     fn end(&self, worker: Worker, last: Option<Notice>) {
         if let (Some(notices), Some(last)) = (lock(&self.notices).take(), last) {
-            // Nobody may be listening any more.
+            // The receiver may be dropped.
             let _ = notices.send((worker, self.thread, last));
         }
     }
@@ -221,7 +221,7 @@ pub fn connect_at<V: Vector>(
 }
 
 /// The same where other threads may take the places of workers that are lost. A run whose workers
-/// are all lost does not end by itself as long as somebody could be put in their place.
+/// are all lost does not end by itself while another thread could take a place.
 ///
 /// ```
 /// use codedgrad::ids::Worker;
@@ -304,12 +304,12 @@ impl<V: Vector> LocalTransport<V> {
         self.held.extend(holders.map(held));
     }
 
-    /// Frees what nobody will apply any more.
+    /// Frees what no worker will apply any more.
     fn free(&mut self) {
         let taking_part = self.next.iter().flatten().filter(|(_, done_without)| !done_without);
         let least = taking_part.map(|(next, _)| next).min();
         let mut staying = self.staying.lock();
-        // With nobody left, nobody applies anything any more.
+        // Without workers, no vector is needed any more.
         let later = least.map_or_else(BTreeMap::new, |least| staying.split_off(least));
         for (_, vector) in std::mem::replace(&mut *staying, later).into_values() {
             self.pool.give_shared(vector);

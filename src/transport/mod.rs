@@ -28,12 +28,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Whether anybody still wants a task; set once, seen by the worker between parts.
+/// Whether the run still wants a task; set once, seen by the worker between parts.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Nobody wants the task any more.
+    /// Tells the worker to drop the task.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -56,7 +56,7 @@ pub enum Order {
         after: Vec<Step>,
         /// Which, and what each consists of.
         tasks: Vec<(Task, Vec<Part>)>,
-        /// Tells when nobody wants them any more.
+        /// Tells when the run wants them no more.
         cancel: Cancel,
         /// Whether parts of the results are of use before the whole is: [`Notice::Announced`].
         in_parts: bool,
@@ -85,7 +85,7 @@ pub enum Order {
         step: Step,
         /// Who saves what is trained, now that this step is decided.
         saver: Worker,
-        /// Units nobody had a finite gradient for.
+        /// Units no worker had a finite gradient for.
         units: Arc<[Units]>,
     },
     /// Hand over the state for another worker.
@@ -134,7 +134,7 @@ pub enum Dismissal {
 }
 
 /// Why a run is over for a worker that was [let go](Dismissal::LetGo).
-pub(crate) const LET_GO: &str = "this worker has left it, as it said";
+pub(crate) const LET_GO: &str = "this worker left the run after giving notice";
 
 /// What a worker tells its coordinator.
 #[derive(Debug)]
@@ -165,8 +165,8 @@ pub enum Notice {
         /// What it took, if the worker says so.
         spent: Option<TaskSpent>,
     },
-    /// The current tasks were dropped, because nobody wants them. A worker that drops them unasked
-    /// is given up.
+    /// The worker dropped its current tasks: the run wants them no more. A worker that drops them
+    /// unasked is given up.
     Idle {
         /// What the one took that was begun, if the worker says so.
         spent: Option<TaskSpent>,
@@ -204,7 +204,7 @@ pub enum Notice {
         /// Why the worker cannot go on from that state; none if it does.
         unfit: Option<String>,
     },
-    /// A worker wants the run to end, for everybody, after a step.
+    /// A worker wants the run to end, for all workers, after a step.
     Finish {
         /// Which; the next that is decided, if that is later.
         after: Step,
@@ -268,7 +268,7 @@ pub struct SumRequest<'a> {
     pub stage: Stage,
 }
 
-/// What nobody needs any more.
+/// What the run needs no more.
 #[derive(Debug)]
 pub enum Unneeded {
     /// A worker's result of a task.
@@ -312,9 +312,9 @@ pub trait Transport {
     /// [`CombineError`] when the result is not as long as the sum.
     fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError>;
     /// Makes a sum, or begins it where it is only [expected](Stage::Expected), by the tree of
-    /// [`crate::gpu::Combine`] over its terms. If the workers do that among themselves, nothing is
-    /// given back: they say [`SumNotice::Held`] when they are done, or it is found out whose vector
-    /// is not finite: [`SumNotice::ResultNotFinite`], or [`SumNotice::NotFinite`] if nobody's.
+    /// [`crate::gpu::Combine`] over its terms. If workers do that among themselves, nothing is
+    /// given back. They say [`SumNotice::Held`] when done, or the summing node finds whose vector
+    /// is not finite: [`SumNotice::ResultNotFinite`], or [`SumNotice::NotFinite`] if no worker's.
     ///
     /// # Errors
     /// [`CombineError`] when a vector is not of gradient length.
@@ -322,7 +322,7 @@ pub trait Transport {
     /// The sum of a step that [`Transport::make_sum`] did not give back, if it is here or has come
     /// by here.
     fn sum(&self, sum: SumId) -> Option<Arc<Self::Vector>>;
-    /// Has its holders forget what nobody needs any more.
+    /// Has its holders forget what the run needs no more.
     fn forget(&mut self, what: Unneeded);
 }
 

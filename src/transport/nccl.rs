@@ -189,7 +189,7 @@ struct Clique {
     comms: Box<[Comm]>,
     limits: Timeouts,
     open: bool,
-    /// Whether somebody else wants it to end.
+    /// Whether another thread wants it to end.
     cancel: Cancel,
 }
 
@@ -394,8 +394,8 @@ impl Group {
         Self::join_until(id, size, members, limits, Cancel::default())
     }
 
-    /// The same, until somebody cancels: then what is under way ends, this call too, and the
-    /// group is aborted.
+    /// The same, until a thread cancels: then what is under way ends, this call too, and the group
+    /// is aborted.
     ///
     /// # Errors
     /// As [`Group::join`]; [`NcclError::Aborted`] once it is cancelled.

@@ -51,8 +51,8 @@ impl<V: Vector + Gradient + GradientMut> Staged<V> {
         Self { results: Some(results), ..Self::new(link, place) }
     }
 
-    /// Brings a decoded vector to the place, in the memory of the last one if nobody reads that any
-    /// more. One that is not in its order was summed there.
+    /// Brings a decoded vector to the place, in the memory of the last one if no thread reads that
+    /// any more. One that is not in its order was summed there.
     fn bring(&mut self, sum: SumId, gradient: &[f32]) {
         let last = self.decided.take().and_then(|(_, vector)| Arc::into_inner(vector));
         if let Some(results) = self.results.as_ref().filter(|_| gradient.is_empty()) {
@@ -80,7 +80,7 @@ impl<V: Vector + Gradient + GradientMut> Staged<V> {
 
 impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
     fn receive(&mut self, patience: Option<Duration>) -> Received {
-        // Nobody may have an order for who has not answered.
+        // A worker that has not answered gets no order.
         if self.failed {
             return Received::Gone;
         }

@@ -1,6 +1,6 @@
-//! A collective between workers of one thread: everybody's vectors are at hand, so a sum is made as
-//! soon as all who take part are at it. What goes wrong with it is drawn from a seed: somebody
-//! stops in the middle, or gives the group up before or after the others have their sum.
+//! A collective between workers of one thread: all their vectors are there, so a sum is made as
+//! soon as all members are at it. A seed draws what goes wrong: a worker stops in the middle, or
+//! gives the group up before or after the others have their sum.
 
 use super::Numbers;
 use super::non_host::NonHostVector;

@@ -19,7 +19,7 @@ use std::time::Duration;
 pub(super) enum Fault {
     /// The connection is cut.
     Cut,
-    /// Nothing comes through any more, and nobody is told.
+    /// Nothing comes through any more, and neither end knows.
     HalfOpen,
     /// A few bytes at a time come through.
     Trickle,

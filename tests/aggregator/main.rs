@@ -639,7 +639,7 @@ fn codes_over_rounds_train_within_their_tolerance() {
                 .flat_map(|r| &r.rounds)
                 .map(|r| r.arrivals.iter().filter(|a| a.is_none()).count())
                 .sum();
-            assert!(late > 0, "{scheme}: nobody was ever late, nothing was tried");
+            assert!(late > 0, "{scheme}: no worker was ever late, nothing was tried");
         }
     }
 }
@@ -1001,7 +1001,7 @@ fn every_code_trains_within_its_tolerance() {
         let missing = trains_within_tolerance(scheme, 3);
         assert!(
             missing > 0.0 || scheme == "uncoded",
-            "{scheme}: nobody was ever missing, nothing was tried"
+            "{scheme}: no worker was ever missing, nothing was tried"
         );
     }
 }
@@ -1092,7 +1092,7 @@ fn a_panicking_worker_is_named_and_survived() {
     let [(step, 2, what)] = &log.faults[..] else { panic!("{:?}", log.faults) };
     assert!(
         (4..=5).contains(step) && what == "lost: its thread panicked",
-        "seen at once, or at its next task if nobody waited for this one"
+        "seen at once, or at its next task if no worker waited for this one"
     );
     assert!(
         coded[2].is_none()
@@ -1279,7 +1279,7 @@ fn who_submits_too_early_is_told_what_is_missing_and_goes_on() {
             }
             Event::Apply(step) => decoded.push((step.gradient()[0], step.aux()[0])),
             Event::Provide(request) => request.reply(vec![vec![0.0]]),
-            Event::Skip(_) | Event::Resync(_) => unreachable!("nobody else is there"),
+            Event::Skip(_) | Event::Resync(_) => unreachable!("no other worker is there"),
         }
     }
     coordinator.join().unwrap().unwrap();
@@ -1395,7 +1395,7 @@ fn injected_delays_are_waited_for_on_the_wall_clock() {
     assert_eq!(bits(&coded.gradients), bits(&uncoded.gradients));
     for record in &coded.records {
         let hot = record.rounds[0].delays.iter().position(|delay| *delay > 0.1).unwrap();
-        assert!(record.rounds[0].arrivals[hot].is_none(), "nobody waits for the straggler");
+        assert!(record.rounds[0].arrivals[hot].is_none(), "no worker waits for the straggler");
     }
 }
 

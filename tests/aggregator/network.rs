@@ -2,7 +2,7 @@
 //! break in all the ways they do, and everything is drawn from one seed.
 //!
 //! Connections behave as TCP's: what is sent during a partition arrives after it, in order; a
-//! process that ends resets its connections; of a host that is gone, nobody hears.
+//! process that ends resets its connections. A lost host sends nothing.
 
 use codedgrad::transport::tcp::security::Stream;
 use codedgrad::transport::tcp::{Listener, Network, Promise};
@@ -62,7 +62,7 @@ struct Way {
     bytes: usize,
     last: Option<Instant>,
     ended: bool,
-    /// Nothing gets through any more, and nobody is told.
+    /// Nothing gets through any more, and neither end knows.
     stuck: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -425,7 +425,7 @@ impl Listener for Door {
 
 impl Drop for Door {
     fn drop(&mut self) {
-        // Calls that nobody takes are dropped outside of the lock.
+        // Calls that no process takes are dropped outside of the lock.
         let port = self.net.world().ports.remove(&self.address);
         drop(port);
     }

@@ -54,7 +54,7 @@ struct Voyage {
     /// Whether every sum comes to the coordinator too.
     keeps: bool,
     steps: u64,
-    /// Rounds at the end without new faults, so that everybody can come back.
+    /// Rounds at the end without new faults, so that all workers can come back.
     calm: u64,
     length: usize,
     seed: u64,
@@ -63,11 +63,11 @@ struct Voyage {
     silenced: Option<(u8, u8)>,
     /// Instead of all that can go wrong: for so long workers 0 and 1 cannot reach each other.
     parted: Option<Duration>,
-    /// Instead of all that can go wrong: for so long the host of worker 1 answers nobody, again and
+    /// Instead of all that can go wrong: for this long the host of worker 1 is silent, again and
     /// again, each time after as long.
     hangs: Option<Duration>,
     /// Instead of all that can go wrong: so often, on average, a worker's connection to the
-    /// coordinator is held up and then cut, with what is on its way. Nobody dies.
+    /// coordinator is held up and then cut, with what is on its way. No worker dies.
     cuts: Option<Duration>,
     /// Instead of all that can go wrong: all workers die at once, again and again.
     wipes: bool,
@@ -160,7 +160,7 @@ fn bits_of(gradient: &[f32]) -> u64 {
     xxh3_64(bytemuck::cast_slice(gradient))
 }
 
-/// Sees every step, and keeps a state for those who come when nobody else has one.
+/// Sees every step, and keeps a state for workers that come when no other has one.
 struct Reference {
     shared: Arc<Shared>,
     replicas: Replicas,
@@ -591,7 +591,7 @@ async fn sail(voyage: Voyage, expected: Vec<Expected>) -> Landfall {
     for worker in workers {
         let trained = timeout(Duration::from_secs(60), worker)
             .await
-            .expect("everybody hears of the end")
+            .expect("all workers hears of the end")
             .unwrap();
         all.push(trained.map(|parameters| bits_of(&parameters)));
     }

@@ -21,7 +21,7 @@ pub(super) struct Settings {
     pub(super) tls: bool,
     /// Trouble on the way of one worker.
     pub(super) way: Option<Way>,
-    /// Seconds after which silence is noticed, and a sum that stands still where nobody can be
+    /// Seconds after which silence is noticed, and a sum that stands still where no worker can be
     /// spared.
     pub(super) patience: [u64; 2],
     /// Whether every sum comes to the coordinator too.
@@ -115,7 +115,7 @@ pub(super) fn connect(settings: &Settings, config: RunConfig) -> (TcpTransport, 
             if std::mem::replace(&mut again, true) {
                 std::thread::sleep(returns?);
             }
-            // When the run is over meanwhile, nobody answers.
+            // Once the run is over, no coordinator answers.
             let link = TcpLink::join(join.clone());
             assert!(link.is_ok() || returns.is_some(), "{link:?}");
             link.ok().map(|(link, _)| Box::new(link) as Box<dyn Link>)

@@ -76,7 +76,7 @@ fn robust(byzantine: usize) -> Option<ByzantineDefence> {
     Some(ByzantineDefence { byzantine, ..ByzantineDefence::default() })
 }
 
-/// Shares of runs in one cell: honest ones that accuse somebody, and exact locations under
+/// Shares of runs in one cell: honest ones that accuse a worker, and exact locations under
 /// colluders of 1 rms, Gaussian errors of 1 and 3 rms.
 #[derive(Debug, Default)]
 struct Rates {
@@ -181,7 +181,7 @@ fn harm_is_bounded_as_the_attack_grows() {
                     found <= 1.05 * oracle,
                     "{cell:?} {function:?} {attack:?} {rms}: {found}, oracle {oracle}"
                 );
-                // With N = 3K and nobody late, only workers that hold a block as it is have any
+                // With N = 3K and no worker late, only workers that hold a block as it is have any
                 // weight.
                 let undefended = run.decoded(&outputs, &[], Interpolant::SPLINE, None).0;
                 assert!(

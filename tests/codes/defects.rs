@@ -1,4 +1,4 @@
-//! Decoders that are wrong: nobody believes them. And claims that chance does not refute.
+//! Wrong decoders, which no check believes, and claims that chance does not refute.
 
 use codedgrad::codes::registry::{Family, Recipe, Registry};
 use codedgrad::codes::{

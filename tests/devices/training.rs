@@ -451,7 +451,7 @@ mod with_collective {
             }
             let wanted = || if *died.lock().expect("no error") { WORKERS - 1 } else { WORKERS };
             for _ in 0..20_000 {
-                // While somebody is about to die, nobody waits for it.
+                // While a worker is about to die, no worker waits for the group.
                 if seen.lock().expect("no error").sums.group == wanted()
                     || (fault != Fault::None && (AT..AT + 3).contains(&step))
                 {
@@ -628,7 +628,7 @@ mod with_collective {
                 Err(error) => break Err(error),
             }
         };
-        // Nobody hears of the end of one that dies.
+        // No worker hears of the end of a coordinator that dies.
         if ran.is_ok() {
             coordinator.stop();
         }
@@ -699,7 +699,7 @@ mod with_collective {
             assert_eq!((said, out.status.success()), (me != WHO, me != WHO), "worker {me}");
         }
         // The first sum is made before there is a group; every other is by it, but for the one in
-        // which somebody is killed.
+        // which a worker is killed.
         assert!(
             by_collective[AT as usize] >= AT
                 && status.lock().expect("no error").sums.by_collective >= STEPS - 2,

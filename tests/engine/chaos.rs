@@ -70,7 +70,7 @@ struct Waiting {
     made_by: WorkerSet,
     /// Not all who made it are left: it can be had of its holders only.
     broken: bool,
-    /// It is not finite, and nobody holds it.
+    /// It is not finite, and no worker holds it.
     nonfinite: bool,
 }
 
@@ -89,7 +89,7 @@ struct Mishaps {
     /// So many workers, the first ones, say at times that NaN are finite, or that a sum is not
     /// finite that is.
     liars: u32,
-    /// Once for every step it may be that nobody says that it holds its vector.
+    /// Once for every step it may be that no worker says that it holds its vector.
     mute: bool,
     /// Parameters may go wrong when a step is applied.
     drifts: bool,
@@ -163,13 +163,13 @@ struct Chaos<'a> {
     overflowed: HashSet<Step>,
     /// Who does nothing until which step is decided.
     erased: HashSet<(Step, Worker)>,
-    /// Workers that the current step has cost at each item of a queue, since the last time that
-    /// nobody was waited for any longer; and who has been lost meanwhile.
+    /// Workers that the current step has cost at each item of a queue, since the run last ended a
+    /// wait; and the workers lost meanwhile.
     costs: HashMap<Task, u32>,
     renewed: HashSet<Worker>,
     /// Whether it is known for whom an item is kept: who is back is not left out for anything else.
     keeps: bool,
-    /// Sums of which nobody said that it holds them, one of each step.
+    /// Sums of which no worker said that it holds them, one of each step.
     muted: HashMap<Step, SumId>,
     decided: u64,
     /// Events so far.
@@ -317,7 +317,7 @@ impl Chaos<'_> {
             return self.pool.push(Event::Said(Said::NotFinite { sum }));
         }
         if lies && self.choose(4) == 0 {
-            // Somebody says that it is not finite: it is made once more.
+            // A worker says that it is not finite: it is made once more.
             self.pool.push(Event::Said(Said::Failed { sum }));
         }
         if self.mishaps.mute && self.choose(12) == 0 && !self.muted.contains_key(&step) {
@@ -331,8 +331,8 @@ impl Chaos<'_> {
         }
     }
 
-    /// Whether a worker has no state to go on from, or is to give it up for another: nobody sends
-    /// it a sum before it is decided.
+    /// Whether a worker has no state to go on from, or is to give it up for another. No node sends
+    /// it an undecided sum.
     fn takes_over(&self, worker: Worker) -> bool {
         let place = &self.places[worker.index()];
         let awaits =
@@ -578,7 +578,7 @@ impl Chaos<'_> {
         }
     }
 
-    /// Nothing undecided needs what it has, and nobody takes over its state.
+    /// Nothing undecided needs what it has, and no worker takes over its state.
     fn let_go(&mut self, worker: Worker, leaves: bool) {
         let place = &self.places[worker.index()];
         if place.dead {
@@ -593,7 +593,7 @@ impl Chaos<'_> {
         assert!(leaves || self.drained.contains(worker), "{worker} is drained");
         let gives =
             |event: &Event| matches!(event, Event::State { from, .. } if *from == Some(worker));
-        assert!(!self.pool.iter().any(gives), "nobody takes over the state of {worker}");
+        assert!(!self.pool.iter().any(gives), "no worker takes over the state of {worker}");
         let is_of_it = |sum: &Waiting| !sum.broken && sum.made_by.contains(worker);
         assert!(!self.waiting.values().any(is_of_it), "no sum of its results waits for holders");
         self.pool.retain(|event| match event {
@@ -668,7 +668,7 @@ impl Chaos<'_> {
                 return None;
             }
             let deadline = deadline.expect("the run is stuck");
-            // Nobody hangs but where nobody says that it holds something.
+            // The run hangs only where no worker says that it holds something.
             assert!(near || !self.muted.is_empty(), "the run waits until {deadline}");
             self.driver.now = self.driver.now.max(deadline);
             return Some(Event::Input(Input::Tick));
@@ -791,7 +791,7 @@ impl Chaos<'_> {
             }
             Order::Compute(mut tasks) => {
                 let place = self.place(worker);
-                assert!(!place.stuck, "nobody computes at parameters it does not have");
+                assert!(!place.stuck, "no worker computes at parameters it does not have");
                 let task = tasks.remove(0);
                 if !tasks.is_empty() {
                     place.orders.push_front(Order::Compute(tasks));
@@ -1022,7 +1022,7 @@ impl Chaos<'_> {
                 self.drain();
             }
             let Some(event) = self.next() else { return Ok(()) };
-            // Nobody may be waited for after it.
+            // The run may wait for no worker after it.
             if matches!(event, Event::Input(Input::Tick | Input::Left { .. })) {
                 self.costs.clear();
             }
@@ -1063,7 +1063,7 @@ impl Chaos<'_> {
             self.places.iter().filter(|place| !place.dead).partition(has_all);
         let nobody_can =
             with.is_empty() && !self.config.restores && self.config.return_seconds > 0.0;
-        assert!(without.is_empty() || nobody_can, "everybody who is left has every step");
+        assert!(without.is_empty() || nobody_can, "all workers who is left has every step");
         let all = STEPS * self.config.micro_steps * u64::from(self.units);
         assert!(
             !self.refused.is_empty() || self.spent.len() as u64 == all,
@@ -1089,9 +1089,8 @@ fn plan_of(spec: SchemeSpec, units: u32) -> Plan {
     })
 }
 
-/// Every order of events leaves every live worker with every step applied once and in order;
-/// nothing is applied before it is decided, no unit is lost or counted twice, and nobody waits for
-/// ever.
+/// Every order of events leaves every live worker with every step applied once and in order. No
+/// worker applies an undecided step or waits for ever, and no unit is lost or counted twice.
 fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, choices: &[u16]) {
     let (next_step, text) =
         scheme.strip_prefix("next ").map_or((false, scheme), |scheme| (true, scheme));

@@ -81,7 +81,7 @@ impl Queue {
 #[test]
 fn it_waits_for_who_comes_back() {
     let mut queue = Queue::without_all_but_one(PATIENT);
-    assert_eq!(queue.driver.deadline(), Some(43.0), "since nobody is at it");
+    assert_eq!(queue.driver.deadline(), Some(43.0), "since no worker is at it");
     assert!(queue.driver.engine.waits_for().unwrap().needs_return);
     assert!(queue.done(5.0, 3).is_empty(), "it is not given to the one that is left");
     assert_eq!(assigned(&queue.back(6.0, 0)), [0]);

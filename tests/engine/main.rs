@@ -338,7 +338,7 @@ fn a_share_without_a_finite_message_refuses_the_step_everywhere() {
     assert_eq!(
         applies(&refused),
         [(0, 0), (1, 0), (2, 0), (3, 0)],
-        "everybody counts the refused step"
+        "all workers counts the refused step"
     );
     assert_eq!(assigned(&refused), [0, 1, 2], "the next step goes on");
     let (mut saved, _) = Driver::new("groups:s=1", 4, 2, CONFIG);
@@ -475,7 +475,7 @@ fn grace_is_given_only_where_an_arrival_would_change_the_decode() {
     assert_eq!(
         folded(&all.answer(2, 0, true).unwrap()),
         Some(vec![0, 1, 2]),
-        "nobody else can come"
+        "no other worker can come"
     );
 }
 
@@ -660,8 +660,8 @@ fn a_maker_that_died_and_came_back_has_not_its_result_any_more() {
     assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some(vec![1, 2]));
 }
 
-/// Members of a group that return different bytes: the liar is named when enough others agree, and
-/// the run ends when nobody can be believed.
+/// Members of a group that return different bytes: the run names the liar when enough others agree,
+/// and ends when it can believe no member.
 #[test]
 fn votes_name_the_wrong_and_end_what_cannot_be_told() {
     let vote = |driver: &mut Driver, worker: u32, digest: u128| {
@@ -694,8 +694,8 @@ fn votes_name_the_wrong_and_end_what_cannot_be_told() {
     );
 }
 
-/// Nobody says that it holds a vector: it is made once more, and then the run ends with the names
-/// of those who did not.
+/// A vector that no worker says it holds is made once more. Then the run ends with the names of
+/// those that did not say so.
 #[test]
 fn a_vector_that_nobody_holds_is_made_again_once() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 2, CONFIG);
@@ -710,7 +710,7 @@ fn a_vector_that_nobody_holds_is_made_again_once() {
     let error = driver.at(101.0).give(Input::Tick).unwrap_err();
     let silent = WorkerSet::of(4, [0, 2, 3].map(Worker));
     assert_eq!(error, EngineError::Unheld { step: Step(0), waited_seconds: 100.0, silent });
-    assert!(error.to_string().contains("workers {0,2,3} never said that they hold it"), "{error}");
+    assert!(error.to_string().contains("workers {0,2,3} did not acknowledge it"), "{error}");
 }
 
 /// All who made a vector are lost while it is kept elsewhere, and come back: if they do not hold it

@@ -37,7 +37,7 @@ impl Driver {
         self.give(Input::Joined { worker: Worker(worker), next }).unwrap()
     }
 
-    /// Everybody does what it was told, until a step is decided: what follows from that.
+    /// All workers do what they were told, until a step is decided: what follows from that.
     fn decides(&mut self, told: Vec<Action>) -> Vec<Action> {
         let mut left: Vec<Action> = told;
         while !left.is_empty() {

@@ -79,7 +79,7 @@ fn what_two_workers_have_alike_is_right_and_others_do_not_count() {
     assert_eq!(resyncs(&driver.give(Input::Idle { worker: Worker(3) }).unwrap()), [(3, 0)]);
     assert!(
         folded(&driver.answer(0, 1, true).unwrap()).is_none(),
-        "the other group has nobody yet"
+        "the other group has no worker yet"
     );
     assert_eq!(folded(&driver.answer(2, 1, true).unwrap()), Some(vec![0, 2]));
     driver.held(0, 1, 0);
@@ -106,7 +106,7 @@ fn where_nobody_else_has_reported_a_step_is_not_verified() {
     assert_eq!(
         folded(&driver.answer(0, 1, true).unwrap()),
         Some(vec![0]),
-        "nobody waits for the other"
+        "no worker waits for the other"
     );
     driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     driver.held(0, 1, 0);
@@ -134,7 +134,7 @@ fn a_run_without_digests_says_nothing_of_them() {
     assert_eq!(unverified(&driver.held(1, 1, 0)), Some(vec![]));
 }
 
-/// It counted, since nobody had reported anything else; all that was made of it begins again.
+/// It counted, since no worker had reported anything else; all that was made of it begins again.
 #[test]
 fn what_counted_and_turns_out_to_be_wrong_is_computed_again() {
     let mut driver = begun(4, CONFIG);
@@ -327,7 +327,7 @@ fn who_has_taken_over_a_state_does_not_decide() {
     assert_eq!(says(&mut driver, 1, 9), tied(3, &[&[0], &[1]]));
 }
 
-/// The loss that shows that nobody else will tell ends the run by itself, too.
+/// The loss that shows that no other worker will tell ends the run by itself, too.
 #[test]
 fn a_tie_is_told_before_what_it_comes_with() {
     let (mut driver, _) = Driver::new("uncoded", 3, 4, CONFIG);

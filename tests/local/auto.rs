@@ -30,7 +30,7 @@ impl Observer for Kept {
     }
 }
 
-/// A file of delays: worker 1 is held up in steps as told, and nobody takes equally long twice.
+/// A file of delays: worker 1 is held up in steps as told, and no worker takes equally long twice.
 fn held_up(steps: u64, seconds: impl Fn(u64) -> f64) -> tempfile::NamedTempFile {
     let mut text = String::new();
     let most = (0..steps).map(&seconds).fold(0.0, f64::max);

@@ -437,7 +437,7 @@ fn events_are_counted_and_judged() {
     assert_eq!(found.events["lost"], 4, "that of a step beyond the record is none of it");
 }
 
-/// One round in which everybody waits for one worker is no run of many late ones.
+/// One round in which all workers wait for one is no run of many late ones.
 #[test]
 fn a_step_that_stood_still_is_named() {
     let row = |round| vec![0.2, if round == 50 { 60.0 } else { 0.2 }, 0.2, 0.2];
@@ -532,7 +532,7 @@ fn who_has_more_to_do_is_not_called_slow() {
     assert_eq!(
         found(&[(2, 0.2), (3, 0.3), (3, 0.3)], &[1, 2]),
         "workers 1, 2 compute 3 units of a round and others 2; with a number of units that the \
-         workers divide, under a scheme that gives all of them as many, nobody waits for that"
+         workers divide, under a scheme that gives all of them as many, no worker waits for that"
     );
     // One of them has no more than others, and one takes longer than its units would have it.
     let [two, three] = [(2, 0.2), (3, 0.3)];
@@ -580,7 +580,7 @@ fn workers_late_by_themselves_do_not_make_everybody_slow() {
     let costs = found.findings[0].costs.unwrap();
     assert!((costs - (1.0 - 60.0 * 0.08 / (21.0 * 0.08 + 39.0 * 0.48))).abs() < 1e-9, "{costs}");
     assert_eq!(found.what_if.slow_rounds.unwrap().rounds, 0);
-    // Where all four are late it is everybody.
+    // A round in which all four are late is slow.
     let mut rows = late_by_themselves();
     rows[7] = vec![0.48; 4];
     let found = examined(&Record::of_trace(rows).unwrap());
@@ -598,7 +598,7 @@ fn pulled(scheme: &str, seconds_per_unit: [f64; 4]) -> Record {
             "round": step, "opened": step, "seconds": 0.98, "arrivals": [0.96, 0.98, 0.97, 0.96]
         });
         let spent = |(worker, seconds): (usize, &f64)| {
-            // A longer round now and then is nobody's slowness.
+            // A longer round now and then makes no worker slow.
             let computed = 2.0 * seconds + if step % 10 == 3 { 0.1 } else { 0.0 };
             json!([step, worker, computed, 1.0, 0.98, 2])
         };
@@ -624,7 +624,7 @@ fn who_computes_slowly_is_named_where_workers_pull_their_tasks() {
         let even = examined(&pulled(scheme, [0.1, 0.1, 0.101, 0.1]));
         assert!(even.findings.is_empty(), "{:?}", even.findings);
     }
-    // A record that does not tell units says nothing of anybody.
+    // A record that does not tell units says nothing of any worker.
     let under = |step| RecordedStep { scheme: "queue:m=2".into(), ..step };
     let found = examined(&record(steps("made_up_groups").into_iter().map(under)));
     assert!(found.of_workers.iter().all(|worker| worker.ratio.is_none() && worker.slow.is_none()));

@@ -24,7 +24,7 @@ struct Seen {
     decoded: Vec<Job>,
 }
 
-/// How late everybody is, round by round; from then on, hardly anybody is.
+/// How late each worker is, round by round; from then on, hardly at all.
 type Lateness = [Vec<f64>];
 
 fn row(lateness: &Lateness, round: usize, workers: usize) -> Vec<f64> {
@@ -195,7 +195,7 @@ proptest! {
             let (rounds, outcome) = driven(text, (8, 6), &lateness, patient);
             let (played, _) = played(text, (8, 6), &lateness, (Close::Incremental, 1.0));
             prop_assert_eq!(outcome.late_counted, 0);
-            // In the rounds after the last job began, not everybody has a task.
+            // In the rounds after the last job began, not every worker has a task.
             for (round, played) in rounds.iter().zip(&played).take(6) {
                 // A worker that is waited for has several tasks under M-SGC; the engine counts
                 // each, so that it may close the round before the last of them is done.

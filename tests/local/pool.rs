@@ -63,7 +63,7 @@ fn a_pool_may_be_empty_for_a_while() {
     // They are the members of before: nothing is planned, and nothing started again.
     let restart = PoolRules { restart: Some(5000), ..rules(1000, 13_000) };
     assert_eq!(counts(&rows, restart), [4, 1, 500, 1]);
-    // Nobody comes back, or nobody is there yet.
+    // No worker comes back, or none is there yet.
     assert_eq!(counts(&[(0, 2), (2500, 0)], rules(0, 9000)), [2, 1, 500, 1]);
     let late = replay(&pool(&[(5000, 2)]), &rules(0, 4000)).unwrap();
     assert_eq!(late, PoolOutcome::default(), "without a goodput");
@@ -104,7 +104,7 @@ fn who_comes_has_no_part_in_the_round() {
 fn a_restart_that_others_disturb_is_begun_again() {
     let restart = PoolRules { restart: Some(1000), ..rules(0, 5000) };
     assert_eq!(counts(&[(0, 2), (1000, 3), (1500, 2)], restart), [3, 0, 2000, 3]);
-    // Nobody is waited for under a code that tolerates the loss, unless all is started again.
+    // A code that tolerates the loss waits for no worker, unless all is started again.
     let coded = PoolRules { stragglers: 1, ..rules(0, 6000) };
     assert_eq!(counts(&[(0, 2), (500, 1)], coded), [3, 0, 0, 2]);
     let both = PoolRules { restart: Some(1000), ..coded };

@@ -1,6 +1,6 @@
-//! A replay of a pool does what the engine does, where nobody is waited for: no worker that may
-//! come back (`settle` 0), none that is lost without a word (`detect` 0), none that takes over a
-//! state (`sync` 0).
+//! A replay of a pool does what the engine does, where that waits for no worker. It does not wait
+//! for one to come back (`settle` 0), for word of a loss (`detect` 0) or for a state taken over
+//! (`sync` 0).
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::ids::{Step, Task, Worker};
@@ -187,7 +187,7 @@ fn at(seat: usize) -> Worker {
 
 /// Steps, rounds begun again and plans.
 fn over_engine(spec: &SchemeSpec, rows: &[(u64, usize)], seed: u64, end: u64) -> [u64; 3] {
-    // A seat that nobody ever takes: a code is not for one worker.
+    // One seat stays empty: a code is not for one worker.
     let most = 1 + rows.iter().map(|(_, workers)| *workers).max().unwrap();
     let mut driven = Driven::new(spec, most, rows[0].1);
     let mut state = seed;

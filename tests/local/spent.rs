@@ -1,4 +1,4 @@
-//! What workers have computed stands in the record, also of those that nobody waited for.
+//! The record tells what workers have computed, also of those that no round waited for.
 
 use codedgrad::ids::Worker;
 use codedgrad::sums::Decoded;
@@ -80,6 +80,6 @@ fn who_was_sent_home_has_its_work_in_a_later_line() {
     };
     assert_eq!(of(0, 0).progress, 1.0);
     assert_eq!(of(0, 1).progress, 0.25, "one of four units");
-    assert!(records.0[0].rounds[0].arrivals[1].is_none(), "nobody waited for it");
+    assert!(records.0[0].rounds[0].arrivals[1].is_none(), "no worker waited for it");
     assert!(spent.iter().all(|it| it.computed >= 0.0 && it.came >= 0.0), "{spent:?}");
 }

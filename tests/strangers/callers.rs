@@ -1,5 +1,5 @@
-//! Strangers keep nobody out, many workers of one host may call at once, and what others send fills
-//! no log.
+//! Strangers keep no worker out, many workers of one host may call at once, and what others send
+//! fills no log.
 
 use super::bare::{self, Bare, wait_for};
 use codedgrad::ids::Worker;
@@ -72,8 +72,8 @@ fn hello(worker: Option<u32>, identity: &str) -> Value {
         "address": null, "offer": null, "supports_collectives": true})
 }
 
-/// Everybody who keeps connections open and says nothing is of one host with those who know the
-/// token: still they get in.
+/// All strangers that keep connections open and say nothing are of one host with the workers that
+/// know the token. The workers still get in.
 #[test]
 fn who_says_nothing_keeps_nobody_out() {
     let port = Port::open(3);
@@ -143,7 +143,7 @@ fn names_and_addresses_are_bounded() {
     }
 }
 
-/// Nobody has joined four milliards of times, and who says so does not spoil the number for others.
+/// No worker joins four milliards of times; one that says so does not spoil the number for others.
 #[test]
 fn an_offer_of_the_last_epoch_is_refused() {
     let port = Port::open(3);
@@ -344,7 +344,7 @@ fn refusals_are_summed_up() {
     assert!(lines.last().unwrap().contains("997 more calls"), "{lines:?}");
 }
 
-/// Without keys nobody goes to another host; it is that host which is named, not this one.
+/// Without keys no worker goes to another host; the error names that host, not this one.
 #[test]
 fn a_plain_call_to_another_host_names_that_host() {
     let (security, _) = secret();

@@ -196,7 +196,7 @@ fn callers() -> Vec<Abuse> {
     }
     vec![
         ("a number that is taken", |scene| {
-            refused(scene, &hello(Some(0), "somebody else"), "already there");
+            refused(scene, &hello(Some(0), "another worker"), "already there");
         }),
         ("a number that is none", |scene| {
             refused(scene, &hello(Some(3), "the fourth"), "there is no worker 3");
@@ -433,7 +433,7 @@ fn groups_that_never_meet_cost_no_step() {
             evil.tell(&json!({"type": "sum.group_named", "group": number, "id": "whatever"}));
             evil.tell(&json!({"type": "sum.group_ready", "group": number}));
         }
-        scene.goes_on(1, "names that nobody asked for");
+        scene.goes_on(1, "names that no worker asked for");
         let mut kind = String::new();
         while kind != "apply" {
             let (header, body) = evil.next();
@@ -444,7 +444,7 @@ fn groups_that_never_meet_cost_no_step() {
             };
             assert_ne!(
                 kind, "sum.join_group",
-                "nobody is to join a group by a name that was not asked for"
+                "no worker is to join a group by a name that was not asked for"
             );
         }
         for number in group..group + 10 {
@@ -559,7 +559,7 @@ fn a_wrong_digest_is_its_senders_fault() {
         while hear(evil, "sum.exchange")["step"] != 1 {}
         evil.tell(&json!({"type": "sum.held", "step": 1, "attempt": 0, "digest": 1}));
     });
-    // Nobody but the workers has the sum: two who agree outvote a third, who gets the bytes again.
+    // Only the workers have the sum: two that agree outvote a third, which gets the bytes again.
     survives_over(Exchange::Sharded, "held elsewhere", |scene, evil| {
         scene.allowed.fetch_add(1, Ordering::AcqRel);
         while hear(evil, "sum.exchange")["step"] != 1 {}
@@ -617,7 +617,7 @@ fn finishes(steps: u64, run_clock: impl FnOnce(usize) -> RunClock, slow: Duratio
         coordinate_at(run_clock(steps as usize), job, transport, &mut watch).unwrap(),
         Outcome::Finished
     );
-    // On a busy host a thread can fall further behind than steps are kept, which is nobody's fault.
+    // On a busy host a thread can fall further behind than steps are kept, which is no fault.
     let catches_up = |what: &str| what.starts_with("takes over the state of");
     let faults = &watch.log.faults;
     assert!(faults.iter().all(|(_, _, what)| catches_up(what)), "{faults:?}");

@@ -34,8 +34,8 @@ fn calling(transport: &TcpTransport, secret: &Secret) -> Join {
     Join::new(transport.address().to_string(), secret.security.clone())
 }
 
-/// Two workers that cut a batch into units of different sizes once trained to three models, and
-/// nobody was told.
+/// Two workers that cut a batch into units of different sizes once trained to three models, without
+/// an error.
 #[test]
 fn other_samples_per_unit_are_refused_by_name() {
     let secret = secret();

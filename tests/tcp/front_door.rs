@@ -172,7 +172,7 @@ fn the_live_worker_of_the_lowest_number_saves() {
     assert_eq!(served.run(&mut ()).unwrap(), Outcome::Finished);
     let saved: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
     assert_eq!(saved[0], [0, 1, 2, 3, 4]);
-    // Steps that were decided before the loss was noticed are nobody's.
+    // No worker saves steps decided before the loss was noticed.
     assert!(saved[1].len() >= 2 && saved[1].ends_with(&[JOB.steps - 1]), "{saved:?}");
     assert!(saved[2..].iter().all(Vec::is_empty));
 }
@@ -433,7 +433,7 @@ fn a_token_as_text_joins() {
     assert!(error.contains("does not know this job's token"), "{error}");
 }
 
-/// It is called once: nobody listens there any more afterwards.
+/// The worker calls it once: the listener is closed afterwards.
 #[test]
 fn who_is_no_coordinator_is_not_called_again() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -614,7 +614,7 @@ fn a_closed_worker_hands_nothing_in() {
     let (mut worker, task) = at_a_task();
     worker.part(task).unwrap();
     worker.closer().close();
-    assert!(worker.part(task).unwrap().is_none(), "nobody wants it");
+    assert!(worker.part(task).unwrap().is_none(), "no worker wants it");
     worker.submit(task, vec![]).unwrap();
     assert!(matches!(worker.next_event_within(LONG), Err(AggregatorError::Closed)));
 }
@@ -803,7 +803,7 @@ fn states_are_bytes_as_well() {
     assert!(second.1 > 0);
 }
 
-/// A request that is answered when its link is long gone holds nobody up.
+/// A request that is answered long after its link ended holds up nothing.
 #[test]
 fn a_late_answer_is_dropped() {
     let (mut coordinator, mut links) = local::connect(1);
@@ -830,7 +830,7 @@ fn a_run_that_nobody_comes_to_ends() {
     );
 }
 
-/// A coordinator whose workers never answer, and one to which nobody comes, end when they are told.
+/// A coordinator whose workers never answer, and one whose workers have not come, end when stopped.
 #[test]
 fn a_waiting_coordinator_can_be_stopped() {
     let run = Coordinator::builder("uncoded").workers(2).steps(9).length(3);
@@ -877,7 +877,7 @@ fn a_runtime_around_a_trainer_does_no_harm() {
     });
 }
 
-/// What holds wrong workers off is not given up for somebody who is lost.
+/// The run does not give up what holds wrong workers off for a lost one.
 #[test]
 fn a_vote_is_not_replaced_by_what_trusts_everybody() {
     let run = |scheme| {

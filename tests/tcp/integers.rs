@@ -78,7 +78,7 @@ pub(crate) fn train(aggregator: Aggregator, may: impl Fn(u64) -> bool) -> Vec<f3
     train_until(aggregator, may, None)
 }
 
-/// The same by a worker that ends the run for everybody when it applies a step.
+/// The same by a worker that ends the run for all workers when it applies a step.
 pub(crate) fn train_until(
     mut aggregator: Aggregator,
     may: impl Fn(u64) -> bool,

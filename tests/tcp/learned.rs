@@ -136,7 +136,7 @@ fn where_no_group_is_the_larger_one_all_are_named() {
     assert_eq!(error.to_string(), words);
 }
 
-/// Who comes when the run has begun is refused, and nobody else is disturbed.
+/// A worker that comes after the beginning is refused, and disturbs no other.
 #[test]
 fn who_comes_later_has_to_agree() {
     let security = Security::Plain { token: Token::fresh().unwrap() };
@@ -232,6 +232,6 @@ fn a_run_begins_where_its_workers_have_come_to() {
         assert_eq!(began.0, Some(Step(STEPS - applied)));
         let [first, second] = workers.map(|worker| worker.join().unwrap().unwrap());
         assert_eq!(first, STEPS);
-        assert!(second == STEPS || applied == 0, "nobody is there to catch up with");
+        assert!(second == STEPS || applied == 0, "no worker is there to catch up with");
     }
 }

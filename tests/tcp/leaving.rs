@@ -17,7 +17,7 @@ use std::thread::{sleep, spawn};
 use std::time::Duration;
 
 const STEPS: u64 = 6;
-/// Nothing here takes long; a run that waits for somebody's return would need more.
+/// Nothing here takes long; a run that waits for a worker's return would need more.
 const LONG: Duration = Duration::from_secs(120);
 
 /// What happened, step by step.
@@ -219,13 +219,17 @@ fn who_leaves_with_notice_is_missed_by_nobody() {
         assert_eq!((seen.refused.len(), &seen.gradients), (0, &right()), "{scheme}");
         assert_eq!(seen.rounds as u64, STEPS, "{scheme}: no round is begun again");
         assert_eq!(why[0].as_deref(), Some("all steps are decided"));
-        assert_eq!(why[1].as_deref(), Some("this worker has left it, as it said"), "{scheme}");
+        assert_eq!(
+            why[1].as_deref(),
+            Some("this worker left the run after giving notice"),
+            "{scheme}"
+        );
         assert!(seen.has("worker 1: is about to leave, within 120 s"), "{:?}", seen.events);
-        assert!(seen.has("worker 1: has left the run, as it said") && !seen.has("lost"));
+        assert!(seen.has("worker 1: left the run after giving notice") && !seen.has("lost"));
     }
 }
 
-/// Where nobody can take over its next task the run is over at once, not after a wait for it.
+/// Where no worker can take over its next task the run is over at once, not after a wait.
 #[test]
 fn who_leaves_with_notice_and_is_needed_ends_the_run() {
     let Ran { outcome, seen, .. } = run_of_two("uncoded", |run| run, &once(Does::Notice));
@@ -246,7 +250,7 @@ fn an_error_in_a_unit_costs_no_step() {
             assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}: {:?}", seen.events);
             assert_eq!((seen.refused.len(), &seen.gradients), (0, &right()), "{scheme}");
             assert_eq!(why[0].as_deref(), Some("all steps are decided"));
-            // Where the other one computes it too, it may be that nobody wants it any more.
+            // Where the other one computes it too, the run may want it no more.
             let told = seen.has(&format!("worker 1: lost: {said}"));
             assert!(told || scheme != "uncoded", "{:?}", seen.events);
         }

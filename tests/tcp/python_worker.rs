@@ -182,7 +182,7 @@ fn a_python_worker_that_is_told_to_end_leaves() {
     });
     assert_eq!(coordinate(job, transport, &mut watch).unwrap(), Outcome::Finished);
     let said: Vec<&str> = watch.log.faults.iter().map(|fault| fault.2.as_str()).collect();
-    assert_eq!(said, ["is about to leave, within 20 s", "has left the run, as it said"]);
+    assert_eq!(said, ["is about to leave, within 20 s", "left the run after giving notice"]);
     assert_eq!(watch.log.gradients, expected.gradients);
     assert!(threads.into_iter().all(|thread| thread.join().unwrap() == parameters));
     let (next, _) = python.ends_with();

@@ -147,7 +147,7 @@ fn calls_again_and_again(exchange: Exchange, seed: u64) {
     assert!(calls > STEPS / 4, "{calls}");
     assert!(
         log.faults.iter().all(|fault| fault.1 == CALLER),
-        "nobody else is lost: {:?}",
+        "no other worker is lost: {:?}",
         log.faults
     );
     let seen = log.gradients == expected.gradients || exchange == Exchange::Sharded;

@@ -145,7 +145,7 @@ fn runs(job: Job, what: &str, tampers: Vec<(u32, Box<Tamper>)>) -> (Log, Vec<usi
     transport.begin(Step(0));
     let status = transport.status();
     let mut watch = Watch::new(|step| {
-        // Nobody waits at the end for a worker that is about to call again.
+        // No run waits at the end for a worker that is about to call again.
         if step + 2 == job.steps {
             wait_for("all of them", || {
                 status.lock().unwrap().workers.iter().all(|it| it.connected)

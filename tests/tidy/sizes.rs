@@ -189,7 +189,7 @@ fn the_python_package_has_short_files_and_keeps_privates_private() {
         let lines = text.lines().count();
         assert!(lines <= 700, "{}: {lines} lines", path.display());
         assert!(text.starts_with("\"\"\""), "{} does not say what it is", path.display());
-        // What lies below a `Run` is for `_run.py` alone: others take it as they are given it.
+        // What lies below a `Run` is for `_core/run.py` alone: others take it as they are given it.
         let reads = text.lines().find(|line| line.contains("run._"));
         assert_eq!(reads, None, "{}", path.display());
     }

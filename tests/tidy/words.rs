@@ -4,7 +4,7 @@ use super::documents::documents;
 use super::{CRATES, files, root, rust_files, shipped};
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Words that documents, help and errors do not use; docs/glossary.md has what to say instead.
 const OLD_WORDS: [&str; 31] = [
@@ -155,4 +155,79 @@ fn old_names_become_fewer() {
     }
     assert_eq!(times("at hand", "at hand, at_hand and atbhand; enum athand"), 3);
     assert_eq!(times("twin", "twins of a twin"), 2);
+}
+
+/// Words that stand where a sentence should name a worker, a user or the run.
+const NO_NOUNS: [&str; 4] = ["nobody", "somebody", "anybody", "everybody"];
+/// How often they may stand in documents, help and messages, and in all other source: comments,
+/// names and tests. Neither number may rise.
+const NO_NOUNS_SHOWN: usize = 40;
+const NO_NOUNS_BEHIND: usize = 250;
+
+/// How often those words stand in a text.
+fn no_nouns(text: &str) -> usize {
+    let text = text.to_lowercase();
+    let words = text.split(|x: char| !x.is_alphanumeric());
+    words.filter(|word| NO_NOUNS.contains(word)).count()
+}
+
+/// All source, with its tests.
+fn source() -> impl Iterator<Item = (PathBuf, String)> {
+    let rust = CRATES.into_iter().chain(["tests", "cli/tests", "lab/tests"]);
+    rust.flat_map(|folder| files(folder, "rs")).chain(files("python", "py"))
+}
+
+#[test]
+fn sentences_name_who_acts() {
+    let said = |text: &str| sentences(&shipped(text)).iter().map(|it| no_nouns(it)).sum::<usize>();
+    let messages: usize =
+        CRATES.into_iter().flat_map(rust_files).map(|(_, text)| said(&text)).sum();
+    let pages: usize = documents().values().map(|text| no_nouns(text)).sum();
+    let shown = messages + pages;
+    assert!(shown <= NO_NOUNS_SHOWN, "{shown} times: name the worker, the user or the run");
+    let behind: usize = source().map(|(_, text)| no_nouns(&text)).sum::<usize>() - messages;
+    assert!(behind <= NO_NOUNS_BEHIND, "{behind} times in comments, names and tests");
+    assert_eq!(no_nouns("Nobody is here, nobody_waits, and everybody's"), 3);
+}
+
+/// Sentences for which there are better ones: none of them may come back.
+const REPLACED: [&str; 24] = [
+    "have not answered after so long",
+    "wait so much longer than they must",
+    "of fewer than 20 little can be concluded",
+    "until (1+mu) times the first answer",
+    "0 for never, since those",
+    "has cost it so many workers",
+    "for those that fall behind, who take over",
+    "for so long, since it may be started again",
+    "whose workers are programs of others'",
+    "who are started again when they die",
+    "for ten good minutes all is forgotten",
+    "is as good as SIGTERM",
+    "or all of it (-vv)",
+    "does not drop what",
+    "never said that they hold",
+    "all is decided, but",
+    "has left it, as it said",
+    "begins without the state of",
+    "not as it was agreed",
+    "it is the better one where you may",
+    "every step once, late or not",
+    "is planned without at once",
+    "which is guessed to do for",
+    "two lines record who is slow",
+];
+
+#[test]
+fn replaced_sentences_do_not_come_back() {
+    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut found = Vec::new();
+    let shown = documents().into_iter().map(|(path, text)| (path, plain(&text)));
+    let rust = CRATES.into_iter().flat_map(rust_files);
+    let comments = rust.map(|(path, text)| (path, plain(&text.replace("///", ""))));
+    for (path, text) in shown.chain(comments) {
+        let back = REPLACED.into_iter().filter(|sentence| text.contains(sentence));
+        found.extend(back.map(|sentence| (path.clone(), sentence)));
+    }
+    assert!(found.is_empty(), "sentences that were replaced: {found:#?}");
 }

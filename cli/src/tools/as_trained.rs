@@ -20,15 +20,6 @@ use std::fmt::Write as _;
 /// What `codedgrad-lab train` would be told, by the names of its flags.
 #[derive(Debug, Args)]
 pub(crate) struct TrainerArgs {
-    /// Modelled compute time of an uncoded step [default: 1]
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        value_parser = seconds,
-        help_heading = "By the trainer's rules",
-        hide_short_help = true
-    )]
-    step_seconds: Option<f64>,
     /// Interleaved models, whose steps are the jobs: schemes over T+1 rounds need T+1 of them
     /// [default: 1]
     #[arg(
@@ -57,7 +48,7 @@ pub(crate) struct TrainerArgs {
         hide_short_help = true
     )]
     micro_batches: Option<u32>,
-    /// How much longer than they must approximate schemes wait [default: 0]
+    /// Extra seconds an approximate scheme waits for more results [default: 0]
     #[arg(
         long,
         value_name = "SECONDS",
@@ -83,6 +74,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) spec: &'a SchemeSpec,
     pub(crate) jobs: u64,
     pub(crate) mu: f64,
+    /// Seconds that a whole batch costs one worker, if that was said.
+    pub(crate) slope: Option<f64>,
     /// Rounds of the delays to use.
     pub(crate) rounds: Option<usize>,
 }
@@ -98,8 +91,8 @@ pub(crate) fn refuse_own_rules(given: &[(&str, bool)]) -> Result<(), Failure> {
         "--accept" => "training always closes a round by look-ahead",
         "--dispatch" => "on the trainer's virtual clock a pull costs nothing",
         _ => {
-            "the trainer computes a load L in L x workers x --step-seconds, and a worker's delay \
-             beyond the least one comes on top under any load"
+            "the trainer computes a load L in L x --slope, and a worker's delay beyond the least \
+             one comes on top under any load"
         }
     };
     Err(refused(format!("{flag} is not for --rules trainer: {why}")))
@@ -117,7 +110,6 @@ impl TrainerArgs {
     /// Refuses what no other rules have.
     pub(crate) fn refuse(&self) -> Result<(), Failure> {
         let given = [
-            ("--step-seconds", self.step_seconds.is_some()),
             ("--models", self.models.is_some()),
             ("--accumulate", self.micro_steps.is_some()),
             ("--micro-batches", self.micro_batches.is_some()),
@@ -169,7 +161,7 @@ impl TrainerArgs {
         output: &mut Output<'_>,
         watch: &mut dyn FnMut(&Seen<'_>),
     ) -> Result<Predicted, Failure> {
-        let Asked { scheme: text, spec, jobs, rounds, .. } = *asked;
+        let Asked { scheme: text, spec, jobs, slope, rounds, .. } = *asked;
         let workers = delays.workers();
         let natural = spec.natural(workers).or_input()?;
         let run = self.builder(asked, workers)?;
@@ -182,7 +174,8 @@ impl TrainerArgs {
         let uneven = families::uneven(text, natural.units, shape.units);
         uneven.into_iter().for_each(|warning| output.note(format_args!("{warning}")));
         let (config, facts) = (*engine.config(), engine.plan().facts().clone());
-        let clock = VirtualClock { step_seconds: self.step_seconds.unwrap_or(1.0) };
+        let step_seconds = slope.map_or(1.0, |slope| slope / workers as f64);
+        let clock = VirtualClock { step_seconds };
         let mut rows = delays.lateness(rounds, clock.step_seconds)?;
         let mut lateness = || rows.next().unwrap_or_else(|| unreachable!("delays do not end"));
         // Steps of several jobs end one after the other.
@@ -355,14 +348,20 @@ mod tests {
             let models = natural.delay as u64 + 1;
             let units = natural.units * workers as u32;
             let args = TrainerArgs {
-                step_seconds: None,
                 models: Some(models),
                 micro_steps: None,
                 micro_batches: Some(units),
                 grace: None,
                 max_wait: None,
             };
-            let asked = Asked { scheme: text, spec: &spec, jobs: steps, mu: 1.0, rounds: None };
+            let asked = Asked {
+                scheme: text,
+                spec: &spec,
+                jobs: steps,
+                mu: 1.0,
+                slope: None,
+                rounds: None,
+            };
             let simulated = args.builder(&asked, workers).unwrap().engine().unwrap();
             let run = Coordinator::builder(text).workers(workers).units(units).models(models);
             let built = run.steps(steps).length(1).engine().unwrap();

@@ -370,7 +370,7 @@ fn outcome(facts: &Facts, survivors: &WorkerSet, report: &Report) -> String {
     let mut text = String::new();
     let missing = survivors.complement();
     if missing.is_empty() {
-        text.push_str("Everybody has answered: ");
+        text.push_str("All workers have answered: ");
     } else {
         let _ =
             write!(text, "Without {} of {} (workers {missing}): ", missing.len(), facts.workers);

@@ -45,7 +45,7 @@ Input:   the folder of a run of `run`, `serve` or `codedgrad-lab`, finished or u
          run.jsonl. Or the folder that `codedgrad.record` of the Python package writes beside
          any training loop. Or delays: a CSV file without header, one line per round, one number of
          seconds per worker (`codedgrad trace import` makes them of tables, JSON lines, logs and
-         profiler traces), or - for standard input; those count as a run that waits for everybody.
+         profiler traces), or - for standard input; those count as a run that waits for all workers.
 Costs:   shares of the time of all rounds, by replays of the run's own scheme: what would be saved
          if a slow worker were never slower than the median. Of a code that does without slow
          workers they are small.

@@ -42,8 +42,8 @@ pub(crate) struct Page {
 /// Makes the page at a path, if there is one.
 type Pages = Arc<dyn Fn(&str) -> Option<Page> + Send + Sync>;
 
-/// Answers on a port until it is dropped. It knows no secrets and tells everything to everybody who
-/// can reach it.
+/// Answers on a port until it is dropped. It knows no secrets and tells everything to all callers
+/// that can reach it.
 #[derive(Debug)]
 pub(crate) struct HttpServer {
     address: SocketAddr,
@@ -75,7 +75,7 @@ impl HttpServer {
 impl Drop for HttpServer {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Nobody is answered afterwards; a page that takes longer is not waited for.
+            // It answers no caller afterwards, and waits for no page that takes longer.
             runtime.shutdown_timeout(ENDS);
         }
     }
@@ -142,7 +142,7 @@ async fn ask(address: &str, path: &str) -> anyhow::Result<String> {
     if response.status() != StatusCode::OK {
         bail!("it answers {}", response.status());
     }
-    // The other end may be anybody: what it sends is bounded, as is the time for it.
+    // The other end may be any program: what it sends is bounded, as is the time for it.
     let body = Limited::new(response.into_body(), PAGE_BYTES_MAX).collect().await;
     let body = body.map_err(io::Error::other)?.to_bytes();
     Ok(String::from_utf8(body.into())?)

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 Connections that leave a host are encrypted, and both ends show a certificate of the job's own
 authority (mutual TLS 1.3). This command makes that authority, one certificate for the
 coordinator and one per worker, and a token. No existing file is overwritten. The authority's
-own key is thrown away, so that nobody can add workers later, unless --keep-ca is given.
+own key is thrown away, so that no one can add workers later, unless --keep-ca is given.
 
 Example:
   codedgrad keygen keys --workers 8
@@ -37,8 +37,10 @@ pub(crate) struct KeygenArgs {
 pub(crate) fn run(args: &KeygenArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let written = keygen(&args.dir, args.workers, args.keep_ca).or_input()?;
     let dir = args.dir.display();
-    let mut text =
-        format!("{} files are in {dir}. Copy, and let nobody else read them:\n", written.len());
+    let mut text = format!(
+        "{} files are in {dir}. Copy them, and let no other user read them:\n",
+        written.len()
+    );
     text += "  to the coordinator's host:  ca.pem, token, coordinator.pem, coordinator.key\n";
     text += &format!(
         "  to the host of worker K:    ca.pem, token, worker-K.pem, worker-K.key (K: 0 to {})\n",

@@ -16,7 +16,6 @@ pub(crate) mod planner;
 mod ranks;
 mod recorded;
 mod recording;
-mod replay;
 pub(crate) mod serve;
 pub(crate) mod simulate;
 mod source;

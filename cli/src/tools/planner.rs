@@ -518,9 +518,9 @@ fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'
     let _ = match question.growth {
         // What is usual depends on how many workers there are.
         usual if usual == known.usual && !known.lacks_workers => Ok(()),
-        Growth::AS_RECORDED => write!(command, " --as-recorded"),
+        Growth::AS_RECORDED => write!(command, " --slope 0"),
         Growth::Additive { base, slope } => write!(command, " --base-load {base} --slope {slope}"),
-        Growth::Proportional { base } => write!(command, " --base-load {base} --proportional"),
+        Growth::Proportional { base } => write!(command, " --base-load {base}"),
     };
     if question.dispatch != preset.map_or(0.0, Preset::pull) {
         let _ = write!(command, " --dispatch {}", question.dispatch);

@@ -22,7 +22,7 @@ pub(crate) struct Recording {
     number: usize,
     scheme: String,
     runs: usize,
-    /// Answers that nobody waited for and no worker reported of.
+    /// Answers that no round waited for and no worker reported of.
     censored: usize,
     one_machine: bool,
 }
@@ -80,7 +80,7 @@ impl Recording {
         ));
         if share > CENSORED_MAX {
             output.note(format_args!(
-                "warning: that is a lot; a run that waits for everybody (uncoded) gives a better \
+                "warning: that is a lot; a run that waits for all workers (uncoded) gives a better \
                  trace"
             ));
         }

@@ -1,4 +1,4 @@
-//! `codedgrad serve`: the coordinator of a run whose workers are programs of others'.
+//! `codedgrad serve`: the coordinator of a run whose workers others start.
 
 mod board;
 mod drain;
@@ -16,16 +16,14 @@ use codedgrad::schedulers::EngineError;
 use codedgrad::train::{self, AUTO, Auto, Builder, Coordinator, Open, RunError, Served};
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::security::Security;
-use codedgrad::transport::tcp::{IO_THREADS, set_io_threads};
 use codedgrad::transport::wire::framed_format;
-use codedgrad_shell::auto::{AutoSteps, probe, replan_every};
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::families::{self, RunScheme};
 use codedgrad_shell::folder::{RunFolder, SERVED};
 use codedgrad_shell::layout::help;
-use codedgrad_shell::limits::{self, ANY, WORKERS};
+use codedgrad_shell::limits::{self, ANY, LimitArgs, WORKERS};
 use codedgrad_shell::output::{Output, alert, say};
-use codedgrad_shell::pool::{Bounds, Pool, PoolArgs, Seats, join_wait, seats};
+use codedgrad_shell::pool::{Bounds, Seats, join_wait, seats};
 use codedgrad_shell::signals::Asked;
 use codedgrad_shell::units::{at_least, count, patience, seconds, whole};
 use events::{Event, Outcome};
@@ -36,98 +34,82 @@ use port::{ExchangeKind, Port, fresh_id, wire_format};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-fn io_threads() -> RangeInclusive<u64> {
-    *IO_THREADS.start() as u64..=*IO_THREADS.end() as u64
-}
-
-/// What is told of a run whose workers are others' programs.
+/// What `serve` and `run` are told of a run.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Options {
     #[command(flatten)]
     planned: Planned,
     #[command(flatten)]
-    host: HostArgs,
-}
-
-/// What a coordinator is told at each of its starts.
-#[derive(Clone, Debug, Args)]
-struct HostArgs {
-    /// Show metrics at http://ADDR/metrics (Prometheus) and /status (JSON), to everybody who can
-    /// reach it
+    out: OutArgs,
+    /// Serve http://ADDR/metrics (Prometheus) and /status (JSON), without access control
     #[arg(long, value_name = "ADDR", help_heading = "Run folder")]
     metrics: Option<SocketAddr>,
-    /// Threads that carry the bytes of each process, for networks of more than 100 Gbit/s
-    /// [default: $CODEDGRAD_IO_THREADS, or half of the cores and at most 4]
-    #[arg(
-        long, value_name = "N", value_parser = count::<u32>(io_threads()),
-        help_heading = "Scheme and exchange", hide_short_help = true
-    )]
-    io_threads: Option<u32>,
+}
+
+/// Where a new run has its folder.
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
+struct OutArgs {
+    /// Folder for the run [default: a new one under runs/]
+    #[arg(long, value_name = "DIR", help_heading = "Run folder")]
+    out: Option<PathBuf>,
+    /// Overwrite the run that --out holds
+    #[arg(long, requires = "out", help_heading = "Run folder", hide_short_help = true)]
+    force: bool,
 }
 
 /// The flags that a resumed run is not given again.
 fn planned() -> Vec<Id> {
-    let command = Planned::augment_args(Command::new("planned"));
+    let command = OutArgs::augment_args(Planned::augment_args(Command::new("planned")));
     command.get_arguments().map(|argument| argument.get_id().clone()).collect()
 }
 
-/// What a resumed run has from its folder.
-#[derive(Clone, Debug, Args)]
+/// What a resumed run has from its folder: the flags, as the folder's file has them.
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 struct Planned {
-    /// Scheme to train with, such as groups:s=1; auto codes only where that pays, and looks again
-    /// as the run goes on
+    /// Scheme, such as groups:s=1; auto codes only where that pays. auto:probe=20,every=200:
+    /// measure 20 uncoded steps before planning (at least 20 recommended), again after 200 steps
     #[arg(
-        long, value_name = "TEXT", default_value = AUTO,
+        long, value_name = "TEXT", default_value = AUTO, value_parser = RunScheme::parse,
         help_heading = "Scheme and exchange"
     )]
-    scheme: String,
-    /// How long to wait for all workers before the run begins without those that are missing
+    scheme: RunScheme,
+    /// Seconds to wait for all workers before the run begins without the missing ones
     /// [default: 600, with MIN below MAX 30]
     #[arg(
-        long, value_name = "SECONDS", value_parser = seconds,
+        long = "join-wait", value_name = "SECONDS", value_parser = seconds,
         help_heading = "Time and limits", hide_short_help = true
     )]
-    join_wait: Option<f64>,
-    /// How long lost workers may take to come back when too few are left to go on, and how long a
-    /// resumed run waits for its workers
+    join_wait_seconds: Option<f64>,
+    /// Seconds to wait for lost workers to return where too few are left, and for all of them on
+    /// --resume; --max-wait is raised to it
     #[arg(
-        long, value_name = "SECONDS", default_value_t = 180.0, value_parser = seconds,
-        help_heading = "Time and limits", hide_short_help = true
+        long = "return-wait", value_name = "SECONDS", default_value_t = 180.0,
+        value_parser = seconds, help_heading = "Time and limits", hide_short_help = true
     )]
-    return_wait: f64,
-    /// Give up on workers that have not answered after so long, at least --return-wait
+    return_wait_seconds: f64,
+    #[command(flatten)]
+    #[serde(flatten)]
+    limits: LimitArgs,
+    /// Abort (exit 1) after this many consecutive non-finite steps; 0: never (the default, because
+    /// loss scaling starts with a few)
     #[arg(
-        long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds,
+        long, value_name = "N", value_parser = whole::<u64>, default_value_t = 0,
         help_heading = "Time and limits", hide_short_help = true
-    )]
-    max_wait: f64,
-    /// Refused steps in a row after which the run ends with exit status 1; 0 for never, since those
-    /// whose gradients are scaled begin with some
-    #[arg(
-        long,
-        value_name = "N",
-        value_parser = whole::<u64>,
-        default_value_t = 0,
-        help_heading = "Time and limits",
-        hide_short_help = true
     )]
     give_up_after: u64,
-    #[command(flatten)]
-    pool: PoolArgs,
-    /// End the run when an error in one unit of one step has cost it so many workers; the unit, its
+    /// Abort when one micro-batch of one step has crashed this many workers; the micro-batch, its
     /// samples and the error are named
     #[arg(
         long, value_name = "N", default_value_t = Limits::UNIT_TRIES, value_parser = at_least(1u32),
         help_heading = "Time and limits", hide_short_help = true
     )]
     unit_tries: u32,
-    /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round
-    /// closes), or the workers among themselves, each a part (sharded; nccl: their GPUs, by
-    /// workers that can) [default: sharded, or what the scheme needs]
+    /// Where gradients are reduced: sharded over the workers (nccl: over their GPUs), or at the
+    /// coordinator (star; hold: sent before the round closes) [default: sharded, or what the scheme
+    /// needs]
     #[arg(
         long,
         value_name = "sharded|star|hold|nccl",
@@ -137,85 +119,59 @@ struct Planned {
         hide_short_help = true
     )]
     exchange: Option<ExchangeKind>,
-    /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of
-    /// uncoded training [default: f32]
+    /// Dtype on the wire: bf16 halves the bytes and rounds every message
     #[arg(
-        long, value_parser = wire_format(),
+        long, default_value = NumberFormat::F32.name(), value_parser = wire_format(),
         help_heading = "Scheme and exchange", hide_short_help = true
     )]
-    wire: Option<NumberFormat>,
-    /// Decided sums that each worker keeps for those that fall behind, who take over a state beyond
-    /// [default: 16, of at most 256 MB together, or what the scheme needs]
+    #[serde(deserialize_with = "framed_format")]
+    wire: NumberFormat,
+    /// Recent gradients each worker keeps so that a lagging worker can catch up; one that lags
+    /// further copies a peer's state [default: 16, of at most 256 MB together, or what the scheme
+    /// needs]
     #[arg(
         long, value_name = "N", value_parser = count::<u64>(RunConfig::LOG_STEPS),
         help_heading = "Time and limits", hide_short_help = true
     )]
     log_steps: Option<u64>,
-    /// Folder for the run [default: a new one under runs/]
-    #[arg(long, value_name = "DIR", help_heading = "Run folder")]
-    out: Option<PathBuf>,
-    /// Overwrite the run that --out holds
-    #[arg(long, requires = "out", help_heading = "Run folder", hide_short_help = true)]
-    force: bool,
-    /// Uncoded steps that --scheme auto records; of fewer than 20 little can be concluded
-    #[arg(
-        long, value_name = "N", default_value_t = Auto::PROBE,
-        value_parser = probe(),
-        help_heading = "Scheme and exchange", hide_short_help = true
-    )]
-    probe: u64,
-    /// Steps after which --scheme auto records uncoded ones again
-    #[arg(
-        long, value_name = "N", default_value_t = Auto::REPLAN_EVERY,
-        value_parser = replan_every(),
-        help_heading = "Scheme and exchange", hide_short_help = true
-    )]
-    replan_every: u64,
 }
 
 #[cfg(unix)]
 impl Options {
     /// What a coordinator is told that the launcher of a run starts.
     pub(crate) fn serving(&self, seats: Seats, port: Port) -> Result<Serving, Failure> {
-        let HostArgs { metrics, io_threads } = self.host;
-        for (flag, path) in [("--keys", &port.keys), ("--out", &self.planned.out)] {
+        for (flag, path) in [("--keys", &port.keys), ("--out", &self.out.out)] {
             if let Some(path) = path.as_ref().filter(|path| path.to_str().is_none()) {
                 return Err(limits::refused(format!("{flag} {}: not UTF-8", path.display())));
             }
         }
-        let begin = self.planned.begin(seats)?;
-        Ok(Serving { begin, port, metrics, io_threads })
-    }
-
-    pub(crate) fn io_threads(&self) -> Option<u32> {
-        self.host.io_threads
+        Ok(Serving { begin: self.begin(seats)?, port, metrics: self.metrics })
     }
 
     pub(crate) fn out(&self) -> Option<&Path> {
-        self.planned.out.as_deref()
+        self.out.out.as_deref()
     }
 }
 
 #[derive(Debug, Args)]
 #[command(
     after_help = help("\
-What is trained - how many numbers, units of a batch and steps - comes from the workers. Those
-that come before the first step are compared: where one differs, nothing is trained, and it is
-named. Later ones that train something else are refused. `codedgrad run` starts this command and
-the workers.
+The workers say what is trained: numbers of the gradient, micro-batches of a batch, and steps. The
+coordinator compares those that join before the first step. If one differs, the run names it and
+trains nothing. It refuses later workers that train something else. `codedgrad run` starts this
+command and the workers.
 
-On one host, plain connections and a token will do: the token is made afresh, and what a worker
-has to find in its environment is printed. Between hosts connections are encrypted: make
-certificates with `codedgrad keygen`, copy each worker's to its host, and give --keys.
+On one host, plain connections and a token are enough: the coordinator makes a token, and prints
+the variables that a worker needs in its environment. Between hosts connections are encrypted:
+make certificates with `codedgrad keygen`, copy each worker's to its host, and give --keys.
 
-A worker that dies may be started again at any time. If this command dies, --resume DIR goes on:
-the workers call for their patience (30 s, join's patience=), and it goes on from the step that
-they have come to.
+You may restart a worker that dies at any time. If this command dies, start it again with --resume
+DIR. The workers keep calling for 30 s (join's patience=), and the run goes on from their step.
 
-Ctrl-C and SIGTERM finish the step and end the run; again, they end it at once.
+Ctrl-C and SIGTERM finish the step and end the run; a second one ends it at once.
 
-Exit status: 0 the run was made to its end, 1 it could not be, 2 bad usage, 130 or 143 ended by
-Ctrl-C or SIGTERM.
+Exit status: 0: all steps completed; 1: the run failed; 2: bad usage; 130 or 143: ended by Ctrl-C
+or SIGTERM.
 
 Examples:
   codedgrad serve --workers 4
@@ -225,7 +181,7 @@ Examples:
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     port: Port,
-    /// Number of workers; a resumed run may be given another MIN..MAX
+    /// Number of workers; --resume may change MIN..MAX
     #[arg(
         long, value_name = "N|MIN..MAX", required_unless_present_any = ["resume", "launched"],
         value_parser = seats
@@ -233,8 +189,7 @@ pub(crate) struct ServeArgs {
     workers: Option<Seats>,
     #[command(flatten)]
     options: Options,
-    /// Go on with a run that was interrupted, or whose coordinator died; everything else is as it
-    /// was
+    /// Continue a run that was interrupted, or whose coordinator died, with its settings
     #[arg(long, value_name = "DIR", conflicts_with_all = planned(), help_heading = "Run folder")]
     resume: Option<PathBuf>,
     /// Print summary.json to standard output, and nothing else there
@@ -252,19 +207,18 @@ pub(crate) struct Serving {
     begin: Begin,
     port: Port,
     metrics: Option<SocketAddr>,
-    io_threads: Option<u32>,
 }
 
 /// Which run it makes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Begin {
     /// A new one, in a folder.
-    New { plan: Box<Plan>, out: Option<PathBuf>, force: bool },
+    New { plan: Box<Plan>, out: OutArgs },
     /// One that goes on in its folder, by other numbers of workers if it is told so.
     Again {
         folder: PathBuf,
         #[serde(skip)]
-        seats: Option<(Seats, PoolArgs)>,
+        seats: Option<Seats>,
     },
 }
 
@@ -274,23 +228,10 @@ struct Plan {
     /// Number of the run.
     id: u64,
     workers: usize,
-    scheme: RunScheme,
-    join_wait_seconds: f64,
-    return_wait_seconds: f64,
-    max_wait_seconds: f64,
-    #[serde(default)]
-    give_up_after: u64,
+    /// With how few workers it is made, if not always with all.
+    min_workers: Option<usize>,
     #[serde(flatten)]
-    pool: Pool,
-    #[serde(default = "usual_unit_tries")]
-    unit_tries: u32,
-    #[serde(default)]
-    log_steps: Option<u64>,
-    exchange: Option<ExchangeKind>,
-    #[serde(deserialize_with = "framed_format")]
-    wire: NumberFormat,
-    #[serde(flatten)]
-    auto: AutoSteps,
+    told: Planned,
     /// What is trained, once a worker has said so.
     facts: Option<RunFacts>,
     #[serde(flatten)]
@@ -307,57 +248,49 @@ struct RunEnd {
     differs_from: Option<u64>,
 }
 
-fn usual_unit_tries() -> u32 {
-    Limits::UNIT_TRIES
-}
-
-impl Planned {
+impl Options {
     /// A new run of so many workers.
     fn begin(&self, seats: Seats) -> Result<Begin, Failure> {
-        let (workers, pool) = (seats.most as usize, self.pool.of(seats)?);
+        let (workers, min_workers) = (seats.most as usize, seats.min_workers());
         let plan = Plan {
             id: fresh_id(),
             workers,
-            scheme: RunScheme::parse(&self.scheme).or_input()?,
-            join_wait_seconds: join_wait(self.join_wait, pool.min_workers, workers),
-            return_wait_seconds: self.return_wait,
-            max_wait_seconds: self.max_wait,
-            give_up_after: self.give_up_after,
-            pool,
-            unit_tries: self.unit_tries,
-            log_steps: self.log_steps,
-            exchange: self.exchange,
-            wire: self.wire.unwrap_or_default(),
-            auto: AutoSteps { probe: self.probe, replan_every: self.replan_every },
+            min_workers,
+            told: self.planned.clone(),
             facts: None,
             end: RunEnd::default(),
         };
         plan.check()?;
-        Ok(Begin::New { plan: Box::new(plan), out: self.out.clone(), force: self.force })
+        Ok(Begin::New { plan: Box::new(plan), out: self.out.clone() })
     }
 }
 
 impl Plan {
     /// Refuses what no run can do, by the names of the flags.
     fn check(&self) -> Result<(), Failure> {
+        let told = &self.told;
         limits::count("--workers", self.workers as u64, WORKERS)?;
-        limits::count("--min-workers", self.pool.min_workers.unwrap_or(1) as u64, ANY)?;
-        limits::count("--unit-tries", self.unit_tries.into(), ANY)?;
-        limits::positive("--max-wait", self.max_wait_seconds)?;
-        limits::not_negative("--max-wait", self.max_wait_seconds)?;
-        limits::not_negative("--join-wait", self.join_wait_seconds)?;
-        limits::not_negative("--return-wait", self.return_wait_seconds)?;
-        limits::not_negative("--settle", self.pool.settle_seconds)?;
-        if let Some(spec) = self.scheme.fixed() {
+        limits::count("MIN of --workers", self.min_workers.unwrap_or(1) as u64, ANY)?;
+        limits::count("--unit-tries", told.unit_tries.into(), ANY)?;
+        limits::positive("--max-wait", told.limits.max_wait())?;
+        limits::not_negative("--max-wait", told.limits.max_wait())?;
+        limits::not_negative("--join-wait", self.join_wait())?;
+        limits::not_negative("--return-wait", told.return_wait_seconds)?;
+        limits::not_negative("--settle", told.limits.settle())?;
+        if let Some(spec) = told.scheme.fixed() {
             spec.check_claim(self.workers).or_input()?;
         }
-        self.check_exchange()?;
-        self.auto.check()
+        self.check_exchange()
+    }
+
+    /// Seconds for which all workers are waited for before the run begins with those there are.
+    fn join_wait(&self) -> f64 {
+        join_wait(self.told.join_wait_seconds, self.min_workers, self.workers)
     }
 
     /// Refuses an exchange that does not go with the rest.
     fn check_exchange(&self) -> Result<(), Failure> {
-        if self.exchange != Some(ExchangeKind::Nccl) {
+        if self.told.exchange != Some(ExchangeKind::Nccl) {
             return Ok(());
         }
         if self.bounds().is_some() {
@@ -367,7 +300,7 @@ impl Plan {
                     .into(),
             ));
         }
-        if self.wire == NumberFormat::Bf16 {
+        if self.told.wire == NumberFormat::Bf16 {
             return Err(limits::refused(
                 "--exchange nccl sends vectors as they are, in f32: it has no --wire bf16".into(),
             ));
@@ -377,13 +310,14 @@ impl Plan {
 
     /// With how few workers it may be made and with how many, where these are not the same.
     fn bounds(&self) -> Option<Bounds> {
-        Bounds::of(self.pool.min_workers, self.workers)
+        Bounds::of(self.min_workers, self.workers)
     }
 
     /// Says of how many workers the scheme cannot be, once it is known what is trained.
     fn warn(&self) {
         let units = self.facts.as_ref().and_then(|facts| facts.units);
-        if let (Some(bounds), Some(spec), Some(units)) = (self.bounds(), self.scheme.fixed(), units)
+        if let (Some(bounds), Some(spec), Some(units)) =
+            (self.bounds(), self.told.scheme.fixed(), units)
         {
             bounds.warning(spec, units).into_iter().for_each(|warning| alert!("{warning}"));
         }
@@ -391,10 +325,7 @@ impl Plan {
 
     /// What chooses another scheme than that with which a run begins, if something does.
     fn chooser(&self, folder: &RunFolder) -> Result<Option<Auto>, Failure> {
-        if self.scheme.fixed().is_some() {
-            return Ok(None);
-        }
-        let mut auto = self.auto.auto();
+        let Some(mut auto) = self.told.scheme.auto() else { return Ok(None) };
         for record in follow::recorded(folder)? {
             auto.replay(&record);
         }
@@ -403,32 +334,33 @@ impl Plan {
 
     /// The run as far as it is known.
     fn builder(&self, folder: &RunFolder, resumed: bool) -> Result<Builder, Failure> {
+        let told = &self.told;
         let waits = if resumed && self.facts.is_some() {
-            self.return_wait_seconds
+            told.return_wait_seconds
         } else {
-            self.join_wait_seconds
+            self.join_wait()
         };
-        let mut run = Coordinator::builder(self.scheme.first())
+        let mut run = Coordinator::builder(told.scheme.first())
             .unmixed()
             .workers(self.workers)
             .run_number(self.id)
-            .job(serde_json::json!({ "scheme": self.scheme }).to_string())
-            // A round that waits for somebody to come back is open.
-            .max_wait(patience(self.max_wait_seconds.max(self.return_wait_seconds)))
-            .return_within(patience(self.return_wait_seconds))
+            .job(serde_json::json!({ "scheme": told.scheme }).to_string())
+            // A round that waits for a worker to come back is open.
+            .max_wait(patience(told.limits.max_wait().max(told.return_wait_seconds)))
+            .return_within(patience(told.return_wait_seconds))
             .gather_within(patience(waits))
-            .unit_tries(self.unit_tries)
-            .wire(self.wire);
+            .unit_tries(told.unit_tries)
+            .wire(told.wire);
         if let Some(auto) = self.chooser(folder)? {
             run = run.auto(auto);
         }
-        if let Some(exchange) = self.exchange {
+        if let Some(exchange) = told.exchange {
             run = run.exchange(exchange.exchange());
         }
-        if let Some(fewest) = self.pool.min_workers {
-            run = run.min_workers(fewest).settle_within(patience(self.pool.settle_seconds));
+        if let Some(fewest) = self.min_workers {
+            run = run.min_workers(fewest).settle_within(patience(told.limits.settle()));
         }
-        if let Some(steps) = self.log_steps {
+        if let Some(steps) = told.log_steps {
             run = run.log_steps(steps);
         }
         Ok(run)
@@ -448,17 +380,12 @@ impl Serving {
                 .context("the launcher is another version")
                 .or_work();
         }
-        let Options { planned, host: HostArgs { metrics, io_threads } } = &args.options;
         let begin = match (&args.resume, args.workers) {
-            (Some(folder), seats) => Begin::Again {
-                folder: folder.clone(),
-                seats: seats.map(|seats| (seats, planned.pool.clone())),
-            },
-            (None, Some(seats)) => planned.begin(seats)?,
+            (Some(folder), seats) => Begin::Again { folder: folder.clone(), seats },
+            (None, Some(seats)) => args.options.begin(seats)?,
             (None, None) => return Err(Failure::Input(anyhow!("--workers is needed"))),
         };
-        let port = args.port.clone();
-        Ok(Self { begin, port, metrics: *metrics, io_threads: *io_threads })
+        Ok(Self { begin, port: args.port.clone(), metrics: args.options.metrics })
     }
 
     /// The same for the run that it has begun in a folder, where that listened.
@@ -474,15 +401,15 @@ impl Serving {
     pub(crate) fn waits(&self, begun: bool) -> Option<(f64, &'static str)> {
         let Begin::New { plan, .. } = &self.begin else { return None };
         Some(match begun {
-            true => (plan.return_wait_seconds, "--return-wait"),
-            false => (plan.join_wait_seconds, "--join-wait"),
+            true => (plan.told.return_wait_seconds, "--return-wait"),
+            false => (plan.join_wait(), "--join-wait"),
         })
     }
 
     /// The run, in its folder, and where it listens.
     fn begin(&self) -> Result<(Plan, RunFolder, SocketAddr), Failure> {
         let (path, seats) = match &self.begin {
-            Begin::New { plan, out, force } => {
+            Begin::New { plan, out: OutArgs { out, force } } => {
                 let address = self.port.address(None)?;
                 self.port.check(address)?;
                 let folder = RunFolder::create(SERVED, out.as_deref(), *force)?;
@@ -501,10 +428,10 @@ impl Serving {
             return Err(Failure::Input(anyhow!("the run in {} is over", path.display())));
         }
         let recorded = follow::recorded(&folder)?;
-        if let Some((seats, pool)) = seats {
+        if let Some(seats) = seats {
             seats.again(plan.workers, recorded.iter())?;
             plan.workers = seats.most as usize;
-            plan.pool.min_workers = pool.of(*seats)?.min_workers.or(plan.pool.min_workers);
+            plan.min_workers = seats.min_workers().or(plan.min_workers);
             plan.check()?;
         }
         // Before the first step it is only what one worker said, who need not have been right.
@@ -549,8 +476,6 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output<'_>) -> Result<(), Failu
     let serving = Serving::of(args)?;
     let asked = Asked::catch(args.launched)?;
     let (mut plan, folder, address) = serving.begin()?;
-    let threads = serving.io_threads.map(|threads| threads as usize);
-    threads.map_or(Ok(()), set_io_threads).or_input()?;
     let outcome = carry_out((&serving, args.launched), (&mut plan, &folder), address, &asked);
     let outcome = match outcome {
         Ok(summary) if summary.steps > 0 || summary.outcome == Outcome::Finished => Ok(summary),
@@ -581,7 +506,7 @@ enum Opened {
     Served(Box<Served>),
 }
 
-/// Makes the run, as far as it goes before somebody asks to end.
+/// Makes the run, as far as it goes before a request to end.
 fn carry_out(
     (serving, launched): (&Serving, bool),
     (plan, folder): (&mut Plan, &RunFolder),
@@ -603,13 +528,13 @@ fn carry_out(
         Opened::Open(open) => (open.address(), open.status(), open.stopper()),
         Opened::Served(served) => (served.address(), served.status(), served.stopper()),
     };
-    let board = Board::new(plan.scheme.text(), plan.workers, Arc::clone(&status));
+    let board = Board::new(plan.told.scheme.text(), plan.workers, Arc::clone(&status));
     board.in_pool(plan.bounds());
     let metrics = serving.metrics(&board)?;
     serving.invite(launched, address, folder)?;
     let look = Look::start(asked.clone(), (stopper, status), plan, launched);
     let mut follower = Follower::new(plan, folder, &board, &look, asked);
-    let ended = learned(opened, plan.join_wait_seconds).and_then(|served| match served {
+    let ended = learned(opened, plan.join_wait()).and_then(|served| match served {
         None => Ok(None),
         Some(served) => {
             plan.facts = Some(served.facts().clone());
@@ -640,7 +565,7 @@ fn carry_out(
             );
             Outcome::Stopped
         }
-        // What has ended it was no signal: a worker, which is as good as the last step.
+        // A worker has ended it, not a signal: that counts as its last step.
         Ok(_) if asked.status() == 0 => Outcome::Finished,
         Ok(Some(train::Outcome::Finished)) => Outcome::Finished,
         Ok(_) => Outcome::Stopped,
@@ -691,11 +616,10 @@ mod tests {
     #[test]
     fn what_is_handed_to_a_coordinator_is_what_it_gets() {
         let command = Options::augment_args(Command::new("run").no_binary_name(true));
-        let told = "--scheme groups:s=1 --join-wait 1.5 --return-wait 2 --max-wait 3 --probe 4 \
-                    --give-up-after 7 --replan-every 50 --min-workers 6 --settle 8 --unit-tries 7 \
-                    --log-steps 9 --exchange star --wire bf16 --out here --force --io-threads 3 \
-                    --metrics 127.0.0.1:9400";
-        for told in [told, ""] {
+        let told = "--scheme groups:s=1 --join-wait 1.5 --return-wait 2 --max-wait 3 \
+                    --give-up-after 7 --settle 8 --unit-tries 7 --log-steps 9 --exchange star \
+                    --wire bf16 --out here --force --metrics 127.0.0.1:9400";
+        for told in [told, "--scheme auto:probe=4,every=50", ""] {
             let matches = command.clone().try_get_matches_from(told.split_whitespace()).unwrap();
             let options = Options::from_arg_matches(&matches).unwrap();
             let listen = Some("[::1]:0".to_owned());
@@ -713,10 +637,11 @@ mod tests {
         let command = ServeArgs::augment_args(Command::new("serve").no_binary_name(true));
         let parsed =
             |line: &str| command.clone().try_get_matches_from(line.split_whitespace()).map(drop);
-        for own in ["--scheme uncoded", "--settle 3", "--out there", "--probe 20", "--wire f32"] {
+        for own in ["--scheme uncoded", "--settle 3", "--out there", "--max-wait 20", "--wire f32"]
+        {
             let error = parsed(&format!("--resume here {own}")).unwrap_err();
             assert_eq!(error.kind(), clap::error::ErrorKind::ArgumentConflict, "{own}: {error}");
         }
-        parsed("--resume here --workers 2..4 --metrics 127.0.0.1:1 --io-threads 2").unwrap();
+        parsed("--resume here --workers 2..4 --metrics 127.0.0.1:1").unwrap();
     }
 }

@@ -1,7 +1,6 @@
 //! `codedgrad simulate`: a scheme over recorded or drawn delays, on virtual time.
 
 use super::as_trained::{self, Asked, TrainerArgs};
-use super::replay::ReplayArgs;
 use super::source::{self, Source};
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
@@ -15,7 +14,7 @@ use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::families;
 use codedgrad_shell::itself::RELEASE;
 use codedgrad_shell::layout::{Width, help};
-use codedgrad_shell::limits::{SECONDS_MAX, not_negative, refused};
+use codedgrad_shell::limits::{SECONDS_MAX, not_negative, positive, refused};
 use codedgrad_shell::output::Output;
 use codedgrad_shell::pictures;
 use codedgrad_shell::suspicious;
@@ -55,9 +54,6 @@ enum AcceptArg {
 
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "\
-codedgrad simulate [OPTIONS] --delays <PRESET|FILE> --jobs <JOBS> <SCHEME>
-       codedgrad simulate [OPTIONS] --pool <FILE> <SCHEME>",
     after_help = help(&format!("\
 Schemes: {schemes}; `codedgrad code --help` says what each does
 
@@ -65,48 +61,38 @@ Delays:  a CSV file without header, one line per round, one number of seconds pe
          starts again when it is used up. Or a preset: hotspot | bursts | iid | static | calm |
          stalls | proportional | serverless | serverless-cold.
 Load:    as in `codedgrad plan`: a file's delays grow in proportion to the load and were recorded
-         at load 1/n. Else a delay d recorded at load X becomes d L / X at load L (--base-load X
-         --proportional) or d + (L - X) A (--base-load X --slope A), or it stays (--as-recorded).
-         Presets take one second for an uncoded step; serverless ones are at load 0 and cost 2.2 s
+         at load 1/n. Else a delay d recorded at load X becomes d L / X at load L (--base-load X)
+         or d + (L - X) A (--base-load X --slope A), or it stays (--slope 0). Presets take one
+         second for an uncoded step; serverless ones are at load 0 and cost 2.2 s
          a batch, as recorded.
-Rules:   a late answer is thrown away, and everybody starts each round afresh. By --rules trainer
+Rules:   a late answer is thrown away, and every worker starts each round afresh. By --rules trainer
          the engine of `codedgrad-lab train` runs on its virtual clock instead, so that every round,
          weight and time is the trainer's: a late answer counts while its job is open, only tasks
          that somebody has take time, and the last step ends the run. There, a load L takes
-         L x workers x --step-seconds, and a delay beyond the least one comes on top.
-Pool:    a CSV file with the header seconds,workers: a row says how many workers there are from then
-         on. Who is lost is drawn; one that comes takes the lowest free seat and is ready after
-         --sync. Members of a round are those that are ready when it begins, and n of them take
-         --work/n for it, under groups:s=S --work/l in l = n/(S+1) groups; nobody is late. A loss
-         that leaves a group empty ends the round, --detect later, and it begins again without the
-         lost ones. With --restart the run cannot go on with others, and every change of the members
-         costs that. For uncoded and groups:s=S alone.
+         L x --slope (one second for an uncoded step, if not given), and a delay beyond the least
+         one comes on top.
 
 Examples:
   codedgrad simulate groups:s=1 --delays hotspot --workers 8 --jobs 100
   codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays examples/traces/stragglers.csv --jobs 40
   codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays iid --workers 8 --jobs 40 --mu 0.5 --grid
   codedgrad simulate queue:m=16 --delays serverless --jobs 40 --dispatch 0.6 --json
-  codedgrad simulate sr-sgc:B=1,W=2,lambda=4 --rules trainer --models 2 --delays iid --jobs 40
-  codedgrad simulate uncoded --pool examples/traces/pool.csv --work 80
-  codedgrad simulate uncoded --pool examples/traces/pool.csv --work 80 --restart 120 --json", schemes = families::all_forms()))
+  codedgrad simulate sr-sgc:B=1,W=2,lambda=4 --rules trainer --models 2 --delays iid --jobs 40",
+        schemes = families::all_forms()))
 )]
 pub(crate) struct SimulateArgs {
     /// The scheme
     scheme: String,
     /// Delays: a CSV file, - for standard input, the folder of a training run, or a preset
-    #[arg(long, value_name = "PRESET|FILE", required_unless_present = "pool")]
-    delays: Option<String>,
+    #[arg(long, value_name = "PRESET|FILE")]
+    delays: String,
     /// Number of workers; all columns of a file if not given, 8 for a preset, 256 for serverless
     /// ones
     #[arg(long, value_parser = count::<u32>(1..=65536))]
     workers: Option<u32>,
     /// Number of jobs
-    #[arg(
-        long, alias = "steps", value_parser = count::<u64>(1..=10_000_000),
-        required_unless_present = "pool"
-    )]
-    jobs: Option<u64>,
+    #[arg(long, alias = "steps", value_parser = count::<u64>(1..=10_000_000))]
+    jobs: u64,
     /// Rounds of the delays to use, which then start again [default: all; a preset has no end]
     #[arg(
         long, value_parser = count::<u32>(1..=1_000_000),
@@ -134,7 +120,7 @@ pub(crate) struct SimulateArgs {
         help_heading = "Load", hide_short_help = true
     )]
     dispatch: Option<f64>,
-    /// Seed of a preset or a pool [default: 1]
+    /// Seed of a preset [default: 1]
     #[arg(long, value_parser = whole::<u64>)]
     seed: Option<u64>,
     /// Draw who did what in every round (on standard error with --json)
@@ -154,21 +140,9 @@ pub(crate) struct SimulateArgs {
     json: bool,
     #[command(flatten)]
     trainer: TrainerArgs,
-    #[command(flatten)]
-    replay: ReplayArgs,
 }
 
 impl SimulateArgs {
-    /// Nothing for a pool alone, which has none.
-    fn delays(&self) -> &str {
-        self.delays.as_deref().unwrap_or_default()
-    }
-
-    /// Likewise.
-    fn jobs(&self) -> u64 {
-        self.jobs.unwrap_or_default()
-    }
-
     fn mu(&self) -> f64 {
         self.mu.unwrap_or(1.0)
     }
@@ -212,48 +186,37 @@ fn has_models(spec: &SchemeSpec) -> bool {
 /// How delays grow with the load.
 #[derive(Debug, Args)]
 pub(crate) struct LoadArgs {
-    /// Load at which the delays were recorded, in batches per worker and round
+    /// Load at which the delays were recorded, in batches per worker and round: they grow in
+    /// proportion to it, unless --slope is given
     #[arg(long, value_name = "X", help_heading = "Load")]
     base_load: Option<f64>,
-    /// Seconds that a whole batch costs one worker
-    #[arg(
-        long,
-        value_name = "A",
-        requires = "base_load",
-        conflicts_with = "proportional",
-        help_heading = "Load"
-    )]
+    /// Seconds that a whole batch costs one worker; 0: delays stay as recorded under any load
+    #[arg(long, value_name = "A", help_heading = "Load")]
     slope: Option<f64>,
-    /// Delays grow in proportion to the load
-    #[arg(long, requires = "base_load", help_heading = "Load")]
-    proportional: bool,
-    /// Delays stay as recorded under any load
-    #[arg(
-        long, conflicts_with_all = ["base_load", "slope", "proportional"],
-        help_heading = "Load"
-    )]
-    as_recorded: bool,
 }
 
 impl LoadArgs {
     /// Whether an option says how delays grow.
     pub(crate) fn is_given(&self) -> bool {
-        self.base_load.is_some() || self.as_recorded
+        self.base_load.is_some() || self.slope.is_some()
     }
 
     /// As the options say, else what is usual.
     pub(crate) fn growth(&self, usual: Growth) -> Result<Growth, Failure> {
         self.base_load.map_or(Ok(()), |load| not_negative("--base-load", load))?;
         self.slope.map_or(Ok(()), |slope| not_negative("--slope", slope))?;
-        match (self.base_load, self.slope, self.proportional) {
-            (Some(base), Some(slope), _) => Ok(Growth::Additive { base, slope }),
-            (Some(base), None, true) if base >= LOAD_MIN => Ok(Growth::Proportional { base }),
-            (Some(base), None, _) => Err(Failure::Input(anyhow!(
-                "--base-load {base:?} needs --slope A, or --proportional and a load of at least \
-                 {LOAD_MIN:e}"
+        match (self.base_load, self.slope) {
+            (Some(base), Some(slope)) => Ok(Growth::Additive { base, slope }),
+            (Some(base), None) if base >= LOAD_MIN => Ok(Growth::Proportional { base }),
+            (Some(base), None) => Err(refused(format!(
+                "--base-load {base:?}: delays that grow in proportion to it need {LOAD_MIN:e} or \
+                 more, others --slope A"
             ))),
-            (None, ..) if self.as_recorded => Ok(Growth::AS_RECORDED),
-            (None, ..) => Ok(usual),
+            (None, Some(0.0)) => Ok(Growth::AS_RECORDED),
+            (None, Some(slope)) => Err(refused(format!(
+                "--slope {slope} needs --base-load X, the load at which the delays were recorded"
+            ))),
+            (None, None) => Ok(usual),
         }
     }
 }
@@ -261,10 +224,6 @@ impl LoadArgs {
 pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     if args.rules != RulesArg::Trainer {
         args.trainer.refuse()?;
-    }
-    if let Some(path) = &args.replay.pool {
-        let seed = args.seed.unwrap_or(source::SEED);
-        return args.replay.run(path, &args.scheme, seed, args.json, output);
     }
     let spec = families::scheme(&args.scheme).or_input()?;
     not_negative("--mu", args.mu())?;
@@ -275,21 +234,21 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
             "--rules paper is --close all --mu 1: leave --close and --mu out"
         )));
     }
-    source::say_seed(args.delays(), args.seed, output);
+    source::say_seed(&args.delays, args.seed, output);
     let delays = Source::open(
-        args.delays(),
+        &args.delays,
         args.workers.map(|workers| workers as usize),
         args.seed.unwrap_or(source::SEED),
         !args.load.is_given() && args.rules != RulesArg::Trainer,
         output,
     )?;
-    suspicious::say(args.delays(), Some(delays.workers()), output);
+    suspicious::say(&args.delays, Some(delays.workers()), output);
     let rounds = args.rounds.map(|rounds| rounds as usize);
     // Those that are played, and some to tell by whose gaps they are.
-    let played = rounds.unwrap_or((args.jobs() as usize).max(suspicious::ROWS));
+    let played = rounds.unwrap_or((args.jobs as usize).max(suspicious::ROWS));
     // What is left out was there when the others' times were taken.
     let usual = delays.growth();
-    let delays = delays.without_gaps(args.delays(), played, output)?;
+    let delays = delays.without_gaps(&args.delays, played, output)?;
     let workers = delays.workers();
     let preset = delays.preset;
     if args.rules == RulesArg::Trainer {
@@ -297,7 +256,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     }
     let accept =
         if args.accept == Some(AcceptArg::Model) { Accept::Model } else { Accept::Lookahead };
-    let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(args.jobs()), accept };
+    let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(args.jobs), accept };
     let mut scheme = spec.over(horizon).or_input()?;
     spec.check_claim(workers).or_input()?;
     let rules = rules(args, preset, usual, &*scheme)?;
@@ -305,7 +264,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     if let Some(warning) = spec.warning(workers) {
         output.note(format_args!("warning: {warning}"));
     }
-    let rounds = args.jobs() + scheme.facts().delay as u64;
+    let rounds = args.jobs + scheme.facts().delay as u64;
     let mut delays = delays.endless(args.rounds.map(|rounds| rounds as usize))?;
     let mut longest = 0.0;
     let mut rows = || {
@@ -315,7 +274,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     };
     let bar = output.progress_bar(rounds, &args.scheme);
     let mut grid = Grid::default();
-    let outcome = simulate(&mut *scheme, args.jobs(), &mut rows, &rules, &mut |seen| {
+    let outcome = simulate(&mut *scheme, args.jobs, &mut rows, &rules, &mut |seen| {
         if args.grid {
             grid.add(&spec, workers, &seen);
         }
@@ -327,7 +286,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
         return Err(refused(format!(
             "{}: with delays of up to {longest:e} s the jobs take longer than a number can say; \
              {SECONDS_MAX:e} s are always possible",
-            args.delays()
+            &args.delays
         )));
     }
     let json = || shown(args, &rules, (&spec, &*scheme), &outcome);
@@ -342,15 +301,13 @@ fn predict(
     delays: Source,
     output: &mut Output<'_>,
 ) -> Result<(), Failure> {
-    let LoadArgs { base_load, slope, proportional, as_recorded } = args.load;
+    let LoadArgs { base_load, slope } = args.load;
+    slope.map_or(Ok(()), |slope| positive("--slope", slope))?;
     as_trained::refuse_own_rules(&[
         ("--close", args.close.is_some()),
         ("--accept", args.accept.is_some()),
         ("--dispatch", args.dispatch.is_some()),
         ("--base-load", base_load.is_some()),
-        ("--slope", slope.is_some()),
-        ("--proportional", proportional),
-        ("--as-recorded", as_recorded),
     ])?;
     let workers = delays.workers();
     spec.check_claim(workers).or_input()?;
@@ -360,8 +317,9 @@ fn predict(
     let asked = Asked {
         scheme: &args.scheme,
         spec,
-        jobs: args.jobs(),
+        jobs: args.jobs,
         mu: args.mu(),
+        slope,
         rounds: args.rounds.map(|rounds| rounds as usize),
     };
     let mut grid = Grid::default();
@@ -439,7 +397,7 @@ fn shown(
     let mut shown = json!({
         "scheme": args.scheme,
         "workers": scheme.facts().workers,
-        "jobs": args.jobs(),
+        "jobs": args.jobs,
         "delay": scheme.facts().delay,
         "load": outcome.load,
         "work": outcome.work,
@@ -447,7 +405,7 @@ fn shown(
         "close": rules.close,
         "mu": has_deadline(args, scheme.facts()).then_some(rules.mu),
         "total_time": outcome.total_time,
-        "time_per_job": outcome.total_time / args.jobs() as f64,
+        "time_per_job": outcome.total_time / args.jobs as f64,
         "rounds": outcome.rounds,
         "round_time": {"mean": time.mean, "p50": time.p50, "p95": time.p95, "p99": time.p99,
         "max": time.max},
@@ -477,10 +435,10 @@ fn words(
     let mut text = format!(
         "{}: {} of {} in {:.3} s, {:.4} s per job.\n",
         args.scheme,
-        several(args.jobs(), "job"),
+        several(args.jobs, "job"),
         several(facts.workers, "worker"),
         outcome.total_time,
-        outcome.total_time / args.jobs() as f64
+        outcome.total_time / args.jobs as f64
     );
     let _ = writeln!(
         text,
@@ -536,20 +494,20 @@ fn by_rules(args: &SimulateArgs, rules: &Rules, facts: &SchemeFacts) -> String {
 
 /// What a result follows from beside its scheme, in a line.
 fn origin(args: &SimulateArgs, closed: &str) -> String {
-    let seed = source::seed_of(args.delays(), args.seed);
+    let seed = source::seed_of(&args.delays, args.seed);
     let seed = seed.map_or(String::new(), |seed| format!(", seed {seed}"));
     format!(
         "Rounds closed {closed}; accept {}; delays {}{seed}; codedgrad {RELEASE}.\n",
         accept_name(args),
-        args.delays()
+        &args.delays
     )
 }
 
 /// The same as fields.
 fn name_origin(args: &SimulateArgs, shown: &mut serde_json::Value) {
     shown["accept"] = json!(accept_name(args));
-    shown["delays"] = json!(args.delays());
-    shown["seed"] = json!(source::seed_of(args.delays(), args.seed));
+    shown["delays"] = json!(&args.delays);
+    shown["seed"] = json!(source::seed_of(&args.delays, args.seed));
     shown["version"] = json!(RELEASE);
 }
 

@@ -205,7 +205,7 @@ impl Source {
         Ok(Self { preset, workers, rows: Rows::Kept(rows), recorded, called: None, is_trace })
     }
 
-    /// How the delays grow with the load, unless somebody says otherwise.
+    /// How the delays grow with the load, unless a user says otherwise.
     pub(crate) fn growth(&self) -> Growth {
         self.recorded.unwrap_or(Growth::usual(self.preset, self.workers))
     }
@@ -271,8 +271,8 @@ impl Source {
         Ok(told)
     }
 
-    /// How late everybody is, without end, as [`Source::endless`] has rounds: by how many seconds
-    /// each worker's delay is beyond the least one, in steps of so many seconds.
+    /// How late each worker is, without end, as [`Source::endless`] has rounds: by how many seconds
+    /// its delay exceeds the least one, in steps of `step_seconds`.
     pub(crate) fn lateness(
         self,
         rounds: Option<usize>,

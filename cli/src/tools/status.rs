@@ -72,7 +72,7 @@ pub(crate) struct OfWorker {
     /// Rounds that closed without its answer, which would have been late or never came.
     #[serde(default)]
     pub(crate) missed_rounds: u64,
-    /// Rounds that closed shortly before its answer: nobody needed it.
+    /// Rounds that closed shortly before its answer: they did not need it.
     #[serde(default)]
     pub(crate) unused_rounds: u64,
     /// Sum of how much later than the first it answered.
@@ -174,8 +174,8 @@ pub(crate) struct Progress {
     pub(crate) round_seconds: f64,
     pub(crate) last_step_seconds: f64,
     pub(crate) step_seconds: f64,
-    /// Rounds of schemes that tolerate somebody's absence that were kept open past `(1+mu)` times
-    /// the first answer all the same.
+    /// Rounds kept open past `(1+mu)` times the first answer though the scheme tolerates that a
+    /// worker is absent.
     pub(crate) wait_outs: u64,
     /// From the close of the last round of a step to its commit: weights, sum, and the sum held.
     pub(crate) last_decode_seconds: f64,

@@ -670,7 +670,7 @@ mod tests {
         let cut: Vec<_> = both().chain(both()).chain([(0, 0)]).collect();
         let found = told(&cut);
         assert_eq!((found.rounds.len(), found.begun_again), (12, 2));
-        // Nobody knows in which order these were.
+        // The order of these is unknown.
         let middle: Vec<_> = lines(2..5, 0..2).chain(both()).chain(both()).collect();
         assert_eq!(told(&middle).rounds.len(), 6);
     }

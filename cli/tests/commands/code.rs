@@ -228,7 +228,7 @@ fn simulate_prints_the_contract() {
     assert_eq!((shown["total_time"].as_f64(), shown["work"].as_f64()), (Some(8.0), Some(2.0)));
     assert_eq!(shown["time_per_job"].as_f64(), Some(2.0));
     assert_eq!(shown["growth"], serde_json::json!({"kind": "proportional", "base_load": 0.25}));
-    let constant = json(&codedgrad(folder.path(), &[&arguments[..7], &["--as-recorded"]].concat()));
+    let constant = json(&codedgrad(folder.path(), &[&arguments[..7], &["--slope", "0"]].concat()));
     assert_eq!(constant["total_time"].as_f64(), Some(4.0));
     assert!(text(&output.stderr).contains("r=4 |"), "the grid goes to standard error");
     assert!(fs::read_to_string(folder.path().join("jobs.svg")).unwrap().starts_with("<svg"));
@@ -264,8 +264,8 @@ fn simulate_prints_the_contract() {
             vec!["--mu -1"],
         ),
         (
-            vec!["groups:s=1", "--delays", "delays.csv", "--jobs", "4", "--base-load", "0.5"],
-            vec!["--slope"],
+            vec!["groups:s=1", "--delays", "delays.csv", "--jobs", "4", "--slope", "0.5"],
+            vec!["--slope 0.5 needs --base-load X"],
         ),
         (
             vec![

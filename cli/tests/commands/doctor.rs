@@ -56,7 +56,7 @@ fn a_record_opens_no_file_and_moves_no_cursor() {
     let pipe = home.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     fs::create_dir(home.path().join("evil")).unwrap();
-    // Who opens a pipe that nobody writes to waits for ever.
+    // A process that opens a pipe without a writer waits for ever.
     for scheme in [format!("matrix:{}", pipe.display()), "x\u{1b}[31m\u{9b}2J\u{202e}".into()] {
         let lines = record("static_uncoded");
         let renamed = lines.lines().map(|line| {
@@ -130,9 +130,9 @@ fn run(home: &Path, out: &str, scheme: &str) {
     assert_eq!(serving.ends(), Some(0), "{}", serving.said());
 }
 
-/// One of four workers gets slow in a run whose code does without it: nobody waits for it, and it
-/// is named all the same, by what it reports of its work. What the plan says of that run is how
-/// long it takes without a code.
+/// One of four workers gets slow in a run whose code does without it. No round waits for it, and
+/// the doctor names it all the same, by what it reports of its work. What the plan says of that run
+/// is how long it takes without a code.
 #[test]
 fn a_worker_that_gets_slow_behind_a_code_is_named() {
     let home = tempfile::tempdir().unwrap();
@@ -179,7 +179,7 @@ fn a_run_is_planned_with_as_the_doctor_says() {
         let times = [&replayed, of_plan].map(|it| it["time_per_job"].as_f64().unwrap());
         assert!((times[0] - times[1]).abs() < 1e-9, "{run}: {times:?}");
     }
-    let asked = ["plan", "--delays", "made_up_groups", "--base-load", "0.25", "--proportional"];
+    let asked = ["plan", "--delays", "made_up_groups", "--base-load", "0.25"];
     let said = codedgrad(home.path(), &asked);
     let (said, warned) = (text(&said.stdout), text(&said.stderr));
     assert!(said.contains("Times grow in proportion to the load, recorded at load 1/4"), "{said}");

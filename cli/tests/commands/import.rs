@@ -43,7 +43,11 @@ fn lines_of_json_become_a_trace() {
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }
-    no(home.path(), &["log.jsonl"], &["log.jsonl is JSON: --long step,rank,seconds"]);
+    no(
+        home.path(),
+        &["log.jsonl"],
+        &["log.jsonl is JSON and no profiler's trace: --long step,rank,seconds"],
+    );
     let fields = ["log.jsonl", "--long", "step,node,time.ms"];
     no(home.path(), &fields, &["no line has all of the fields step, node, time.ms"]);
     no(home.path(), &["log.jsonl", "--long", "step"], &["--long step: three columns are needed"]);
@@ -139,13 +143,13 @@ fn profiler_traces_become_a_trace() {
         ("words.json", "hello"),
     ]);
     fs::write(home.path().join("z.json.gz"), [0x1f, 0x8b, 8, 0]).unwrap();
-    let files = ["x.json", "y.json", "rank2.json", "--profiler"];
+    let files = ["x.json", "y.json", "rank2.json"];
     let (trace, said) = good(home.path(), &files);
     assert_eq!(trace, "0.25,0.5,1\n0.5,0.75,0.25\n");
     assert!(said.contains("imported 2 rounds of 3 workers from profiler traces"), "{said}");
-    let (_, said) = good(home.path(), &["x.json", "--profiler"]);
+    let (_, said) = good(home.path(), &["x.json"]);
     assert!(said.contains("warning: that is one worker"), "{said}");
-    let with = |file: &'static str| ["x.json", file, "--profiler"];
+    let with = |file: &'static str| ["x.json", file];
     no(home.path(), &with("rank1.json"), &["x.json and rank1.json are both of rank 1"]);
     no(home.path(), &with("empty.json"), &["empty.json has no ProfilerStep#N"]);
     no(home.path(), &with("list.json"), &["list.json has no ProfilerStep#N"]);
@@ -172,7 +176,7 @@ fn samples_go_on_to_the_doctor_and_the_planner() {
     let plan = ["plan", "--delays", "steps.csv", "--max-delay", "0", "--json"];
     let plan = json(&codedgrad(home.path(), &plan));
     assert_eq!(plan["causes"][0]["workers"], serde_json::json!([2]));
-    let profiled = ["profile_rank0.json", "profile_rank1.json", "--profiler"];
+    let profiled = ["profile_rank0.json", "profile_rank1.json"];
     let rows: Vec<f64> = good(&examples, &profiled)
         .0
         .lines()

@@ -87,8 +87,8 @@ fn the_check_it_names_gives_the_same_time() {
     for line in [
         "trace.csv",
         "trace.csv --base-load 0.2 --slope 1.5",
-        "trace.csv --base-load 0.2 --proportional --families queue",
-        "trace.csv --as-recorded --families groups",
+        "trace.csv --base-load 0.2 --families queue",
+        "trace.csv --slope 0 --families groups",
         "trace.csv --base-load 0.2 --slope 1.5 --families m-sgc,sr-sgc",
         "static --families m-sgc --rounds 30 --workers 5",
         "trace.csv --dispatch 0.02",
@@ -129,8 +129,8 @@ fn plan_and_simulate_agree_on_every_family() {
         "",
         "--dispatch 0.02",
         "--base-load 0.15 --slope 1.5",
-        "--base-load 0.5 --proportional --dispatch 0.01",
-        "--as-recorded",
+        "--base-load 0.5 --dispatch 0.01",
+        "--slope 0",
     ] {
         let more: Vec<&str> = more.split_whitespace().collect();
         let run = |arguments: &[&str]| {
@@ -202,7 +202,7 @@ fn both_say_how_times_grow() {
             &["--base-load", "0.25", "--slope", "1.5"],
             "Times grow by 1.5 s per batch, recorded at load 1/4.",
         ),
-        (&["--as-recorded"], "Times stay as recorded under any load."),
+        (&["--slope", "0"], "Times stay as recorded under any load."),
     ] {
         for command in
             [&["plan", "--families", "groups"][..], &["simulate", "groups:s=1", "--jobs", "30"]]
@@ -214,12 +214,12 @@ fn both_say_how_times_grow() {
     }
     refused(
         folder.path(),
-        &["plan", "--delays", "trace.csv", "--as-recorded", "--base-load", "1", "--proportional"],
-        &["--as-recorded"],
+        &["plan", "--delays", "trace.csv", "--slope", "2"],
+        &["--slope 2 needs --base-load X"],
     );
 }
 
-/// The folder of a run, its record, and what somebody pipes in are traces too.
+/// The folder of a run, its record, and what a user pipes in are traces too.
 #[test]
 fn delays_come_from_runs_and_from_standard_input() {
     let folder = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ fn delays_come_from_runs_and_from_standard_input() {
     let plan = ["plan", "--families", "groups,defer", "--json", "--delays"];
     let simulate = ["simulate", "defer:cap=1,cut=2", "--jobs", "30", "--json", "--delays"];
     // What is taken for granted of a file; of a run, its record is asked.
-    let growth = ["--base-load", "0.25", "--proportional"];
+    let growth = ["--base-load", "0.25"];
     for command in [&plan[..], &simulate] {
         let from = |source: &str| {
             let mut program = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
@@ -333,14 +333,14 @@ fn bad_input_is_named_and_short_traces_are_answered() {
         (&["--delays", "hotspot", "--dispatch", "-1"], &["--dispatch", "is no time of 0 or more"]),
         (&["--delays", "hotspot", "--workers", "0"], &["0 is not in 1..=4096"]),
         (&["--delays", "hotspot", "--families", "grups"], &["groups"]),
-        (&["--delays", "short.csv", "--base-load", "0.3"], &["needs --slope A"]),
+        (&["--delays", "short.csv", "--base-load", "0"], &["--base-load 0.0:", "--slope A"]),
         (
             &["--delays", "short.csv", "--base-load", "0", "--slope", "1e308"],
             &["--slope 1e308: at most 1e9 is possible"],
         ),
         (
-            &["--delays", "short.csv", "--base-load", "1e-300", "--proportional"],
-            &["--base-load 1e-300 needs", "a load of at least 1e-9"],
+            &["--delays", "short.csv", "--base-load", "1e-300"],
+            &["--base-load 1e-300: delays that grow", "need 1e-9 or more"],
         ),
         (
             &["--delays", "even.csv", "--dispatch", "1e300"],
@@ -356,7 +356,7 @@ fn bad_input_is_named_and_short_traces_are_answered() {
     ] {
         refused(folder.path(), &[&["plan"], arguments].concat(), needles);
     }
-    // A worker that never answered is no bad input, unless nobody ever did.
+    // A worker that never answered is no bad input, unless none ever did.
     fs::write(folder.path().join("gone.csv"), "1,inf\n1,inf\n").unwrap();
     let gone = json(&codedgrad(folder.path(), &["plan", "--delays", "gone.csv", "--json"]));
     let known = [&gone["recommended"], &gone["baseline"], &gone["workers"]];

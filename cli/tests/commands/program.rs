@@ -26,7 +26,7 @@ pub(crate) const COMMANDS: [&str; 12] = [
 ];
 
 /// All commands of the lab.
-pub(crate) const LAB_COMMANDS: [&str; 3] = ["train", "worker", "berrut"];
+pub(crate) const LAB_COMMANDS: [&str; 4] = ["train", "worker", "berrut", "pool"];
 
 /// The program that has the command of these arguments. The product's is built beside the lab's.
 pub(crate) fn program_of(arguments: &[&str]) -> PathBuf {

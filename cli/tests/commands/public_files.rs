@@ -101,14 +101,14 @@ fn case_03_hosts_are_named() {
 
 #[test]
 fn case_04_traces_are_called_by_their_hosts() {
-    let found = import(&files("04-kineto-names"), &["--profiler"]);
+    let found = import(&files("04-kineto-names"), &[]);
     found.says("workers: 0 = host0, 1 = host1, 2 = host2, 3 = host3");
     assert!(found.rows.iter().all(|row| row[2] > 0.14 && row[1] < 0.11), "{:?}", found.rows);
 }
 
 #[test]
 fn case_05_communication_of_other_libraries_is_no_computation() {
-    let found = import(&files("05-kineto-oneccl"), &["--profiler"]);
+    let found = import(&files("05-kineto-oneccl"), &[]);
     let rounded = |time: &f64| (time * 20.0).round() / 20.0;
     let rows: Vec<Vec<f64>> =
         found.rows.iter().map(|row| row.iter().map(rounded).collect()).collect();
@@ -250,7 +250,7 @@ fn case_18_a_number_is_not_cut() {
 
 #[test]
 fn case_19_quotes_in_the_names_of_events_break_no_trace() {
-    let found = import(&files("19-kineto-quotes"), &["--profiler"]);
+    let found = import(&files("19-kineto-quotes"), &[]);
     found.says("are no JSON");
     found.says("the first is on line 1");
     assert!(
@@ -263,7 +263,7 @@ fn case_19_quotes_in_the_names_of_events_break_no_trace() {
 
 #[test]
 fn case_20_packed_traces_are_read() {
-    let found = import(&files("20-gzip"), &["--profiler"]);
+    let found = import(&files("20-gzip"), &[]);
     assert_eq!(found.rows[0].len(), 2);
     assert!(
         found.rows.iter().flatten().all(|time| (0.09..0.16).contains(time)),
@@ -275,7 +275,7 @@ fn case_20_packed_traces_are_read() {
 #[test]
 fn case_21_windows_of_one_rank_are_joined() {
     let all = ["21-two-windows/iteration_10", "21-two-windows/iteration_20"].map(files).concat();
-    let found = import(&all, &["--profiler"]);
+    let found = import(&all, &[]);
     assert_eq!(found.rows[0].len(), 2);
     found.says("rounds: 12 of those from 10 to 25");
 }

@@ -171,7 +171,7 @@ fn stats_of_files() {
     let lines = [
         "3 rounds of 3 workers; times in seconds",
         "all answers   mean 1.8333, median 1.0000",
-        "over 1.5 x    the median: somebody in 100.0 % of rounds, 33.33 % of answers",
+        "over 1.5 x    the median: a worker in 100.0 % of rounds, 33.33 % of answers",
         "at most       1.91 times as fast",
         "to be gained  3.50 times",
         "B = 1, W = 2           2       2    50.0 %",

@@ -1,4 +1,4 @@
-//! How a run ends before its time, and that nobody is left then.
+//! How a run ends before its time, and that no process is left then.
 
 use crate::launched::{Launched, wait_for};
 
@@ -255,7 +255,7 @@ fn who_is_killed_before_it_joins_is_started_again() {
         &[("STEPS", "10")],
     );
     assert_eq!(launched.ends(), Some(1), "{}", launched.said());
-    assert!(launched.said().contains("was killed (SIGKILL) before it joined"), "nobody is left");
+    assert!(launched.said().contains("was killed (SIGKILL) before it joined"), "no worker is left");
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn where_one_worker_differs_the_run_ends_at_once_and_names_it() {
         let words =
             "nothing is trained: worker 2 differs in steps (21, not 20); workers 0, 1, 3 agree";
         assert!(launched.said().contains(words), "{}", launched.said());
-        assert!((0..4).all(|number| lives(&launched, number) <= 1), "nobody is started again");
+        assert!((0..4).all(|number| lives(&launched, number) <= 1), "no worker is started again");
     }
 }
 

@@ -172,7 +172,7 @@ impl Launched {
         send(signal, self.child.id());
     }
 
-    /// Its exit status, once it has ended, by which time nobody of its run is left.
+    /// Its exit status, once it has ended, by which time no process of its run is left.
     pub(crate) fn ends(&mut self) -> Option<i32> {
         let status = self.ends_itself();
         assert_eq!(self.left(), [], "{}", self.said());

@@ -40,7 +40,7 @@ fn what_cannot_be_is_refused() {
     of("-n 2 --listen nowhere", &["\"nowhere\" is no address"]);
     of("-n 2..4 --exchange nccl", &["--exchange nccl", "MIN..MAX"]);
     of("-n 2 --exchange nccl --wire bf16", &["--exchange nccl", "--wire bf16"]);
-    of("-n 2 --probe 10 --replan-every 10", &["--probe 10"]);
+    of("-n 2 --scheme auto:probe=10,every=10", &["probe=10 is not from 1 to 9"]);
     of("-n 2 --python nowhere/python -m module", &["nowhere/python"]);
     let missing = |program: &[&str], needle: &str| {
         refused(folder.path(), "-n 2", program, &[needle]);
@@ -85,7 +85,7 @@ fn modules_and_scripts_are_pythons() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
         command.args(["run", "-n", "1", "--python", "./python.sh"]).args(program);
         let output = command.current_dir(folder.path()).output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "nobody joins");
+        assert_eq!(output.status.code(), Some(1), "no worker joins");
         String::from_utf8(output.stdout).unwrap()
     };
     let script = ["train.py", "--lr", "1", "-n", "7", "--", "--help"];

@@ -56,7 +56,7 @@ fn a_run_is_learned_from_its_workers_and_can_be_read() {
     assert!(again.said().contains("the run in run is over"), "{}", again.said());
 }
 
-/// Nobody knows which of two is right.
+/// No coordinator knows which of two is right.
 #[test]
 fn workers_that_differ_make_no_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -74,7 +74,7 @@ fn workers_that_differ_make_no_run() {
     assert!(!folder.path().join("run").exists(), "nothing is left of it");
 }
 
-/// What the first worker said of a run without a step binds nobody.
+/// What the first worker said of a run without a step binds no worker.
 #[test]
 fn before_the_first_step_a_resumed_run_is_learned_again() {
     let folder = tempfile::tempdir().unwrap();

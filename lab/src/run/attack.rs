@@ -127,7 +127,7 @@ pub(crate) struct Caught {
 }
 
 impl Caught {
-    /// Of one step, where somebody is wrong or looked for.
+    /// Of one step, where a worker is wrong or looked for.
     pub(crate) fn of(attackers: &[Worker], record: &StepRecord) -> Self {
         let (located, accused): (Vec<Worker>, Vec<Worker>) =
             record.doubts.wrong.iter().partition(|worker| attackers.contains(worker));

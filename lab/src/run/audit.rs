@@ -1,5 +1,5 @@
-//! Gradients that a worker has applied, beside those of the whole batch at the same parameters: it
-//! computes these again when the step is over and nobody waits for it.
+//! Gradients that a worker has applied, beside those of the whole batch at the same parameters. It
+//! computes these again when the step is over and no other worker waits for it.
 
 use super::observer::{ReferenceReplicas, relative_difference};
 use super::plan::Plan;

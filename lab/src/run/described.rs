@@ -18,10 +18,8 @@ use clap::Args;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Jobs, Limits, Shape};
-use codedgrad::train::Auto;
 use codedgrad::transport::wire::Has;
 use codedgrad::transport::{RunFacts, Start};
-use codedgrad_shell::auto::AutoSteps;
 use codedgrad_shell::failure::{Failure, OrInput};
 use codedgrad_shell::families::RunScheme;
 use codedgrad_shell::limits::{WORKERS, refused};
@@ -195,7 +193,6 @@ impl DescribedArgs {
                 give_up_after: GIVE_UP_AFTER,
                 audit_every: 1,
             },
-            auto: AutoSteps { replan_every: Auto::REPLAN_EVERY, probe: Auto::PROBE },
             injected: Injected {
                 faults: self.fault.clone(),
                 attack: self.attack.kind(),

@@ -1,4 +1,4 @@
-//! What a plan may ask for, wherever it comes from: a command line, or a file that somebody edited.
+//! What a plan may ask for, wherever it comes from: a command line, or a file that a user edited.
 
 use super::plan::Plan;
 use codedgrad_shell::failure::{Failure, OrInput};
@@ -33,8 +33,7 @@ impl Plan {
         count("--checkpoint-every", self.upkeep.checkpoint_every, ANY)?;
         count("--audit-every", self.upkeep.audit_every, ANY)?;
         count("turns.block", self.turns.map_or(1, |turns| turns.block), ANY)?;
-        count("--min-workers", self.limits.min_workers.unwrap_or(1) as u64, ANY)?;
-        self.auto.check()
+        count("MIN of --workers", self.limits.min_workers.unwrap_or(1) as u64, ANY)
     }
 
     fn check_times(&self) -> Result<(), Failure> {
@@ -50,7 +49,7 @@ impl Plan {
         not_negative("--mu", self.limits.mu)
     }
 
-    /// Refuses a run whose rounds nobody could keep the delays of.
+    /// Refuses a run with more delays than memory can keep.
     fn check_size(&self) -> Result<(), Failure> {
         // Each factor is bounded, so that the product fits.
         let rounds = u128::from(self.steps) * u128::from(self.jobs.models * self.jobs.micro_steps);

@@ -1,4 +1,4 @@
-//! How a worker leaves a run: with notice, so that its task is not lost and nobody waits for it.
+//! How a worker leaves a run: with notice, so that its task is not lost and the run does not wait.
 
 use codedgrad::transport::Closer;
 use codedgrad_shell::clock::now;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A file that appears at this path is as good as SIGTERM: a cloud's word that the host goes.
+/// A file that appears at this path counts as SIGTERM: a cloud says so that the host goes.
 const FILE: &str = "CODEDGRAD_NOTICE_FILE";
 /// How often it is looked for signals, and for that file.
 const LOOK: Duration = Duration::from_millis(20);
@@ -47,7 +47,7 @@ impl NoticeFile {
     }
 }
 
-/// Leaves the run for its process when somebody asks.
+/// Leaves the run for its process when a signal or the file asks.
 #[derive(Clone, Debug)]
 pub(super) struct Leaver {
     closer: Arc<Mutex<Option<Closer>>>,
@@ -55,10 +55,9 @@ pub(super) struct Leaver {
 }
 
 impl Leaver {
-    /// Looks from now on whether somebody asks; then the worker leaves with so much notice, and
-    /// ends when it is let go. Before it has joined, without notice, when that is over, and when
-    /// somebody asks again, the process ends at once: the run goes on without, and that is no
-    /// failure.
+    /// Watches for a request from now on: then the worker leaves with this notice, and ends when
+    /// the run lets it go. Before it has joined, without notice, when that is over, and at a second
+    /// request, the process ends at once. The run goes on without, and that is no failure.
     pub(super) fn watch(asked: Asked, notice: Duration) -> Self {
         let leaver = Self { closer: Arc::default(), asked };
         let watched = leaver.clone();

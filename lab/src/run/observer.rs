@@ -308,7 +308,7 @@ impl RunObserver<'_> {
         }
     }
 
-    /// Saves the steps since the last checkpoint of a run that somebody has ended.
+    /// Saves the steps since the last checkpoint of a run that was cut short.
     pub(crate) fn save_rest(&mut self) -> anyhow::Result<()> {
         let place = self.place(self.lines.len() as u64);
         if self.lines.is_empty() || self.files.saved.as_ref() == Some(&place) {
@@ -356,7 +356,7 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
     }
 
     fn waiting(&mut self, waiting: &Waiting) -> Flow {
-        // Somebody who asks the run to end does not wait for a worker's return.
+        // A user who asks the run to end does not wait for a worker's return.
         let ends = self.interrupted.load(Ordering::Relaxed) && waiting.needs_return;
         if ends { Flow::Stop } else { Flow::Continue }
     }

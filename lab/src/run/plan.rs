@@ -2,6 +2,7 @@
 
 use super::checkpoint;
 use super::turns::Turns;
+use crate::pool_file;
 use crate::trainer::{
     Attack, AttackKind, Batches, Compute, Corpus, Fault, FaultKind, GptConfig, Lanes, LocalRun,
     ReplicaState, Tokens,
@@ -17,7 +18,6 @@ use codedgrad::run::{Jobs, Limits, Shape};
 use codedgrad::schedulers::Reduce;
 use codedgrad::sim::PoolChange;
 use codedgrad::train::{AdamWConfig, Auto, RoundRecord};
-use codedgrad_shell::auto::AutoSteps;
 use codedgrad_shell::clock::time_of_day;
 use codedgrad_shell::failure::{Failure, OrInput};
 use codedgrad_shell::families::{self, RunScheme};
@@ -26,7 +26,6 @@ use codedgrad_shell::input::text_of;
 use codedgrad_shell::limits::refused;
 use codedgrad_shell::output::alert;
 use codedgrad_shell::pool::Bounds;
-use codedgrad_shell::pool_file;
 use codedgrad_shell::steps::late;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -93,7 +92,7 @@ pub(crate) struct Sealed<'a> {
 pub(crate) enum ClockKind {
     /// Real time; injected delays are waited for.
     Wall,
-    /// Modelled time; nobody waits, and the record is reproducible to the byte.
+    /// Modelled time; no worker waits, and the record is reproducible to the byte.
     Virtual,
 }
 
@@ -138,8 +137,6 @@ pub(crate) struct Plan {
     pub(crate) training: Training,
     #[serde(flatten)]
     pub(crate) upkeep: Upkeep,
-    #[serde(flatten)]
-    pub(crate) auto: AutoSteps,
     #[serde(flatten)]
     pub(crate) injected: Injected,
     pub(crate) reduce: ReduceKind,
@@ -350,8 +347,8 @@ impl Plan {
                 && (natural.mixture || self.late == LateKind::NextStep)
             {
                 return Err(Failure::Input(anyhow!(
-                    "--workers MIN..MAX and --min-workers continue with the workers that are left, \
-                     which {text} cannot do in the middle of a run{}",
+                    "--workers MIN..MAX continues with the workers that are left, which {text} \
+                     cannot do in the middle of a run{}",
                     if natural.mixture { "" } else { " with --late next-step" }
                 )));
             }
@@ -393,9 +390,10 @@ impl Plan {
         Bounds::of(self.limits.min_workers, self.shape.workers)
     }
 
-    /// What chooses the scheme under `--scheme auto`.
-    pub(crate) fn auto(&self) -> Auto {
-        self.auto.auto().waits(self.timing.clock == ClockKind::Virtual)
+    /// What chooses the scheme of a run, if something does.
+    pub(crate) fn auto(&self, run: usize) -> Option<Auto> {
+        let auto = self.schemes[run].auto()?;
+        Some(auto.waits(self.timing.clock == ClockKind::Virtual))
     }
 
     /// Steps of each run, over all models.

@@ -22,7 +22,7 @@ pub(crate) struct Line {
     /// Length of that difference, relative to that gradient's; null where it was not checked.
     #[serde(default)]
     pub(crate) gradient_error: Option<f64>,
-    /// Who was found out, where somebody is wrong or looked for.
+    /// Which workers were found out, where one is wrong or looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) caught: Option<Caught>,
     /// Where schemes take turns: which one it was, and the step time measured for it.

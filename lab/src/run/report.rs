@@ -182,7 +182,7 @@ pub(crate) struct Summary {
     #[serde(flatten)]
     pub(crate) of_workers: OfWorkers,
     pub(crate) interrupted: bool,
-    /// Whose results count though nobody could vouch for them, in words.
+    /// The workers whose results count unconfirmed, in words.
     #[serde(skip)]
     unverified: Option<String>,
     /// Where schemes take turns: every run compared with the first.
@@ -209,7 +209,7 @@ impl Summary {
         let last = compared.as_ref().map(|compared| compared.last().copied().flatten());
         let speedup = match (&last, &runs[..]) {
             (Some(last), _) => last.map(|last| last.speedup),
-            // A step that was refused took its time and gave nothing: nobody is faster by that.
+            // A step that was refused took its time and gave nothing: no run is faster by that.
             (None, [first, .., last])
                 if mean(last) > 0.0 && first.refused_steps + last.refused_steps == 0 =>
             {
@@ -363,7 +363,7 @@ impl Summary {
         let why = if first.late_worker_rounds + other.late_worker_rounds > 0 {
             "costs more than the waiting it saves"
         } else {
-            "only costs where nobody is late"
+            "only costs where no worker is late"
         };
         let slower = 1.0 / speedup;
         format!(
@@ -417,7 +417,7 @@ impl Summary {
     }
 
     /// How much faster each run was than the first. A step that was refused took its time and gave
-    /// nothing: nobody is faster by that.
+    /// nothing: no run is faster by that.
     fn speeds_compared(&self, plan: &Plan) -> String {
         let mut text = String::new();
         let Some((first, others)) =

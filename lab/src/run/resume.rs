@@ -5,22 +5,21 @@ use super::plan::{Plan, Upkeep};
 use anyhow::anyhow;
 use codedgrad::run::Limits;
 use codedgrad_shell::failure::{Failure, OrInput};
+use codedgrad_shell::limits::LimitArgs;
 use codedgrad_shell::pool::Seats;
 use codedgrad_shell::units::several;
 
 /// The flags that a resumed run takes, for those who give it others.
 pub(crate) const CHANGEABLE: &str = "--steps, --workers (MIN..MAX), --max-wait, --grace, \
-     --min-workers, --settle, --checkpoint-every, --audit-every and --give-up-after";
+     --settle, --checkpoint-every, --audit-every and --give-up-after";
 
 /// What the command line of a resumed run says; the rest is as the plan has it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Changes {
     pub(crate) steps: Option<u64>,
     pub(crate) seats: Option<Seats>,
-    pub(crate) max_wait_seconds: Option<f64>,
+    pub(crate) limits: LimitArgs,
     pub(crate) grace_seconds: Option<f64>,
-    pub(crate) min_workers: Option<usize>,
-    pub(crate) settle_seconds: Option<f64>,
     pub(crate) checkpoint_every: Option<u64>,
     pub(crate) audit_every: Option<u64>,
     pub(crate) give_up_after: Option<u64>,
@@ -37,10 +36,10 @@ impl Changes {
         plan.steps = self.steps.unwrap_or(plan.steps);
         plan.shape.workers = self.seats.map_or(plan.shape.workers, |seats| seats.most as usize);
         plan.limits = Limits {
-            max_wait_seconds: self.max_wait_seconds.unwrap_or(limits.max_wait_seconds),
+            max_wait_seconds: self.limits.max_wait_seconds.unwrap_or(limits.max_wait_seconds),
             grace_seconds: self.grace_seconds.unwrap_or(limits.grace_seconds),
-            min_workers: self.min_workers.or(limits.min_workers),
-            settle_seconds: self.settle_seconds.unwrap_or(limits.settle_seconds),
+            min_workers: self.seats.and_then(Seats::min_workers).or(limits.min_workers),
+            settle_seconds: self.limits.settle_seconds.unwrap_or(limits.settle_seconds),
             ..limits
         };
         plan.upkeep = Upkeep {

@@ -10,52 +10,17 @@ use super::plan::{
 use super::resume::Changes;
 use crate::trainer::{Compute, GptConfig, Precision, Processor};
 use anyhow::anyhow;
-use clap::Args;
+use clap::{Args, Command, Id};
 use codedgrad::run::{Jobs, Limits, Shape};
-use codedgrad::train::{AdamWConfig, Auto};
-use codedgrad_shell::auto::{AutoSteps, probe, replan_every};
+use codedgrad::train::AdamWConfig;
 use codedgrad_shell::failure::{Failure, OrInput};
 use codedgrad_shell::families::RunScheme;
+use codedgrad_shell::limits::LimitArgs;
 use codedgrad_shell::output::alert;
-use codedgrad_shell::pool::{PoolArgs, Seats};
+use codedgrad_shell::pool::Seats;
 use codedgrad_shell::suspicious;
 use codedgrad_shell::units::{at_least, count, seconds, size, whole};
 use std::path::{Path, PathBuf};
-
-/// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 31] = [
-    "corpus",
-    "tokenizer",
-    "init",
-    "clock",
-    "step_seconds",
-    "models",
-    "micro_steps",
-    "mu",
-    "reduce",
-    "late",
-    "micro_batches",
-    "micro_batch_rows",
-    "layers",
-    "heads",
-    "width",
-    "context",
-    "untied_head",
-    "device",
-    "gpus_per_worker",
-    "peak_tflops",
-    "precision",
-    "learning_rate",
-    "seed",
-    "out",
-    "force",
-    "replan_every",
-    "probe",
-    "fault",
-    "attack",
-    "attackers",
-    "lanes",
-];
 
 /// Steps where nothing else is said.
 const STEPS: u64 = 150;
@@ -66,6 +31,69 @@ const AUDIT_EVERY: u64 = 10;
 /// What is trained, how long and on what.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) planned: Planned,
+    /// Optimizer steps of each run, and of each model [default: 150]
+    ///
+    /// A resumed run may be given more, or fewer if it has not made them. The learning rate goes on
+    /// as it was first planned: once the steps of the first plan are over, it stays at a tenth of
+    /// --learning-rate.
+    #[arg(long, value_parser = at_least(1u64))]
+    pub(crate) steps: Option<u64>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    /// Extra seconds an approximate scheme waits for more results [default: 0]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = seconds,
+        help_heading = "Time and limits",
+        hide_short_help = true
+    )]
+    pub(crate) grace: Option<f64>,
+    /// Steps between checkpoints [default: 50]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = at_least(1u64),
+        help_heading = "Run folder",
+        hide_short_help = true
+    )]
+    pub(crate) checkpoint_every: Option<u64>,
+    /// Abort (exit 1) after this many consecutive non-finite steps; 0: never [default: 5]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<u64>,
+        help_heading = "Time and limits",
+        hide_short_help = true
+    )]
+    pub(crate) give_up_after: Option<u64>,
+    /// Steps between checks of the gradient against the whole batch, where no equal run is compared
+    /// [default: 10]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = at_least(1u64),
+        help_heading = "Checks and faults",
+        hide_short_help = true
+    )]
+    pub(crate) audit_every: Option<u64>,
+    /// Go on with an interrupted run, or, with more --steps, with a finished one
+    ///
+    /// --steps, --workers (another MIN..MAX), --max-wait, --grace, --settle,
+    /// --checkpoint-every, --audit-every and --give-up-after may be given again and replace the
+    /// plan's; everything else is as it was.
+    #[arg(long, value_name = "DIR", conflicts_with_all = planned(), help_heading = "Run folder")]
+    pub(crate) resume: Option<PathBuf>,
+    /// Print summary.json to standard output, and nothing else there
+    #[arg(long, help_heading = "Run folder")]
+    pub(crate) json: bool,
+}
+
+/// What a resumed run has from its folder.
+#[derive(Debug, Args)]
+pub(crate) struct Planned {
     /// Text to train on: a file or a folder of files; embedded text if not given
     #[arg(long, value_name = "FILE|DIR", help_heading = "Data")]
     pub(crate) corpus: Option<PathBuf>,
@@ -75,14 +103,7 @@ pub(crate) struct RunArgs {
     /// Start from a model saved by an earlier run (a folder with model.safetensors and config.json)
     #[arg(long, value_name = "DIR", help_heading = "Data", hide_short_help = true)]
     pub(crate) init: Option<PathBuf>,
-    /// Optimizer steps of each run, and of each model [default: 150]
-    ///
-    /// A resumed run may be given more, or fewer if it has not made them. The learning rate goes on
-    /// as it was first planned: once the steps of the first plan are over, it stays at a tenth of
-    /// --learning-rate.
-    #[arg(long, value_parser = at_least(1u64))]
-    pub(crate) steps: Option<u64>,
-    /// Real time, or modelled time in which nobody waits
+    /// Real time, or modelled time in which no worker waits
     #[arg(long, value_enum, default_value_t = ClockKind::Wall, help_heading = "Time and limits")]
     pub(crate) clock: ClockKind,
     /// Compute time of an uncoded step: the unit of the presets of delays, and the length of a
@@ -114,7 +135,7 @@ pub(crate) struct RunArgs {
         hide_short_help = true
     )]
     pub(crate) micro_steps: u64,
-    /// Schemes over rounds wait for everybody until (1+mu) times the first answer
+    /// Multi-round schemes wait for stragglers until (1 + mu) x the fastest worker's time
     #[arg(
         long,
         default_value_t = 1.0,
@@ -182,76 +203,6 @@ pub(crate) struct RunArgs {
         hide_short_help = true
     )]
     pub(crate) seed: u64,
-    /// Give up on workers that have not answered after so long [default: 60]
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        value_parser = seconds,
-        help_heading = "Time and limits",
-        hide_short_help = true
-    )]
-    pub(crate) max_wait: Option<f64>,
-    #[command(flatten)]
-    pub(crate) pool: PoolArgs,
-    /// Let approximate schemes wait so much longer than they must [default: 0]
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        value_parser = seconds,
-        help_heading = "Time and limits",
-        hide_short_help = true
-    )]
-    pub(crate) grace: Option<f64>,
-    /// Steps after which `--scheme auto` records uncoded ones again
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = Auto::REPLAN_EVERY,
-        value_parser = replan_every(),
-        help_heading = "Batches and schemes",
-        hide_short_help = true
-    )]
-    pub(crate) replan_every: u64,
-    /// Uncoded steps of which `--scheme auto` tells the planner; of fewer than 20 little can be
-    /// concluded
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = Auto::PROBE,
-        value_parser = probe(),
-        help_heading = "Batches and schemes",
-        hide_short_help = true
-    )]
-    pub(crate) probe: u64,
-    /// Steps between checkpoints [default: 50]
-    #[arg(
-        long,
-        value_name = "N",
-        value_parser = at_least(1u64),
-        help_heading = "Run folder",
-        hide_short_help = true
-    )]
-    pub(crate) checkpoint_every: Option<u64>,
-    /// Refused steps in a row after which the run has diverged: it ends with exit status 1; 0 for
-    /// never [default: 5]
-    #[arg(
-        long,
-        value_name = "N",
-        value_parser = whole::<u64>,
-        help_heading = "Time and limits",
-        hide_short_help = true
-    )]
-    pub(crate) give_up_after: Option<u64>,
-    /// Steps between checks of the gradient against the whole batch, where no equal run is compared
-    /// [default: 10]
-    #[arg(
-        long,
-        value_name = "N",
-        value_parser = at_least(1u64),
-        help_heading = "Checks and faults",
-        hide_short_help = true
-    )]
-    pub(crate) audit_every: Option<u64>,
     /// Let a worker fail, to see that the run copes: panic@STEP:WORKER or nan@STEP:WORKER; where
     /// schemes take turns, one that panicked is back at the next
     #[arg(long, value_name = "FAULT", help_heading = "Checks and faults", hide_short_help = true)]
@@ -266,16 +217,12 @@ pub(crate) struct RunArgs {
     /// Overwrite the run that --out holds
     #[arg(long, requires = "out", help_heading = "Run folder", hide_short_help = true)]
     pub(crate) force: bool,
-    /// Go on with an interrupted run, or, with more --steps, with a finished one
-    ///
-    /// --steps, --workers (another MIN..MAX), --max-wait, --grace, --min-workers, --settle,
-    /// --checkpoint-every, --audit-every and --give-up-after may be given again and replace the
-    /// plan's; everything else is as it was.
-    #[arg(long, value_name = "DIR", conflicts_with_all = PLANNED, help_heading = "Run folder")]
-    pub(crate) resume: Option<PathBuf>,
-    /// Print summary.json to standard output, and nothing else there
-    #[arg(long, help_heading = "Run folder")]
-    pub(crate) json: bool,
+}
+
+/// The flags that a resumed run is not given again.
+fn planned() -> Vec<Id> {
+    let command = Planned::augment_args(Command::new("planned"));
+    command.get_arguments().map(|argument| argument.get_id().clone()).collect()
 }
 
 /// The model, and how fast it learns.
@@ -444,82 +391,74 @@ impl RunArgs {
         self.steps.unwrap_or(STEPS)
     }
 
-    /// Its limit.
-    fn longest_wait(&self) -> f64 {
-        self.max_wait.unwrap_or(Limits::default().max_wait_seconds)
-    }
-
     /// What a resumed run is told again.
-    pub(crate) fn changes(&self, seats: Option<Seats>) -> Result<Changes, Failure> {
-        let min_workers = match seats {
-            Some(seats) => self.pool.of(seats)?.min_workers,
-            None => self.pool.min_workers.map(|workers| workers as usize),
-        };
-        Ok(Changes {
+    pub(crate) fn changes(&self, seats: Option<Seats>) -> Changes {
+        Changes {
             steps: self.steps,
             seats,
-            max_wait_seconds: self.max_wait,
+            limits: self.limits,
             grace_seconds: self.grace,
-            min_workers,
-            settle_seconds: self.pool.settle,
             checkpoint_every: self.checkpoint_every,
             audit_every: self.audit_every,
             give_up_after: self.give_up_after,
-        })
+        }
     }
 
     /// What the command line asks for; the vocabulary is that of the text.
     pub(crate) fn plan(&self, vocabulary: usize, own: Own) -> Result<Plan, Failure> {
-        let (step_seconds, usual) = (self.step_seconds.unwrap_or(1.0), Limits::default());
-        let (workers, pool) = (own.seats.most as usize, self.pool.of(own.seats)?);
-        let model = model_of(&self.model, self.init.as_deref(), vocabulary)?;
+        let (planned, workers) = (&self.planned, own.seats.most as usize);
+        let model = model_of(&planned.model, planned.init.as_deref(), vocabulary)?;
         let injected = Injected {
-            faults: self.fault.clone(),
-            attack: self.attack.kind(),
-            attackers: self.attack.attackers(&own.schemes, workers, self.seed)?,
+            faults: planned.fault.clone(),
+            attack: planned.attack.kind(),
+            attackers: planned.attack.attackers(&own.schemes, workers, planned.seed)?,
         };
         let plan = Plan {
             schemes: own.schemes,
             steps: self.all_steps(),
             source: Source {
-                corpus: absolute(self.corpus.as_ref())?,
-                tokenizer: absolute(self.tokenizer.as_ref())?,
-                init: absolute(self.init.as_ref())?,
+                corpus: absolute(planned.corpus.as_ref())?,
+                tokenizer: absolute(planned.tokenizer.as_ref())?,
+                init: absolute(planned.init.as_ref())?,
             },
-            timing: Timing { delays: own.delays, pool: own.pool, clock: self.clock, step_seconds },
+            timing: Timing {
+                delays: own.delays,
+                pool: own.pool,
+                clock: planned.clock,
+                step_seconds: planned.step_seconds.unwrap_or(1.0),
+            },
             shape: Shape {
                 workers,
-                units: self.micro_batches.unwrap_or(2 * own.seats.most),
-                unit_samples: self.micro_batch_rows as usize,
+                units: planned.micro_batches.unwrap_or(2 * own.seats.most),
+                unit_samples: planned.micro_batch_rows as usize,
             },
-            jobs: Jobs { models: self.models, micro_steps: self.micro_steps },
+            jobs: Jobs { models: planned.models, micro_steps: planned.micro_steps },
             limits: Limits {
-                max_wait_seconds: self.longest_wait(),
+                max_wait_seconds: self.limits.max_wait(),
                 // A thread that has ended does not come back.
                 return_seconds: 0.0,
-                grace_seconds: self.grace.unwrap_or(usual.grace_seconds),
-                mu: self.mu,
-                min_workers: pool.min_workers,
-                settle_seconds: pool.settle_seconds,
-                ..usual
+                grace_seconds: self.grace.unwrap_or_default(),
+                mu: planned.mu,
+                min_workers: own.seats.min_workers(),
+                settle_seconds: self.limits.settle(),
+                ..Limits::default()
             },
-            late: self.late,
+            late: planned.late,
             training: Training {
                 model,
-                compute: self.devices.compute(self.micro_batch_rows)?,
-                peak_tflops: self.peak_tflops,
-                optimizer: self.model.optimizer(self.all_steps()),
-                seed: self.seed,
-                lanes: self.lanes.lanes(),
+                compute: planned.devices.compute(planned.micro_batch_rows)?,
+                peak_tflops: planned.peak_tflops,
+                optimizer: planned.model.optimizer(self.all_steps()),
+                seed: planned.seed,
+                lanes: planned.lanes.lanes(),
             },
             upkeep: Upkeep {
                 checkpoint_every: self.checkpoint_every.unwrap_or(CHECKPOINT_EVERY),
                 give_up_after: self.give_up_after.unwrap_or(GIVE_UP_AFTER),
                 audit_every: self.audit_every.unwrap_or(AUDIT_EVERY),
             },
-            auto: AutoSteps { replan_every: self.replan_every, probe: self.probe },
             injected,
-            reduce: self.reduce,
+            reduce: planned.reduce,
             made: None,
             turns: None,
         };
@@ -554,26 +493,4 @@ pub(super) fn model_of(
 
 pub(super) fn absolute(path: Option<&PathBuf>) -> Result<Option<PathBuf>, Failure> {
     path.map(std::path::absolute).transpose().or_input()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::run::resume::CHANGEABLE;
-    use clap::Command;
-
-    /// A flag is either the plan's, or a resumed run may be given it.
-    #[test]
-    fn a_resumed_run_takes_the_other_flags_from_its_plan() {
-        let command = RunArgs::augment_args(Command::new("train"));
-        let anew = |flag: &String| CHANGEABLE.contains(&format!("--{}", flag.replace('_', "-")));
-        let flags = command.get_arguments().map(|argument| argument.get_id().to_string());
-        let own = ["resume", "json"];
-        let flags = flags.filter(|flag| !anew(flag) && !own.contains(&flag.as_str()));
-        let mut flags: Vec<String> = flags.collect();
-        flags.sort_unstable();
-        let mut planned = PLANNED.to_vec();
-        planned.sort_unstable();
-        assert_eq!(flags, planned);
-    }
 }

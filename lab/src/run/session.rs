@@ -233,10 +233,7 @@ impl Session {
     /// A run, which goes on with what its last steps were computed under if that was chosen.
     fn local_of(&self, run: usize) -> Result<LocalRun, Failure> {
         let local = self.plan.local_run(&self.specs[run])?;
-        if self.plan.schemes[run].fixed().is_some() {
-            return Ok(local);
-        }
-        let mut auto = self.plan.auto();
+        let Some(mut auto) = self.plan.auto(run) else { return Ok(local) };
         self.lines[run].iter().for_each(|line| auto.replay(&line.record));
         let using = auto.using().scheme;
         families::check_known(&using, &self.folder.plan(), None)?;
@@ -276,7 +273,7 @@ impl Session {
                     // Whether it was given or measured before the run began.
                     None => "",
                 };
-                format!("step time c: {step_seconds:.3} s (uncoded, nobody late{how})")
+                format!("step time c: {step_seconds:.3} s (uncoded, no worker late{how})")
             }
         };
         let order = self.plan.turns.map_or_else(String::new, |turns| {
@@ -358,7 +355,7 @@ impl Session {
         self.lines.iter().map(|lines| lines.len() as u64).collect()
     }
 
-    /// Trains until nothing is left, or somebody interrupts it.
+    /// Trains until nothing is left, or a signal interrupts it.
     fn train_all(&mut self, work: &mut Work) -> Result<(), Failure> {
         while let Some(block) = self.next_block() {
             let outcome = self.one_block(&block, work)?;
@@ -366,7 +363,7 @@ impl Session {
                 break;
             }
             if block.turn.is_some() && self.interrupted.load(Ordering::Relaxed) {
-                // The block's last step was decided before anybody asked, and saved nothing.
+                // The block's last step was decided before the signal came, and saved nothing.
                 self.save_between(&block, work).and_then(|()| work.files.finish()).or_work()?;
                 break;
             }
@@ -540,7 +537,7 @@ impl Session {
         }
         let outcome = outcome?;
         if cut_short {
-            // A worker has ended it, if nobody else has: it goes on by --resume alone.
+            // A worker has ended it, if no signal has: it goes on by --resume alone.
             return Ok(Outcome::Stopped);
         }
         if outcome == Outcome::Finished && ended {

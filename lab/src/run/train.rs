@@ -4,6 +4,7 @@ use super::plan::{self, Plan, Training};
 use super::report::Summary;
 use super::run_args::{Own, RunArgs, absolute};
 use super::session::Session;
+use crate::pool_file;
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::files::Bounded;
@@ -15,7 +16,6 @@ use codedgrad_shell::itself::{self, quoted};
 use codedgrad_shell::layout::help;
 use codedgrad_shell::output::{Output, say};
 use codedgrad_shell::pool::{Seats, seats};
-use codedgrad_shell::pool_file;
 use codedgrad_shell::signals::Asked;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,7 +24,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug, Args)]
 #[command(after_help = help(&format!("\
 Schemes: {schemes}; or auto: steps are recorded uncoded, the planner is asked, and the run goes on
-         with what it finds fastest, where that saves more than 5 %. Those over several rounds are
+         with what it finds fastest, where that saves more than 5 % (auto:probe=20,every=200
+         measures 20 of 200 steps; at least 20 are recommended). Those over several rounds are
          for --models or --accumulate; `codedgrad code --help` says what each does.
 Delays:  hotspot | bursts | iid | static | calm | stalls | proportional, in units of the uncoded
          compute time of a step; serverless | serverless-cold, in seconds; or a CSV file of
@@ -58,7 +59,7 @@ pub(crate) struct TrainArgs {
     /// Inject no delays
     #[arg(long, conflicts_with_all = ["resume", "delays"])]
     no_stragglers: bool,
-    /// Workers that come and are lost, from a CSV file as `simulate --pool` takes it
+    /// Workers that come and are lost, from a CSV file as `codedgrad-lab pool` takes it
     ///
     /// A row says how many workers there are from then on, by the run's clock; who is lost is drawn
     /// with --seed. A thread that is lost is ended without notice; one that comes takes over a
@@ -115,7 +116,7 @@ impl TrainArgs {
             pool: absolute(self.pool.as_ref())?,
         };
         let mut plan = self.run.plan(vocabulary, own)?;
-        plan.turns = plan.possible_turns(self.run.step_seconds.is_none());
+        plan.turns = plan.possible_turns(self.run.planned.step_seconds.is_none());
         let Training { compute, peak_tflops, .. } = &mut plan.training;
         let devices = compute.processor.devices().or_input()?;
         let devices = devices.min(seats.most as usize * compute.devices_per_worker);
@@ -138,8 +139,8 @@ fn interruption(asked: &Asked) -> Arc<AtomicBool> {
     interrupted
 }
 
-/// How a run that was shown ends: nobody must take one that was interrupted, or that diverged, for
-/// one that is done.
+/// How a run that was shown ends: no caller must take one that was interrupted, or that diverged,
+/// for one that is done.
 fn ended(summary: &Summary, asked: &Asked) -> Result<(), Failure> {
     if let Some(diverged) = summary.diverged() {
         return Err(Failure::Work(anyhow!("{diverged}")));
@@ -158,17 +159,20 @@ pub(crate) fn run(args: &TrainArgs, output: &mut Output<'_>) -> Result<(), Failu
             let folder = RunFolder::open(PLAN, path)?;
             let plan = Plan::read(&folder.plan())?;
             plan.training.compute.processor.devices().or_input()?;
-            Session::resume((plan, args.run.changes(args.workers)?), folder, interrupted)?
+            Session::resume((plan, args.run.changes(args.workers)), folder, interrupted)?
         }
         None => {
-            let tokens = plan::tokens(args.run.corpus.as_deref(), args.run.tokenizer.as_deref())?;
+            let tokens = plan::tokens(
+                args.run.planned.corpus.as_deref(),
+                args.run.planned.tokenizer.as_deref(),
+            )?;
             let plan = args.plan(tokens.vocabulary)?;
             let batches = plan.batches(tokens)?;
             Session::begin(
                 plan,
                 batches,
-                (args.run.out.as_deref(), args.run.force),
-                args.run.step_seconds.is_none(),
+                (args.run.planned.out.as_deref(), args.run.planned.force),
+                args.run.planned.step_seconds.is_none(),
                 interrupted,
             )?
         }
@@ -179,7 +183,7 @@ pub(crate) fn run(args: &TrainArgs, output: &mut Output<'_>) -> Result<(), Failu
     let outcome = session.execute();
     let summary = session.folder().settle(outcome)?;
     let shown = show(&session, &summary, args.run.json, output);
-    // How the run ended counts for more than whether anybody could be told.
+    // How the run ended counts for more than a failure to show it.
     ended(&summary, &asked)?;
     shown
 }

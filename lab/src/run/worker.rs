@@ -31,17 +31,16 @@ const FINAL: &str = "CODEDGRAD_FINAL";
 #[derive(Debug, Args)]
 #[command(
     after_help = help("\
-The worker says by its flags what is trained, as any program under `codedgrad run` or
-`codedgrad serve` does: the same for all workers. The one that the coordinator names writes
-checkpoints and the model into --out; a worker that dies is started again by `codedgrad run`, and
-takes over the state of another. A worker whose number another process has taken meanwhile ends
-with exit status 4: it must not be started again.
+Give all workers the same flags: they say what is trained. The worker that the coordinator names
+writes checkpoints and the model into --out. `codedgrad run` restarts a worker that dies, and it
+copies the state of another. A worker whose number another process has taken ends with exit status
+4: do not restart it.
 
-Ctrl-C and SIGTERM leave the run, which goes on without: the worker finishes its task, is let go
-when nobody needs what it holds, and ends with status 0; after --notice seconds, or if asked again
-a second later, it does so at once. A file that appears where CODEDGRAD_NOTICE_FILE says is as good
-as SIGTERM. Workers that may fail together say so by a common CODEDGRAD_DOMAIN, such as a rack's
-name (default: the host's).
+On Ctrl-C or SIGTERM the worker leaves, and the run goes on without it. It finishes its task, stays
+until no worker needs what it holds, and ends with status 0. After --notice seconds, or if asked
+again a second later, it ends at once. A file that appears at $CODEDGRAD_NOTICE_FILE counts as
+SIGTERM. Workers that may fail together have a common CODEDGRAD_DOMAIN, such as a rack's name
+(default: the host's).
 
 The environment says which run it joins: the coordinator's address in CODEDGRAD_ADDRESS, the token
 in the file that CODEDGRAD_TOKEN_FILE names or in CODEDGRAD_TOKEN, keys in CODEDGRAD_KEYS, and the

@@ -383,9 +383,8 @@ mod tests {
         fn event(&mut self, _: &Happened) {}
     }
 
-    /// The bundled model trained over a memory that nobody but its workers and observers can read,
-    /// with a worker that is wrong on purpose and one whose gradient is NaN, ends as over the
-    /// host's.
+    /// The bundled model ends alike over the host's memory and over one that only its workers and
+    /// observers can read. One worker is wrong on purpose, and the gradient of one is NaN.
     #[test]
     fn a_model_is_trained_alike_in_any_memory() {
         let model =

@@ -44,7 +44,7 @@ pub struct LocalRun {
     /// How many models are trained in turn (step `t` is step `t / models` of model `t mod models`),
     /// and how many batches' gradients add up to one step of one model.
     pub jobs: Jobs,
-    /// How long anybody is waited for.
+    /// How long the run waits for workers.
     pub limits: Limits,
     /// The model.
     pub model: GptConfig,
@@ -192,7 +192,7 @@ impl LocalRun {
         }
     }
 
-    /// The rounds that so many steps take at most, if nobody dies and none is refused.
+    /// The most rounds that `steps` steps take, if no worker dies and none is refused.
     #[must_use]
     pub fn rounds(&self, steps: u64, facts: &SchemeFacts) -> u64 {
         let delay = facts.delay as u64;
@@ -335,7 +335,7 @@ pub fn run_local_at<V: Memory>(
     let (seats, links_of): (Vec<_>, Vec<_>) =
         links.iter().map(|_| mpsc::channel::<LocalLink<V>>()).unzip();
     let run_clock = if run.pool.is_empty() {
-        // A run whose workers are all lost is over: nobody can be put in their place.
+        // A run whose workers are all lost is over: no other can take their place.
         drop(replacing);
         run_clock
     } else {
@@ -572,7 +572,7 @@ fn take_over(replicas: &mut [Replica], state: &State) -> Result<Vec<u64>, Replic
     last.map(|step| replicas[(step % models) as usize].digest()).collect()
 }
 
-/// Computes a task, or what is left of it when nobody wants it any more, and hands it in.
+/// Computes a task, or the part before its cancellation, and hands it in.
 fn compute<V: Memory>(
     run: &LocalRun,
     worker: Worker,
@@ -587,7 +587,7 @@ fn compute<V: Memory>(
         .find(|fault| (fault.step, fault.worker) == (task.step(), worker))
         .map(|fault| fault.kind);
     if fault == Some(FaultKind::Panic) {
-        // Asked for, so that no backtrace of it is of interest to anybody.
+        // A user asked for it and needs no backtrace.
         resume_unwind(Box::new(format!("{INJECTED}: {worker} panics at step {}", task.step())));
     }
     let model = task.step() % run.jobs.models;

@@ -23,7 +23,7 @@ fn refused(folder: &Path, arguments: &[&str], needles: &[&str]) {
     assert!(program::refused(folder, arguments, needles).stdout.is_empty(), "{arguments:?}");
 }
 
-/// Votes give the uncoded bits whatever wrong workers send, mixtures are judged, and nobody defends
+/// Votes give the uncoded bits despite wrong workers, mixtures are judged, and nothing defends
 /// `uncoded`.
 #[test]
 fn wrong_workers_are_found_out() {
@@ -184,8 +184,8 @@ fn bad_codes_are_refused() {
         ),
         (vec!["train", "--mu=-1"], vec!["--mu -1", "0 or more"]),
         (
-            vec!["train", "--scheme", "auto", "--probe", "30", "--replan-every", "30"],
-            vec!["--probe 30", "less than"],
+            vec!["train", "--scheme", "auto:probe=30,every=30"],
+            vec!["auto:probe=30,every=30", "probe=30 is not from 1 to 29"],
         ),
     ] {
         refused(folder.path(), &arguments, &needles);
@@ -340,17 +340,8 @@ fn schemes_over_rounds_train_models_in_turn_and_micro_steps() {
 fn auto_switches_where_it_pays() {
     let folder = tempfile::tempdir().unwrap();
     let auto = |delays: &'static str, more: &[&str]| {
-        let arguments = [
-            "--scheme",
-            "auto",
-            "--steps",
-            "140",
-            "--replan-every",
-            "70",
-            "--delays",
-            delays,
-            "--json",
-        ];
+        let arguments =
+            ["--scheme", "auto:every=70", "--steps", "140", "--delays", delays, "--json"];
         json(&train(folder.path(), &[&arguments, more].concat()))
     };
     let summary = auto("hotspot", &["--compare", "uncoded", "--out", "whole"]);

@@ -138,7 +138,7 @@ impl Run {
         self.summary()
     }
 
-    /// Somebody ends it.
+    /// Ends it by SIGTERM.
     pub(crate) fn is_stopped(&mut self) {
         self.coordinator.signal("-TERM");
         assert_eq!(self.coordinator.ends(), Some(143), "{}", self.coordinator.said());

@@ -138,7 +138,7 @@ fn a_checkpoint_of_other_flags_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{line}: {said}");
         assert!(said.contains(why), "{line}: {said}");
     }
-    // Nobody waits for a worker that could never join.
+    // No worker waits for one that could never join.
     let home = tempfile::tempdir().unwrap();
     let output = codedgrad(home.path(), &line("run", "--steps 9 --fault panic@9:1"));
     let said = text(&output.stderr) + &text(&output.stdout);

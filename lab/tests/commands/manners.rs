@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
-/// A small model on a clock on which nobody waits.
+/// A small model on a clock on which no worker waits.
 static SMALL: LazyLock<Vec<&str>> =
     LazyLock::new(|| flags(&["--clock virtual --workers 4", MODEL]));
 
@@ -88,7 +88,7 @@ fn a_claim_that_does_not_hold_is_a_failure() {
     assert!(text(&output.stderr).contains("does not tolerate what it claims"));
     let shown = json_of(&codedgrad(folder.path(), &[&verify[..], &["--json"]].concat()), 1);
     assert_eq!(shown["verified"]["failed"], 1);
-    // Nobody works with it.
+    // No command works with it.
     for line in [
         "train --scheme matrix:m.csv,s=1 --workers 3",
         "serve --scheme matrix:m.csv,s=1 --workers 3",
@@ -124,7 +124,7 @@ fn a_full_standard_output_is_a_failure() {
         let why = "error: cannot write to standard output: No space left on device";
         assert!(said.contains(why) && !said.contains("panicked"), "{line}: {said}");
     }
-    // What was trained before nobody could be told is kept; what was not begun leaves nothing.
+    // A run trained before its output failed is kept; one that was not begun leaves nothing.
     assert!(folder.path().join("json/summary.json").exists());
     assert!(!folder.path().join("words").exists());
 }
@@ -155,7 +155,7 @@ fn a_closed_standard_output_ends_quietly() {
     assert!(folder.path().join("run/summary.json").exists());
 }
 
-/// How a run ended counts for more than whether anybody could be told: Ctrl-C ends `tee` as well.
+/// How a run ended counts for more than a failure to show it: Ctrl-C ends `tee` as well.
 #[cfg(unix)]
 #[test]
 fn nobody_listening_makes_no_failure_a_success() {

@@ -1,4 +1,4 @@
-//! `codedgrad simulate --pool` and `codedgrad-lab train --pool`: workers that come and go.
+//! `codedgrad-lab pool` and `train --pool`: workers that come and go.
 
 use crate::program::{codedgrad, json, refused, text};
 use serde_json::{Value, json};
@@ -7,8 +7,8 @@ use std::path::Path;
 
 /// The recorded options of the example's first golden run, by `--work 80 --seconds 7200`.
 fn line<'a>(scheme: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let pool = ["--pool", "examples/traces/pool.csv", "--work", "80", "--seconds", "2h"];
-    [&["simulate", scheme][..], &pool, more].concat()
+    let pool = ["examples/traces/pool.csv", "--work", "80", "--seconds", "2h"];
+    [&["pool", scheme][..], &pool, more].concat()
 }
 
 #[test]
@@ -41,15 +41,15 @@ fn a_pool_is_replayed() {
     ] {
         assert!(said.replace('\n', " ").contains(needle), "{said}");
     }
-    // Until its last row, if nobody says otherwise.
-    let brief = ["simulate", "uncoded", "--pool", "examples/traces/pool.csv", "--work", "80"];
+    // Until its last row by default.
+    let brief = ["pool", "uncoded", "examples/traces/pool.csv", "--work", "80"];
     assert!(text(&codedgrad(&root, &brief).stdout).starts_with("uncoded: 865 steps in 7101 s"));
 }
 
 #[test]
 fn mistakes_of_a_pool_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    let line = ["simulate", "uncoded", "--pool", "pool.csv", "--work", "80"];
+    let line = ["pool", "uncoded", "pool.csv", "--work", "80"];
     let at = |line: usize, column: usize| format!("pool.csv: line {line}, column {column}: ");
     for (rows, place, needle) in [
         ("", at(1, 1), "\"\" where the header is seconds,workers"),
@@ -69,11 +69,7 @@ fn mistakes_of_a_pool_are_named() {
         fs::write(folder.path().join("pool.csv"), rows).unwrap();
         refused(folder.path(), &line, &[&place, needle]);
     }
-    refused(
-        folder.path(),
-        &["simulate", "uncoded", "--pool", "absent", "--work", "1"],
-        &["absent"],
-    );
+    refused(folder.path(), &["pool", "uncoded", "absent", "--work", "1"], &["absent"]);
 }
 
 #[test]
@@ -82,27 +78,17 @@ fn what_is_not_for_a_pool_is_refused() {
     fs::write(folder.path().join("pool.csv"), "seconds,workers\n0,4\n100,3\n").unwrap();
     let refused = |line: &str, needles: &[&str]| {
         let words: Vec<&str> = line.split(' ').collect();
-        refused(folder.path(), &[&["simulate"], &words[..]].concat(), needles);
+        refused(folder.path(), &[&["pool"], &words[..]].concat(), needles);
     };
     let families = ["uncoded or groups:s=.."];
     for scheme in ["groups:l=2", "groups:s=1,rescale", "queue:m=4", "min-load:s=1"] {
-        refused(&format!("{scheme} --pool pool.csv --work 8"), &families);
+        refused(&format!("{scheme} pool.csv --work 8"), &families);
     }
-    refused("gruops:s=1 --pool pool.csv --work 8", &["did you mean", "groups"]);
-    refused("uncoded --pool pool.csv", &["--work <SECONDS>"]);
-    refused("uncoded --pool pool.csv --work 0", &["work is 0 s"]);
-    refused("uncoded --pool pool.csv --work 8 --seconds 0", &["the end is 0 s"]);
-    refused("uncoded --pool pool.csv --work 1e10", &["at most 1e9 s"]);
-    for other in ["--mu 2", "--delays iid", "--jobs 4", "--rules trainer", "--grid", "--workers 4"]
-    {
-        let flag = other.split(' ').next().unwrap();
-        refused(&format!("uncoded --pool pool.csv --work 8 {other}"), &["--pool <FILE>", flag]);
-    }
-    let rules = "--models is for --rules trainer alone";
-    refused("uncoded --pool pool.csv --work 8 --models 2", &[rules]);
-    refused("uncoded --work 8", &["--pool <FILE>"]);
-    refused("uncoded --delays iid --jobs 4 --restart 3", &["cannot be used with", "--restart"]);
-    refused("uncoded --jobs 4", &["--delays <PRESET|FILE>"]);
+    refused("gruops:s=1 pool.csv --work 8", &["did you mean", "groups"]);
+    refused("uncoded pool.csv", &["--work <SECONDS>"]);
+    refused("uncoded pool.csv --work 0", &["work is 0 s"]);
+    refused("uncoded pool.csv --work 8 --seconds 0", &["the end is 0 s"]);
+    refused("uncoded pool.csv --work 1e10", &["at most 1e9 s"]);
 }
 
 /// How long a run is, and in how many units a batch is cut.
@@ -162,7 +148,7 @@ fn where_shares_are_halves_of_others_a_pool_makes_the_same_bits() {
         let (record, summary) = trained(folder.path(), scheme, SHORT, pool);
         assert_eq!(each(&record, "digest"), each(&fixed, "digest"), "{scheme}");
         if scheme == "uncoded" {
-            let replay = "simulate uncoded --pool pool.csv --work 8 --sync 0 --seconds 96 --json";
+            let replay = "pool uncoded pool.csv --work 8 --sync 0 --seconds 96 --json";
             let replayed = json(&codedgrad(folder.path(), &replay.split(' ').collect::<Vec<_>>()));
             assert_eq!(summary["runs"][0]["pool"]["plans"], replayed["plans"]);
         }

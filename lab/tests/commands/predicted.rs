@@ -55,7 +55,6 @@ impl Case {
             ("--delays", self.delays.to_owned()),
             ("--mu", self.mu.to_string()),
             ("--grace", self.grace.to_string()),
-            ("--step-seconds", self.step_seconds.to_string()),
         ];
         flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect()
     }
@@ -63,7 +62,9 @@ impl Case {
     /// Trains for real, and gives the lines of the record.
     fn train(&self, folder: &Path) -> Vec<Value> {
         let steps = (self.jobs / self.models / self.micro_steps).to_string();
-        let own = ["--scheme", self.scheme, "--steps", &steps, "--out", "run", "--force"];
+        let seconds = self.step_seconds.to_string();
+        let own = ["--scheme", self.scheme, "--steps", &steps, "--step-seconds", &seconds];
+        let own = [&own[..], &["--out", "run", "--force"]].concat();
         let told = self.flags();
         let told: Vec<&str> = told.iter().map(String::as_str).collect();
         let small = flags(&["train --clock virtual --json", MODEL]);
@@ -75,7 +76,9 @@ impl Case {
     /// What the command foretells.
     fn command(&self, folder: &Path) -> Value {
         let jobs = self.jobs.to_string();
+        let slope = (self.step_seconds * self.workers as f64).to_string();
         let own = ["simulate", self.scheme, "--rules", "trainer", "--jobs", &jobs, "--json"];
+        let own = [&own[..], &["--slope", &slope]].concat();
         let told = self.flags();
         let told: Vec<&str> = told.iter().map(String::as_str).collect();
         json(&codedgrad(folder, &[&own[..], &told].concat()))
@@ -183,7 +186,7 @@ fn agree(folder: &Path, case: Case) -> (Vec<EngineRound>, EngineOutcome) {
     (rounds, outcome)
 }
 
-/// Whether some round closed without somebody, or the comparison says little.
+/// Whether some round closed without a worker: else the comparison says little.
 fn somebody_was_missing(rounds: &[EngineRound]) -> bool {
     rounds.iter().any(|round| !round.missing.is_empty())
 }
@@ -324,9 +327,7 @@ fn options_that_make_no_sense_are_refused_with_the_reason() {
         (&["--accept", "model"], "training always closes a round by look-ahead"),
         (&["--accept", "lookahead"], "training always closes a round by look-ahead"),
         (&["--dispatch", "0"], "a pull costs nothing"),
-        (&["--base-load", "0.125", "--slope", "2"], "L x workers x --step-seconds"),
-        (&["--base-load", "0.125", "--proportional"], "L x workers x --step-seconds"),
-        (&["--as-recorded"], "L x workers x --step-seconds"),
+        (&["--base-load", "0.125"], "the trainer computes a load L in L x --slope"),
     ] {
         let said = format!("{} is not for --rules trainer: ", flags[0]);
         refused(&[&["--rules", "trainer"], flags].concat(), &[&said, why]);
@@ -335,9 +336,8 @@ fn options_that_make_no_sense_are_refused_with_the_reason() {
     refused(&["--rules", "trainer", "--accumulate", "5"], &[no_steps]);
     let no_models = "--jobs 12 is no multiple of --models 8";
     refused(&["--rules", "trainer", "--models", "8"], &[no_models]);
-    for flag in
-        ["--step-seconds", "--models", "--accumulate", "--micro-batches", "--grace", "--max-wait"]
-    {
+    refused(&["--rules", "trainer", "--slope", "0"], &["--slope 0: a number above 0"]);
+    for flag in ["--models", "--accumulate", "--micro-batches", "--grace", "--max-wait"] {
         refused(&[flag, "2"], &["is for --rules trainer alone"]);
     }
 }

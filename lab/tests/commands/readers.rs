@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 /// What stands at a file's path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Found {
-    /// Nobody writes to it.
+    /// No process writes to it.
     Pipe,
     Folder,
     /// By a link.
@@ -200,7 +200,7 @@ fn delays_have_a_bound_and_may_come_through_a_pipe() {
     let rest = &ALL[1..];
     meets(home.path(), "bad.csv", "trace stats bad.csv", rest, None);
     meets(home.path(), "bad.csv", "train --workers 2 --delays bad.csv", &ALL, None);
-    meets(home.path(), "bad.csv", "simulate uncoded --pool bad.csv --work 8", rest, None);
+    meets(home.path(), "bad.csv", "pool uncoded bad.csv --work 8", rest, None);
     meets(home.path(), "bad.csv", "doctor bad.csv", &[Found::Endless], Some("no regular file"));
     meets(home.path(), "bad.csv", "doctor bad.csv", &[Found::Pipe], Some("no regular file"));
     meets(home.path(), "bad.csv", "doctor bad.csv", &[Found::Sparse], None);
@@ -212,7 +212,7 @@ fn delays_have_a_bound_and_may_come_through_a_pipe() {
         meets(home.path(), "bad.csv", line, &[Found::Endless, Found::Sparse], None);
         meets(home.path(), "bad.csv", line, &[Found::Folder], Some("cannot read"));
     }
-    for how in ["", " --long step,rank,ms", " --columns a,b", " --profiler"] {
+    for how in ["", " --long step,rank,ms", " --columns a,b"] {
         meets(home.path(), "bad.csv", &format!("trace import bad.csv{how}"), rest, None);
     }
     let by_pattern = r"trace import bad.csv --pattern (?<round>\d+):(?<worker>\d+):(?<time>\d+)";

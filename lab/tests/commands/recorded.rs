@@ -38,8 +38,8 @@ fn a_recorded_run_gives_back_the_delays_it_ran_under() {
         "injected.csv",
     ];
     good(folder.path(), &[&SMALL[..], &compared].concat());
-    // Computation takes 1 s uncoded and 2 s at twice the load; the least delay of a round is
-    // nobody's lateness.
+    // Computation takes 1 s uncoded and 2 s at twice the load; the least delay of a round makes no
+    // worker late.
     let expected = |compute: f64| {
         let late = |row: Vec<f64>| {
             let least = row.iter().copied().fold(f64::INFINITY, f64::min);
@@ -66,7 +66,7 @@ fn a_recorded_run_gives_back_the_delays_it_ran_under() {
     assert_eq!(nothing, "");
     near(&rows(&fs::read_to_string(folder.path().join("coded.csv")).unwrap()), &expected(2.0));
     assert!(
-        !said.contains("censored: 0 answers") && said.contains("a run that waits for everybody"),
+        !said.contains("censored: 0 answers") && said.contains("a run that waits for all workers"),
         "{said}"
     );
     assert!(!folder.path().join("coded.csv.part").exists());
@@ -109,7 +109,7 @@ fn a_run_writes_what_the_doctor_reads() {
     let stamps: Vec<f64> = steps.iter().map(|step| step["at"].as_f64().unwrap()).collect();
     assert!(stamps.is_sorted() && stamps[0] > 1.6e9, "{stamps:?}");
     let reports = steps.iter().flat_map(|step| step["spent"].as_array().into_iter().flatten());
-    assert!(reports.count() >= steps.len(), "somebody has finished in every round");
+    assert!(reports.count() >= steps.len(), "a worker has finished in every round");
     let events = lines("events.jsonl");
     let kinds: Vec<&str> = events.iter().map(|event| event["kind"].as_str().unwrap()).collect();
     assert_eq!((kinds[0], kinds[kinds.len() - 1]), ("begin", "end"));

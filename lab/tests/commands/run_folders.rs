@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// A model small enough for a debug build.
 static SMALL: LazyLock<Vec<&str>> =
     LazyLock::new(|| flags(&["--clock virtual", MODEL, "--workers 4 --scheme uncoded"]));
-/// More steps than are made before somebody ends the run.
+/// More steps than a run makes before the test ends it.
 const ENDLESS: [&str; 4] = ["--steps", "5000", "--checkpoint-every", "5"];
 const CURRENT: &str = "checkpoint.safetensors";
 const BEFORE: &str = "checkpoint.before.safetensors";
@@ -371,7 +371,7 @@ fn a_run_under_way_is_left_alone() {
     assert_eq!(heir.ends_by("-INT"), Some(130));
     let found = steps(&record);
     assert!(found.iter().copied().eq(0..found.len() as u64), "{found:?}");
-    assert!(!home.path().join("run/lock.owner").exists(), "nobody works there any more");
+    assert!(!home.path().join("run/lock.owner").exists(), "no worker works there any more");
 }
 
 /// Whole lines of a record that may be growing.
@@ -417,7 +417,7 @@ fn a_command_that_fails_before_its_first_step_leaves_no_folder() {
         assert!(text(&output.stderr).contains("in use"), "{}", text(&output.stderr));
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "the folder is gone");
     }
-    // A folder of somebody else's stays, and is as good for the same command.
+    // A folder that a user made stays, and the same command can use it again.
     fs::create_dir(home.path().join("mine")).unwrap();
     fs::write(home.path().join("mine/notes"), "keep").unwrap();
     for _ in 0..2 {
@@ -507,7 +507,6 @@ fn a_plan_that_somebody_edited_is_refused_by_name() {
         ("micro_batch_rows", 0.into(), "--micro-batch-rows 0"),
         ("micro_batch_rows", (1u64 << 60).into(), "--micro-batch-rows"),
         ("models", (1u64 << 60).into(), "--models"),
-        ("replan_every", 0.into(), "--replan-every 0"),
         ("max_wait_seconds", 1e300.into(), "--max-wait 1e300: at most 1e9"),
         ("return_seconds", (-1.0).into(), "--return-wait -1"),
         ("grace_seconds", 1e300.into(), "--grace 1e300"),
@@ -526,7 +525,7 @@ fn a_plan_that_somebody_edited_is_refused_by_name() {
     }
 }
 
-/// Other numbers that are legal would train something else, and nobody would know.
+/// Other legal numbers would train something else, and no user would know.
 #[test]
 fn a_plan_that_was_altered_is_refused() {
     let home = tempfile::tempdir().unwrap();
@@ -578,15 +577,15 @@ fn a_service_that_somebody_edited_is_refused_by_name() {
     let good = serde_json::json!({
         "id": 1, "workers": 2, "scheme": "uncoded", "join_wait_seconds": 1.0,
         "return_wait_seconds": 1.0, "max_wait_seconds": 1.0, "min_workers": null,
-        "exchange": null, "wire": "f32", "probe": 20, "replan_every": 200,
-        "facts": null, "over": false,
+        "give_up_after": 0, "unit_tries": 3, "exchange": null, "wire": "f32", "facts": null,
+        "over": false,
     });
     let cases: &[(&str, Value, &str)] = &[
         ("workers", (1u64 << 40).into(), "--workers"),
         ("workers", 0.into(), "--workers 0"),
         ("max_wait_seconds", 1e300.into(), "--max-wait 1e300"),
         ("join_wait_seconds", (-1.0).into(), "--join-wait -1"),
-        ("probe", 200.into(), "--probe 200"),
+        ("unit_tries", 0.into(), "--unit-tries 0"),
     ];
     for (name, value, needle) in cases {
         let mut plan = good.clone();
@@ -657,7 +656,7 @@ fn a_folder_whose_lock_is_removed_has_one_user_all_the_same() {
     owner.has_steps(&record, steps_there(&record) + 10);
     assert_eq!(owner.ends_by("-INT"), Some(130));
     let found = steps(&record);
-    assert!(found.iter().copied().eq(0..found.len() as u64), "nobody cut it: {found:?}");
+    assert!(found.iter().copied().eq(0..found.len() as u64), "no worker cut it: {found:?}");
 }
 
 #[test]

@@ -122,8 +122,8 @@ fn planned_fixed(_: &[&str], own: &[&str]) -> Vec<String> {
 /// The share of a pool's work that is in the steps, for each `--work` of the heading.
 fn pooled(head: &[&str], own: &[&str]) -> Vec<String> {
     let share = |work: &&str| {
-        let options = "--pool examples/traces/pool.csv --seconds 7200";
-        percent(&printed(&format!("simulate {} {options} {}", code(own[0]), code(work)))["goodput"])
+        let options = "examples/traces/pool.csv --seconds 7200";
+        percent(&printed(&format!("pool {} {} {options}", code(own[0]), code(work)))["goodput"])
     };
     [own[0].to_owned()].into_iter().chain(head[1..].iter().map(share)).collect()
 }

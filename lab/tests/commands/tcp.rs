@@ -277,8 +277,8 @@ fn the_run_waits_for_those_without_whom_it_cannot_go_on() {
     assert!(run.coordinator.said().contains(why), "{}", run.coordinator.said());
 }
 
-/// With uncoded nobody can be done without: one that is told to end does not wait for a worker's
-/// return, and no decided step is lost.
+/// With uncoded a run needs all workers. A coordinator asked to end does not wait for a worker's
+/// return, and loses no decided step.
 #[test]
 fn a_coordinator_whose_round_cannot_close_ends_at_once() {
     let flags = "--workers 2 --scheme uncoded --max-wait 600 --return-wait 600";
@@ -298,7 +298,7 @@ fn a_coordinator_whose_round_cannot_close_ends_at_once() {
 /// Two of three die for good, and the last one does the rest alone.
 #[test]
 fn a_run_goes_on_with_whoever_is_left() {
-    let flags = "--workers 3 --scheme uncoded --return-wait 1 --min-workers 1";
+    let flags = "--workers 1..3 --scheme uncoded --return-wait 1";
     let mut run = Run::start("300", flags);
     let mut workers = run.workers(3, "--audit 1");
     run.wait_for_steps(10);

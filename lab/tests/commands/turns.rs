@@ -224,7 +224,7 @@ fn a_killed_run_goes_on_in_its_turn() {
         let last = record(home, "cut").pop().unwrap();
         hit.push((number(&last, "turn"), number(&last, "run")));
     }
-    // Each signal comes some steps before its block ends, but nobody promises when it is heard.
+    // Each signal comes some steps before its block ends, but the run may hear it later.
     let runs: Vec<u64> = hit.iter().map(|(_, run)| *run).collect();
     assert!((0..3).all(|run| runs.contains(&run)), "{hit:?}");
     assert!(hit.iter().any(|(turn, _)| *turn == 0) && hit.iter().any(|(turn, _)| *turn == 1));
@@ -374,7 +374,7 @@ fn a_resumed_run_takes_limits_and_more_steps() {
     }
     refused(home, &["train", "--resume", "once", "--scheme", "uncoded"], &["--scheme", taken[1]]);
     assert_eq!(read_json(home, "once/plan.json"), planned, "what is refused changes nothing");
-    let limits = flags(&["--max-wait 7 --grace 0.5 --min-workers 2 --audit-every 3"]);
+    let limits = flags(&["--max-wait 7 --grace 0.5 --workers 2..4 --audit-every 3"]);
     let more = ["--steps", "20", "--checkpoint-every", "4", "--json"];
     let summary = json(&train(home, &[&["--resume", "once"], &limits, &more]));
     assert_eq!(summary["runs"][0]["steps"], 20);

@@ -26,7 +26,7 @@ const STEPS: usize = 12;
 /// Batches of a step that has several.
 const MICRO_STEPS: usize = 4;
 
-/// The smallest model, on a clock on which nobody waits.
+/// The smallest model, on a clock on which no worker waits.
 const SMALL: &str = "--clock virtual --layers 1 --heads 1 --width 8 --context 8 \
     --audit-every 1000 --out run --json";
 
@@ -103,14 +103,18 @@ fn micro_steps() {
 
 #[test]
 fn min_workers() {
-    let one_more = format!("{DEATHS} --fault panic@9:6 --min-workers 4");
-    records("min_workers", Turns::AsNeeded, &one_more);
+    let one_more = format!("{DEATHS} --fault panic@9:6");
+    let fewer = |command: String| command.replacen("--workers ", "--workers 4..", 1);
+    golden::check(
+        "min_workers",
+        examples().map(|text| fewer(train(&text, Turns::AsNeeded, &one_more))),
+    );
 }
 
 #[test]
 fn auto() {
     let auto = |delays: &str, more: &str| {
-        let run = "train --scheme auto --replan-every 12 --probe 6";
+        let run = "train --scheme auto:probe=6,every=12";
         format!("{run} --delays {delays} {more} {SMALL}")
     };
     golden::check(

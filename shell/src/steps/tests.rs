@@ -45,7 +45,7 @@ fn nobody_is_late_only_where_all_have_answered() {
     };
     assert_eq!(decided.who_is_late(), "3 of 4 answered");
     decided.answered = [4, 4];
-    assert_eq!(decided.who_is_late(), "nobody late");
+    assert_eq!(decided.who_is_late(), "no worker late");
     decided.late.insert(Worker(2));
     assert_eq!(decided.who_is_late(), "w2 late");
 }

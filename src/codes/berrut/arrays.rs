@@ -82,7 +82,7 @@ pub struct BerrutReport {
     pub not_finite: Vec<Worker>,
     /// The decoder's matrix `[K x N]`, 0 for those that were not used.
     pub weights: Vec<Vec<f64>>,
-    /// What was found out about Byzantine workers; none if nobody was looked for.
+    /// What the decoder found out about Byzantine workers; none if it looked for none.
     pub verdict: Option<Verdict>,
 }
 
@@ -127,7 +127,7 @@ pub struct BerrutDecoder<'a, T, D: Dimension> {
 }
 
 impl<'a, T: Real, D: Dimension> BerrutDecoder<'a, T, D> {
-    /// A decoder with nothing arrived that trusts everybody.
+    /// An empty decoder that trusts all workers.
     #[must_use]
     pub fn new(code: &'a BerrutCode, by: Interpolant) -> Self {
         Self { code, by, security: None, outputs: BTreeMap::new(), not_finite: Vec::new() }
@@ -325,7 +325,7 @@ fn erase<X>(
     items
 }
 
-/// Whether somebody is accused by so little that the noise of sketches may have done it.
+/// Whether the noise of sketches alone may have accused a worker.
 fn borderline(security: &ByzantineDefence, verdict: &Verdict) -> bool {
     let Locator::Robust(tolerance) = security.locator else { return false };
     let found = &verdict.trimmed;

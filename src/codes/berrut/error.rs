@@ -40,7 +40,7 @@ pub enum BerrutError {
         /// The smaller one, behind it.
         after: Worker,
     },
-    /// Nobody has answered.
+    /// No worker has answered.
     #[error("no finite output has arrived: a decode needs at least 1")]
     NoSurvivors,
     /// Points that do not ascend or descend.

@@ -2,7 +2,7 @@
 
 use nalgebra::DMatrix;
 
-/// Columns closer to orthogonal than this are.
+/// Columns with a cosine below this count as orthogonal.
 const ORTHOGONAL: f64 = 1e-15;
 /// Sweeps after which rounding alone is left; ten are enough in practice.
 const SWEEPS_MAX: usize = 60;

@@ -79,7 +79,7 @@ impl Trim {
         self.weight.nrows()
     }
 
-    /// `J` of nobody left out.
+    /// `J` with no output left out.
     pub(super) fn total(&self) -> f64 {
         self.total
     }

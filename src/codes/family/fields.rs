@@ -58,10 +58,7 @@ pub struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// The fields after the colon of a text.
-    pub(in crate::codes) fn read(
-        text: &'a str,
-        example: &'static str,
-    ) -> Result<Self, ParameterError> {
+    pub(crate) fn read(text: &'a str, example: &'static str) -> Result<Self, ParameterError> {
         let parameters = text.split_once(':').map_or("", |(_, parameters)| parameters);
         let mut fields = Self { text, example, left: Vec::new() };
         for field in parameters.split(',').filter(|_| !parameters.is_empty()) {
@@ -183,7 +180,7 @@ impl<'a> Fields<'a> {
         files::read_text(path.as_ref(), FILE_BYTES_MAX).map_err(within(path))
     }
 
-    pub(in crate::codes) fn done(self) -> Result<(), ParameterError> {
+    pub(crate) fn done(self) -> Result<(), ParameterError> {
         let Some((key, _)) = self.left.first() else { return Ok(()) };
         let family = self.text.split(':').next().unwrap_or(self.text);
         Err(self.wrong(format!("{key:?} is not a parameter of {family}")))

@@ -148,7 +148,7 @@ struct NextStep {
 #[derive(Clone)]
 struct Open {
     job: Job,
-    /// Units nobody has finished: all but those of the current round's own shares.
+    /// Unfinished units: all but those of the current round's own shares.
     left: Vec<u32>,
     /// How many units of its own share every worker has finished.
     finished: Vec<u32>,
@@ -220,8 +220,8 @@ impl Defer {
 
     /// The same for one model without accumulation: what is late counts for the next step, computed
     /// at its parameters. Step `t` is the sum of what was finished in its round, divided by how
-    /// much that is, so that steps differ in how many samples they have; the last one waits for
-    /// everybody. Every sample counts exactly once, and the delay is 0.
+    /// much that is. Steps differ in how many samples they have, and the last one waits for all
+    /// workers. Every sample counts exactly once, and the delay is 0.
     ///
     /// ```
     /// use codedgrad::codes::{
@@ -387,8 +387,8 @@ impl Defer {
         true
     }
 
-    /// A worker will finish nothing more in this round: its bundle, and in the last round its own
-    /// share, is somebody else's.
+    /// Leaves a worker's bundle, and in the last round its own share, to another worker: it will
+    /// finish nothing more in this round.
     fn leave(&mut self, worker: Worker) {
         if !self.stream.is_begun() || !self.gone.insert(worker) {
             return;

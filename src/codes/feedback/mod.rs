@@ -1,4 +1,4 @@
-//! Exact schemes whose assignment looks at who was fast: redundancy only where somebody is late.
+//! Exact schemes that assign by which workers were fast: redundancy only where a worker is late.
 //!
 //! They fix nothing in advance. Every worker must be able to read every sample.
 //!

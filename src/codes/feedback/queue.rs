@@ -1,8 +1,8 @@
 //! A queue of micro-batches: workers pull, the last ones are duplicated.
 //!
 //! # Construction
-//! A job is `n m` items. Every worker pulls the lowest number not yet handed out; when none is left
-//! it duplicates an item that somebody else still computes, at most two holders each. An item that
+//! A job is `n m` items. Every worker pulls the lowest number not yet handed out. When none is left
+//! it duplicates an item that another worker still computes, at most two holders each. An item that
 //! has cost two workers may cost the next one too: it is kept for one that comes back, as long as
 //! it makes sense to wait for that.
 //!
@@ -122,7 +122,7 @@ impl Losses {
 pub struct Queue {
     facts: SchemeFacts,
     claims: Claims,
-    /// First item that nobody was given.
+    /// First item not yet given out.
     next: usize,
     /// Items to be given out again.
     again: Vec<u32>,
@@ -180,7 +180,7 @@ impl Queue {
         self.losses.are_too_many((self.claims.job(), item))
     }
 
-    /// The first item that nobody was given, and this worker may take.
+    /// The first item not yet given out that this worker may take.
     fn take_next(&mut self, worker: Worker) -> Option<u32> {
         let concerned = self.losses.concern(worker);
         while self.next < self.holders.len() {
@@ -194,7 +194,7 @@ impl Queue {
         None
     }
 
-    /// The lowest item that one worker holds and nobody has finished, and this one may take.
+    /// The lowest unfinished item that one worker holds and this one may take.
     fn duplicate(&self, worker: Worker) -> Option<u32> {
         let open = |item: &u32| {
             self.claims.winner[*item as usize].is_none()
@@ -224,8 +224,8 @@ impl Queue {
         Some(self.claims.give(worker, piece))
     }
 
-    /// A worker leaves the item it is at: somebody else has to do it, unless it is done or two
-    /// were at it.
+    /// Takes a worker off its item: another worker has to do it, unless it is done or two were at
+    /// it.
     fn leave(&mut self, worker: Worker) {
         let Some(piece) = self.claims.busy[worker.index()].take() else { return };
         let holders = &mut self.holders[piece as usize];

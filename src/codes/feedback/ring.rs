@@ -1,8 +1,8 @@
 //! The ring: every worker goes on with its neighbours' shares until all are done.
 //!
 //! # Construction
-//! Share `j` belongs to worker `j`; worker `q` computes `q, q+1, ..` (mod `n`), at most `reach` of
-//! them, leaving out those that somebody has finished when it would start them.
+//! Share `j` belongs to worker `j`. Worker `q` computes `q, q+1, ..` (mod `n`), at most `reach` of
+//! them, without those that another worker has finished by then.
 //!
 //! # Guarantee
 //! Any `reach - 1` stragglers, and any pattern without `reach` consecutive silent workers. A worker

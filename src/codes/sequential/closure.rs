@@ -1,9 +1,9 @@
 //! All straggler sequences of any length that conform to a model, by a search over the states a
 //! scheme can be in.
 //!
-//! SR-SGC and M-SGC let a round close if every job could still be completed by waiting for
-//! everybody from then on. That is weaker than their straggler models, and is judged by the state
-//! at the beginning of the round. The search here proves of small codes that it is enough.
+//! SR-SGC and M-SGC let a round close if every job could still be completed by waiting for all
+//! workers from then on. That is weaker than their straggler models, and is judged by the state at
+//! the beginning of the round. The search here proves of small codes that it is enough.
 
 use super::models::{self, Admission, Bursty};
 use super::{

@@ -264,7 +264,7 @@ impl MSgc {
     }
 
     /// Whether a job can still be completed if the current round loses `missing` and no later one
-    /// loses anybody.
+    /// loses a worker.
     fn survives(&self, open: &Open, missing: &WorkerSet) -> bool {
         let slot = self.stream.age(open.job);
         let repeating = slot + 1 >= self.window;

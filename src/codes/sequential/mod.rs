@@ -50,11 +50,11 @@ pub struct SchemeFacts {
     /// Whether gradients are plain sums of results that are plain sums: no coefficient and no
     /// weight but 1.
     pub plain: bool,
-    /// Any so many Byzantine workers are found out (of every group, where it votes); 0 = everybody
-    /// is trusted.
+    /// How many Byzantine workers the scheme can find out (of every group, where it votes); 0 = it
+    /// trusts all.
     pub byzantine: usize,
     /// The group of every worker, where the members of a group return equal results and
-    /// [vote](crate::codes::Verifier) which are right; empty where nobody votes.
+    /// [vote](crate::codes::Verifier) which are right; empty where no worker votes.
     pub voting_groups: Vec<u32>,
     /// Whether a decoded job can be opened again. If not, all that is undecided is
     /// [begun again](Scheme::restart).
@@ -114,8 +114,8 @@ impl SchemeFacts {
         f64::from(self.units_of(parts)) / f64::from(self.units)
     }
 
-    /// Whether somebody has to look at results as they were received: by voting on them, or
-    /// judges them.
+    /// Whether the coordinator has to see results as they were received, to vote on them or judge
+    /// them.
     #[must_use]
     pub fn looks_at_results(&self) -> bool {
         self.byzantine > 0 || self.mixture
@@ -161,7 +161,7 @@ fn check_window(
     Ok(())
 }
 
-/// The shares that nobody outside `missing` holds.
+/// The shares that no worker outside `missing` holds.
 fn unheld(code: &dyn GradientCode, missing: &WorkerSet) -> impl Iterator<Item = Share> + use<> {
     let mut held = vec![false; code.facts().shares()];
     for worker in missing.complement().iter() {
@@ -170,8 +170,8 @@ fn unheld(code: &dyn GradientCode, missing: &WorkerSet) -> impl Iterator<Item = 
     (0..).map(Share).zip(held).filter(|(_, held)| !held).map(|(share, _)| share)
 }
 
-/// How late somebody was with all its tasks, as [`Scheme::close`] is told: the time that it took by
-/// the time that the round took.
+/// How late a worker was with all its tasks, for [`Scheme::close`]: the time that it took by the
+/// time that the round took.
 pub(crate) fn lateness(arrival: f64, round: f64) -> f64 {
     if round > 0.0 { arrival / round } else { 1.0 }
 }

@@ -8,7 +8,7 @@ use crate::ids::WorkerSet;
 pub enum Accept {
     /// Those after which the scheme's straggler model still holds.
     Model,
-    /// Those after which waiting for everybody from now on still completes every job in time, by
+    /// Those after which waiting for all workers from now on still completes every job in time, by
     /// what the slot code decodes: the weakest sound rule.
     #[default]
     Lookahead,

@@ -115,7 +115,7 @@ impl OneRound {
         !self.closed && self.job < self.end && !self.returned.contains(worker)
     }
 
-    /// The decoder as it would be if everybody but `missing` had answered.
+    /// The decoder as it would be if all but `missing` had answered.
     fn supposed(&self, missing: &WorkerSet) -> (Box<dyn Decoder>, bool) {
         let mut decoder = self.code.decoder();
         let mut decodable = false;
@@ -258,7 +258,7 @@ impl FastForward for OneRound {
         }
     }
 
-    /// Everybody answers once: the close is at one of these answers. Where workers vote it is the
+    /// One of the answers' times, since every worker answers once. Where workers vote it is the
     /// [`Verifier`](crate::codes::Verifier) that decides.
     fn closes_at(&self, runs: &[Run], ends: &[f64]) -> Option<f64> {
         if runs.len() != self.facts.workers || !self.facts.voting_groups.is_empty() {

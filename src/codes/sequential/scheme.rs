@@ -33,15 +33,15 @@ pub enum RoundEvent<'a> {
     },
     /// A job is refused: nothing more is done for it.
     GivenUp(Job),
-    /// Those who are lost are not waited for, or not any longer: what is kept for who comes
-    /// back is anybody's.
+    /// The run does not (any longer) wait for lost workers: any worker may take what is kept for
+    /// those that come back.
     NoReturns,
 }
 
 /// What happens to a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Returned {
-    /// Nobody wants it (any more).
+    /// The scheme does not want it (any more).
     Unwanted,
     /// It counts; its weight becomes known when the round closes or the job is decoded.
     Wanted,
@@ -53,7 +53,7 @@ pub enum Returned {
 /// What a round can still come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// A close, if everybody else answers.
+    /// A close, if all other workers answer.
     Open,
     /// A close with a part of the batch lost, once waiting is no use.
     Degradable,
@@ -61,7 +61,7 @@ pub enum Outlook {
     Blocked {
         /// The jobs that cannot be completed.
         jobs: Vec<Job>,
-        /// The units of the batch that nobody can supply: what a refused step names. It may be
+        /// The units of the batch that no worker can supply: what a refused step names. It may be
         /// none where the scheme cannot tell.
         units: Vec<Units>,
     },
@@ -145,12 +145,12 @@ pub trait Scheme: Send {
     /// How good the decode would be if the round closed now: asked once [`admits`](Scheme::admits)
     /// says yes.
     fn quality(&mut self) -> Report;
-    /// What the round can still come to if nobody of `gone` ever answers in it.
+    /// What the round can still come to if no worker of `gone` ever answers in it.
     fn outlook(&self, gone: &WorkerSet) -> Outlook;
     /// Ends the round and names the jobs that can be decoded now. `late` tells of every worker how
-    /// late it was with all its tasks: the time it took by the time the round took. It is none of
-    /// those who are missing and of those who had no task, and it is empty when a round is given up
-    /// in which nobody's time says anything.
+    /// late it was with all its tasks: the time it took by the time the round took. It has none for
+    /// workers that are missing or had no task, and is empty when the times of a given-up round say
+    /// nothing.
     fn close(&mut self, missing: &WorkerSet, late: &[Option<f64>], decoded: &mut Vec<Job>);
     /// Weights that are final, and how good the decodes are that they are of.
     fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report;
@@ -165,18 +165,18 @@ pub trait Scheme: Send {
 
 /// What lets a simulation follow a scheme by more than one task at a time.
 pub trait FastForward: Scheme {
-    /// What [`Scheme::assign`] would hand out, as runs of tasks that nobody needs to hear of one
-    /// by one: only the last task of a run can let the round close or bring new ones.
+    /// What [`Scheme::assign`] would hand out, as runs of tasks that the scheme need not hear of
+    /// one by one. Only the last task of a run can let the round close or bring new ones.
     fn runs(&mut self, worker: Worker, out: &mut Vec<Run>);
     /// What [`Scheme::returned`] would be told of each task of a run, in their order. A run is one
     /// task where nothing else is said.
     fn returned_run(&mut self, run: Run) {
         self.returned(run.worker, run.first);
     }
-    /// When the round will close if the runs handed out end at these times and nobody stops before;
-    /// every run that has ended by then may be reported at once, in order of workers. None if the
-    /// scheme has to be told of one after the other, as where workers that are done go on with what
-    /// others have left.
+    /// When the round will close if the runs handed out end at these times and no worker stops
+    /// before. A caller may report every run that has ended by then at once, in order of workers.
+    /// None if the scheme has to be told of one after the other, as where workers that are done go
+    /// on with what others have left.
     fn closes_at(&self, _runs: &[Run], _ends: &[f64]) -> Option<f64> {
         None
     }

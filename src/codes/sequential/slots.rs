@@ -154,7 +154,7 @@ impl SlotCode {
         self.groups.iter().all(|group| group.lacks(&answers) == 0)
     }
 
-    /// Units that nobody outside `missing` holds a part of.
+    /// Units of which no worker outside `missing` holds a part.
     pub(super) fn uncovered(&self, missing: &WorkerSet, units: u32) -> Vec<Units> {
         let shares = self.code.facts().shares();
         unheld(&*self.code, missing)

@@ -225,7 +225,7 @@ impl SrSgc {
         WorkerSet::of(self.facts.workers, self.slots.to_complete(answers, able))
     }
 
-    /// Lets others repeat where somebody who was to do so, or had answered, is lost.
+    /// Lets others repeat where a worker that was to do so, or had answered, is lost.
     fn reinforce(&mut self) {
         let Some(due) = self.due().filter(|_| self.stream.is_begun()) else { return };
         let chosen = self.chosen(&due.answered);

@@ -146,7 +146,7 @@ fn a_decoded_job_is_held_by_whoever_is_left_of_those_who_were_right() {
     for (lost, left) in [(0, Some((Worker(1), 1))), (1, Some((Worker(2), 2))), (2, None)] {
         assert_eq!(voted.lose(lost, None), [], "the scheme keeps it");
         assert_eq!(holder(&mut voted), left);
-        assert!(!voted.answer(lost, 1), "and wants it from nobody");
+        assert!(!voted.answer(lost, 1), "and wants it from no worker");
     }
 }
 

@@ -50,15 +50,7 @@ fn findings_are_told_in_a_sentence() {
 
 #[test]
 fn who_was_lost_last_is_dead_and_who_is_lost_often_is_named() {
-    let event = |worker, kind: &str| RunEvent {
-        at: None,
-        run: 0,
-        step: None,
-        worker,
-        kind: kind.into(),
-        what: String::new(),
-        blocked: None,
-    };
+    let event = |worker, kind: &str| RunEvent { worker, kind: kind.into(), ..RunEvent::default() };
     let mut events = vec![event(Some(0), "lost"), event(Some(9), "lost"), event(None, "stuck")];
     events.extend([event(Some(2), "lost"), event(Some(2), "join")]);
     for _ in 0..3 {

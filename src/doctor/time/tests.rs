@@ -52,15 +52,8 @@ fn a_step_that_is_decided_before_its_round_ends_was_decided_in_no_time() {
 
 #[test]
 fn the_wall_clock_shows_what_the_runs_own_does_not() {
-    let event = |at, kind: &str| RunEvent {
-        at: Some(at),
-        run: 0,
-        step: None,
-        worker: None,
-        kind: kind.into(),
-        what: String::new(),
-        blocked: None,
-    };
+    let event =
+        |at, kind: &str| RunEvent { at: Some(at), kind: kind.into(), ..RunEvent::default() };
     let stamped = |stamps: [Option<f64>; 3]| {
         let steps = (0..).zip(stamps).map(|(k, at)| step(k, 2.0 * k as f64, 2.0, at));
         record(steps)

@@ -117,7 +117,7 @@ fn a_replica_that_is_like_nobodys_is_not_the_measure() {
     assert_eq!(agreement.found(), [], "nor later");
 }
 
-/// Two replicas that differ, one of which was started again: nobody can say who is right, and
+/// Two replicas that differ, one of which was started again: no report can say which is right, and
 /// the other goes on.
 #[test]
 fn in_a_tie_who_has_taken_over_a_state_gives_way() {

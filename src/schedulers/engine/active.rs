@@ -30,8 +30,8 @@ impl Members {
 ///
 /// This is the edge at which workers and tasks are renumbered: a scheme made for some of the
 /// workers counts these from 0, and its tasks belong to plan 0; out here tasks have the number of
-/// their plan, so that a late answer to another plan's task is never taken for one of this. Whoever
-/// is no member gets no task, and nobody waits for it.
+/// their plan, so that a late answer to another plan's task is never taken for one of this. A
+/// worker that is no member gets no task, and the run does not wait for it.
 pub(super) struct ActiveScheme {
     scheme: Box<dyn Scheme>,
     verifier: Option<Verifier>,
@@ -42,7 +42,7 @@ pub(super) struct ActiveScheme {
 }
 
 impl ActiveScheme {
-    /// A scheme for everybody, of the first plan.
+    /// A scheme for all workers, of the first plan.
     pub(super) fn new(scheme: Box<dyn Scheme>, format: NumberFormat) -> Self {
         let everybody = WorkerSet::full(scheme.facts().workers);
         Self::among(scheme, format, &everybody, 0)
@@ -171,7 +171,7 @@ impl ActiveScheme {
         self.scheme.admits(&self.lacking(missing))
     }
 
-    /// What the round can still come to if nobody of `gone` ever answers in it.
+    /// What the round can still come to if no worker of `gone` ever answers in it.
     pub(super) fn outlook(&self, gone: &WorkerSet) -> Outlook {
         self.scheme.outlook(&self.lacking(gone))
     }

@@ -17,8 +17,8 @@ impl Engine {
         if !self.plan.opens_again() {
             return self.begin_again(now, out);
         }
-        // Those who died while somebody held the vector are missed only now, also if they are there
-        // again.
+        // Workers that died while another held the vector are missed only now, also if they are
+        // there again.
         let mut without = self.roster.dead();
         without.unite(&self.died_since_close);
         for worker in self.open_steps.barred() {

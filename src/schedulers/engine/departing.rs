@@ -2,9 +2,9 @@
 //!
 //! A worker that is about to go finishes its task, and what it holds stays until what is made of it
 //! is decided. Where the run may be planned for fewer, the plan that opens the next round is
-//! without it, if those that stay are enough, and it is let go as soon as it is idle and nobody
-//! takes over its state. Where all workers make the run, it is let go between two steps and is
-//! missing from then on like one that is lost.
+//! without it, if those that stay are enough. The run lets it go as soon as it is idle and no
+//! worker takes over its state. Where all workers make the run, it is let go between two steps and
+//! is missing from then on like one that is lost.
 
 use super::super::events::{Action, EngineError};
 use super::Engine;

@@ -1,10 +1,10 @@
 //! Workers that leave for good, and what a run is without them.
 //!
-//! Nobody waits for who has left: others compute what it had, the run is planned for them, or it
-//! ends with an error that names who left. But who leaves first may only be the first of all, whose
-//! loops end after the same step: then the run is ended by them, and that is no error. So where a
-//! round cannot close without those who have left, the error waits until somebody else is known to
-//! go on, and a moment more.
+//! The run does not wait for a worker that left. Others compute what it had, the run is planned for
+//! them, or it ends with an error that names it. But the first that leaves may only be the first of
+//! all, whose loops end after the same step. Then they end the run, and that is no error. So where
+//! a round cannot close without workers that left, the error waits until another worker goes on,
+//! and a moment more.
 //!
 //! A worker that was told to end has not come to the end of its loop. Where fewer may make the run,
 //! it is waited for like one that is lost, since another may come in its place; where all have gone
@@ -14,8 +14,8 @@ use super::super::roster::Roster;
 use super::steps::Steps;
 use crate::ids::{Worker, WorkerSet};
 
-/// How long after somebody has gone on the others may still leave: all may be told to end at once,
-/// also those that wait for tasks, and a Python that ends takes its time where a host is busy.
+/// How long after a worker has gone on the others may still leave. All may be told to end at once,
+/// also those that wait for tasks, and on a busy host a Python ends slowly.
 const SETTLE_SECONDS: f64 = 3.0;
 
 /// Who goes: who has left for good, is about to leave or is to be done without, and whether that
@@ -42,7 +42,7 @@ pub struct Leaving {
     ended: bool,
     /// All workers are gone that were there at the last step, some of them since they were told to.
     preempted: bool,
-    /// When the run ends for it, since somebody has gone on.
+    /// When the run ends for it, since a worker has gone on.
     pub(super) ends_at: Option<f64>,
 }
 
@@ -132,7 +132,7 @@ impl Leaving {
         WorkerSet::of(going.capacity(), going.iter().filter(there))
     }
 
-    /// Whether anybody goes, or may.
+    /// Whether a worker goes, or may.
     pub(super) fn any_goes(&self) -> bool {
         !self.departing.is_empty() || !self.drained.is_empty()
     }
@@ -149,7 +149,7 @@ impl Leaving {
         WorkerSet::of(self.left.capacity(), gone)
     }
 
-    /// Whether somebody is lost who may come back.
+    /// Whether a worker is lost that may come back.
     pub(super) fn may_return(&self, roster: &Roster) -> bool {
         roster.dead().iter().any(|worker| !self.left.contains(worker))
     }
@@ -172,7 +172,7 @@ impl Leaving {
     /// Whether the run is over, since it cannot go on without who has left and the others go on.
     /// `goes_on` tells whether one of them has.
     pub(super) fn ends_the_run(&mut self, now: f64, roster: &Roster, goes_on: bool) -> bool {
-        // Nobody is there who could still leave as well.
+        // No worker is there that could still leave as well.
         if roster.is_deserted() {
             return true;
         }

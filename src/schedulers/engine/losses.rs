@@ -15,7 +15,7 @@ impl Engine {
     pub(super) fn forget(&mut self, worker: Worker, now: f64) {
         self.roster.lost(worker);
         self.leaving.lost(worker);
-        // Nobody waits for a seat that is empty when the run begins.
+        // The run does not wait for a seat that is empty when it begins.
         let at = if self.round.phase().has_begun() { now } else { f64::NEG_INFINITY };
         self.plan.lost(worker, at);
         self.open_steps.lost(worker);

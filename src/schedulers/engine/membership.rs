@@ -58,8 +58,8 @@ impl PlanMembers {
         self.rounds = 0;
     }
 
-    /// Whether the next round is to be planned for those who are fit: somebody is new among them, a
-    /// member goes, or is lost for longer than it is kept.
+    /// Whether to plan the next round for the fit workers: one is new, a member goes, or is lost
+    /// for longer than it is kept.
     pub(super) fn changes(&self, now: f64, seats: Seats<'_>) -> bool {
         let Seats { members, fit, going, least, settle_seconds, delay } = seats;
         if fit.len() < least {

@@ -1,7 +1,7 @@
 //! Rounds that can come to nothing any more: refused, waited for or given up at once.
 //!
 //! A round is hopeless if even all workers that may still answer could not save the decode: then
-//! nobody waits for them.
+//! the run does not wait for them.
 
 use super::super::events::{Action, EngineError, Refusal};
 use super::Engine;
@@ -9,7 +9,7 @@ use crate::codes::sequential::{Outlook, RoundEvent};
 use crate::ids::Units;
 
 impl Engine {
-    /// Gives up at once when even the best outcome of this round cannot be decoded, unless somebody
+    /// Gives up at once when even the best outcome of this round cannot be decoded, unless a worker
     /// may come back.
     pub(super) fn check_outlook(
         &mut self,
@@ -79,7 +79,7 @@ impl Engine {
                 );
             }
             if alone {
-                // How late anybody was says nothing: the round has come to nothing.
+                // How late a worker was says nothing: the round has come to nothing.
                 self.plan.scheme.close(&self.round.missing(&self.roster), &[]);
                 self.end_round(now, out);
                 return self.advance(now, out);

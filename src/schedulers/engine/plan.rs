@@ -144,7 +144,7 @@ impl RunPlan {
 
     /// Whether there will be enough, once those who are there have got the state that they lack.
     pub(super) fn gets_enough(&self, roster: &Roster) -> bool {
-        // For one that is idle and lacks it nobody has a state.
+        // For a worker that is idle and lacks it no other has a state.
         let without = roster.stale_idle().len();
         let (fit, coming) = (roster.able_to_hold().len(), roster.alive().len() - without);
         coming > fit && self.least().is_some_and(|least| coming >= least)
@@ -168,7 +168,7 @@ impl RunPlan {
         self.config.jobs.micro_steps == 1 && facts.delay == 0 && facts.reopens
     }
 
-    /// Whether the round may still come to something if nobody of `gone` answers any more.
+    /// Whether the round may still come to something if no worker of `gone` answers any more.
     pub(super) fn can_close(&self, gone: &WorkerSet, roster: &Roster) -> bool {
         !roster.is_deserted() && !matches!(self.scheme.outlook(gone), Outlook::Blocked { .. })
     }
@@ -231,7 +231,7 @@ impl RunPlan {
         let mut missing = roster.dead();
         missing.unite(&parting);
         for worker in going.iter().filter(|worker| !leaves(worker)) {
-            // Somebody may have been lost since it was asked for.
+            // A worker may have been lost since it was asked for.
             let mut without = missing.clone();
             without.insert(worker);
             if self.tolerates(&without) {
@@ -239,7 +239,7 @@ impl RunPlan {
                 parting.insert(worker);
             }
         }
-        // Who gets its state has nobody else's.
+        // A worker that takes over its state has no other.
         let is_free = |worker: &Worker| roster.waiting_for(*worker).is_empty();
         WorkerSet::of(going.capacity(), parting.iter().filter(is_free))
     }

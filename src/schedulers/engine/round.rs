@@ -194,7 +194,7 @@ impl CurrentRound {
         }
     }
 
-    /// Whether anybody was given anything.
+    /// Whether no worker was given anything.
     pub(super) fn is_idle(&self) -> bool {
         self.assigned_units == 0
     }
@@ -298,8 +298,8 @@ impl CurrentRound {
         held
     }
 
-    /// How late everybody is, if the round closes now: the time it took by that of the round; none
-    /// of those who have not answered.
+    /// How late each worker is, if the round closes now: the time it took by that of the round;
+    /// none without an answer.
     pub(super) fn lateness(&self, now: f64) -> Vec<Option<f64>> {
         let lasted = now - self.opened_at;
         let late = |arrival: &Option<f64>| arrival.map(|arrival| lateness(arrival, lasted));

@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 /// A worker that finds no state to go on from in so many is at fault itself.
 const UNFIT_MAX: u32 = 3;
 
-/// A worker must take over a state before it does anything else: it drops what it is at. Nobody
-/// waits for it to hold a sum any more ([`Roster::able_to_hold`]).
+/// A worker must take over a state before it does anything else: it drops what it is at. The run
+/// does not wait for it to hold a sum any more ([`Roster::able_to_hold`]).
 pub(super) fn recall(
     worker: Worker,
     roster: &mut Roster,
@@ -43,17 +43,17 @@ struct Applied {
 ///
 /// It says who is sent a step (`send`, `unsent`) and is told what is applied (`applied`). Who is
 /// behind is given another's state (`resync`). Once that is in, it is told so (`replaced`,
-/// `sent_state`), and then what became of it: `went_on`, or `refused` and `distrust`. Where nobody
-/// has a state, and somebody may come back who has, that is waited for until `returns_by`.
+/// `sent_state`), and then what became of it: `went_on`, or `refused` and `distrust`. Where no
+/// worker has a state, and one with a state may come back, the run waits until `returns_by`.
 #[derive(Debug)]
 pub struct States {
     limits: Limits,
     /// Whether the driver can hand out a state itself.
     restores: bool,
     workers: Vec<Applied>,
-    /// Workers whose state turned out to be wrong or useless when somebody took it over.
+    /// Workers whose state turned out to be wrong or useless when another took it over.
     bad_donors: WorkerSet,
-    /// Until when somebody must have come back for the run to go on.
+    /// Until when a worker must have come back for the run to go on.
     pub(super) returns_by: Option<f64>,
     /// Whose state each worker was sent and has said nothing of.
     donors: BTreeMap<Worker, Worker>,
@@ -76,16 +76,16 @@ impl States {
         }
     }
 
-    /// Who gets a committed step now; a worker that would have more than `log_steps` steps on their
-    /// way to it is stale instead, unless that is everybody: then the one that is farthest can hand
-    /// over its state.
+    /// The workers that get a committed step now. One that would have more than `log_steps` steps
+    /// on their way to it is stale instead. If all would, the farthest stays and can hand over its
+    /// state.
     pub(super) fn send(&mut self, step: Step, log_steps: u64, roster: &mut Roster) -> Vec<Worker> {
         let fit: Vec<Worker> = roster.fit().collect();
         let applied = |worker: &Worker| self.next_of(*worker);
         let farthest =
             fit.iter().copied().max_by_key(|worker| (applied(worker), std::cmp::Reverse(*worker)));
-        // Measured against the worker that is farthest: if all are behind, nobody could hand over a
-        // state, so the farthest stays.
+        // Measured against the worker that is farthest: if all are behind, no worker could hand
+        // over a state, so the farthest stays.
         let enough = farthest
             .map_or(0, |worker| applied(&worker).0.min((step.0 + 1).saturating_sub(log_steps)));
         let mut receivers = Vec::new();
@@ -129,8 +129,8 @@ impl States {
         self.workers[worker.index()].applied
     }
 
-    /// Whether everybody who is there has applied all that is decided, and is behind in nothing.
-    /// What that takes is done also after the last step.
+    /// Whether all workers that are there have applied all that is decided, and are behind in
+    /// nothing. What that takes is done also after the last step.
     #[must_use]
     pub fn are_settled(&self, roster: &Roster) -> bool {
         let mut all = Worker::all(self.workers.len()).zip(&self.workers);
@@ -147,8 +147,8 @@ impl States {
         WorkerSet::of(self.workers.len(), sent)
     }
 
-    /// Whether somebody who is there has gone on where others have left: it has applied more than
-    /// those who left last, or has nothing left to apply or to compute.
+    /// Whether a worker that is there has gone on where others left. It has applied more than those
+    /// that left last, or has nothing left to apply or to compute.
     pub(super) fn any_goes_on(&self, roster: &Roster, leaving: &Leaving, decided: Step) -> bool {
         let sent_all = self.sent_all(decided);
         let left = sent_all.iter().filter(|worker| leaving.has_left(*worker));
@@ -160,12 +160,12 @@ impl States {
         })
     }
 
-    /// Whether it makes sense to wait for somebody to come back.
+    /// Whether it makes sense to wait for a worker to come back.
     pub(super) fn may_return(&self, roster: &Roster, leaving: &Leaving) -> bool {
         self.limits.return_seconds > 0.0 && leaving.may_return(roster)
     }
 
-    /// Somebody must be back in time for the run to go on, by now or by what was said before.
+    /// Sets by when a worker must be back for the run to go on, if no earlier call has.
     pub(super) fn await_returns(&mut self, Moment { now, patience_ends }: Moment) {
         // Never longer than the round itself may stay open.
         let by = (now + self.limits.return_seconds).min(patience_ends);
@@ -220,12 +220,12 @@ impl States {
         fit.first().copied()
     }
 
-    /// Nobody takes over a worker's state any more.
+    /// Lets no other take over a worker's state any more.
     pub(super) fn distrust(&mut self, donor: Worker) {
         self.bad_donors.insert(donor);
     }
 
-    /// Has a worker take over a state, if anybody has one.
+    /// Has a worker take over a state, if another worker or the driver has one.
     pub(super) fn resync(
         &mut self,
         worker: Worker,
@@ -261,7 +261,7 @@ impl States {
         needy.into_iter().try_for_each(|worker| self.resync(worker, at, roster, leaving, out))
     }
 
-    /// Nobody takes over this worker's state: those who were about to get another's.
+    /// Gives the workers that were about to take over this one's state another one's.
     pub(super) fn resync_those_waiting_for(
         &mut self,
         donor: Worker,
@@ -274,7 +274,7 @@ impl States {
         needy.into_iter().try_for_each(|worker| self.resync(worker, at, roster, leaving, out))
     }
 
-    /// Whether nobody came back in time.
+    /// Whether no worker came back in time.
     pub(super) fn is_over(&self, now: f64) -> bool {
         self.returns_by.is_some_and(|by| now >= by)
     }

@@ -37,7 +37,7 @@ impl Engine {
                 self.make_again(step, now, out)
             }
             SumFailure::NotFinite => {
-                // All results are finite: nobody could make a better sum.
+                // All results are finite: no worker could make a better sum.
                 let everything = Units { start: 0, end: self.plan.facts().units };
                 self.open_steps.refuse(step, vec![everything], Refusal::Overflow);
                 self.advance(now, out)
@@ -45,7 +45,7 @@ impl Engine {
         }
     }
 
-    /// Goes on with the steps after a round if somebody is there.
+    /// Goes on with the steps after a round if a worker is there.
     pub(super) fn close_steps(
         &mut self,
         now: f64,

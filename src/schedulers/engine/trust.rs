@@ -45,7 +45,7 @@ pub(super) struct Trust {
     pub(super) decides_by: Option<f64>,
     /// Results of workers whose parameters are in dispute: they wait until it is settled.
     disputed: Vec<(Worker, Answer)>,
-    /// Results that count although nobody could say that they were computed with the right
+    /// Results that count although no report shows that they were computed with the right
     /// parameters.
     unsure: BTreeSet<(Worker, Task)>,
 }
@@ -75,8 +75,8 @@ impl Trust {
         basis.map_or(Verdict::Right, |basis| self.agreement.verdict(worker, basis))
     }
 
-    /// Whether a result may count; notes that it counts although nobody knows its worker's
-    /// parameters.
+    /// Whether a result may count; notes that it counts although its worker's parameters are
+    /// unknown.
     pub(super) fn trusts(&mut self, worker: Worker, task: Task, steps: &Steps) -> bool {
         let verdict = self.verdict(worker, task, steps);
         if verdict == Verdict::Unknown && self.agreement.is_taken() {
@@ -90,13 +90,13 @@ impl Trust {
         self.disputed.push((worker, answer));
     }
 
-    /// Nobody waits any more for what is in dispute; gives it back.
+    /// Gives back what is in dispute: the run does not wait for it any more.
     pub(super) fn drop_disputed(&mut self) -> Vec<(Worker, Task)> {
         self.disputed.drain(..).map(|(worker, (task, ..))| (worker, task)).collect()
     }
 
-    /// Whose results counted for a step though nobody knows whether they were computed with the
-    /// right parameters; asked once.
+    /// Workers whose results counted for a step though no report says that they had the right
+    /// parameters; asked once.
     pub(super) fn unverified(&mut self, step: Step, steps: &Steps) -> Vec<Worker> {
         let unsure = std::mem::take(&mut self.unsure);
         let (of_step, later): (BTreeSet<_>, _) =
@@ -178,8 +178,8 @@ impl Engine {
             self.trust.found(&self.roster, &self.steps)
         {
             out.push(Action::Diverged { worker, step });
-            // Its results were counted before anybody could tell: what they are in is not decided
-            // yet, and begins again.
+            // Its results were counted before the engine could tell: what they are in is not
+            // decided yet, and begins again.
             any_counted |= counted;
             out.extend(recall(worker, &mut self.roster, &mut self.plan.scheme));
             if is_hopeless {

@@ -24,9 +24,9 @@ pub struct OpenRound {
     pub needed: WorkerSet,
     /// Those of them whose answer alone would let it close.
     pub enough: WorkerSet,
-    /// Whether it cannot close unless somebody who is lost comes back.
+    /// Whether it cannot close unless a lost worker comes back.
     pub needs_return: bool,
-    /// Until when it is waited for somebody to come back, if the run ends then.
+    /// Until when the run waits for a worker to come back, if it ends then.
     pub returns_by: Option<f64>,
 }
 
@@ -88,15 +88,15 @@ mod tests {
             }
         }
         let open = engine.waits_for().unwrap();
-        assert!(!open.needs_return, "nobody is lost");
+        assert!(!open.needs_return, "no worker is lost");
         assert_eq!((open.step, open.round, open.opened_at), (Step(0), Round(0), 0.5));
         assert_eq!(open.summing, answered.len() == 2 && text != "uncoded");
         [open.missing, open.needed, open.enough]
             .map(|workers| workers.iter().map(|worker| worker.0).collect())
     }
 
-    /// Whether a round needs the return of somebody once so many are lost, a second after it began;
-    /// by when, if it does.
+    /// Whether a round needs the return of a worker once these are lost, a second after it began;
+    /// checks by when, if it does.
     fn needs_return(text: &str, lost: &[u32]) -> bool {
         let scheme = text.parse::<SchemeSpec>().unwrap().scheme(4, 4, 0..2).unwrap();
         let mut config = RunConfig::new(Shape::new(4, 4), 10, 2);

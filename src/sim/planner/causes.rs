@@ -7,13 +7,13 @@ use serde::Serialize;
 const SLOW: f64 = 1.15;
 /// Constantly slow: in so many of its rounds.
 const CONSTANTLY: f64 = 0.9;
-/// Fewer rounds show nobody to be constantly slow.
+/// Fewer rounds show no worker to be constantly slow.
 const CONSTANTLY_LEAST: usize = 5;
 /// A worker whose answers take so many times as long, to the end of the trace, is as good as dead.
 pub(crate) const DEAD: f64 = 50.0;
-/// Rounds in which the quickest quarter takes so many times its usual time are slow for everybody.
+/// How many times its usual time the quickest quarter takes in a round slow for all workers.
 const SLOW_ROUND: f64 = 1.5;
-/// Part of the workers that is never waited for by chance: where it is slow, everybody is.
+/// Part of the workers that rounds never wait for by chance: where it is slow, all are.
 const QUICKEST: f64 = 0.25;
 /// Less than that of the time is not worth mentioning.
 const WORTH_SAYING: f64 = 0.01;
@@ -50,7 +50,7 @@ pub enum CauseKind {
     ConstantlySlowWorkers,
     /// Shares that take longer than others, no matter who computes them.
     SlowShares,
-    /// Rounds in which everybody is slow.
+    /// Rounds in which all workers are slow.
     SlowRounds,
 }
 
@@ -323,7 +323,7 @@ impl Quickest {
         Self { times, usual }
     }
 
-    /// Rounds in which everybody is slow, in order.
+    /// Rounds in which all workers are slow, in order.
     pub(crate) fn slow_rounds(&self) -> Vec<usize> {
         let slow = |round: &usize| self.times[*round] > SLOW_ROUND * self.usual;
         (0..self.times.len()).filter(slow).collect()
@@ -341,7 +341,7 @@ fn slow_rounds(rows: &[Vec<f64>], quickest: &Quickest, baseline: f64) -> Option<
         times: None,
         costs,
         words: format!(
-            "in {} of {} rounds everybody was slow (network, file system, a barrier elsewhere)",
+            "in {} of {} rounds all workers were slow (network, file system, a barrier elsewhere)",
             slow.len(),
             rows.len()
         ),

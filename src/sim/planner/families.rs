@@ -20,7 +20,7 @@ pub(super) struct Space {
 
 /// What the planner may try of a family.
 pub(super) fn spaces(family: &Family, limits: &SearchLimits, rules: ClosingRules) -> Vec<Space> {
-    // Nobody could stand in for a single worker.
+    // No other worker could stand in for a single one.
     let Some(spaces) = family.spaces.filter(|_| limits.workers > 1) else { return Vec::new() };
     spaces(limits).into_iter().map(|texts| Space { family: *family, texts, rules }).collect()
 }

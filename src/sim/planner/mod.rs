@@ -6,7 +6,7 @@
 //! | whether to code | by the newer half of the trace alone |
 //! | how sure | [`GainInterval`]: the older half by blocks, each under what is fastest without it |
 //! | cross-check | closed forms for workers that are slow independently |
-//! | causes | what no code cures: slow shares, constantly slow or dead workers, rounds in which everybody is slow |
+//! | causes | what no code cures: slow shares, constantly slow or dead workers, rounds in which all workers are slow |
 
 mod causes;
 mod families;
@@ -35,7 +35,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
-use replay::{Replay, Run, Setting};
+use replay::Run;
+pub(crate) use replay::{Replay, Setting};
 use search::Search;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -239,7 +240,7 @@ pub fn plan(question: &Question<'_>, progress: &(dyn Fn(f64) + Sync)) -> Result<
 }
 
 /// What of a trace's slowness no code cures, as far as times alone tell: dead and constantly slow
-/// workers, and rounds in which everybody is slow. `rows` hold the seconds of every worker's
+/// workers, and rounds in which all workers are slow. `rows` hold the seconds of every worker's
 /// answer, one row per round, all of the same length; `growth` says how they grow with the load.
 ///
 /// ```

@@ -193,7 +193,7 @@ pub enum PlanError {
     /// No numbers at all.
     #[error("the trace has no rounds or no workers")]
     Empty,
-    /// Nobody takes any time.
+    /// No worker takes any time.
     #[error("all times are 0: there is nothing to wait for")]
     NoTime,
     /// A row of another length.

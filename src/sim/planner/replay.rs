@@ -13,7 +13,7 @@ const MU: f64 = 1.0;
 
 /// A scheme and how its rounds close.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Setting {
+pub(crate) struct Setting {
     pub(super) scheme: SchemeSpec,
     /// When rounds close.
     pub(super) close: Close,
@@ -22,7 +22,7 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    pub(super) fn new(scheme: SchemeSpec) -> Self {
+    pub(crate) fn new(scheme: SchemeSpec) -> Self {
         Self { scheme, close: Close::Decodable, mu: None }
     }
 
@@ -62,7 +62,7 @@ impl Run {
 }
 
 /// A trace, and how delays depend on load. A job is a round, or a step of `accumulate` rounds.
-pub(super) struct Replay {
+pub(crate) struct Replay {
     rounds: Vec<Vec<f64>>,
     /// Sums of rounds, one per step, where a step has several.
     steps: Option<Vec<Vec<f64>>>,
@@ -73,7 +73,7 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    pub(super) fn new(
+    pub(crate) fn new(
         rounds: Vec<Vec<f64>>,
         growth: Growth,
         dispatch: f64,
@@ -150,6 +150,15 @@ impl Replay {
             run.seconds = seconds.into_iter().take(jobs).collect();
         }
         Some(run)
+    }
+
+    /// Seconds of all jobs, each of a round of its own; none where the scheme cannot finish them.
+    pub(crate) fn total(&self, setting: &Setting) -> Option<f64> {
+        let jobs = self.jobs();
+        let mut scheme = setting.scheme.over(self.horizon(jobs)).ok()?;
+        let rows = &mut self.rounds.iter().cycle();
+        let (outcome, _) = self.play(&mut *scheme, setting, jobs, self.growth, rows)?;
+        Some(outcome.total_time)
     }
 
     /// A scheme over rounds within steps: what is open at the end of a step is finished before

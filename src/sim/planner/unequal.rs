@@ -116,6 +116,6 @@ mod tests {
         assert!(texts(vec![vec![1.0, 1.0, 1.1, 0.95]; 30], proportional).is_empty(), "alike");
         let in_turn =
             (0..30).map(|round| (0..4).map(|at| 1.0 + f64::from(at == round % 4)).collect());
-        assert!(texts(in_turn.collect(), proportional).is_empty(), "nobody for good");
+        assert!(texts(in_turn.collect(), proportional).is_empty(), "no worker for good");
     }
 }

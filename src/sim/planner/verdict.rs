@@ -51,7 +51,7 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
     let is_as_fast = slower.abs() < SHOWN_LEAST;
     match (candidate.scheme == "uncoded", candidate.gain) {
         (true, _) if slower.is_finite() => {
-            format!("waits for everybody: {} slower", percent(slower))
+            format!("waits for all workers: {} slower", percent(slower))
         }
         _ if !slower.is_finite() => "slower than a choice that takes no time".into(),
         _ if is_as_fast && candidate.work > choice.work => "as fast, with more work".into(),
@@ -231,11 +231,11 @@ pub(super) fn notes(
         ));
     }
     if question.rows[0].len() == 1 {
-        notes.push("one worker: there is nobody who could stand in for it".into());
+        notes.push("one worker: no other could stand in for it".into());
     }
     if question.rows[0].len() > 1 && sorted.first() == sorted.last() {
         notes.push(
-            "all answers take exactly the same time: nobody is ever waited for, and a real \
+            "all answers take exactly the same time: no round waits for a worker, and a real \
             trace would not look like this"
                 .into(),
         );

@@ -59,7 +59,7 @@ fn the_last_sums_are_kept_and_outlive_what_is_cleared() {
     assert_eq!(keep(2, 1, 4.0), [1.0]);
     let sum = |step| results.sum(SumId { step: Step(step), attempt: 0 });
     let held = sum(2).unwrap();
-    assert!(keep(3, 0, 5.0).is_empty(), "somebody reads it");
+    assert!(keep(3, 0, 5.0).is_empty(), "a worker reads it");
     assert_eq!((held.0[0], sum(2).map(|sum| sum.0[0])), (3.0, None));
     assert_eq!(
         (keep(4, 0, 6.0), keep(5, 0, 7.0)),

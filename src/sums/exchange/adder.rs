@@ -164,8 +164,8 @@ impl Adder<'_> {
     }
 }
 
-/// Whether who sends such a term is at fault. Numbers that are finite may not be in a narrow
-/// format, but then they are infinite there: that is nobody's fault.
+/// Whether the sender of such a term is at fault. Finite numbers may be infinite in a narrow
+/// format: that is no node's fault.
 fn is_bad(term: &Term<'_>, format: NumberFormat, alone: &mut Block) -> bool {
     let one = Term { weight: 1.0, source: term.source };
     let finite = fold_chunk(&[one], alone.floats_mut()).finite;
@@ -176,7 +176,7 @@ fn is_bad(term: &Term<'_>, format: NumberFormat, alone: &mut Block) -> bool {
 mod tests {
     use super::*;
 
-    /// What a narrow format makes infinite is nobody's fault, and a NaN is.
+    /// An infinity that a narrow format makes is no node's fault; a NaN is its sender's.
     #[test]
     fn an_infinity_of_the_wire_is_nobodys_fault() {
         let blocks = Blocks::new(1);

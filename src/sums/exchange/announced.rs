@@ -33,8 +33,8 @@ struct Part {
     numbers: Arc<Vec<f32>>,
 }
 
-/// The final parts of a worker's own vectors, until their step is decided: others may ask for them
-/// also when nobody wants the rest any more.
+/// The final parts of a worker's own vectors, until their step is decided. Others may ask for them
+/// also when no node wants the rest any more.
 ///
 /// The parts of a vector are one range of chunks, which grows at either end.
 #[derive(Debug, Default)]
@@ -87,7 +87,7 @@ impl Announcements {
         });
     }
 
-    /// Nobody will ask for anything any more.
+    /// Forgets all parts: no node will ask for one any more.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

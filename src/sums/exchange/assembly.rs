@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(super) struct Finiteness {
     pub(super) finite: bool,
     pub(super) of: NotFinite,
-    /// Of those, whom nobody has been told of.
+    /// Those of them that this node has not reported yet.
     untold: NotFinite,
 }
 
@@ -42,7 +42,7 @@ impl Finiteness {
         }
     }
 
-    /// Those of whom nobody has been told, if there are some.
+    /// Takes those that this node has not reported yet, if there are some.
     pub(super) fn untold(&mut self) -> Option<NotFinite> {
         let untold = std::mem::take(&mut self.untold);
         (untold != NotFinite::default()).then_some(untold)

@@ -1,6 +1,6 @@
 //! Whose fault it is that a collective stands still, from who waits for whom.
 
-/// The nodes that wait for nobody, since one that waits is a victim; none where all wait for each
+/// The nodes that wait for no other, since one that waits is a victim; none where all wait for each
 /// other. First the one for which most wait, directly or for another that waits for it. `waits_for`
 /// has, for each node, the nodes that it waits for.
 ///

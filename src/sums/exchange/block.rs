@@ -138,7 +138,7 @@ impl Blocks {
         }
     }
 
-    /// Gives a block back if nobody else needs it.
+    /// Gives a block back if this is the last reference to it.
     pub(crate) fn give_shared(&self, block: Arc<Block>) {
         if let Some(block) = Arc::into_inner(block) {
             self.give(block);

@@ -12,8 +12,8 @@ pub enum Exchange {
     /// their connections.
     #[default]
     Sharded,
-    /// The coordinator, which gets every result as soon as it is done, before anybody knows its
-    /// weight: for what has to be judged by what was received.
+    /// The coordinator, which gets every result as soon as it is done, before any node knows its
+    /// weight: for schemes that judge results as received.
     Hold,
     /// The workers: where all whose vectors are summed have found each other by a collective
     /// ([`crate::sums::collective`]), such as NCCL between their GPUs, by that; else as

@@ -100,7 +100,7 @@ impl CoordinatorSums {
         self.copies.monitors.stalled(now, patience)
     }
 
-    /// Has a worker sent the sum of a step by which it was decided; false if nobody has it.
+    /// Has the sum by which a step was decided sent to a worker; false if no node has it.
     pub(crate) fn give(&mut self, now: Instant, step: Step, to: u32, out: &mut Effects) -> bool {
         let present = self.hosts.present();
         let sum = self.copies.monitors.decided_by(step);
@@ -284,7 +284,7 @@ impl CoordinatorSums {
         }
     }
 
-    /// Has a sum made: tells everybody what to exchange.
+    /// Has a sum made: tells the workers what to exchange.
     fn sum(
         &mut self,
         now: Instant,
@@ -297,8 +297,8 @@ impl CoordinatorSums {
             self.counts.replaced += 1;
         }
         let holders = self.hosts.holders(&terms);
-        // Somebody says that the sum is not finite, and the coordinator has not seen it: it makes
-        // the sum itself, and then knows who is wrong.
+        // A worker says that the sum is not finite, and the coordinator has not seen it. The
+        // coordinator makes the sum itself, and then knows which worker is wrong.
         let doubted = self.doubts.of(step);
         let nobody_can = !self.hosts.some_can_own(&holders);
         let alone = nobody_can || doubted;
@@ -306,7 +306,7 @@ impl CoordinatorSums {
         let receivers: Vec<u32> = self.hosts.list().into_iter().chain(coordinator).collect();
         // Workers lost meanwhile cannot be sources; the engine hears of it and sums again.
         self.hosts.prefer_able(&mut terms);
-        // In a group everybody waits for everybody: it must not begin without one of its vectors.
+        // In a group all workers wait for each other: it must not begin without one of its vectors.
         let mut first = terms.iter().flat_map(|term| term.holders.first());
         let all_here = first.all(|piece| self.hosts.present().contains(&piece.worker.0));
         // Before owners are chosen, since it may show that a host does not answer.
@@ -336,7 +336,7 @@ impl CoordinatorSums {
         let mut monitor = ExchangeMonitor::of_plan(&plan, None, &holders, length, now);
         monitor.decision.counted = counted;
         monitor.own = group.is_none() && alone;
-        // Where the coordinator sums alone, nobody else can go on with it.
+        // Where the coordinator sums alone, no worker can go on with it.
         if group.is_none() && !alone {
             monitor.parts.told = Some(Told::of(&plan, chunks(length)));
             monitor.parts.can_ask(&plan.terms);

@@ -126,7 +126,7 @@ impl Copies {
         }
     }
 
-    /// Has a sum sent to a node by somebody who has it; false if there is nobody.
+    /// Has a sum sent to a node by another that has it; false if no other has it.
     pub(super) fn give(
         &mut self,
         now: Instant,
@@ -216,8 +216,8 @@ impl Copies {
         out: &mut Effects,
     ) {
         let monitor = self.monitors.get_mut(id);
-        // Said again at every tick; the sum is sent once, if anybody has it. What the coordinator
-        // itself has made it has sent to all of them.
+        // The node says so at every tick, and gets the sum once, if another node has it. What the
+        // coordinator has made, it has sent to all nodes itself.
         let is_to_get =
             monitor.is_some_and(|monitor| monitor.waits.says(node, on, now) && !monitor.own);
         if is_to_get {

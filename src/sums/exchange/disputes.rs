@@ -3,8 +3,8 @@
 //!
 //! # Method
 //! A chunk has one owner, who sends the same bytes to all, and connections see to it that these
-//! arrive. So where two say different things of a chunk, its owner has sent different bytes, or
-//! somebody says what is not so: one without whose word all would be alike.
+//! arrive. So where two workers differ on a chunk, its owner has sent different bytes, or one
+//! worker lies. Without the word of that one, all would be alike.
 
 use crate::ids::Step;
 use crate::sums::SumId;
@@ -103,8 +103,8 @@ impl Disputes {
 }
 
 impl Dispute {
-    /// Who may have lied of all chunks of which words differ; none where nobody can have, so that
-    /// several have.
+    /// The workers that may have lied of all chunks of which words differ; none where no single
+    /// worker can have, so that several have.
     fn verdict(&self, step: Step) -> Option<Verdict> {
         let mut verdict: Option<Verdict> = None;
         for chunk in 0..self.owners.len() {
@@ -120,8 +120,8 @@ impl Dispute {
         verdict.filter(|verdict| !verdict.workers.is_empty())
     }
 
-    /// Who may have lied of a chunk, if somebody has: its owner, or the one without whose word all
-    /// are alike.
+    /// The workers that may have lied of a chunk, if one has: its owner, or the one without whose
+    /// word all are alike.
     fn liars(&self, chunk: usize) -> Option<BTreeSet<u32>> {
         let mut speakers: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
         for (node, digests) in &self.words {

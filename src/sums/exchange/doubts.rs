@@ -2,8 +2,8 @@
 //! announced.
 //!
 //! The coordinator believes its own eyes only: it has such a sum made once more with itself as the
-//! one who sums, and sees whose terms are not finite, if any. If all of it is finite, somebody has
-//! sent a sum that was not, or somebody says so who has got none.
+//! one who sums, and sees whose terms are not finite, if any. If all of it is finite, a worker has
+//! sent a sum that was not, or a worker that got none says so.
 
 use super::events::{CoordinatorEffect, give_up, report};
 use super::suspects::Suspects;
@@ -134,7 +134,7 @@ impl Doubts {
                 None => one_of,
             });
         }
-        // Nobody can have told all of it: several lie, and it cannot be told who.
+        // No single worker can have told all lies: several lie, and the words do not tell which.
         wrong.one_of = wrong.one_of.filter(|workers| !workers.is_empty());
         wrong
     }
@@ -178,7 +178,7 @@ mod tests {
     fn an_owner_is_wrong_if_two_say_so() {
         assert_eq!(wrong(&[(0, &[3]), (1, &[3])]), Some(vec![3]));
         assert_eq!(wrong(&[(0, &[3])]), Some(vec![0, 3]));
-        assert_eq!(wrong(&[(0, &[])]), Some(vec![0]), "it says that of nobody");
+        assert_eq!(wrong(&[(0, &[])]), Some(vec![0]), "it says that of no worker");
         assert_eq!(wrong(&[(0, &[1, 2])]), Some(vec![0]), "not both of them");
         assert_eq!(wrong(&[(0, &[]), (1, &[])]), None, "several lie");
         assert_eq!(wrong(&[(3, &[3])]), None, "its terms may have been larger");

@@ -62,7 +62,7 @@ pub(crate) struct EagerReceiver {
     ledgers: Ledgers,
     vectors: Vectors,
     blocks: Blocks,
-    /// Jobs below it are over: nobody wants their results.
+    /// Jobs below it are over: the coordinator does not want their results.
     end: Job,
     /// By worker, order and task.
     ordered: BTreeMap<(u32, u32, Task), Ordered>,

@@ -25,8 +25,8 @@ pub(crate) struct SumSettings {
     pub(crate) beside: Option<u32>,
     /// Decoded steps that are kept for those who lack them.
     pub(crate) log_steps: u64,
-    /// An exchange in which nothing comes to somebody for so long is made again without the worker
-    /// that holds it up.
+    /// If nothing comes to a node for this long, the exchange is made again without the worker that
+    /// holds it up.
     pub(crate) stall: Duration,
     /// The same, at least, where a worker can be spared.
     pub(crate) spare: Duration,
@@ -104,8 +104,8 @@ pub(super) fn give_up(worker: u32, reason: String, out: &mut Vec<CoordinatorEffe
     out.push(CoordinatorEffect::GiveUp { worker, reason });
 }
 
-/// A chunk for a node. Nobody asks again for a term or a result, so that none is dropped; sums are
-/// asked for again.
+/// A chunk for a node. No node asks again for a term or a result, so that none is dropped; nodes
+/// ask again for sums.
 pub(super) fn chunk_for(to: u32, frame: Frame) -> WorkerEffect {
     let once = matches!(frame.header.kind, Kind::Term | Kind::Result);
     let most = if once { usize::MAX } else { DATA_WAITING_MAX };

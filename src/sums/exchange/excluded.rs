@@ -1,13 +1,13 @@
 //! Workers that own nothing for a while, since sums stood still with them as owners.
 //!
 //! # Method
-//! An owner needs a connection to everybody who has a term or gets the sum. Who owns nothing sends
-//! its terms to the owners and gets the sum of them. So where a worker does not answer, or two
-//! cannot reach each other, others own everything for the rest of that step, and in the next one,
-//! which may have been planned already. The cause may be over in a moment, and who owns nothing
-//! leaves more to the others, so then they own again. If a sum soon stands still for them once more
-//! they own nothing for 8 steps more, then for 16, and so on up to 256: a connection that never
-//! works costs a few steps their time, and not every step.
+//! An owner needs a connection to each node that has a term or gets the sum. A worker that owns
+//! nothing sends its terms to the owners and gets the sum from them. So where a worker does not
+//! answer, or two cannot reach each other, others own everything for the rest of that step, and in
+//! the next one, which may have been planned already. The cause may be over in a moment, and who
+//! owns nothing leaves more to the others, so then they own again. If a sum soon stands still for
+//! them once more they own nothing for 8 steps more, then for 16, and so on up to 256: a connection
+//! that never works costs a few steps their time, and not every step.
 
 use crate::ids::Step;
 use std::collections::BTreeMap;
@@ -24,8 +24,8 @@ const IN_A_ROW: u64 = 16;
 
 /// Workers that own nothing for a while.
 ///
-/// It is told who is [excluded](Self::exclude) in which step, and that somebody is
-/// [lost](Self::clear); from that it says of which steps a worker
+/// Its caller says which worker is [excluded](Self::exclude) in which step, and that a worker is
+/// [lost](Self::clear). From that it says of which steps a worker
 /// [owns nothing](Self::owns_nothing).
 #[derive(Debug, Default)]
 pub(super) struct Excluded(BTreeMap<u32, Exclusion>);

@@ -11,8 +11,8 @@
 //!
 //! # Which chunk of whom
 //! What is sent unasked is asked for only once its sender's connection has broken, or its numbers
-//! were refused. Of every other term in turn, the first chunk that lacks and that somebody has
-//! announced is asked of the holder that was asked for the fewest, at most [`WINDOW`] at a time. So
+//! were refused. Of every other term in turn, the owner asks for the first chunk that lacks and
+//! that a holder announced. It asks the holder that owes it least, at most [`WINDOW`] at a time. So
 //! the holders of a term share the sending by themselves, and a late worker sends what it has.
 //!
 //! A term with one holder is asked for too, though it could be sent at once: then what waits for
@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 /// Chunks that an owner asks of one holder at a time. More would be asked of the first one, and
 /// the holders that come later have nothing left to send.
 const WINDOW: usize = 1;
-/// A chunk that was asked for is asked of somebody else after so many times as chunks take, and no
-/// sooner than this.
+/// An owner asks another holder for a chunk after this many times as long as chunks take, but not
+/// before `PATIENCE`.
 const PATIENCE_FACTOR: u32 = 8;
 const PATIENCE: Duration = Duration::from_millis(75);
 
@@ -218,7 +218,7 @@ impl Gathering {
         }
     }
 
-    /// These chunks of a term are final here, and need not come from anybody.
+    /// These chunks of a term are final here, and need not come from another node.
     pub(super) fn is_final(&mut self, term: usize, chunks: Range<usize>) {
         let is_here = |chunk: &usize| chunks.contains(chunk);
         let (here, wanted): (Vec<usize>, Vec<usize>) =
@@ -286,7 +286,7 @@ impl Gathering {
         if is_refused || nodes.is_none_or(|nodes| nodes.iter().any(covers)) {
             return Ok(Some(block));
         }
-        // It may come from somebody else than who was asked last.
+        // It may come from another holder than the one that was asked last.
         if let Some(other) = self.asked.get(&(chunk, term)).map(|asked| asked.holder) {
             self.answered((chunk, term), other);
         }
@@ -394,8 +394,8 @@ impl Gathering {
         able.min_by_key(|holder| (Some(*holder) == avoided, load(*holder), place(*holder)))
     }
 
-    /// Gives up what was asked for in vain for long: it is asked of somebody else, if anybody else
-    /// has it.
+    /// Gives up what it asked for in vain for long, and asks another holder for it, if another has
+    /// it.
     pub(super) fn look(&mut self, now: Instant) {
         let patience = (self.usual * PATIENCE_FACTOR).max(PATIENCE);
         let late: Vec<((usize, usize), u32)> = self

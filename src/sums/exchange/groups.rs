@@ -1,7 +1,7 @@
 //! Groups of workers that sum among themselves by a collective, as NCCL between their GPUs.
 //!
-//! A group is all who are there; when somebody comes or goes, or something goes wrong, it is given
-//! up and another one is made, and sums go by connections meanwhile.
+//! A group is all workers that are there. When a worker comes or goes, or something goes wrong,
+//! another group takes its place; meanwhile sums go by connections.
 
 use super::plan::share_out;
 use crate::ids::Worker;
@@ -46,7 +46,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Somebody has come or gone: gives up the group of others.
+    /// Gives up the group of other workers, after a worker has come or gone.
     pub(super) fn regroup(&mut self, present: &BTreeSet<u32>) -> Option<Group> {
         self.failures = 0;
         self.rest = None;
@@ -133,7 +133,7 @@ impl Groups {
         let what = if self.failures < TRIES {
             "another group is tried later"
         } else {
-            "no other group is tried until somebody comes or goes"
+            "no other group is tried until a worker comes or goes"
         };
         tracing::warn!("sums go by connections, {what}: {reason}");
         self.group.take()

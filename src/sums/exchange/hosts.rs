@@ -48,7 +48,7 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    /// Nobody is there yet.
+    /// The hosts of a run in which no worker is there yet.
     pub(super) fn new(exchange: Exchange) -> Self {
         Self { by_workers: exchange.is_by_workers(), ..Self::default() }
     }
@@ -172,7 +172,7 @@ impl Hosts {
             tracing::warn!("{shown_by}: one of {workers} lies, and it cannot be told which");
             return None;
         };
-        let reason = format!("it lies: {shown_by}, and nobody else can have done it");
+        let reason = format!("it lies: {shown_by}, and no other worker can have done it");
         Some(CoordinatorEffect::GiveUp { worker, reason })
     }
 
@@ -269,13 +269,13 @@ impl Hosts {
         cut(&workers, &shares(&loads, terms.len()), count)
     }
 
-    /// Tells everybody the same.
+    /// Tells all workers the same.
     pub(super) fn tell_all(&self, command: SumCommand, out: &mut Vec<CoordinatorEffect>) {
         tell(self.list(), command, out);
     }
 
-    /// Tells everybody their part in an exchange: those who sum, all of it; others, the terms they
-    /// hold.
+    /// Tells all workers their part in an exchange: those that sum, all of it; others, the terms
+    /// they hold.
     pub(super) fn tell_plan(&self, plan: &SumPlan, out: &mut Vec<CoordinatorEffect>) {
         let owners: BTreeSet<u32> = plan.owners.iter().map(|owner| owner.node).collect();
         // With many workers most hold few of the terms: the whole plan would be the larger part of
@@ -293,7 +293,7 @@ impl Hosts {
         }
         let (summing, others): (Vec<u32>, Vec<u32>) =
             self.present.iter().partition(|worker| owners.contains(worker));
-        // Only where somebody sums: a whole plan is not small.
+        // Only where a worker sums: a whole plan is not small.
         if !summing.is_empty() {
             tell(summing, SumCommand::Exchange(plan.clone()), out);
         }

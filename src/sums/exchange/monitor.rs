@@ -1,7 +1,7 @@
 //! An exchange as its coordinator sees it, and whose fault it is when it does not go on.
 //!
-//! When an exchange stands still, the one to blame is a node that others wait for and that waits
-//! for nobody: its connection is ended.
+//! When an exchange stands still, the node to blame is one that others wait for and that waits for
+//! none. The coordinator ends its connection.
 
 use super::told::Told;
 use super::waits::{WaitGraph, Waits};
@@ -16,9 +16,9 @@ use std::time::Instant;
 /// Why a sum comes to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Void {
-    /// Somebody who sums is lost, or does not answer: others can go on with what they have.
+    /// A node that sums is lost, or does not answer: others can go on with what they have.
     Interrupted,
-    /// Something in it may be wrong, or not everybody gets it: it is made from its beginning.
+    /// Something in it may be wrong, or not all nodes get it: it is made from its beginning.
     Refused,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Parts {
     pub(super) told: Option<Told>,
     /// Who can be asked for each term, where workers sum over connections.
     pub(super) askable: Vec<Vec<u32>>,
-    /// Somebody who has something that is summed is lost: it cannot be made again of the same.
+    /// A worker that has something that is summed is lost: it cannot be made again of the same.
     pub(super) is_orphaned: bool,
     /// Whose result of which task may be summed while it is computed, as long as none is changed.
     pub(super) announced: BTreeSet<(Worker, Task)>,
@@ -81,7 +81,7 @@ pub(super) struct ExchangeMonitor {
     pub(super) group: Option<u64>,
     /// The coordinator sums it by itself, and sees what it is made of.
     pub(super) own: bool,
-    /// Somebody says that it is not finite.
+    /// A node says that it is not finite.
     pub(super) overflowed: bool,
 }
 
@@ -106,7 +106,7 @@ impl ExchangeMonitor {
         }
     }
 
-    /// Of a plan of which everybody is told, where these hold its terms; `expected` as the field.
+    /// Of a plan that all nodes are told, where these hold its terms; `expected` as the field.
     pub(super) fn of_plan(
         plan: &SumPlan,
         expected: Option<Vec<(u32, SumReport)>>,
@@ -145,7 +145,7 @@ impl ExchangeMonitor {
     /// It comes to nothing; whether that is news.
     pub(super) fn end(&mut self, why: Void) -> bool {
         let is_news = self.void.is_none();
-        // Nobody goes on with what may be wrong.
+        // No node goes on with what may be wrong.
         if is_news || why == Void::Refused {
             self.void = Some(why);
         }
@@ -168,7 +168,7 @@ impl ExchangeMonitor {
         (asked || !self.parts.term_holders.contains(&worker)) && counted.count() >= self.needed()
     }
 
-    /// Whether each of its terms can be had of somebody of these, where workers ask for them.
+    /// Whether each of its terms can be had of one of these, where workers ask for them.
     pub(super) fn can_ask(&self, somebody: impl Fn(&u32) -> bool) -> bool {
         let askable = &self.parts.askable;
         !askable.is_empty() && askable.iter().all(|holders| holders.iter().any(&somebody))
@@ -184,7 +184,7 @@ impl ExchangeMonitor {
     /// Who can hand the sum to a node that lacks it: if there is a choice, none of those for whom
     /// it waits in vain.
     pub(super) fn giver(&self, to: u32, is_there: impl Fn(u32) -> bool) -> Option<u32> {
-        // A connection may be broken in one direction only, and nobody has noticed.
+        // A connection may be broken in one direction only, and neither end has noticed.
         let on = self.waits.of(to);
         self.holders
             .keys()
@@ -487,7 +487,7 @@ mod tests {
         assert_eq!(monitor.culprit(now), Some(2));
         monitor.waits.says(2, vec![0], now);
         monitor.waits.says(COORDINATOR, vec![0], now);
-        assert!(monitor.culprit(now).is_some(), "when everybody waits, somebody is it");
+        assert!(monitor.culprit(now).is_some(), "when all wait, one of them is it");
         monitor.forget(2);
         monitor.holds(0, None);
         assert_eq!(monitor.culprit(now), Some(0), "as the coordinator says");

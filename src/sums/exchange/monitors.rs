@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes per second of a gradient below which an exchange does not go on.
 const SLOWEST: f64 = 1e7;
-/// An exchange may last so many times as long as the last ones before somebody is given up for it.
+/// An exchange may last this many times as long as the last ones before it costs a worker.
 const PATIENCE_FACTOR: u32 = 20;
 /// What is taken for the time of exchanges before there was one.
 const AT_FIRST: Duration = Duration::from_millis(250);
@@ -173,8 +173,8 @@ impl Monitors {
         monitor.end(Void::Refused).then(|| monitor.some_worker())
     }
 
-    /// A group is given up. Gives its sums under way that nobody has, with a worker of which that
-    /// can be said, and those that somebody has.
+    /// Gives up a group. Gives its sums under way that no node has, each with a worker to report it
+    /// of, and those that a node has.
     pub(super) fn leave_group(&mut self, group: u64) -> (Vec<(SumId, u32)>, Vec<SumId>) {
         let (mut failed, mut begun) = (Vec::new(), Vec::new());
         let of_group = self.iter_mut().filter(|(_, it)| it.group == Some(group));
@@ -287,8 +287,8 @@ impl Monitors {
         self.usual = (self.usual + time) / 2;
     }
 
-    /// How long an exchange of vectors of so many bytes may take: `stall` where nobody can be
-    /// spared, else as exchanges take, at least `spare`.
+    /// How long an exchange of vectors of `bytes` may take: `stall` where no worker can be spared,
+    /// else as exchanges take, at least `spare`.
     pub(super) fn deadlines(&self, stall: Duration, spare: Duration, bytes: usize) -> Deadlines {
         let usual = self.usual * PATIENCE_FACTOR;
         // Losing one that is only slow costs nothing then, and waiting for it does.

@@ -7,9 +7,9 @@
 //! a worker that holds k terms, each held by r_j, sends   sum_j 1/r_j + (n - 1 - k) a_i
 //! a worker that holds none sends (n - 1) a_i and receives 1 + (l - 1) a_i
 //! ```
-//! Equal shares are best where everybody holds as much. Where a worker holds nothing, its partner's
-//! vector is sent by that partner alone; the shares by load make the most that anybody sends or
-//! receives least.
+//! Equal shares are best where all workers hold as much. Where a worker holds nothing, its partner
+//! alone sends their vector; the shares by load make the most that a worker sends or receives
+//! least.
 
 use crate::ids::Worker;
 use crate::sums::{Owner, Summand};
@@ -47,7 +47,7 @@ pub(super) fn loads(terms: &[Summand]) -> BTreeMap<u32, Load> {
     loads
 }
 
-/// The shares of least largest traffic, by bisection: they grow with what everybody may send or
+/// The shares of least largest traffic, by bisection: they grow with what each worker may send or
 /// receive.
 pub(super) fn shares(loads: &[Load], terms: usize) -> Vec<f64> {
     let others = loads.len().saturating_sub(1) as f64;
@@ -88,7 +88,7 @@ pub(super) fn cut(workers: &[u32], shares: &[f64], count: usize) -> Vec<Owner> {
             start = end;
         }
     }
-    // Rounding may leave the last chunk to nobody.
+    // Rounding may leave the last chunk to no owner.
     if let Some(last) = owners.last_mut() {
         last.end = count;
     }

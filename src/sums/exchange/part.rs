@@ -109,9 +109,9 @@ impl ExchangePart {
     /// Goes on by a plan that carries on an exchange without a worker that was lost, with the part
     /// in that one, unless its sum was whole here.
     ///
-    /// What this node has stays, but for the sums of chunks that have another owner now: nobody
-    /// knows who else got them of the one that is lost, and all are to have the same bits. Where
-    /// the new owner of such a chunk has that sum, it is the one that all get.
+    /// What this node has stays, but for the sums of chunks that have another owner now. No node
+    /// knows which others got them of the lost one, and all must have the same bits. Where the new
+    /// owner of such a chunk has that sum, it is the one that all get.
     pub(super) fn carry_on(
         context: &NodeContext,
         plan: SumPlan,
@@ -381,7 +381,7 @@ impl ExchangePart {
         let refused = adder.refuse(&mut nodes, self.format);
         finiteness.note_terms_of(refused.iter().map(|(_, holder)| *holder));
         if self.me == COORDINATOR {
-            // It asks nobody: that its sum is not finite is seen once the sum is whole.
+            // It asks no other node: it sees that its sum is not finite once the sum is whole.
             adder.spend(nodes);
             block.floats_mut().fill(f32::NAN);
             return Some((block, Folded { digest: 0, finite: false }));
@@ -415,8 +415,8 @@ impl ExchangePart {
             };
             narrow
         });
-        // The coordinator sees what it is made of, and says so. Of a worker nobody could tell
-        // whether its terms were not finite, or whether it lies.
+        // The coordinator sees what it is made of, and says so. No node could tell whether a
+        // worker's terms were not finite, or whether it lies.
         if !folded.finite && self.me != COORDINATOR {
             if sum.finiteness.of.terms_of.is_empty() {
                 sum.finiteness.note_sums_of(self.me);

@@ -101,7 +101,7 @@ pub(super) fn share_out(nodes: &[u32], length: usize) -> Vec<Owner> {
 
 /// The same for so many chunks.
 pub(super) fn share_chunks(nodes: &[u32], count: usize) -> Vec<Owner> {
-    // Nobody is told of an empty part.
+    // No node is told of an empty part.
     let nodes = &nodes[..nodes.len().min(count).max(1)];
     let edge = |at: usize| count * at / nodes.len();
     nodes

@@ -125,10 +125,10 @@ type Registered = BTreeMap<SumId, Weak<ReassemblyBuffer>>;
 pub(crate) struct ReassemblyBuffers(Arc<Mutex<Registered>>);
 
 impl ReassemblyBuffers {
-    /// Lets connections read into a vector as long as somebody keeps it.
+    /// Lets connections read into a vector as long as a sum under way holds it.
     pub(crate) fn register(&self, id: SumId, buffer: &Arc<ReassemblyBuffer>) {
         let mut registered = lock(&self.0);
-        // Sums that are whole have let go of theirs: nobody has to take them out.
+        // Sums that are whole have let go of theirs: no caller has to take them out.
         registered.retain(|_, buffer| buffer.strong_count() > 0);
         registered.insert(id, Arc::downgrade(buffer));
     }
@@ -183,7 +183,7 @@ mod tests {
     fn a_chunk_is_read_into_its_place_once() {
         let (buffers, buffer) = registered();
         let slot = buffers.slot(&header(1)).unwrap();
-        assert!(buffers.slot(&header(1)).is_none(), "somebody reads it");
+        assert!(buffers.slot(&header(1)).is_none(), "a worker reads it");
         assert_eq!(
             slot.with(|bytes| bytes.copy_from_slice(cast_slice_mut(&mut [2.0f32, 3.0]))),
             Some(())
@@ -223,6 +223,6 @@ mod tests {
         assert!(buffers.slot(&header(0)).is_none(), "it is made here");
         assert!(buffers.slot(&header(1)).is_some());
         drop(buffer);
-        assert!(buffers.slot(&header(1)).is_none(), "nobody wants the sum any more");
+        assert!(buffers.slot(&header(1)).is_none(), "no worker wants the sum any more");
     }
 }

@@ -315,7 +315,7 @@ struct World {
     digest: u64,
     /// Of workers that are still computing, how many of the chunks are final, from the last on.
     computing: BTreeMap<u32, usize>,
-    /// Nobody is lost, and no connection breaks.
+    /// No worker is lost, and no connection breaks.
     is_calm: bool,
     /// Members of a group have results with other bits.
     differ: bool,
@@ -368,7 +368,7 @@ impl World {
         vector
     }
 
-    /// The same before anybody has computed anything, with what the step will be made of told.
+    /// The same before a worker has computed anything, with what the step will be made of told.
     fn expecting(seed: u64, settings: SumSettings) -> Self {
         let mut draw = ChaCha8Rng::seed_from_u64(seed);
         let groups = 1 + draw.next_u32() % 3;
@@ -430,7 +430,7 @@ impl World {
         }
     }
 
-    /// Somebody who is computing has a part more, or all of it.
+    /// A worker that is computing has a part more, or all of it.
     fn compute(&mut self) {
         let alive: Vec<u32> =
             self.computing.keys().copied().filter(|at| !self.lost.contains(at)).collect();
@@ -459,7 +459,7 @@ impl World {
         self.send(at, sent);
     }
 
-    /// Whether somebody of every group has computed its result and is there.
+    /// Whether a worker of every group has computed its result and is there.
     fn is_computed(&self) -> bool {
         let has = |at: &u32| !self.computing.contains_key(at) && !self.lost.contains(at);
         (0..self.groups).all(|group| has(&(2 * group)) || has(&(2 * group + 1)))
@@ -664,8 +664,8 @@ impl World {
         self.under_way.push((liar, to, Packet::Chunk(Frame { header, body })));
     }
 
-    /// Makes one sum of results that are there though a worker lies, who may be lost for it,
-    /// and nobody else; gives why it was.
+    /// Makes one sum of results that are there though a worker lies; only that one may be lost for
+    /// it. Gives why it was.
     fn run_against(self, liar: u32) -> Vec<String> {
         self.run_to_the_end(liar).1
     }
@@ -847,11 +847,11 @@ fn a_sum_counts_of_its_owner_alone() {
             others.for_each(|to| world.lie(3, to, chunk, 0.0));
         }
         world.compute_but_of(3);
-        assert_eq!(world.run_against(3), Vec::<String>::new(), "nobody minds");
+        assert_eq!(world.run_against(3), Vec::<String>::new(), "no worker minds");
     }
 }
 
-/// Who sends everybody other sums is found, and the sum is made again at once.
+/// A worker that sends each node another sum is found, and the sum is made again at once.
 #[test]
 fn who_sends_different_sums_is_given_up() {
     for seed in 0..8 {
@@ -883,8 +883,8 @@ fn who_sends_sums_that_are_not_finite_is_given_up() {
     }
 }
 
-/// Of a worker that announces NaN, nothing counts: terms are asked of the other holder, who has
-/// the same, and nobody is lost for what others sent. It is named once two have seen it.
+/// Of a worker that announces NaN, nothing counts: nodes ask the other holder for its terms, and no
+/// worker is lost for what others sent. It is named once two have seen it.
 #[test]
 fn nan_after_an_announcement_are_their_senders_fault() {
     let mut named = 0;
@@ -1000,7 +1000,7 @@ const LIES: [(&str, Lie); 22] = [
     ("ready of other attempts", |world| {
         (1..2000).for_each(|attempt| say_ready(world, attempt, 1, (0, 6)));
     }),
-    ("terms that nobody asked for", |world| send_chunks(world, Kind::Term, of_step(0), 1)),
+    ("terms that no worker asked for", |world| send_chunks(world, Kind::Term, of_step(0), 1)),
     ("terms of others", |world| send_chunks(world, Kind::Term, of_step(0), 0)),
     ("terms of an older attempt", |world| send_chunks(world, Kind::Term, of_step(7), 1)),
     ("sums of other attempts", |world| {
@@ -1009,7 +1009,7 @@ const LIES: [(&str, Lie); 22] = [
     ("sums of other steps", |world| {
         (1..60).for_each(|step| send_chunks(world, Kind::Sum, SumId::first(Step(step)), 0));
     }),
-    ("sums of everybody", |world| send_chunks(world, Kind::Sum, of_step(0), 0)),
+    ("sums of all workers", |world| send_chunks(world, Kind::Sum, of_step(0), 0)),
     ("asks for what is not its", |world| {
         for (to, term) in (0..3).flat_map(|to| [0, 1, 9].map(|term| (to, term))) {
             let ask = |chunk| Across::Ask { sum: of_step(0), term, chunk };
@@ -1043,8 +1043,8 @@ const LIES: [(&str, Lie); 22] = [
     }),
 ];
 
-/// If a worker says or sends what is not its to: the sum has the right bits, in time, and
-/// nobody else is lost or named for it.
+/// A worker says or sends what it must not: the sum has the right bits, in time, and no other is
+/// lost or named.
 #[test]
 fn no_lie_costs_bits_time_or_others() {
     for ((name, lie), seed) in LIES.into_iter().flat_map(|lie| (0..4).map(move |at| (lie, at))) {
@@ -1088,8 +1088,8 @@ fn whose_vector_is_not_finite_is_found_out() {
     assert!(world.coordinator.given_up.is_empty());
 }
 
-/// A worker that stops and has what nobody else has holds everybody up until it is given up, and
-/// nobody else is.
+/// A worker that stops and has what no other has holds all others up until it is given up, and no
+/// other is.
 #[test]
 fn who_stops_is_given_up() {
     let mut world = World::new(3, SETTINGS);
@@ -1130,8 +1130,8 @@ fn a_sum_is_not_begun_again_for_who_alone_has_its_result() {
     assert_eq!(world.coordinator.given_up[0].0, 2);
 }
 
-/// A coordinator that is to have the sum too, and gets it of nobody, gives up of whom it waits for
-/// it: before it has the sum it does not report who holds it.
+/// A coordinator that is to have the sum too, and gets it of no worker, gives up the worker it
+/// waits for. Before it has the sum it does not report which workers hold it.
 #[test]
 fn who_does_not_get_through_to_the_coordinator_is_given_up() {
     let mut world = World::new(3, SumSettings { beside: Some(COORDINATOR), ..SETTINGS });
@@ -1203,8 +1203,8 @@ fn others_go_on_without_who_stops() {
     }
 }
 
-/// Where the connection between the only two that have results stands still, others own what one of
-/// them did: nobody is given up.
+/// Where the connection between the only two workers with results stands still, others own what one
+/// of them did. No worker is given up.
 #[test]
 fn others_own_what_two_cannot_send_each_other() {
     for seed in 0..12 {
@@ -1236,9 +1236,9 @@ fn others_own_what_two_cannot_send_each_other() {
     }
 }
 
-/// Of two workers one comes back after the other was told what the step will be made of. If it
-/// can come to hold the sum, both are told to make it; if it takes over a state, the word of
-/// the other is enough, and nobody is given up for what it lacks.
+/// Of two workers one comes back after the other was told what the step will be made of. If it can
+/// come to hold the sum, both are told to make it. If it takes over a state, the word of the other
+/// is enough, and no worker is given up for what it lacks.
 #[test]
 fn who_is_counted_is_told_of_the_sum() {
     let come_back = |counted: &[u32]| {
@@ -1281,8 +1281,8 @@ fn who_is_counted_is_told_of_the_sum() {
 
 type Posted = (u32, Packet);
 
-/// A node on a thread of its own; ends when nobody can send to it any more, or, the
-/// coordinator, when all workers hold the sum.
+/// A node on a thread of its own. It ends when no node can send to it any more; the coordinator,
+/// when all workers hold the sum.
 fn spawn(
     mut node: Node,
     inbox: Receiver<Posted>,

@@ -20,9 +20,9 @@ impl Told {
         Self { terms: plan.terms.clone(), plan: before }
     }
 
-    /// How long a stripe is, and who sums what of it, if those who are able to go on with the sum
-    /// of these terms: each what it did, and a share of what the others did. None if the sum is of
-    /// other terms, or nobody is left.
+    /// How long a stripe is, and which worker sums what of it, if the able ones go on with the sum
+    /// of these terms. Each sums what it did, and a share of what the others did. None if the sum
+    /// is of other terms, or no worker is left.
     pub(super) fn carry_on(
         &self,
         terms: &[Summand],

@@ -113,8 +113,8 @@ impl WaitGraph {
     /// Those of the nodes `of` that cannot send each other something: who waits for another one
     /// that waits for it; if that is so of all of them, only those for which most wait.
     ///
-    /// None if there is no such node, if none of `of` would be left without them, or if somebody
-    /// waits for a node that does not wait: that one has to go on, or is to blame.
+    /// None if there is no such node, or if none of `of` would be left without them. None also if a
+    /// node waits for one that does not wait: that one must go on, or is to blame.
     pub(super) fn cut_off(&self, of: &BTreeSet<u32>) -> Option<Vec<u32>> {
         if !self.blamed().is_empty() {
             return None;
@@ -164,14 +164,14 @@ mod tests {
         let waiting: [(u32, &[u32]); 4] = [(0, &[2]), (1, &[2]), (2, &[0, 1]), (3, &[2])];
         assert_eq!(cut_off(&waiting, &all), Some(vec![0, 1, 2]), "worker 3 can own it all");
         assert_eq!(cut_off(&[(0, &[2]), (2, &[0])], &all), Some(vec![0, 2]));
-        assert_eq!(cut_off(&[(0, &[2]), (2, &[0])], &[0, 2]), None, "nobody else answers");
+        assert_eq!(cut_off(&[(0, &[2]), (2, &[0])], &[0, 2]), None, "no other worker answers");
         assert_eq!(cut_off(&[(0, &[2]), (2, &[1]), (1, &[0])], &all), None, "no two of them");
         let by_all: [(u32, &[u32]); 4] = [(0, &[2]), (1, &[2]), (3, &[2]), (2, &[0, 1, 3])];
         assert_eq!(cut_off(&by_all, &all), Some(vec![2]), "all wait for one, and it for all");
         let unclear: [(u32, &[u32]); 4] = [(0, &[2, 3]), (1, &[0, 2]), (2, &[0, 1]), (3, &[0, 2])];
         assert_eq!(cut_off(&unclear, &all), Some(vec![0, 2]), "most wait for these");
         let equal: [(u32, &[u32]); 4] = [(0, &[1]), (1, &[0]), (2, &[3]), (3, &[2])];
-        assert_eq!(cut_off(&equal, &all), None, "nobody is left");
+        assert_eq!(cut_off(&equal, &all), None, "no worker is left");
         let stopped: [(u32, &[u32]); 3] = [(0, &[1, 2, 3]), (1, &[0, 2, 3]), (2, &[0, 1, 3])];
         assert_eq!(cut_off(&stopped, &all), None, "it is worker 3 for which all wait");
     }

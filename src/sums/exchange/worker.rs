@@ -326,7 +326,7 @@ impl WorkerSums {
                 let finite = nonfinite_mask(&numbers) == 0.0;
                 let part = Sum { finite, ..Sum::made(sum, None, 0) };
                 for frame in chunks_of(&part, &numbers, start, self.length) {
-                    // It is in memory anyway, and nobody would ask for what is dropped.
+                    // It is in memory anyway, and no node would ask for what is dropped.
                     let send = |&to: &u32| {
                         let frame = frame.clone();
                         WorkerEffect::Send { to, frame, most: usize::MAX }
@@ -337,7 +337,7 @@ impl WorkerSums {
         }
     }
 
-    /// Sends a sum to somebody who lacks it.
+    /// Sends a sum to a node that lacks it.
     fn give(&mut self, id: SumId, to: u32, out: &mut Effects) {
         if let Some(frames) = self.node.sums.give(id) {
             out.extend(frames.into_iter().map(|frame| chunk_for(to, frame)));

@@ -16,7 +16,7 @@ pub enum Event<'a, V: Vector = Vec<f32>> {
     /// Apply a decoded gradient: every step comes by this way, in order, also those the worker
     /// missed.
     Apply(Decided<'a, V>),
-    /// A step that no worker may apply: nobody has a finite gradient for some of its samples.
+    /// A step that no worker may apply: none has a finite gradient for some of its samples.
     Skip(Skipped<'a, V>),
     /// Another worker needs this one's state.
     Provide(ProvideRequest),
@@ -83,13 +83,13 @@ impl<V: Vector> ComputeTask<'_, V> {
         self.task.job.0
     }
 
-    /// The next micro-batch; none when all are done or nobody wants the task any more.
+    /// The next micro-batch; none when all are done or the run wants the task no more.
     pub fn next_part(&mut self) -> Option<Samples> {
         self.aggregator.part(self.task).ok().flatten()
     }
 
     /// All parts at once, for schemes that mix the data of their parts: there is one buffer for the
-    /// whole task. Drop the task when [nobody wants it](Self::cancel) any more.
+    /// whole task. Drop the task when [the run wants it no more](Self::cancel).
     pub fn mixture(&mut self) -> Vec<Samples> {
         self.aggregator.mixture(self.task).unwrap_or_default()
     }
@@ -152,7 +152,7 @@ impl<V: Vector> ComputeTask<'_, V> {
 
     /// Hands the finished message in, with scalars that are decoded with the same weights.
     ///
-    /// A task that nobody wants any more is dropped quietly. One that is handed in too early is the
+    /// A task that the run wants no more is dropped quietly. One that is handed in too early is the
     /// next event once more, and begins again from its first part. The second time it counts as
     /// failed.
     ///
@@ -285,8 +285,8 @@ impl<V: Vector> Decided<'_, V> {
         &self.decoded.aux
     }
 
-    /// Ends the run for everybody: after this step, or after the one that is already under way. The
-    /// trainer has had enough, or no more data.
+    /// Ends the run for all workers: after this step, or after the one that is already under way.
+    /// The trainer has had enough, or no more data.
     pub fn end_run(&mut self) {
         self.aggregator.end_run();
     }
@@ -310,7 +310,7 @@ impl<V: Vector> Drop for Decided<'_, V> {
 pub struct Skipped<'a, V: Vector = Vec<f32>> {
     /// Number of the step, from 0.
     pub index: u64,
-    /// Units of the batch that nobody had a finite gradient for.
+    /// Units of the batch that no worker had a finite gradient for.
     pub units: Arc<[Units]>,
     aggregator: &'a mut Aggregator<V>,
 }

@@ -20,7 +20,7 @@ pub enum JoinError {
     /// The coordinator cannot be reached, or does not want this worker.
     #[error(transparent)]
     Tcp(#[from] TcpError),
-    /// Nobody says how many samples a unit has.
+    /// Neither side says how many samples a unit has.
     #[error(
         "the run does not say how many samples each unit of a batch has: say .unit_samples(8) for 8"
     )]
@@ -111,7 +111,7 @@ impl<V: Vector> Aggregator<V> {
     }
 }
 
-/// What a worker says of itself. The examples say what they lead to when nobody listens.
+/// What a worker says of itself. The examples say what they lead to without a coordinator.
 impl Joining {
     fn at(address: Option<String>) -> Self {
         Self {
@@ -233,7 +233,7 @@ impl Joining {
     /// Joins: calls the coordinator until it answers or patience is over.
     ///
     /// # Errors
-    /// [`JoinError`] when the environment says too little, nobody answers, or the coordinator
+    /// [`JoinError`] when the environment says too little, or the coordinator does not answer or
     /// refuses.
     pub fn connect(self) -> Result<Aggregator, JoinError> {
         let Self { unit_samples, has, listen, .. } = self;

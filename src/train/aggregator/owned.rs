@@ -21,7 +21,7 @@ pub enum OwnedEvent {
     Skip {
         /// Which.
         step: Step,
-        /// Units of the batch that nobody had a finite gradient for.
+        /// Units of the batch that no worker had a finite gradient for.
         units: Arc<[Units]>,
     },
     /// Another worker needs this one's state.
@@ -125,8 +125,8 @@ impl<V: Vector> Aggregator<V> {
         task.job.step(self.micro_steps)
     }
 
-    /// The next micro-batch of the current task; none when all are done or nobody wants the task
-    /// any more. Its gradient goes to [`Aggregator::buffer`].
+    /// The next micro-batch of the current task; none when all are done or the run wants the task
+    /// no more. Its gradient goes to [`Aggregator::buffer`].
     ///
     /// # Errors
     /// [`AggregatorError::NotAtHand`] when the task is not current.
@@ -212,7 +212,7 @@ impl<V: Vector> Aggregator<V> {
     }
 
     /// Hands the finished message of the current task in, with scalars that are decoded with the
-    /// same weights. A task that nobody wants any more is dropped quietly.
+    /// same weights. A task that the run wants no more is dropped quietly.
     ///
     /// # Errors
     /// [`AggregatorError::NotAtHand`] when the task is not current; [`AggregatorError::Unfinished`]
@@ -237,9 +237,9 @@ impl<V: Vector> Aggregator<V> {
         Ok(())
     }
 
-    /// Leaves the run: the current task is somebody else's, and the coordinator is told that this
-    /// worker does not come back. A task that nobody wants any more is dropped quietly, and the
-    /// worker stays.
+    /// Leaves the run: the current task is another worker's, and the coordinator hears that this
+    /// one does not come back. A task that the run wants no more is dropped quietly, and the worker
+    /// stays.
     ///
     /// # Errors
     /// [`AggregatorError::NotAtHand`] when the task is not current.
@@ -288,7 +288,7 @@ impl<V: Vector> Aggregator<V> {
         }
     }
 
-    /// Ends the run for everybody: after the current step, or the one that is under way. The
+    /// Ends the run for all workers: after the current step, or the one that is under way. The
     /// trainer has had enough, or no more data. The worker goes on until it is told that the run is
     /// over.
     pub fn end_run(&mut self) {

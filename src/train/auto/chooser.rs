@@ -13,7 +13,7 @@ use std::thread;
 
 /// The first steps of a run only warm up.
 const WARM_UP: u64 = 2;
-/// Of so many steps or more, the slowest is left out of the mean: once, somebody was held up.
+/// Of this many steps or more, the mean leaves the slowest out: a worker was held up once.
 const TRIMMED: usize = 10;
 /// A scheme is left for another only if that saves more than this share of a step's time.
 const GAIN: f64 = 0.05;
@@ -198,7 +198,7 @@ impl Chooser {
     fn note(&mut self, seen: Seen) {
         self.all += 1;
         self.since = if seen.decided { 1 } else { self.since + 1 };
-        let given_up = REMEMBERED * self.auto.replan_every;
+        let given_up = REMEMBERED * self.auto.steps.every;
         self.chosen.take_if(|(scheme, at)| *scheme == seen.scheme || self.all > *at + given_up);
         if seen.scheme != self.now.scheme {
             // Workers may still be at what is left of the scheme before.
@@ -219,10 +219,10 @@ impl Chooser {
         }
         self.steps += 1;
         self.last.push_back(seen);
-        if self.last.len() as u64 > self.auto.probe {
+        if self.last.len() as u64 > self.auto.steps.probe {
             self.last.pop_front();
         }
-        if self.steps == self.auto.probe {
+        if self.steps == self.auto.steps.probe {
             self.coded.reference = Some(self.typical());
         }
     }
@@ -293,7 +293,7 @@ impl Chooser {
         {
             return Some(choice);
         }
-        if (self.last.len() as u64) < self.auto.probe {
+        if (self.last.len() as u64) < self.auto.steps.probe {
             return None;
         }
         let recorded = self.recorded();
@@ -301,9 +301,9 @@ impl Chooser {
         let grew = (recorded.room > before + GAIN).then(|| grew.unwrap_or(self.all));
         self.room.1 = grew;
         // What the planner sees is then of the kind that was noticed.
-        let grown = grew.is_some_and(|grew| self.all - grew + 1 >= self.auto.probe);
-        let first = self.steps == self.auto.probe;
-        let interval = (self.auto.probe * self.rarer).min(self.auto.replan_every);
+        let grown = grew.is_some_and(|grew| self.all - grew + 1 >= self.auto.steps.probe);
+        let first = self.steps == self.auto.steps.probe;
+        let interval = (self.auto.steps.probe * self.rarer).min(self.auto.steps.every);
         if !first && !grown && self.since < interval {
             return None;
         }
@@ -352,7 +352,7 @@ impl Chooser {
     }
 
     /// Stays uncoded, and says so where that is news.
-    fn stay_uncoded(&mut self, recorded: &Recorded, nobody: &str) -> Option<SchemeChoice> {
+    fn stay_uncoded(&mut self, recorded: &Recorded, no_scheme: &str) -> Option<SchemeChoice> {
         let Recorded { steps, seconds, .. } = recorded;
         let percent = 100.0 * GAIN;
         self.rarer = (2 * self.rarer).min(RARER_MAX);
@@ -363,7 +363,7 @@ impl Chooser {
             None => return None,
         };
         let why = format!(
-            "from {steps} recorded steps, {nobody} save {percent:.0} % of their {seconds:.3} s: \
+            "from {steps} recorded steps, {no_scheme} save {percent:.0} % of their {seconds:.3} s: \
              {words}"
         );
         self.choose(UNCODED, Some(*seconds), Some(why))
@@ -374,7 +374,7 @@ impl Chooser {
         let mut rows: Vec<Vec<f64>> = self.last.iter().flat_map(|seen| seen.rows.clone()).collect();
         let workers = self.workers as f64;
         // What the fastest answer takes, on the whole, is computing time; what is more does not
-        // grow with the load. Nobody computes in less.
+        // grow with the load. No worker computes in less.
         let fastest = |row: &Vec<f64>| row.iter().copied().fold(f64::INFINITY, f64::min);
         let fastest = median(rows.iter().map(fastest)).unwrap_or(0.0);
         rows.iter_mut().flatten().for_each(|time| *time = time.max(fastest));
@@ -399,7 +399,7 @@ impl Chooser {
             let _ = sender.send(work());
         } else {
             let thread = thread::Builder::new().name("planner".to_owned());
-            // Nobody waits for the answer once the run is over.
+            // No thread waits for the answer once the run is over.
             let begun = thread.spawn(move || drop(sender.send(work())));
             if let Err(error) = begun {
                 tracing::warn!("the planner cannot be asked: {error}");
@@ -485,7 +485,7 @@ impl Chooser {
         };
         self.rarer = 1;
         // Who goes back and forth looks rarely.
-        if self.all > self.coded.switched + REMEMBERED * self.auto.replan_every {
+        if self.all > self.coded.switched + REMEMBERED * self.auto.steps.every {
             self.coded.rarer = 0;
         }
         self.coded.switched = self.all;
@@ -505,17 +505,17 @@ impl Chooser {
 
     /// What comes of a step that was coded.
     fn while_coded(&mut self) -> Option<SchemeChoice> {
-        if self.steps < self.auto.probe {
+        if self.steps < self.auto.steps.probe {
             return None;
         }
         let measured = self.typical();
-        if self.steps == self.auto.probe
+        if self.steps == self.auto.steps.probe
             && let Some(choice) = self.held_against(measured)
         {
             return Some(choice);
         }
         let rarer = self.coded.rarer + 1;
-        let early = (self.auto.probe * rarer).min(self.auto.replan_every);
+        let early = (self.auto.steps.probe * rarer).min(self.auto.steps.every);
         let changed = self.coded.reference.is_some_and(|reference| {
             !(FASTER * reference..=SLOWER * reference).contains(&measured)
         });
@@ -525,7 +525,7 @@ impl Chooser {
         let soon = self.since >= early && (changed || self.nobody_always_missing());
         // What each uncoded step of a look takes, in coded steps.
         let lost = self.coded.uncoded.map_or(0.0, |uncoded| uncoded / measured);
-        let hold = rarer * self.auto.replan_every.saturating_sub(self.auto.probe).max(1);
+        let hold = rarer * self.auto.steps.every.saturating_sub(self.auto.steps.probe).max(1);
         let most = (STEPS_PER_LOST * lost).max(look / LOOKS_MOST) as u64;
         if soon || self.since >= hold.max(most) {
             return self.choose(UNCODED, None, None);
@@ -537,7 +537,7 @@ impl Chooser {
     /// than uncoded ones, these are gone back to.
     fn held_against(&mut self, measured: f64) -> Option<SchemeChoice> {
         let (scheme, predicted) = (self.now.scheme.clone(), self.now.predicted?);
-        let until = self.all + REMEMBERED * self.auto.replan_every;
+        let until = self.all + REMEMBERED * self.auto.steps.every;
         let short = self.coded.short.entry(scheme.clone()).or_insert((1.0, until));
         *short = ((short.0 * measured / predicted).max(1.0), until);
         let uncoded = self.coded.uncoded?;
@@ -574,8 +574,8 @@ impl Policy for Chooser {
     }
 }
 
-/// The least time in which the workers of a round could share its work: everybody is at it until
-/// the end, but for what held it up, which is what it took beyond the fastest.
+/// The least time in which the workers of a round could share its work. Each is at it until the
+/// end, but for what held it up: what it took beyond the fastest.
 fn shared_time(row: &[f64]) -> f64 {
     let mut times = row.to_vec();
     times.sort_by(f64::total_cmp);

@@ -68,7 +68,7 @@ pub enum BuildError {
         /// The scheme.
         scheme: String,
     },
-    /// Results are mixtures, and nobody makes a gradient of them.
+    /// Results are mixtures, and no judge makes a gradient of them.
     #[error(
         "only a judge can make a gradient of the mixed results of {scheme}: say .judged_by(..), or \
          take a scheme that combines gradients, such as groups:s=1"

@@ -497,7 +497,7 @@ impl Served {
     }
 
     /// Waits for the workers ([`Builder::gather_within`]), and runs until all steps are decided and
-    /// applied by everybody who is there, or the observer or a worker ends it.
+    /// applied by all workers there, or the observer or a worker ends it.
     ///
     /// # Errors
     /// [`RunError::NobodyCame`] and [`RunError::FewCame`] when there are too few to begin with,

@@ -69,8 +69,8 @@ impl Builder {
         self
     }
 
-    /// Has time be modelled ([`VirtualClock`]): nobody sleeps, and the record of a run is the same
-    /// every time.
+    /// Has time be modelled ([`VirtualClock`]): no thread sleeps, and the record of a run is the
+    /// same every time.
     ///
     /// ```
     /// # use codedgrad::train::Coordinator;

@@ -35,7 +35,7 @@ impl Choosing {
         using
     }
 
-    /// Somebody was lost, came or took over a state while a step was made.
+    /// A worker was lost, came or took over a state while a step was made.
     fn disturbed(&mut self, step: Step) {
         self.disturbed = Some(step.0 + 1);
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Patience {
     max_wait_seconds: f64,
-    /// For how long nothing has come from anybody, in the wall's time.
+    /// For how long no worker has sent anything, in the wall's time.
     idle_seconds: f64,
     /// Once all steps are decided: until when it is waited for those who have not applied them.
     settles_by: Option<f64>,
@@ -20,7 +20,7 @@ impl Patience {
         Self { max_wait_seconds, idle_seconds: 0.0, settles_by: None }
     }
 
-    /// So long, nothing came from anybody.
+    /// Notes that nothing came for this long.
     pub(super) fn nothing_came(&mut self, within: Duration) {
         self.idle_seconds += within.as_secs_f64();
     }

@@ -132,7 +132,7 @@ pub enum Happening {
         /// Who.
         workers: Vec<Worker>,
     },
-    /// A worker has ended the run for everybody: the step that this is about is its last one.
+    /// A worker has ended the run for all workers: the step that this is about is its last one.
     Ended {
         /// Who.
         by: Worker,
@@ -212,8 +212,8 @@ impl Happening {
         }
     }
 
-    /// Whether something is wrong with a worker, or was: that one comes for the first time, begins
-    /// with another's state, leaves, or is done without, is as somebody wanted.
+    /// Whether something is wrong with a worker, or was. To come for the first time, begin with
+    /// another's state, leave, or be done without is no fault.
     #[must_use]
     pub fn is_fault(&self) -> bool {
         let is_meant = matches!(
@@ -240,7 +240,7 @@ impl fmt::Display for Happening {
                 let names = Worker::listed(workers);
                 write!(f, "not taken out, for the run could not go on: {names} of the file `drain`")
             }
-            Self::LetGo { leaves: true, .. } => f.write_str("has left the run, as it said"),
+            Self::LetGo { leaves: true, .. } => f.write_str("left the run after giving notice"),
             Self::LetGo { leaves: false, .. } => {
                 f.write_str("is taken out of the run, as the file `drain` says")
             }

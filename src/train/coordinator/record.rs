@@ -81,9 +81,9 @@ impl From<Report> for DecodeRecord {
 /// Which results of a step are not to be relied on, in its record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DoubtRecord {
-    /// Workers of whose results something in the gradient was computed with parameters that nobody
-    /// could vouch for (none where workers report no digests of theirs), or was changed after it had
-    /// been announced; that may also be in a step before, which was decided when that was heard.
+    /// Workers of whose results something in the gradient was computed with parameters that no
+    /// other could vouch for, or changed after it was announced. There are none of the first where
+    /// workers report no digests. The second may also be in an earlier step, decided by then.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unverified: BTreeSet<Worker>,
     /// Workers whose results were found to be wrong.
@@ -213,7 +213,7 @@ pub trait Observer<V: Vector = Vec<f32>> {
     fn drained(&mut self) -> Option<Vec<Worker>> {
         None
     }
-    /// A state in which all steps so far are applied, for a worker that comes when nobody else has
+    /// A state in which all steps so far are applied, for a worker that comes when no other has
     /// one.
     fn state(&mut self) -> Option<State> {
         None
@@ -230,7 +230,7 @@ pub trait Observer<V: Vector = Vec<f32>> {
     }
 }
 
-/// Nobody looks on.
+/// Observes nothing.
 impl<V: Vector> Observer<V> for () {}
 
 /// How a run ended.
@@ -359,8 +359,8 @@ pub enum RunError {
     /// Workers that came for the run to begin with train different things.
     #[error("nothing is trained: {0}")]
     Differ(Differences),
-    /// Under a modelled clock, which stands still meanwhile: nobody says that it has done what is
-    /// to be done before it goes on.
+    /// Under a modelled clock, which stands still meanwhile: a worker does not say that it has done
+    /// what is due first.
     #[error(
         "{step}: workers {{{workers}}} have not applied what was decided, or not handed over their \
          states, and nothing came for {waited_seconds:.1} s (max_wait)"
@@ -382,7 +382,7 @@ pub enum RunError {
         /// Whose.
         worker: Worker,
     },
-    /// A scheme of mixtures, and nobody to decode its results.
+    /// A scheme of mixtures, and no judge to decode its results.
     #[error("the scheme mixes data, so that its results must be judged, and no judge was given")]
     NoJudge,
     /// Results cannot be decoded.

@@ -96,7 +96,7 @@ impl Replicas {
     }
 
     /// A worker hands over its state for another: gives the first step that it had not applied when
-    /// it was asked, or nothing where nobody waits for it.
+    /// asked, or nothing where none waits.
     pub(super) fn answered(&mut self, needy: Worker, donor: Worker, next: Step) -> Option<Step> {
         // Who was lost and is there again may have been sent another one already, and tasks after
         // it.
@@ -181,6 +181,10 @@ mod tests {
         replicas.asked(asked(1, 7, 12.0));
         assert_eq!(replicas.answered(Worker(0), Worker(1), Step(5)), None);
         assert_eq!(replicas.answered(Worker(0), Worker(1), Step(7)), Some(Step(7)));
-        assert_eq!(replicas.answered(Worker(0), Worker(2), Step(5)), None, "nobody waits for it");
+        assert_eq!(
+            replicas.answered(Worker(0), Worker(2), Step(5)),
+            None,
+            "no worker waits for it"
+        );
     }
 }

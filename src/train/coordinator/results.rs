@@ -59,7 +59,7 @@ impl Results {
         sum.parts.push(result);
     }
 
-    /// For every result, all that hold one of the same parts, its worker first; nobody else where
+    /// For every result, all holders of one of the same parts, its worker first; no others where
     /// workers are not trusted.
     pub(super) fn equivalents(&self, results: &[Weighted], trusted: bool) -> Vec<Vec<Piece>> {
         let mut alike: HashMap<(Job, u64), Vec<Piece>> = HashMap::new();

@@ -1,4 +1,4 @@
-//! What workers have spent on rounds, as they report it: also those that nobody waited for.
+//! What workers have spent on rounds, as they report it: also those that no round waited for.
 
 use crate::ids::{Part, Round, Task, Worker};
 use crate::sums::TaskSpent;

@@ -64,7 +64,7 @@ impl<T: Transport> Coordinator<T> {
         };
         let reason = reason.to_owned();
         self.tell(Happening::SentAway { worker, reason: reason.clone() }, observer);
-        // It is refused for good: nobody waits for its return.
+        // It is refused for good: the run does not wait for it.
         self.inbox.add([Input::Left { worker, told: false }]);
         self.ending.failures.sent_away(worker, self.journal.step, &reason);
         self.transport.send(worker, Order::Dismiss(Dismissal::Refused { reason }));

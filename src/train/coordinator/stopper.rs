@@ -10,8 +10,8 @@ pub(in crate::train) const LOOK: Duration = Duration::from_millis(50);
 /// Ends a run from any thread, also one that waits for workers: within a twentieth of a second no
 /// further step is begun, every worker is told, and the run is over with
 /// [`Outcome::Stopped`](super::Outcome). What is not committed by then is not applied. Over TCP
-/// some seconds more may pass, in which workers take their leave. On a modelled clock, which stands
-/// still while it is waited for somebody, it is looked for when something comes.
+/// some seconds more may pass, in which workers take their leave. A run on a modelled clock, which
+/// stands still while it waits for a worker, looks for that when something comes.
 ///
 /// ```
 /// use codedgrad::train::{Coordinator, Outcome};
@@ -34,7 +34,7 @@ impl Stopper {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether somebody has stopped it.
+    /// Whether a caller has stopped it.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.0.load(Ordering::Acquire)

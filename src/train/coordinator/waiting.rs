@@ -21,7 +21,7 @@ const OVERDUE_TIMES: f64 = 3.0;
 /// A trainer hangs that drops nothing for so many seconds, and so many times a usual answer.
 const HANGS_SECONDS: f64 = 60.0;
 const HANGS_TIMES: f64 = 20.0;
-const HANGS: &str = "its trainer hangs: it does not drop what nobody wants";
+const HANGS: &str = "worker unresponsive: it has not stopped a cancelled task for 60 s or more";
 /// A worker that leaves ends by itself with its notice; it is given up so many seconds after it.
 const OVER_NOTICE: f64 = 5.0;
 const STAYS: &str = "it has not ended though its notice is over";
@@ -63,10 +63,10 @@ pub struct Waiting {
     pub needed: Vec<Worker>,
     /// Those of them whose answer alone would let it close.
     pub enough: Vec<Worker>,
-    /// Whether it cannot close unless somebody who is lost comes back.
+    /// Whether it cannot close unless a lost worker comes back.
     #[serde(default)]
     pub needs_return: bool,
-    /// After how many seconds more the run ends if nobody comes back, where that is so.
+    /// After how many seconds more the run ends if no worker comes back, where that is so.
     #[serde(default)]
     pub ends_within_seconds: Option<f64>,
 }
@@ -79,7 +79,7 @@ impl Waiting {
         let mut words = format!("step {} open for {:.1} s: ", self.step, self.open_seconds);
         if self.summing {
             return match &missing[..] {
-                [] => words + "nobody is there who holds its sum",
+                [] => words + "no connected worker holds its sum",
                 missing => words + &format!("its sum is not held by {}", named(missing)),
             };
         }
@@ -106,7 +106,7 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// What is known of rounds and workers by which it is judged whether somebody hangs.
+/// What is known of rounds and workers, to judge whether a worker hangs.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     /// When it is told next what is waited for.
@@ -258,8 +258,8 @@ impl<T: Transport> Coordinator<T> {
             return Some((worker, Notice::Lost { reason }));
         }
         self.watchdog.tell_at = now + TELL;
-        // A state is handed over between two tasks, and who is asked for it may be the slowest of
-        // all: it must not hold up somebody whose answer would do.
+        // A worker hands its state over between two tasks, and may be the slowest: it must not hold
+        // up another whose answer would do.
         let overdue = self.replicas.overdue(now - self.watchdog.patience_for_states());
         self.inbox.add(overdue.map(|(worker, from)| Input::StateOverdue { worker, from }));
         let waiting = self.waiting()?;

@@ -256,7 +256,7 @@ impl CollectiveThread {
             for term in &collective.terms {
                 let piece = term
                     .source(*worker, place)
-                    .ok_or_else(|| Trouble::from("a term that nobody holds"))?;
+                    .ok_or_else(|| Trouble::from("a term that no worker holds"))?;
                 match (*worker == collective.me, piece.worker == collective.me) {
                     // Also for its own part, where it is read from and not sent.
                     (_, true) => held.push((

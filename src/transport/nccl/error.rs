@@ -105,7 +105,7 @@ pub enum NcclError {
         /// Its words.
         reason: String,
     },
-    /// The time is up: somebody is dead, or never came. The group is aborted.
+    /// The time is up: a rank is dead, or never came. The group is aborted.
     #[error(
         "NCCL, {phase}: {busy} of this process's ranks were not done after {limit:?}; is a peer \
          dead?"

@@ -65,7 +65,7 @@ pub(super) enum Verdict {
     Late { busy: usize },
 }
 
-/// A failure of anybody's counts before the time limit, and that everybody is ready counts whenever
+/// A failure of one rank counts before the time limit does; readiness of all ranks counts whenever
 /// it is seen.
 pub(super) fn judge(statuses: &[Status], now: Instant, deadline: Instant) -> Verdict {
     let failure = statuses

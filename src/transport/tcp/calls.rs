@@ -211,7 +211,7 @@ async fn dial(
     Ok(security::connect(stream, role, security, HANDSHAKE).await?)
 }
 
-/// Nobody answers at an address, or not as one of us, for such a reason.
+/// No process of ours answers at an address, for such a reason.
 fn unreachable<E: ToString>(address: &str) -> impl Fn(E) -> TcpError {
     move |reason| TcpError::Unreachable { address: address.into(), reason: reason.to_string() }
 }

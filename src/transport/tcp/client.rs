@@ -119,8 +119,8 @@ impl WorkerNode {
         mut reports: mpsc::UnboundedReceiver<CollectiveEvent>,
     ) {
         let mut tick = tokio::time::interval(TICK);
-        // A process that was stopped and goes on has not been told anything in between: it must not
-        // take all its missed ticks for time in which nobody answered.
+        // A process that was stopped and goes on heard nothing in between: it must not take its
+        // missed ticks for time without an answer.
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -189,7 +189,7 @@ impl WorkerNode {
                 let _ = self.dialer.facts.agree(&facts);
                 self.uplink.tell(&FromWorker::Facts { facts: Box::new(facts) });
             }
-            // Over another connection the task is void, and nobody expects its parts.
+            // Over another connection the task is void, and its parts are of no use.
             Notice::Announced { .. } if !current => {}
             Notice::Announced { task, start, numbers } => {
                 // Parts begin at chunks; only the last one of a vector may end within one.
@@ -204,7 +204,7 @@ impl WorkerNode {
             Notice::Done { task, aux, finite, spent } => {
                 // Scalars beside a gradient that is not finite are none to be summed.
                 let aux = if finite { aux } else { Vec::new() };
-                // Either the coordinator sums and gets it now, or it stays here until somebody
+                // Either the coordinator sums and gets it now, or it stays here until a process
                 // asks.
                 if finite && self.welcome.eager {
                     self.sums(WorkerEvent::SendEagerly { task, order });
@@ -240,7 +240,7 @@ impl WorkerNode {
                 }
             }
             Notice::Finish { after } => self.uplink.tell(&FromWorker::Finish { after }),
-            // Nobody waits for it over this connection.
+            // No process waits for it over this connection.
             Notice::State { .. } if !self.uplink.is_current(from) => {}
             Notice::State { needy, state } => {
                 self.transfers += 1;
@@ -334,7 +334,7 @@ impl WorkerNode {
         true
     }
 
-    /// A chunk of a term or a sum has come from somebody.
+    /// Notes that a chunk of a term or a sum has come.
     fn heard_of(&mut self, from: From) {
         if let From::Peer(worker, line) = from {
             self.peers.heard_of(worker, line);
@@ -406,7 +406,7 @@ impl WorkerNode {
         match message {
             ToWorker::Compute { order, after, tasks, .. } => {
                 self.uplink.used();
-                // Parts that nobody asks for would be copied for nothing.
+                // Parts that no sum expects would be copied for nothing.
                 let in_parts = tasks.iter().all(|order| self.sums.expects(order.task));
                 let tasks = tasks.into_iter().map(|order| (order.task, order.parts)).collect();
                 self.trainer.compute(self.uplink.name_of(order), (after, tasks), in_parts);
@@ -470,8 +470,8 @@ impl WorkerNode {
         self.trainer.enqueue(self.uplink.name_of(0), order);
     }
 
-    /// The coordinator has shown this worker the door: the trainer is told why, and nobody is
-    /// called again.
+    /// The coordinator has sent this worker away: its trainer learns why, and it calls no process
+    /// again.
     fn leave(&mut self, why: Dismissal) -> bool {
         self.trainer.dismiss(self.uplink.name_of(0), why);
         false

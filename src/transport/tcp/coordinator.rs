@@ -185,8 +185,8 @@ impl CoordinatorNode {
         mut callers: mpsc::Receiver<Caller>,
     ) {
         let mut tick = tokio::time::interval(TICK);
-        // A machine that was stopped for a while must not get all the ticks that it missed at once:
-        // nobody would have had the time to answer between them.
+        // A machine that was stopped must not get all its missed ticks at once: no worker would
+        // have had time to answer between them.
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut ends_by = None;
         loop {
@@ -241,7 +241,7 @@ impl CoordinatorNode {
     fn command(&mut self, command: Command) {
         match command {
             Command::Order(_, _, Order::Stop { why }) => self.stops = Some(why),
-            // These are about the place, also if nobody is there.
+            // These are about the place, also if no worker is there.
             Command::Order(Worker(worker), _, Order::LetIn) => {
                 self.members.set_drained(worker, false);
             }
@@ -272,9 +272,8 @@ impl CoordinatorNode {
         }
     }
 
-    /// The run begins: who is missing or in another state counts as lost, and the latter as come
-    /// back. All losses come first, so that nobody takes over the state of one who is just as
-    /// wrong.
+    /// The run begins: a worker that is missing or in another state counts as lost, and the latter
+    /// as come back. All losses come first, so that none takes over a state that is just as wrong.
     fn begin(&mut self, start: Step) {
         self.refuse_who_differs();
         self.begun = true;
@@ -292,7 +291,12 @@ impl CoordinatorNode {
                 Some(next) if *next == Some(start) => {}
                 Some(_) => self.notify(
                     *worker,
-                    Notice::Lost { reason: format!("it begins without the state of {start}") },
+                    Notice::Lost {
+                        reason: format!(
+                            "it joined with stale parameters (the next step is {})",
+                            start.0
+                        ),
+                    },
                 ),
             }
         }
@@ -572,7 +576,7 @@ impl CoordinatorNode {
                 if !gives {
                     self.lose(
                         worker.0,
-                        "it sends a state that nobody asked for, or that is too large",
+                        "it sends a state that no worker asked for, or that is too large",
                     );
                 }
             }
@@ -587,7 +591,7 @@ impl CoordinatorNode {
             FromWorker::Leave { seconds } if self.begun => {
                 self.notify(worker, Notice::Leaving { seconds });
             }
-            // Before the run begins nobody needs it.
+            // A run that has not begun can spare it.
             FromWorker::Leave { .. } => self.dismiss(worker.0, &Dismissal::LetGo),
             FromWorker::Parting(word) => {
                 let word = word.checked();

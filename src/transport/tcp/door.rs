@@ -19,7 +19,7 @@ use tokio::time::Instant;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longest name of a worker, and longest address, in bytes: a host's name has at most 253.
 const WORDS_MAX: usize = 255;
-/// Nobody has joined so many times: there is as much room for those that will be counted here.
+/// A worker joins fewer times than this: as much room is left for the joins counted here.
 const EPOCHS_MAX: u32 = 1 << 31;
 /// The operating system's numbers for too many open files, of this process and of all.
 const TOO_MANY_FILES: [i32; 2] = [24, 23];
@@ -153,8 +153,8 @@ pub(super) fn brief(text: &str) -> String {
     if start.len() < text.len() { format!("{start:?}..") } else { format!("{start:?}") }
 }
 
-/// A pause that is another one for everybody: from half of `pause` to all of it, by who calls and
-/// how often it has.
+/// A pause that differs between callers: from half of `pause` to all of it, by the caller and its
+/// tries.
 pub(super) fn jittered(pause: Duration, caller: &str, tries: u32) -> Duration {
     let drawn = xxhash_rust::xxh3::xxh3_64_with_seed(caller.as_bytes(), tries.into());
     pause.mul_f64(0.5 + 0.5 * (drawn >> 40) as f64 / (1u64 << 24) as f64)

@@ -107,10 +107,10 @@ pub enum EnvironmentError {
     /// The token is given twice.
     #[error("{TOKEN} and {TOKEN_FILE} are both set: one of them says which token it is")]
     TwoTokens,
-    /// Nobody says where the coordinator is.
+    /// No variable says where to call.
     #[error("{ADDRESS} is not set: it says where the coordinator listens, HOST:PORT")]
     NoAddress,
-    /// Nobody says by what the coordinator knows its workers.
+    /// No variable gives the job's secret.
     #[error(
         "the job's secret is needed: {TOKEN_FILE} (a file) or {TOKEN} (64 hexadecimal digits) on \
          one host, {KEYS} (a folder) between hosts"

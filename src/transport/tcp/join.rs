@@ -38,7 +38,7 @@ pub struct Join {
 }
 
 impl Join {
-    /// A worker that takes any number, by a name that nobody else has, and calls for half a minute.
+    /// A worker that takes any number, by a name that no other has, and calls for half a minute.
     /// Its replica is as the run's start, and its domain what `CODEDGRAD_DOMAIN` says, or its host.
     #[must_use]
     pub fn new(address: String, security: Security) -> Self {

@@ -41,7 +41,7 @@ pub struct Listen {
     pub sure: Option<RunFacts>,
     /// A worker that has said nothing for so long is given up.
     pub silence: Duration,
-    /// An exchange in which nothing comes to somebody for so long is made again without the worker
+    /// An exchange in which a receiver gets nothing for this long is made again without the worker
     /// that holds it up.
     pub stall: Duration,
     /// Where the scheme can spare a worker, 20 times as long as exchanges take is enough, and at

@@ -25,7 +25,7 @@ pub(super) struct MailboxSender<T> {
 
 impl<T> MailboxSender<T> {
     pub(super) fn send(&self, item: T) {
-        // Nobody may be listening any more.
+        // The receiver may be dropped.
         let _ = self.queue.send(item);
         self.waker.send_replace(());
     }

@@ -121,7 +121,7 @@ fn taken(reason: String) -> Box<ToWorker> {
 #[derive(Debug)]
 pub(super) struct Members {
     places: Vec<Place>,
-    /// Whether somebody has come or gone since the others were told.
+    /// Whether a worker has come or gone since the others were told.
     changed: bool,
     /// Connections of workers that were sent away with a word, until they are over.
     parting: BTreeSet<(u32, u32)>,
@@ -263,7 +263,7 @@ impl Members {
             );
             return Err(Box::new(ToWorker::refused(why)));
         }
-        // Places that nobody had come first, so that a worker that restarts finds its own again.
+        // Places that no worker had come first, so that a restarted worker finds its own again.
         let open = || all().filter(|(_, place)| !place.drained);
         let fresh = || open().find(|(_, place)| place.identity.is_none());
         let free = || open().find(|(_, place)| place.member.is_none());
@@ -291,7 +291,7 @@ impl Members {
         }
     }
 
-    /// Whether somebody has come or gone since this was asked last.
+    /// Whether a worker has come or gone since this was asked last.
     pub(super) fn have_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }

@@ -71,7 +71,7 @@ pub enum TcpError {
         /// Why.
         source: std::io::Error,
     },
-    /// Nobody answers, or not as one of us.
+    /// No process of ours answers.
     #[error("cannot reach {address}: {reason}")]
     Unreachable {
         /// Whom.
@@ -115,10 +115,10 @@ pub enum TcpError {
     /// The operating system gives no threads.
     #[error("cannot start the threads of the transport: {0}")]
     Threads(std::io::Error),
-    /// Nobody could have so many threads.
+    /// A number of threads out of range.
     #[error(
-        "{told:?} threads for the transport: CODEDGRAD_IO_THREADS and --io-threads are from {} to \
-         {}", IO_THREADS.start(), IO_THREADS.end()
+        "{told:?} threads for the transport: CODEDGRAD_IO_THREADS is from {} to {}",
+        IO_THREADS.start(), IO_THREADS.end()
     )]
     IoThreads {
         /// What was told.
@@ -126,7 +126,7 @@ pub enum TcpError {
     },
 }
 
-/// A number that nobody else has: the standard library seeds its hashers at random.
+/// A number that no other process has: the standard library seeds its hashers at random.
 fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }

@@ -28,7 +28,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Control frames that may wait for a peer that does not read.
 const CONTROL_WAITING_MAX: usize = 1 << 16;
 
-/// How long what is written at once may take when nobody needs the connection any more.
+/// How long what is written at once may take when the node needs the connection no more.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 /// How long what the other end said before the connection broke may take to be read.
 const UNREAD: Duration = Duration::from_secs(1);
@@ -495,8 +495,8 @@ async fn place(
 ) -> Result<Option<bool>, PipeError> {
     let mut filled = 0;
     while filled < header.length as usize {
-        // The place is locked only while bytes are there, never while they are waited for:
-        // somebody else may fill it from another connection meanwhile.
+        // The place is locked only while bytes are there, never while they are waited for: another
+        // connection may fill it meanwhile.
         let read = poll_fn(|context| {
             let read = slot.with(|place| {
                 let mut rest = ReadBuf::new(&mut place[filled..]);

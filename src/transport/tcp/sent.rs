@@ -171,7 +171,7 @@ impl Sent {
         Miss::Answer { due }
     }
 
-    /// Nobody has what the worker misses: it is to take over a state.
+    /// No worker has what this one misses: it is to take over a state.
     pub(super) fn recall(&mut self, step: Step) {
         self.recalled = true;
         self.steps.get_mut(&step).into_iter().for_each(|noted| noted.states += 1);

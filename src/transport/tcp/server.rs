@@ -75,9 +75,9 @@ impl TcpTransport {
         (calls, callers): (JoinHandle<()>, mpsc::Receiver<Caller>),
         runtime: Option<Runtime>,
     ) -> Result<Self, TcpError> {
-        // Before the port lets anybody in: a run that cannot be must not have workers.
+        // Before the port lets a worker in: a run that cannot be must not have workers.
         let refused = match (listen.exchange, listen.config.format) {
-            // Nobody reads frames of it.
+            // No process reads its frames.
             (_, NumberFormat::F16) => Some(TcpError::Format),
             (Exchange::Nccl, NumberFormat::Bf16) => Some(TcpError::Narrow),
             _ => None,

@@ -14,7 +14,7 @@ pub const IO_THREADS: RangeInclusive<usize> = 1..=256;
 static TOLD: AtomicUsize = AtomicUsize::new(0);
 
 /// From now on every coordinator and worker of this process that begins has so many threads that
-/// carry its bytes; before what `CODEDGRAD_IO_THREADS` says. If nobody says, they are half of the
+/// carry its bytes; before what `CODEDGRAD_IO_THREADS` says. Without either, they are half of the
 /// cores and at most 4, which carry about 10 GB/s: more are of use on faster networks.
 ///
 /// # Errors

@@ -176,7 +176,7 @@ pub enum ToWorker {
         /// Which.
         tasks: Vec<TaskOrder>,
     },
-    /// Nobody wants the current tasks any more.
+    /// The run wants the current tasks no more.
     Abandon {},
     /// Do something for the sum of a step.
     Sum(SumCommand),
@@ -369,8 +369,8 @@ pub enum FromWorker {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unfit: Option<String>,
     },
-    /// The run is to end, for everybody, after a step, or after the next that is decided if that is
-    /// later.
+    /// The run is to end, for all workers, after a step, or after the next that is decided if that
+    /// is later.
     Finish {
         /// Which step.
         after: Step,

@@ -134,7 +134,7 @@ impl Header {
         let format = match self.format {
             NumberFormat::F32 => 0,
             NumberFormat::Bf16 => 1,
-            // No version has such frames: nobody takes it for another.
+            // No version has such frames: no reader takes it for another.
             NumberFormat::F16 => 2,
         };
         let format = format | if self.finite { 0 } else { 128 };

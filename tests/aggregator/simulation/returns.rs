@@ -34,13 +34,13 @@ pub(super) async fn one_by_one(
     }
 }
 
-/// All that a round may wait for: that a sum is seen to stand still, 1 s at most here; that
-/// a state is handed over; and two steps, each a dozen units of 6 ms at most and what lies on the
-/// way. Who waits for a sum that nobody sends waits for 120 s.
+/// All that a round may wait for: that a sum is seen to stand still, 1 s at most here; that a state
+/// is handed over; and two steps, each a dozen units of 6 ms at most and what lies on the way. A
+/// wait for a sum that no worker sends takes 120 s.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// Rounds that were waited for until `max_wait` where two workers were there, one of them with the
-/// state of the other: it was asked for a sum that nobody sent it.
+/// Rounds that once lasted until `max_wait` where two workers were there, one with the state of the
+/// other. That one was asked for a sum that none sent it.
 fn nobody_waits_for_who_comes_back(steps: u64, seeds: std::ops::Range<u64>) {
     let all = [
         (Exchange::Star, true, "groups:s=1"),
@@ -103,7 +103,7 @@ fn an_item_does_not_cost_one_worker_after_the_other() {
     for (seed, exchange) in (0..6).zip([Exchange::Star, Exchange::Sharded].into_iter().cycle()) {
         let voyage = Voyage {
             poison: true,
-            // Everybody is back before the end.
+            // All workers are back before the end.
             away: 0.2,
             calm: steps,
             steps,

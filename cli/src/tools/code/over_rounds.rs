@@ -75,7 +75,7 @@ fn words(spec: &SchemeSpec, facts: &SchemeFacts) -> String {
         },
         load * *workers as f64,
         match tolerance {
-            0 => "nobody".into(),
+            0 => "no worker".into(),
             s => format!("any {}", several(*s, "worker")),
         }
     )

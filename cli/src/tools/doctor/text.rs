@@ -12,7 +12,7 @@ use codedgrad_shell::output::plain;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// More lines nobody reads at night.
+/// No user reads more lines at night.
 const LINES_MOST: usize = 40;
 /// Findings, workers and schemes that are shown where there is room.
 const SHOWN_MOST: usize = 8;

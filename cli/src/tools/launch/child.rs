@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes that are read at once.
 const CHUNK: usize = 16 << 10;
-/// How long the last words of a process that has ended are waited for, while the others are looked
-/// after; somebody it started and that left its group may hold its pipes for ever.
+/// How long the launcher waits for the last words of a process that has ended, while it looks after
+/// the others. A child that left its group may hold its pipes for ever.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How often it is looked whether they are read.
 const READ: Duration = Duration::from_millis(10);
@@ -144,7 +144,7 @@ impl Running {
     /// Sends a signal to all of its group.
     pub(super) fn signal(&self, signal: Signal) {
         if self.ended.is_some() {
-            // The number of its group may be somebody else's by now.
+            // The number of its group may be another one's by now.
             return;
         }
         // Who has just ended needs none.
@@ -183,7 +183,7 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// Nobody outlives the launcher, however that comes to its end.
+    /// Kills the process: none outlives the launcher, however that ends.
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             self.signal(Signal::KILL);

@@ -114,9 +114,6 @@ impl Trainer {
             Secret::Keys(dir) => command.env("CODEDGRAD_KEYS", dir),
             Secret::Token(file) => command.env("CODEDGRAD_TOKEN_FILE", file),
         };
-        if let Some(threads) = place.io_threads {
-            command.env("CODEDGRAD_IO_THREADS", threads.to_string());
-        }
         for (name, value) in [
             ("PYTHONUNBUFFERED", "1".to_owned()),
             ("OMP_NUM_THREADS", (place.cores / place.here).max(1).to_string()),
@@ -149,8 +146,6 @@ pub(super) struct Place {
     /// Of this host.
     pub(super) here: usize,
     pub(super) cores: usize,
-    /// Threads that carry bytes, if somebody says how many.
-    pub(super) io_threads: Option<u32>,
     /// With how much notice they leave.
     pub(super) notice: Duration,
 }
@@ -217,7 +212,7 @@ fn found(program: &OsStr, what: &str) -> Result<OsString, Failure> {
     Err(Failure::Input(anyhow!("{name} is in no folder of PATH: {what} cannot be started{hint}")))
 }
 
-/// Whether it is a file that somebody may execute.
+/// Whether it is a file that some user may execute.
 fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|of| of.is_file() && of.permissions().mode() & 0o111 != 0)
 }

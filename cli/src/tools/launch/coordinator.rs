@@ -81,7 +81,7 @@ impl<'a> Coordinator<'a> {
             for line in BufReader::new(pipe).lines() {
                 let Ok(line) = line else { return };
                 match serde_json::from_str(&line) {
-                    // Nobody asks any more once the launcher is at its end.
+                    // At the launcher's end no thread receives it any more.
                     Ok(event) => drop(events.send(Happened::Told(event))),
                     Err(error) => tracing::warn!("the coordinator said {line:?}: {error}"),
                 }

@@ -253,7 +253,7 @@ impl<'a> Crew<'a> {
         }
     }
 
-    /// The run is over: nobody is started again. Who has not joined it comes too late, and who was
+    /// Starts no worker again: the run is over. One that has not joined it comes too late, and one
     /// not connected to its end, where that is known, may never learn of it.
     pub(super) fn let_end(&mut self, connected: &[u32], screen: &Screen) {
         self.cancel();
@@ -281,7 +281,7 @@ impl<'a> Crew<'a> {
         up.map(|member| member.worker).collect()
     }
 
-    /// Nobody is started again.
+    /// Starts no worker again.
     pub(super) fn cancel(&mut self) {
         for member in &mut self.members {
             if matches!(member.state, State::Waiting(_)) {
@@ -290,13 +290,13 @@ impl<'a> Crew<'a> {
         }
     }
 
-    /// Has everybody end, by force after a while.
+    /// Has all workers end, by force after a while.
     pub(super) fn end(&mut self, signal: Signal, grace: Duration) {
         self.cancel();
         self.members.iter_mut().for_each(|member| member.tell(signal, grace));
     }
 
-    /// Ends everybody at once.
+    /// Ends all workers at once.
     pub(super) fn kill(&mut self) {
         self.cancel();
         for member in &mut self.members {
@@ -321,8 +321,8 @@ impl<'a> Crew<'a> {
         self.members.iter().all(|member| matches!(member.state, State::Over))
     }
 
-    /// Whether everybody has ended by itself at least once, with an exit status, and nobody runs.
-    /// Who was killed, because memory was short for example, may do better the next time.
+    /// Whether each worker has ended by itself at least once, with an exit status, and none runs.
+    /// One that was killed, because memory was short for example, may do better the next time.
     pub(super) fn all_ended(&self) -> bool {
         let by_itself = |member: &Member| {
             matches!(member.ended_first, Some((End::Status(_), _)))
@@ -332,7 +332,7 @@ impl<'a> Crew<'a> {
         self.members.iter().all(by_itself)
     }
 
-    /// Whether everybody has failed so often by itself.
+    /// Whether each worker has failed so often by itself.
     pub(super) fn all_failed(&self, times: u32) -> bool {
         self.members.iter().all(|member| member.failed >= times)
     }
@@ -356,7 +356,7 @@ impl<'a> Crew<'a> {
         self.members.iter().any(Member::is_again)
     }
 
-    /// Ends who was started again, and starts nobody any more.
+    /// Ends workers that were started again, and starts none any more.
     pub(super) fn end_again(&mut self) {
         let grace = self.grace;
         for member in self.members.iter_mut().filter(|member| member.is_again()) {
@@ -399,8 +399,8 @@ impl<'a> Crew<'a> {
         let crashed: Vec<String> = crashed.into_iter().map(words).collect();
         if !self.members.iter().any(|member| member.stayed && member.is_done()) {
             let why = if crashed.is_empty() { String::new() } else { ": ".to_owned() };
-            let nobody = "no worker of this host has ended with status 0 after it";
-            return Err(format!("{nobody}{why}{}", crashed.join(", ")));
+            let none = "no worker of this host has ended with status 0 after it";
+            return Err(format!("{none}{why}{}", crashed.join(", ")));
         }
         if let Some(saver) = saver {
             return Err(saver);

@@ -70,10 +70,10 @@ mod tests {
         assert_eq!(shown(&[b"\r 0%", b"\r 50%", b"\r100%\nloss 1\n"]), ["100%", "loss 1"]);
         let mut lines = Lines::default();
         for _ in 0..10_000 {
-            assert_eq!(lines.take(b"\r 50% of a bar that nobody ends"), [b""; 0]);
+            assert_eq!(lines.take(b"\r 50% of a bar that no worker ends"), [b""; 0]);
             assert!(lines.0.len() < PIECE + 64, "it is not kept");
         }
-        assert_eq!(lines.take(b"\n"), [b" 50% of a bar that nobody ends"]);
+        assert_eq!(lines.take(b"\n"), [b" 50% of a bar that no worker ends"]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(super) struct Joining {
 }
 
 impl Joining {
-    /// Nobody of so many, from now on.
+    /// None of `all` workers has joined yet.
     pub(super) fn of(all: u32) -> Self {
         Self { all, joined: BTreeSet::new(), began: now(), told_after: NOBODY }
     }

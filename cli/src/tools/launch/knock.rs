@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How soon it is knocked again where nobody was there, and where somebody was, who has to write
+/// How soon to knock again where no coordinator was there, and where one was, which has to write
 /// down that nothing came of it.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(15));
-/// A port at which nobody is for so long has nobody any more: longer than a coordinator that has
-/// died waits until it is started again.
+/// How long a port has no listener before it is given up: longer than a coordinator that has died
+/// waits until it is started again.
 const GONE: Duration = Duration::from_secs(15);
 
-/// Knocks at a port now and then, by threads, so that a network that stands still holds up nobody.
+/// Knocks at a port now and then, by threads: a network that stands still holds up no caller.
 #[derive(Debug)]
 pub(super) struct Knock {
     address: String,
     next: Instant,
     answer: Option<Receiver<bool>>,
-    /// Since when nobody is there.
+    /// Since when no coordinator is there.
     nobody: Option<Instant>,
 }
 
@@ -31,7 +31,7 @@ impl Knock {
         Self { address: address.to_owned(), next: now(), answer: None, nobody: None }
     }
 
-    /// Whether nobody is there any more. It is asked again and again, as often as one likes.
+    /// Whether no coordinator is there any more. A caller may ask as often as it likes.
     pub(super) fn is_gone(&mut self) -> bool {
         if let Some(answer) = &self.answer {
             let there = match answer.try_recv() {
@@ -45,7 +45,7 @@ impl Knock {
             let (tell, answer) = channel();
             let address = self.address.clone();
             thread::spawn(move || {
-                // Nobody asks any more once the launcher is at its end.
+                // At the launcher's end no thread receives it any more.
                 let _ = tell.send(!is_refused(&address));
             });
             self.answer = Some(answer);
@@ -53,13 +53,13 @@ impl Knock {
         self.nobody.is_some_and(|since| since.elapsed() >= GONE)
     }
 
-    /// Nobody has to know for now.
+    /// Starts afresh, as no caller has to know for now.
     pub(super) fn rest(&mut self) {
         self.nobody = None;
     }
 }
 
-/// Whether a host says that nobody listens there. Where nothing is heard, the network may be to
+/// Whether a host says that no process listens there. Where nothing is heard, the network may be to
 /// blame.
 fn is_refused(address: &str) -> bool {
     let refused = |tried: io::Result<TcpStream>| {

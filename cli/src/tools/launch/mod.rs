@@ -1,5 +1,5 @@
-//! `codedgrad run`: one command that starts a run's coordinator and its workers, starts again who
-//! dies, and ends everything.
+//! `codedgrad run`: one command that starts a run's coordinator and its workers, restarts those
+//! that die, and ends everything.
 
 mod child;
 mod command;
@@ -43,40 +43,38 @@ const AFTER_NOTICE: Duration = Duration::from_secs(5);
 #[derive(Debug, Args)]
 #[command(
     after_help = help("\
-The program is a Python script that calls codedgrad.torch.join, or anything else that joins by
-what its environment says. All that follows its name is given to it. One that is several
-processes is started once per worker. Ranks of torchrun have sessions of their own, which it
-takes up to 30 s to end: give it --kill-after 40, or they may outlive it.
+The program is a Python script that calls codedgrad.torch.join or prepare, or any program that
+joins by its environment. Arguments after its name are its own. The launcher starts a program of
+several processes (such as torchrun) once per worker. torchrun takes up to 30 s to end its ranks:
+give --kill-after 40, or they may outlive it.
 
-The coordinator is a process of its own (`codedgrad serve`), which learns from the workers what
-is trained. A worker that dies is started again, after 1, 2, 4 .. 60 s, unless it ended with
-status 0, 2, 4, 130 or 143, or by SIGINT or SIGTERM. One that ends three times in a row within
-10 s of its start is given up, and so is one that was started again --restarts times, but for
-ten good minutes all is forgotten. Nor is one started again that is refused since it trains
-something else, or whose join says that its arguments are wrong: before the first step the run
-ends then, with status 1, and also once every worker has failed twice, or one is given up that
-the scheme needs. An error of the package about the script ends it at any time. A coordinator
-that dies goes on where it was. When the run is over, workers that are not connected to it are
-ended; the others may take as long as they like, to save what they have learned.
+The coordinator is a process of its own (`codedgrad serve`); the workers tell it what is trained.
+The launcher restarts a worker that dies, after 1, 2, 4 .. 60 s. It does not restart one that
+ended with status 0, 2, 4, 130 or 143, or by SIGINT or SIGTERM. It gives up a worker that ends
+three times in a row within 10 s of its start, or after --restarts restarts. The restart count
+resets after ten minutes without a crash. A worker whose configuration does not match the run, or
+whose join raised ValueError or TypeError, is not restarted; before the first step this aborts the
+run (exit 1). The run also aborts if every worker has failed twice before the first step, if it
+needs a worker that was given up, or if the package reports an error in the script. The launcher
+restarts a coordinator that dies, and the run goes on. When the run is over, the launcher ends
+workers that are not connected. The others may take as long as they need to save.
 
-Every line that a worker prints is shown behind its number; the run's folder has all of it in
-worker-K.log, and the coordinator's words in coordinator.log. A bar that is drawn by carriage
-returns (tqdm) is shown when its line ends; the log has it whole. Ctrl-C and SIGTERM are passed
-on to everybody once; what is left after --kill-after (after SIGTERM at least 5 s more than
---notice) is killed, and so is everybody if they come again. The end of its terminal (SIGHUP) is
-as good as SIGTERM, unless it was started with nohup.
+Each line that a worker prints is shown behind its number, and is in worker-K.log of the run's
+folder; the coordinator's output is in coordinator.log. A bar that is drawn by carriage returns
+(tqdm) is shown when its line ends. Ctrl-C and SIGTERM are passed on to all processes. Those left
+after --kill-after (after SIGTERM at least 5 s more than --notice) are killed. A second signal
+kills them at once. SIGHUP is treated as SIGTERM, unless the launcher was started with nohup.
 
 Each worker has CODEDGRAD_ADDRESS, CODEDGRAD_TOKEN_FILE or CODEDGRAD_KEYS, CODEDGRAD_WORKER,
 CODEDGRAD_WORKERS, CODEDGRAD_EPOCH (how often it was started again), CODEDGRAD_LOG (its log),
-CODEDGRAD_FINAL (where join says that it would fail again), CODEDGRAD_NOTICE, and with --io-threads
-CODEDGRAD_IO_THREADS; where they are not set, PYTHONUNBUFFERED=1 and OMP_NUM_THREADS, its share of
-this host's cores. RANK, WORLD_SIZE, LOCAL_RANK and MASTER_* are left alone.
+CODEDGRAD_FINAL (where join says that it would fail again) and CODEDGRAD_NOTICE; where they are not
+set, PYTHONUNBUFFERED=1 and OMP_NUM_THREADS, its share of this host's cores. RANK, WORLD_SIZE,
+LOCAL_RANK and MASTER_* stay as they are.
 
 Between hosts the same command runs on each, with --node; keys come from `codedgrad keygen`.
 
-Exit status: 0 the run was made to its end, and a worker of this host has ended with 0 after it,
-as has the one that saves; 1 not so; 2 bad usage; 130, 143 or 129 ended by Ctrl-C, SIGTERM or
-SIGHUP before.
+Exit status: 0: all steps completed, and the worker that saves and at least one worker of this
+host exited 0; 1: otherwise; 2: bad usage; 130, 143 or 129: ended by Ctrl-C, SIGTERM or SIGHUP.
 
 Examples:
   codedgrad run -n 4 train.py --lr 3e-4
@@ -86,8 +84,7 @@ Examples:
   codedgrad run -n 8 --nodes 2 --node 1 --join host0:7000 --keys keys train.py  # on the other")
 )]
 pub(crate) struct LaunchArgs {
-    /// Number of workers, over all hosts; with MIN..MAX it starts MAX, and the run may be made by
-    /// fewer
+    /// Number of workers over all hosts; MIN..MAX: start MAX, and go on with at least MIN
     #[arg(
         short = 'n', long, value_name = "N|MIN..MAX", value_parser = seats
     )]
@@ -100,13 +97,13 @@ pub(crate) struct LaunchArgs {
         conflicts_with = "module"
     )]
     program: Vec<OsString>,
-    /// A module of Python instead, and its arguments, as `python -m` has it
+    /// Python module to run instead, with its arguments, as in `python -m`
     #[arg(short = 'm', num_args = 1.., allow_hyphen_values = true, value_name = "MODULE")]
     module: Vec<OsString>,
-    /// The Python of scripts and modules [default: python3, or the one that runs this program]
+    /// Python for scripts and modules [default: python3, or the one that runs this program]
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
-    /// How often each worker may be started again
+    /// Most restarts of each worker
     #[arg(
         long,
         value_name = "N",
@@ -115,29 +112,28 @@ pub(crate) struct LaunchArgs {
         help_heading = "Time and limits"
     )]
     restarts: u32,
-    /// How long processes may take to end before they are killed
+    /// Seconds that processes have to end before they are killed
     #[arg(
         long, value_name = "SECONDS", default_value_t = 10.0,
         value_parser = seconds,
         help_heading = "Time and limits"
     )]
     kill_after: f64,
-    /// How long workers may take to leave when they are told to end by SIGTERM, which is then
-    /// waited for 5 s longer; 0 for not at all. They find it as CODEDGRAD_NOTICE
+    /// Notice period: seconds that workers have to leave after SIGTERM; 0: none
     /// [default: $CODEDGRAD_NOTICE, or 20]
     #[arg(
         long, value_name = "SECONDS", value_parser = seconds,
         help_heading = "Time and limits", hide_short_help = true
     )]
     notice: Option<f64>,
-    /// How many hosts the workers are spread over; this command runs on each
+    /// Number of hosts; run this command on each
     #[arg(
         long, value_name = "M", default_value_t = 1, requires = "node",
         value_parser = count::<u32>(WORKERS),
         help_heading = "Several hosts"
     )]
     nodes: u32,
-    /// Which of them this is, from 0, where the coordinator is
+    /// Number of this host, from 0, which has the coordinator
     #[arg(
         long,
         value_name = "I",
@@ -146,13 +142,13 @@ pub(crate) struct LaunchArgs {
         help_heading = "Several hosts"
     )]
     node: Option<u32>,
-    /// Where the coordinator listens [default: 127.0.0.1:0, any free port]
+    /// Address at which the coordinator listens [default: 127.0.0.1:0, any free port]
     #[arg(long, value_name = "ADDR", help_heading = "Several hosts")]
     listen: Option<String>,
-    /// Where workers of this host find the coordinator [on node 0: where it listens]
+    /// Address at which workers of this host reach the coordinator [on node 0: where it listens]
     #[arg(long, value_name = "HOST:PORT", help_heading = "Several hosts")]
     join: Option<String>,
-    /// Folder with the keys of this host, as `codedgrad keygen` makes it
+    /// Folder with the keys of this host, made by `codedgrad keygen`
     #[arg(long, value_name = "DIR", help_heading = "Several hosts")]
     keys: Option<PathBuf>,
     #[command(flatten)]
@@ -175,8 +171,6 @@ struct Job<'a> {
     nodes: u32,
     join: Option<&'a str>,
     keys: Option<PathBuf>,
-    /// What workers are told of their transport's threads.
-    io_threads: Option<u32>,
     restarts: u32,
     grace: Duration,
     /// With how much notice workers leave.
@@ -206,8 +200,7 @@ impl Job<'_> {
     fn place(&self, address: String, secret: Secret) -> Place {
         let cores = available_parallelism().map_or(1, usize::from);
         let (workers, here) = (self.all, self.workers.len());
-        let (io_threads, notice) = (self.io_threads, self.notice);
-        Place { address, secret, workers, here, cores, io_threads, notice }
+        Place { address, secret, workers, here, cores, notice: self.notice }
     }
 
     /// How long processes may take that are told to end by a signal.
@@ -248,7 +241,6 @@ impl LaunchArgs {
             nodes,
             join: self.join.as_deref(),
             keys,
-            io_threads: self.options.io_threads(),
             restarts: self.restarts,
             grace: patience(self.kill_after),
             notice: notice(self.notice)?,
@@ -308,16 +300,12 @@ impl LaunchArgs {
 }
 
 /// Flags of this command that no program is likely to have too.
-const OURS: [&str; 14] = [
+const OURS: [&str; 10] = [
     "--exchange",
-    "--io-threads",
     "--join-wait",
     "--kill-after",
     "--max-wait",
-    "--min-workers",
     "--notice",
-    "--probe",
-    "--replan-every",
     "--restarts",
     "--return-wait",
     "--scheme",

@@ -1,7 +1,7 @@
 //! What people see of a run: lines of its processes, notes, and a bar below.
 //!
-//! A thread writes it all, so that a terminal that stands still, or a pipe that nobody reads, holds
-//! up those who speak, and never the launcher.
+//! A thread writes it all: a terminal that stands still, or a pipe without a reader, holds up the
+//! processes that speak, and never the launcher.
 
 use codedgrad_shell::layout::Width;
 use codedgrad_shell::output;
@@ -43,7 +43,7 @@ pub(super) struct Voice(SyncSender<Say>);
 impl Voice {
     /// Brings a line, and waits while too many are before it.
     pub(super) fn line(&self, to: To, text: Vec<u8>) {
-        // Nobody reads any more once the launcher is at its end.
+        // At the launcher's end no thread reads it any more.
         let _ = self.0.send(Say::Line { to, text });
     }
 }
@@ -73,7 +73,7 @@ impl Screen {
         self.verbatim(&Width::of_stderr().prose(text));
     }
 
-    /// Says what somebody else has said, in the lines that it had.
+    /// Says what another process has said, in the lines that it had.
     pub(super) fn verbatim(&self, text: &str) {
         self.bring(Say::Line { to: To::Err, text: text.as_bytes().to_vec() }, TRIES.0);
     }

@@ -9,8 +9,8 @@
 //! loop {
 //!     start it, wait for its end
 //!     match policy.ended(end, up) {
-//!         Next::Again { after, .. } => wait for so long, or until somebody asks to end
-//!         Next::Over => it has ended as it should, or as somebody wanted
+//!         Next::Again { after, .. } => wait for this time, or until a user asks to end
+//!         Next::Over => it has ended as it should, or as a user wanted
 //!         Next::GivenUp(why) => say why, and what it said last
 //!     }
 //! }
@@ -59,7 +59,7 @@ impl End {
         }
     }
 
-    /// Whether it is as it should be, or as somebody wanted.
+    /// Whether it is as it should be, or as a user wanted.
     fn is_meant(self) -> bool {
         MEANT.contains(&self.status())
     }

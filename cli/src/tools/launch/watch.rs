@@ -62,7 +62,7 @@ pub(super) struct Watch<'a> {
     /// At the coordinator of another host.
     knock: Option<Knock>,
     close: Option<Close>,
-    /// Since when somebody wants everything to end.
+    /// Since when a user wants everything to end.
     asked: Option<Instant>,
     /// When it is said who is waited for in a run that is over.
     waits: Option<Instant>,
@@ -192,8 +192,8 @@ impl<'a> Watch<'a> {
             Happened::Told(Event::Needs { workers }) => {
                 self.away.needed = workers.into_iter().collect();
             }
-            Happened::Told(Event::Told { worker }) => {
-                self.away.told.insert(worker);
+            Happened::Told(Event::Happened(event)) => {
+                self.away.told.extend(event.worker.filter(|_| event.told).map(|it| it as u32));
             }
             Happened::Told(Event::Step(step)) => {
                 self.decided = Some((step.step + 1, step.steps));
@@ -214,7 +214,7 @@ impl<'a> Watch<'a> {
         }
         match outcome {
             Outcome::Finished => self.let_end(0, connected),
-            // Somebody has asked the coordinator alone to end, or all of the workers.
+            // A user has asked the coordinator alone to end, or all of the workers.
             Outcome::Stopped => self.let_end(ENDED, connected),
             // Its exit status says how.
             Outcome::Failed => {}
@@ -334,7 +334,7 @@ impl<'a> Watch<'a> {
             }
             // It may be that it was told of the run's end before the launcher.
             Fate::Left => self.left.push((worker, now() + LEFT)),
-            // Before the first step somebody has to mend that; later the others may do.
+            // Before the first step a user has to mend that; later the others may do.
             Fate::CannotJoin(why) if self.decided.is_none() && self.coordinator.is_some() => {
                 if self.close.is_none() {
                     let why = format!("nothing is trained: worker {worker} cannot join: {why}");
@@ -496,7 +496,7 @@ impl<'a> Watch<'a> {
             crew.end_again();
             let join = self.job.join.unwrap_or_default();
             self.screen.note(&format!(
-                "the run is over, it seems: a worker has ended with status 0, and nobody is at \
+                "the run is over, it seems: a worker has ended with status 0, and no coordinator is at \
                  {join} any more"
             ));
             (self.close, self.waits) = (Some(Close::Outcome(0)), Some(now() + WAITS));

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 /// Most stragglers for which redundancy is looked at.
 const STRAGGLERS_MAX: usize = 3;
 
-/// Shares of the steps in which somebody is late, ranks being late independently of each other.
+/// Shares of the steps with a late rank, if ranks are late independently of each other.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Late {
     /// One rank.

@@ -5,11 +5,11 @@ mod unanswered;
 use crate::tools::http::{HttpServer, Page};
 use crate::tools::status::{OfWorker, Progress, Shown};
 use anyhow::Context;
+use codedgrad::doctor::WorkerProcess;
 use codedgrad::ids::Worker;
 use codedgrad::train::{Happened, Happening, StepRecord, Waiting};
 use codedgrad::transport::tcp;
 use codedgrad_shell::clock::unix_seconds;
-use codedgrad_shell::events::Of;
 use codedgrad_shell::failure::{Failure, OrInput};
 use codedgrad_shell::families;
 use codedgrad_shell::layout::Width;
@@ -34,7 +34,7 @@ struct Open {
     stuck: u64,
 }
 
-/// Whether a scheme can close a round without somebody, worked out once for each.
+/// Whether a scheme can close a round without a worker, worked out once for each.
 #[derive(Debug, Default)]
 struct Tolerant(Option<(String, bool)>);
 
@@ -186,12 +186,12 @@ impl Board {
     }
 
     /// To which process something has happened, or to which a worker was last.
-    pub(crate) fn process_of(&self, happened: &Happened) -> Option<Of> {
+    pub(crate) fn process_of(&self, happened: &Happened) -> Option<WorkerProcess> {
         let worker = happened.what.worker()?;
         let network = lock(&self.network);
         let told = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let status = network.workers.get(worker.index());
-        Some(Of {
+        Some(WorkerProcess {
             identity: status.and_then(|status| told(&status.identity)),
             domain: status.and_then(|status| told(&status.domain)),
         })
@@ -334,7 +334,7 @@ impl Shown {
         one(
             "wait_outs_total",
             "counter",
-            "Rounds kept open though the scheme tolerates that somebody is absent.",
+            "Rounds kept open though the scheme tolerates an absent worker.",
             progress.wait_outs as f64,
         );
         one(
@@ -458,7 +458,7 @@ impl Shown {
         each(
             "unused_rounds_total",
             "counter",
-            "Rounds that closed shortly before its answer: nobody needed it.",
+            "Rounds that closed shortly before its answer, which was not needed.",
             &|of, _| Some(of.unused_rounds as f64),
         );
         each(
@@ -603,6 +603,6 @@ mod tests {
                 *if found { &mut yes } else { &mut no } += 1;
             }
         }
-        assert!(yes > 5 && no > 0, "{yes} tolerate somebody, {no} do not");
+        assert!(yes > 5 && no > 0, "{yes} tolerate a worker, {no} do not");
     }
 }

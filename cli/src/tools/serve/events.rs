@@ -1,5 +1,7 @@
-//! What a coordinator tells the launcher that has started it, a JSON object a line.
+//! What a coordinator tells the launcher that has started it, a JSON object a line: how it goes,
+//! and the lines of `events.jsonl`.
 
+use codedgrad::doctor::RunEvent;
 use codedgrad_shell::steps::Decided;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -18,8 +20,8 @@ pub(crate) enum Event {
     Refused { worker: u32, reason: String },
     /// The step that is open waits for the return of one of these workers.
     Needs { workers: Vec<u32> },
-    /// A worker has left, since it was told to end.
-    Told { worker: u32 },
+    /// What `events.jsonl` has, too.
+    Happened(Box<RunEvent>),
     /// A step is decided.
     Step(Decided),
     /// The run is over. The process ends soon after, having written what it has to.
@@ -32,7 +34,7 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Says it on standard output. Where nobody listens any more, that ends by itself.
+    /// Says it on standard output. Where no launcher listens any more, that ends by itself.
     pub(crate) fn tell(&self) {
         if let Ok(mut line) = serde_json::to_vec(self) {
             line.push(b'\n');
@@ -78,6 +80,9 @@ mod tests {
                 + r#""outcome":"applied","late":[2],"answered":[3,4]}"#
         );
         assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), step);
+        let left = RunEvent { worker: Some(3), told: true, ..RunEvent::default() };
+        let line = serde_json::to_string(&Event::Happened(left.clone().into())).unwrap();
+        assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), Event::Happened(left.into()));
         let over = Event::Over { outcome: Outcome::Finished, connected: vec![0, 2] };
         let line = serde_json::to_string(&over).unwrap();
         assert_eq!(line, r#"{"event":"over","outcome":"finished","connected":[0,2]}"#);

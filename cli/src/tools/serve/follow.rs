@@ -29,7 +29,7 @@ use codedgrad_shell::pool::PoolSummary;
 use codedgrad_shell::progress::Progress;
 use codedgrad_shell::shared::lock;
 use codedgrad_shell::signals::Asked;
-use codedgrad_shell::steps::{Decided, OfWorkers, Spread, late, tell, unverified, was_told};
+use codedgrad_shell::steps::{Decided, OfWorkers, Spread, late, tell, unverified};
 use codedgrad_shell::units::several;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// How often it is looked who has come, and whether somebody asks to end.
+/// How often a thread looks for new workers and for requests to end.
 const LOOK: Duration = Duration::from_millis(50);
 /// A signal that comes so soon after another is of the same order: `timeout` sends one to the
 /// process and one to its group.
@@ -116,7 +116,7 @@ pub(super) struct Summary {
     what: RunFacts,
 }
 
-/// Looks on beside the run: who comes, and whether somebody asks to end.
+/// Looks on beside the run for new workers and for requests to end.
 pub(super) struct Look {
     seen: Mutex<Seen>,
     status: Arc<Mutex<TcpStatus>>,
@@ -153,13 +153,13 @@ impl Look {
             begun: AtomicBool::new(false),
             over: AtomicBool::new(false),
         });
-        let (watched, patience) = (Arc::clone(&look), plan.max_wait_seconds);
+        let (watched, patience) = (Arc::clone(&look), plan.told.limits.max_wait());
         thread::spawn(move || {
             let (began, mut asked_at) = (now(), None);
             while !watched.over.load(Ordering::SeqCst) {
                 watched.tell_who_comes(began.elapsed());
                 if asked.status() > 0 {
-                    // The current step is finished while somebody can.
+                    // Workers finish the current step while they can.
                     let since = asked_at.get_or_insert_with(now).elapsed();
                     if since >= SAME_ORDER {
                         asked.hears_again();
@@ -313,7 +313,7 @@ impl<'a> Follower<'a> {
             board,
             look,
             asked: asked.clone(),
-            scheme: plan.scheme.to_string(),
+            scheme: plan.told.scheme.to_string(),
             plan: plan.clone(),
             facts: RunFacts::default(),
             record: None,
@@ -323,7 +323,7 @@ impl<'a> Follower<'a> {
             of_workers: OfWorkers::default(),
             ended_by: None,
             next: 0,
-            refusals: Refusals { most: plan.give_up_after, in_a_row: 0 },
+            refusals: Refusals { most: plan.told.give_up_after, in_a_row: 0 },
         }
     }
 
@@ -521,19 +521,16 @@ impl Observer for Follower<'_> {
 
     fn event(&mut self, happened: &Happened) {
         if let Some(events) = &mut self.events {
-            events.happened(0, happened, self.board.process_of(happened));
+            let event = events.happened(0, happened, self.board.process_of(happened));
+            if self.look.events {
+                Event::Happened(event.into()).tell();
+            }
         }
         self.board.happened(happened);
         if let Happening::Ended { by } = happened.what {
             self.ended_by = Some(by);
         }
         tell(&self.scheme, happened);
-        if self.look.events
-            && was_told(happened)
-            && let Some(Worker(worker)) = happened.what.worker()
-        {
-            Event::Told { worker }.tell();
-        }
         self.of_workers.note(0, happened);
     }
 
@@ -547,7 +544,7 @@ impl Observer for Follower<'_> {
             let workers = waiting.needed.iter().map(|worker| worker.0).collect();
             Event::Needs { workers }.tell();
         }
-        // Somebody who asks the run to end does not wait for a worker's return.
+        // A user who asks the run to end does not wait for a worker's return.
         let ends = self.asked.status() > 0 && waiting.needs_return;
         if ends { Flow::Stop } else { Flow::Continue }
     }

@@ -38,8 +38,8 @@ Logs:    --pattern is a regular expression with the groups (?<round>..), (?<work
          begin with `time` are summed, and those that begin with `worker` are joined. Without such
          a group every file is a worker's; without the group round, --round-pattern finds it in a
          line before, or lines are counted. A group worker there is that of the lines that follow.
-Traces:  --profiler reads what torch.profiler exports, files of every rank. A step (ProfilerStep#N)
-         counts without the time in which nothing but communication went on: there, a rank waits
+Traces:  files that torch.profiler exports, one or more of every rank, are recognised. A step
+         (ProfilerStep#N) counts without the time in which nothing but communication went on: there, a rank waits
          for others.
 Files:   may be packed by gzip, in UTF-8 or UTF-16, with commas, semicolons, tabs, bars or blanks
          between cells. A file's worker is called by the rank in its name, or by what tells the
@@ -58,7 +58,7 @@ Examples:
   codedgrad trace import examples/traces/steps.jsonl --long step,rank,time.seconds
   codedgrad trace import examples/traces/log?.txt --pattern \
     'step=(?<round>\\d+).*took=(?<time>[-+\\d.eE]+)'
-  codedgrad trace import examples/traces/profile_rank*.json --profiler"))]
+  codedgrad trace import examples/traces/profile_rank*.json"))]
 pub(super) struct ImportArgs {
     /// The files
     #[arg(required = true, value_name = "FILE")]
@@ -75,9 +75,6 @@ pub(super) struct ImportArgs {
     /// Regular expression that finds the round of the lines that follow
     #[arg(long, value_name = "REGEX", requires = "pattern")]
     round_pattern: Option<String>,
-    /// The files are profiler traces
-    #[arg(long, conflicts_with_all = ["columns", "long", "pattern", "per_second"])]
-    profiler: bool,
     /// How many of the file's units of time are a second: 1000 for milliseconds
     #[arg(long, value_name = "UNITS", default_value_t = 1.0)]
     per_second: f64,
@@ -93,10 +90,6 @@ pub(super) fn run(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Fail
             args.per_second
         )));
     }
-    if args.profiler {
-        let times = profiler::read(&args.files, output)?;
-        return of_times(args, times, "profiler traces", output);
-    }
     if let Some(pattern) = &args.pattern {
         let pattern = Pattern::new(pattern, args.round_pattern.as_deref(), args.files.len())?;
         let times = logs::read(&args.files, &pattern, output)?;
@@ -105,16 +98,20 @@ pub(super) fn run(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Fail
     if let Some(names) = &args.long {
         return long(args, names, output);
     }
+    if args.files.iter().any(|file| profiler::is_trace(file)) {
+        let times = profiler::read(&args.files, output)?;
+        return of_times(args, times, "profiler traces", output);
+    }
     match &args.files[..] {
         [file] if json::is_json(file) => Err(Failure::Input(anyhow!(
-            "{} is JSON: --long step,rank,seconds names the fields of its lines; --profiler reads \
-             a profiler's trace",
+            "{} is JSON and no profiler's trace: --long step,rank,seconds names the fields of its \
+             lines",
             file.display()
         ))),
         [file] => wide(args, file, output),
         files => Err(Failure::Input(anyhow!(
-            "{} files: one is read at a time, unless --long, --pattern or --profiler says how each \
-             is a worker's",
+            "{} files: one is read at a time, unless --long or --pattern says how each is a \
+             worker's, or they are profiler traces",
             files.len()
         ))),
     }

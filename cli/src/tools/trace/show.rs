@@ -76,7 +76,7 @@ impl Shown<'_> {
             let answers = 100.0 * over.answers;
             let _ = writeln!(
                 text,
-                "over {factor:.1} x    the median: somebody in {rounds:.1} % of rounds, \
+                "over {factor:.1} x    the median: a worker in {rounds:.1} % of rounds, \
                  {answers:.2} % of answers"
             );
         }
@@ -151,7 +151,7 @@ impl Shown<'_> {
         text.push_str(
             "\nBursty model (B, W, lambda): the lambda that 95 % and all windows keep to, and\n",
         );
-        text.push_str("the share of windows in which nobody is slow over more than B rounds\n");
+        text.push_str("the share of windows in which no worker is slow over more than B rounds\n");
         let _ = writeln!(text, "{:<14}{:>28}{:>34}", "", "1.5 x the median", "2 x the fastest");
         let _ = writeln!(
             text,

@@ -3,8 +3,8 @@
 
 use super::{BEFORE, CHECKPOINT, Place, States, file_of};
 use anyhow::anyhow;
+use codedgrad::doctor::CheckpointCost;
 use codedgrad_shell::clock::now;
-use codedgrad_shell::events::Checkpoint;
 use codedgrad_shell::folder::{LineFile, RunFolder, write_keeping};
 use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
@@ -39,7 +39,7 @@ struct Written {
 pub(crate) struct Saved {
     /// Which of the plan's runs it was that asked for it, and its last step that is in it.
     pub(crate) place: (usize, u64),
-    pub(crate) took: Checkpoint,
+    pub(crate) took: CheckpointCost,
 }
 
 impl Writer {
@@ -75,7 +75,7 @@ impl Writer {
         };
         let thread = thread::Builder::new().name("checkpoint".into()).spawn(write)?;
         let blocked = Some(began.elapsed().as_secs_f64());
-        let took = Checkpoint { blocked, writing: None, bytes: 0 };
+        let took = CheckpointCost { blocked, writing: None, bytes: 0 };
         self.busy = Some(Busy {
             saved: Saved { place: (place.run, place.next_step.saturating_sub(1)), took },
             thread,

@@ -65,5 +65,5 @@ fn workers_without_a_number_are_given_one() {
     let mut others = [run.worker(left, "")];
     let summary = run.finishes(&mut others);
     assert!(unnumbered.iter_mut().all(|worker| worker.ends() == Some(0)));
-    assert_eq!(summary["faults"], serde_json::json!([]), "nobody is lost");
+    assert_eq!(summary["faults"], serde_json::json!([]), "no worker is lost");
 }

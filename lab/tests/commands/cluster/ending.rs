@@ -1,4 +1,4 @@
-//! A worker that ends the run for everybody: what is decided by then counts, and the others say
+//! A worker that ends the run for all workers. What is decided by then counts, and the others say
 //! that the run is not made to its end.
 
 use super::bare::{self, Bare};

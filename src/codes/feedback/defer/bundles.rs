@@ -19,7 +19,7 @@ pub(super) struct Bundle {
 }
 
 impl Bundle {
-    /// Of these of the units dealt of a job, the open one at a place.
+    /// A bundle of `range` of the units dealt from open job `at`.
     fn of(at: usize, open: &Open, range: Range<usize>, piece: u32, due: bool) -> Self {
         let task = Task { job: open.job, piece, plan: 0 };
         let units = open.parts[range.clone()].iter().map(|part| part.units.count()).sum();
@@ -90,7 +90,7 @@ impl Bundles {
         self.due_open = due;
     }
 
-    /// A worker with nothing to do has one that nobody is at; false if there is none.
+    /// Gives a worker with nothing to do one that no worker is at; false if there is none.
     pub(super) fn adopt(&mut self, worker: Worker) -> bool {
         let orphan = self.orphans.pop();
         orphan.into_iter().for_each(|q| self.give(worker, q));
@@ -147,7 +147,7 @@ impl Bundles {
         self.all.iter().filter(|bundle| bundle.due && !bundle.finished)
     }
 
-    /// Due bundles that nobody is at or has finished go to the next idle worker.
+    /// Leaves unfinished due bundles that no worker is at to the next idle worker.
     pub(super) fn find_orphans(&mut self) {
         let mut held = vec![false; self.all.len()];
         for worker in self.at.iter() {

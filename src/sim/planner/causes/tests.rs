@@ -108,7 +108,7 @@ fn stalls_of_everybody_are_told_from_stragglers() {
         [CauseKind::SlowRounds],
         "{causes:?}"
     );
-    assert!(causes[0].words.contains("everybody was slow"));
+    assert!(causes[0].words.contains("all workers were slow"));
 }
 
 #[test]

@@ -88,5 +88,5 @@ fn who_stops_in_rows_and_columns_of_collectives_is_found() {
             }
         }
     }
-    assert_eq!(both_free, 200, "nobody else is blamed");
+    assert_eq!(both_free, 200, "no other worker is blamed");
 }

@@ -24,8 +24,8 @@ impl CoordinatorSums {
         mut terms: Vec<Summand>,
         out: &mut Effects,
     ) {
-        // Owners ask holders over connections of their own: one that nobody can call must not hold
-        // terms.
+        // Owners ask holders over connections of their own: one that no worker can call must not
+        // hold terms.
         let present = self.hosts.list();
         let all_can = self.hosts.all_are_reachable() && self.hosts.some_can_own(&present);
         for term in &mut terms {

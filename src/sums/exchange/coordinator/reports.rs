@@ -75,7 +75,7 @@ impl CoordinatorSums {
             };
         }
         let Some(monitor) = self.copies.monitors.get_mut(id) else { return };
-        // Nobody may be told that it is held before it can be checked and handed on from here.
+        // The coordinator must not report that it is held before it can check it and hand it on.
         let waits = own.is_none() && monitor.receivers.contains(&COORDINATOR);
         if !monitor.holds(worker, digest) {
             warn_of_other_bytes(worker, step);
@@ -106,7 +106,7 @@ impl CoordinatorSums {
             return report(worker, notice, out);
         };
         monitor.unreported.push((Worker(worker), notice));
-        // It may wait for somebody who does not get through, and said so before anybody had it.
+        // It may wait for a worker that does not get through, and said so before a worker had it.
         if monitor.unreported.len() == 1 && monitor.waits.is_waiting(COORDINATOR, now) {
             self.copies.give(now, id, COORDINATOR, self.hosts.present(), out);
         }

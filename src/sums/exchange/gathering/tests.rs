@@ -270,8 +270,8 @@ fn holders_share_the_sending() {
     assert!(sent[&1] <= 6 && sent[&2].abs_diff(sent[&3]) <= 1, "{sent:?}");
 }
 
-/// A term that is not finite is asked of another holder, also where others were added up
-/// already, and who sent it is named; a sum beyond what numbers hold is nobody's fault.
+/// An owner asks another holder for a term that is not finite, also where others were added up
+/// already, and names its sender. A sum beyond what numbers hold is no node's fault.
 #[test]
 fn who_sends_nan_is_named_and_passed_over() {
     let blocks = Blocks::new(1);

@@ -31,7 +31,7 @@ fn has_vector(term: &Summand, worker: u32) -> bool {
     term.holders.iter().any(|piece| piece.worker.0 == worker)
 }
 
-/// The most that anybody sends or receives, in gradients, if holders take turns.
+/// The most that any worker sends or receives, in gradients, if holders take turns.
 fn most(owners: &[Owner], terms: &[Summand], workers: u32) -> f64 {
     let share = |node: u32| {
         let own = owners.iter().filter(|owner| owner.node == node);
@@ -64,7 +64,7 @@ fn all_who_answer_own_alike() {
     assert_eq!(hosts.owners(STEP, &one_late, LENGTH).len(), 4);
 }
 
-/// Also if it holds terms that nobody else has; if all are excluded, all own.
+/// Also if it holds terms that no other has; if all are excluded, all own.
 #[test]
 fn who_is_excluded_owns_nothing() {
     let mut hosts = hosts(4);
@@ -89,10 +89,10 @@ fn who_is_excluded_owns_nothing() {
     hosts.holds(1);
     assert_eq!(nodes(&hosts, Step(9)), [1, 3], "half of them are excluded");
     hosts.lack([1, 3]);
-    assert_eq!(nodes(&hosts, Step(9)).len(), 4, "of the others nobody answers");
+    assert_eq!(nodes(&hosts, Step(9)).len(), 4, "of the others no worker answers");
     (0..4).for_each(|worker| hosts.holds(worker));
     hosts.exclude(&[1, 3], Step(9));
-    assert_eq!(nodes(&hosts, Step(9)).len(), 4, "somebody has to");
+    assert_eq!(nodes(&hosts, Step(9)).len(), 4, "a worker has to");
     hosts.forget(2);
     assert_eq!(nodes(&hosts, Step(9)), [0, 1, 3], "the others may have no connection to it alone");
 }
@@ -103,7 +103,7 @@ fn who_cannot_sum_yet_or_at_all_owns_nothing() {
     let one_late = terms(&[&[0, 1], &[2]]);
     let owners = |hosts: &Hosts| counts(&hosts.owners(STEP, &one_late, LENGTH)).len();
     hosts.comes(3, false);
-    assert_eq!(owners(&hosts), 3, "nobody reaches it");
+    assert_eq!(owners(&hosts), 3, "no worker reaches it");
     hosts.holds(3);
     assert_eq!(owners(&hosts), 3);
     hosts.forget(3);
@@ -154,7 +154,7 @@ fn chunks_are_cut_without_gaps_whatever_the_shares() {
     }
 }
 
-/// Everybody has its share of every stripe, of its beginning too.
+/// Each worker has its share of every stripe, of its beginning too.
 #[test]
 fn owners_take_turns_in_stripes() {
     let held = terms(&[&[0, 1], &[2, 3]]);

@@ -30,8 +30,7 @@ fn a_sum_under_way_outlives_a_state() {
     assert_eq!(node.finished().iter().map(|sum| sum.id.step).collect::<Vec<_>>(), [Step(7)]);
 }
 
-/// A coordinator that was restarted can come to a step that was held before, and not applied by
-/// anybody.
+/// A coordinator that was restarted can come to a step that a worker held before and none applied.
 #[test]
 fn a_step_is_summed_again_for_another_coordinator() {
     let mut node = NodeExchanges::new(NodeContext::of_tests(0, 3));
@@ -80,8 +79,8 @@ fn sums_that_came_to_nothing_take_no_room() {
     assert_eq!(node.sums.len(), steps as usize);
 }
 
-/// What is sent of exchanges that nobody began takes no vectors, and no more memory than a few,
-/// however much it names.
+/// What is sent of exchanges that no coordinator began takes no vectors, and no more memory than a
+/// few, however much it names.
 #[test]
 fn what_nobody_began_takes_little_memory() {
     let (length, now) = (4 * CHUNK, Instant::now());
@@ -162,9 +161,9 @@ fn what_other_workers_say_is_looked_at() {
     node.hear(2, ready(1, 0, 0), now, &mut out).unwrap();
     let far = |sum| Across::Ready { sum, term: 0, start: 0, end: 1 };
     let sum = SumId::first(Step(1 << 40));
-    assert!(node.hear(1, far(sum), now, &mut out).is_err(), "a step that nobody is at");
+    assert!(node.hear(1, far(sum), now, &mut out).is_err(), "a step that no worker is at");
     let sum = SumId { step: Step(1), attempt: 99 };
-    assert!(node.hear(1, far(sum), now, &mut out).is_err(), "an attempt that nobody is at");
+    assert!(node.hear(1, far(sum), now, &mut out).is_err(), "an attempt that no worker is at");
     expecting(&mut node, &mut out);
     // What was announced before the plan counts: its partner has a chunk that this node sums.
     match &out[..] {

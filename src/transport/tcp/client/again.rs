@@ -56,7 +56,7 @@ impl WorkerNode {
             called = called => Some(called),
             Ok(()) = async { leaving.wait_for(Option::is_some).await.map(drop) } => None,
         };
-        // Nobody needs a worker that leaves while it is not connected.
+        // The run needs no worker that leaves while it is not connected.
         let Some(called) = called else { return self.leave(Dismissal::LetGo) };
         match called {
             Ok((stream, welcome))

@@ -101,13 +101,13 @@ fn launch(
         tokio::pin!(serve);
         tokio::select! {
             biased;
-            // It has been told, and may be in the middle of a call that nobody answers.
+            // The node knows, but may be in the middle of a call that no process answers.
             () = closed.notified() => {
                 let _ = tokio::time::timeout(LAST_WORD, &mut serve).await;
             }
             () = &mut serve => {}
         }
-        // Nobody is there any more to whom a caller could be handed.
+        // No node is left that could take a caller.
         calls.abort();
     };
     tokio::spawn(serving.instrument(span))
@@ -117,7 +117,7 @@ impl TcpLink {
     /// Joins a run: calls the coordinator until it answers or patience is over.
     ///
     /// # Errors
-    /// [`TcpError`] when nobody answers, or the coordinator refuses.
+    /// [`TcpError`] when the coordinator does not answer, or refuses.
     pub fn join(join: Join) -> Result<(Self, Welcome), TcpError> {
         let runtime = runtime()?;
         let (mut link, welcome) = wait(&runtime, Self::join_over(Arc::new(Sockets), join))?;
@@ -130,7 +130,7 @@ impl TcpLink {
     /// to ask again.
     ///
     /// # Errors
-    /// [`TcpError`] when nobody answers, or the coordinator refuses.
+    /// [`TcpError`] when the coordinator does not answer, or refuses.
     pub async fn join_over(
         network: Arc<dyn Network>,
         join: Join,

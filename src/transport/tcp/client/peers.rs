@@ -20,9 +20,8 @@ use tokio::time::Instant;
 
 /// A worker that owes chunks and of whom nothing has come for so long is called again.
 const RENEWAL: Duration = Duration::from_secs(3);
-/// All workers of a run learn of each other at once. A worker is called the later the further its
-/// number is from the caller's: nobody calls all others at the same moment, and nobody is called by
-/// all others.
+/// All workers of a run learn of each other at once. A worker calls another the later the further
+/// apart their numbers are: none calls, or is called by, all others at the same moment.
 const STAGGER: Duration = Duration::from_millis(1);
 /// The pause after a call that failed, which doubles, and the longest.
 const PAUSE: Duration = Duration::from_millis(500);

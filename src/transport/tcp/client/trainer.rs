@@ -165,7 +165,7 @@ impl Trainer {
     /// All steps below this one must be applied when its turn comes.
     fn needs(&self, queued: &Queued) -> Step {
         match queued {
-            // Nobody computes it any more, but it must be answered.
+            // The trainer need not compute it, but must answer it.
             Queued::Order(_, Order::Compute { cancel, .. }) if cancel.is_cancelled() => Step(0),
             Queued::Order(_, Order::Compute { after, .. }) => {
                 after.iter().max().map_or(Step(0), |last| last.next())
@@ -343,7 +343,7 @@ impl Trainer {
                 self.gap_since = Some(now);
                 return left_out.then_some(Missing::Step(self.next));
             };
-            // What was overtaken comes soon. At the end nobody answers another call.
+            // What was overtaken comes soon. At the end no process answers a call.
             let is_lost = !self.stopping && now.duration_since(since) > OVERDUE;
             return is_lost.then_some(Missing::Order);
         }

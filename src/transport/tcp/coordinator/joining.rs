@@ -200,7 +200,7 @@ impl CoordinatorNode {
         }
     }
 
-    /// There is no run: everybody is told why, those outside when the transport ends.
+    /// There is no run: all workers hear why, those outside when the transport ends.
     pub(super) fn refuse_all(&mut self, reason: &str) {
         let came = self.comparison.told();
         came.into_iter().for_each(|(worker, _)| self.notes_refusal(worker.0, reason));

@@ -53,7 +53,7 @@ impl Watched {
         }
     }
 
-    /// Somebody has come or gone.
+    /// A worker has come or gone.
     pub(super) fn offer(&self, offers: Offers) {
         self.offers.send_replace(offers);
     }

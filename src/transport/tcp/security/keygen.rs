@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 /// `token`. A process needs `ca.pem`, its own two files and, where it is used, the token. Private
 /// keys and the token can be read by their owner only.
 ///
-/// The authority's own key is forgotten, so that nobody can join the job later, unless `keep_ca`
-/// asks for it as `ca.key`. Certificates do not expire; a job ends by deleting them. Returns what
-/// was written.
+/// The authority's own key is forgotten, so that no further worker can join the job, unless
+/// `keep_ca` asks for it as `ca.key`. Certificates do not expire; a job ends by deleting them.
+/// Returns what was written.
 ///
 /// # Errors
 /// [`SecurityError`] when one of the files exists or cannot be written; then none is left behind.

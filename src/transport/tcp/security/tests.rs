@@ -46,7 +46,7 @@ fn fails((server, client): Ends) -> (SecurityError, SecurityError) {
     (server.err().unwrap(), client.err().unwrap())
 }
 
-/// What a server makes of somebody who sends `bytes`; whether they hang up afterwards is up to
+/// What a server makes of a caller that sends `bytes`; whether it hangs up afterwards is up to
 /// `stays`.
 fn served(bytes: &[u8], stays: bool, security: &Security) -> SecurityError {
     wait(async {
@@ -469,7 +469,7 @@ fn a_host_is_one_whatever_addresses_it_chooses() {
     assert_eq!(host("2001:db8:1:2::1").to_string(), "2001:db8:1:2::/64");
 }
 
-/// Nobody is sent to look for another token where a full gate can be the reason.
+/// No error blames the token where a full gate can be the reason.
 #[test]
 fn a_full_gate_is_not_mistaken_for_another_token() {
     let closed = |missing| SecurityError::Closed { from: Side::Server, missing }.to_string();

@@ -80,7 +80,7 @@ fn chances_keep_their_digits() {
     assert_eq!((any(0.0, 9), any(1.0, 9), any(0.5, 0)), (0.0, 1.0, 0.0));
     assert!(any(0.0, 9).is_sign_positive());
     assert!((any(1e-18, 1000) / 1e-15 - 1.0).abs() < 1e-12);
-    // Nobody is ever late, or everybody is always: redundancy saves nothing.
+    // Where no rank is ever late, or all are always, redundancy saves nothing.
     for rank in [0.0, 1.0] {
         let late = Late::of(&mesh(8, [1, 1, 1, 1, 1]), rank);
         assert!(redundancies(8, &late).iter().all(|found| found.break_even.is_none()));

@@ -21,7 +21,7 @@ struct Unanswered {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Doubtful {
     rounds: VecDeque<Unanswered>,
-    /// Whether the worker reports what it does: nobody does under a virtual clock.
+    /// Whether the worker reports what it does: none does under a virtual clock.
     reports: bool,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Doubtful {
 pub(super) struct Verdict {
     /// Which round.
     pub(super) round: u64,
-    /// Whether its answer would have been late, or never came; else nobody needed it.
+    /// Whether its answer would have been late, or never came; else the round did not need it.
     pub(super) missed: bool,
 }
 

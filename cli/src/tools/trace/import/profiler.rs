@@ -47,8 +47,11 @@ const LIBRARY: &str = "ccl";
 /// What the names of computation on the host begin with.
 const HOST_COMPUTATION: &str = "aten::";
 
-/// So much of a file tells whether it can be a trace.
-const BEGINNING: usize = 4096;
+/// So much of a file tells whether it can be a trace: before its events are a host's devices.
+const BEGINNING: usize = 64 << 10;
+/// What stands at the beginning of a trace, and of no other JSON that has times of workers.
+const MARKS: [&[u8]; 4] =
+    [b"\"traceEvents\"", b"\"schemaVersion\"", b"\"deviceProperties\"", b"\"ph\""];
 /// No trace is larger: it is read whole.
 const TRACE_MAX: u64 = 4 << 30;
 
@@ -231,6 +234,18 @@ pub(super) struct ProfilerTrace {
 #[derive(Deserialize)]
 pub(super) struct Distributed {
     rank: Option<u64>,
+}
+
+/// Whether a file begins as traces do. What a pipe gives is given once, so that it is not looked
+/// at.
+pub(super) fn is_trace(path: &Path) -> bool {
+    let input = path.is_file().then(|| Input::open(path).ok()).flatten();
+    let start = input.and_then(|input| input.with_start(BEGINNING).ok()).map(|(start, _)| start);
+    start.is_some_and(|start| {
+        let first = start.iter().find(|byte| !byte.is_ascii_whitespace());
+        let marked = |mark: &&[u8]| start.windows(mark.len()).any(|part| part == *mark);
+        matches!(first, Some(b'{' | b'[')) && MARKS.iter().any(marked)
+    })
 }
 
 /// The bytes of a trace, of which there are so many at most. What cannot be one, such as a device

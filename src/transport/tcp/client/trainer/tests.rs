@@ -116,12 +116,12 @@ fn nobody_ends_before_the_last_step() {
     scene.trainer.stop(0, "all is decided".into());
     assert_eq!(scene.given(), [""; 0]);
     assert_eq!(scene.misses(0), Some(Missing::Step(Step(3))));
-    assert_eq!(scene.misses(9_000), None, "nobody answers another call");
+    assert_eq!(scene.misses(9_000), None, "no worker answers another call");
     scene.trainer.enqueue(0, of(3));
     assert_eq!(scene.given(), ["step 3", "stop"]);
 }
 
-/// What nobody wants is answered in its turn, and holds up nothing.
+/// Unwanted tasks are answered in their turn, and hold up nothing.
 #[test]
 fn tasks_that_are_not_wanted_wait_for_no_step() {
     let mut scene = Scene::new(3);

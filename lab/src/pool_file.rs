@@ -1,10 +1,10 @@
 //! Files that say how many workers there are, and from when on.
 
-use crate::failure::{Failure, OrInput};
-use crate::units::several;
 use anyhow::{Context, anyhow};
 use codedgrad::files::Opener;
 use codedgrad::sim::{Pool, PoolError};
+use codedgrad_shell::failure::{Failure, OrInput};
+use codedgrad_shell::units::several;
 use std::io::Read;
 use std::path::Path;
 
@@ -13,13 +13,13 @@ const HEADER: &str = "seconds,workers";
 const POOL_BYTES_MAX: u64 = 64 << 20;
 
 /// A time in whole milliseconds, as pools are replayed.
-pub fn milliseconds(seconds: f64) -> u64 {
+pub(crate) fn milliseconds(seconds: f64) -> u64 {
     // Longer ones than there are become the longest, which is refused.
     (1e3 * seconds).round() as u64
 }
 
 /// The pool of a file, mistakes by their line and column.
-pub fn read(path: &Path, open: Opener) -> Result<Pool, Failure> {
+pub(crate) fn read(path: &Path, open: Opener) -> Result<Pool, Failure> {
     let mut text = String::new();
     open(path, POOL_BYTES_MAX)
         .and_then(|mut file| file.read_to_string(&mut text))
