@@ -32,8 +32,8 @@ if DEVICE == "fake":
     import fake_device
     fake_device.load()
 import codedgrad.torch as coded
-from codedgrad import _torch_digest
-from codedgrad._torch_staging import Staging
+from codedgrad._torch import host
+from codedgrad._torch.staging import Staging
 
 
 def wait():
@@ -176,7 +176,7 @@ def copies():
 def digest():
     size = int(float(sys.argv[2])) // 4
     parameters = [nn.Parameter(part) for part in torch.randn(size).to(DEVICE).chunk(16)]
-    took = timed(lambda: _torch_digest.digest(parameters), 10)
+    took = timed(lambda: host.digest(parameters), 10)
     say(f"digest of {4 * size / 1e9:.2f} GB (ms)", f"{1e3 * took:.1f}", "(goal 50 for 4 GB on a card)")
 
 

@@ -312,7 +312,7 @@ def main() -> None:
     step.add_argument("--blocks", type=int, default=8, help="turns of each")
     step.add_argument("--steps", type=int, default=9, help="steps of a block, the first left out")
     step.add_argument("--schemes", default="uncoded,groups:s=1")
-    step.add_argument("--calm", action="store_true", help="nobody is late")
+    step.add_argument("--calm", action="store_true", help="no worker is late")
     step.add_argument("--late-peers", action="store_true", help="a late worker for all, too")
     machinery = commands.add_parser("machinery")
     machinery.add_argument("--blocks", type=int, default=10)

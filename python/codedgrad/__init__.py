@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ._records import StragglerWindow as StragglerWindow
     from ._records import TraceStats as TraceStats
     from ._records import Verification as Verification
-    from ._torch_recorder import Recorder as Recorder
-    from ._torch_recorder import record as record
+    from ._torch.recorder import Recorder as Recorder
+    from ._torch.recorder import record as record
     from ._tools import code as code
     from ._tools import plan as plan
     from ._tools import simulate as simulate
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # What is loaded when it is first asked for, and from where: NumPy and PyTorch take longer than all the
 # rest.
 _LAZY = {
-    **dict.fromkeys(["Recorder", "record"], "_torch_recorder"),
+    **dict.fromkeys(["Recorder", "record"], "_torch.recorder"),
     **dict.fromkeys(["code", "plan", "simulate", "trace_stats"], "_tools"),
     **dict.fromkeys(
         "Candidate Cause Code FailedSet FrontPoint GainInterval OverShare Plan RoundTime Simulation SlowAnswers "

@@ -46,7 +46,7 @@ def _number(value: Optional[float]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class RoundTime(Record):
-    """Lengths of the rounds in which anybody had anything to do, in seconds."""
+    """Lengths of the rounds in which a worker had anything to do, in seconds."""
 
     mean: float
     p50: float
@@ -332,7 +332,7 @@ class OverShare(Record):
     """Who is late by more than a multiple of the round's median."""
 
     factor: float
-    #: Share of the rounds in which somebody is.
+    #: Share of the rounds in which a worker is.
     rounds: float
     #: Share of all answers that are.
     answers: float
@@ -367,7 +367,7 @@ class SlowAnswers(Record):
     worst_worker: float
     #: How many runs of rounds in which a worker is slow there are, by their length.
     bursts: Dict[int, int]
-    #: Probability that a slow worker is slow in the next round; none if nobody is slow before the
+    #: Probability that a slow worker is slow in the next round; none if no worker is slow before the
     #: last.
     stay: Optional[float]
     #: Probability that a worker that is not slow is so in the next round.

@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 import warnings
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,27 @@ Delays = Union[str, os.PathLike[str], Table]
 Scheme = Union[str, Table]
 Whole = Union[int, np.integer[Any], np.bool_]
 Number = Union[float, np.floating[Any], np.integer[Any]]
+
+# The options of each command by their kinds; what is left out is as the command has it. The functions
+# below name those alone that they look at. `proportional` and `as_recorded` are no flags.
+_OPTIONS: Dict[str, Dict[type, str]] = {
+    "simulate": {
+        int: "workers jobs rounds seed",
+        float: "mu base_load slope dispatch",
+        str: "delays close rules accept",
+        bool: "proportional as_recorded grid",
+        os.PathLike: "svg",
+    },
+    "plan": {
+        int: "workers rounds max_delay cut accumulate seed",
+        float: "max_work base_load slope dispatch",
+        str: "delays families rules",
+        bool: "proportional as_recorded allow_inexact",
+        os.PathLike: "share_costs out",
+    },
+    "code": {int: "workers", str: "survivors", bool: "verify"},
+    "trace stats": {int: "workers rounds seed"},
+}
 
 # The command's flags in what it says, with what stands for their values, and commands that it tells
 # its user to run, whose flags stay; what a round of a grid begins with.
@@ -52,6 +73,27 @@ def _number(name: str, value: Number) -> str:
         return repr(float(value))
     except (TypeError, ValueError):
         raise TypeError(f"{name} = {value!r}: expected a number") from None
+
+
+def _said(name: str, kind: type, value: Any) -> str:
+    """An option's value as the command reads it."""
+    if kind is int:
+        return _whole(name, value)
+    if kind is float:
+        return _number(name, value)
+    return os.fspath(value) if kind is os.PathLike else str(value)
+
+
+def _grown(options: Mapping[str, Any]) -> Dict[str, Any]:
+    """The same options, with how delays grow with the load as the command is told it."""
+    told = dict(options)
+    proportional, stays = told.pop("proportional", False), told.pop("as_recorded", False)
+    base, slope = told.get("base_load"), told.get("slope")
+    if proportional and (base is None or slope is not None):
+        raise ValueError("proportional = True: it goes with base_load, and not with slope")
+    if stays and (base is not None or slope is not None):
+        raise ValueError("as_recorded = True: base_load and slope say how delays grow")
+    return {**told, "slope": 0.0} if stays else told
 
 
 def _table(name: str, value: Table, rows: str, columns: str, least: float) -> Floats:
@@ -84,8 +126,13 @@ def _matrix(name: str, value: Table, approximate: bool = False) -> Floats:
 class _Command:
     """A command line as it is put together, and the files that stand for arrays meanwhile."""
 
-    def __init__(self, *words: str) -> None:
-        self._words = list(words)
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        kinds = _OPTIONS[name].items()
+        self._kinds = {option: kind for kind, names in kinds for option in names.split()}
+        for other in options.keys() - self._kinds.keys():
+            called = name.replace(" ", "_")
+            raise TypeError(f"{called}() got an unexpected keyword argument {other!r}")
+        self._words = name.split()
         self._positional: List[str] = []
         self._folder: Optional[str] = None
         # What the command is given, and what its user gave.
@@ -103,21 +150,8 @@ class _Command:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def whole(self, name: str, value: Optional[Whole]) -> None:
-        if value is not None:
-            self.text(name, _whole(name, value))
-
-    def number(self, name: str, value: Optional[Number]) -> None:
-        if value is not None:
-            self.text(name, _number(name, value))
-
-    def switch(self, name: str, value: Union[bool, np.bool_]) -> None:
-        if value:
-            self._words.append("--" + name.replace("_", "-"))
-
-    def text(self, name: str, value: Optional[str]) -> None:
-        if value is not None:
-            self._words.append(f"--{name.replace('_', '-')}={value}")
+    def text(self, name: str, value: str) -> None:
+        self._words.append(f"--{name.replace('_', '-')}={value}")
 
     def file(self, table: Floats, shown: str = "<array>") -> str:
         """A file of the very numbers: each is written so that the same bits are read back."""
@@ -167,8 +201,14 @@ class _Command:
             return scheme
         return "matrix:" + self.file(_matrix(name, scheme), f"<{name}>")
 
-    def run(self) -> Tuple[Dict[str, Any], List[str]]:
-        """The answer, and the lines that are said beside it."""
+    def answer(self, options: Mapping[str, Any]) -> Tuple[Dict[str, Any], List[str]]:
+        """The answer to these options, and the lines that are said beside it."""
+        for name, kind in self._kinds.items():
+            value = options.get(name)
+            if kind is bool and value:
+                self._words.append("--" + name.replace("_", "-"))
+            elif kind is not bool and value is not None:
+                self.text(name, _said(name, kind, value))
         line = [*self._words, "--json", *(["--", *self._positional] if self._positional else [])]
         try:
             out, notes = answer(line)
@@ -222,22 +262,12 @@ def simulate(
     *,
     delays: Delays,
     jobs: Whole,
-    rounds: Optional[Whole] = None,
     workers: Optional[Whole] = None,
     stragglers: Optional[Whole] = None,
     error_max: Optional[Number] = None,
-    mu: Optional[Number] = None,
-    close: Optional[str] = None,
-    rules: str = "usual",
-    accept: Optional[str] = None,
-    base_load: Optional[Number] = None,
-    slope: Optional[Number] = None,
-    proportional: bool = False,
-    as_recorded: bool = False,
-    dispatch: Optional[Number] = None,
-    seed: Optional[Whole] = None,
     grid: bool = False,
     svg: Optional[Path] = None,
+    **options: Any,
 ) -> Simulation:
     """Runs a scheme over recorded or drawn delays on virtual time.
 
@@ -287,30 +317,15 @@ def simulate(
     >>> found.scheme, found.total_time, found.work
     ('matrix:<array>', 10.0, 2.0)
     """
-    with _Command("simulate") as command:
+    with _Command("simulate", options) as command:
         rows = command.scheme(scheme, stragglers, error_max)
         source, columns = command.delays(delays)
         if rows is not None and columns is not None and workers is None and rows != columns:
             raise ValueError(
                 f"scheme has {rows} rows and delays {columns} columns: both are one per worker"
             )
-        command.text("delays", source)
-        command.whole("workers", _agreed(workers, rows))
-        command.whole("jobs", jobs)
-        command.whole("rounds", rounds)
-        command.number("mu", mu)
-        command.text("close", close)
-        command.text("rules", rules)
-        command.text("accept", accept)
-        command.number("base_load", base_load)
-        command.number("slope", slope)
-        command.switch("proportional", proportional)
-        command.switch("as_recorded", as_recorded)
-        command.number("dispatch", dispatch)
-        command.whole("seed", seed)
-        command.switch("grid", grid)
-        command.text("svg", None if svg is None else os.fspath(svg))
-        found, lines = command.run()
+        own = {"delays": source, "workers": _agreed(workers, rows), "jobs": jobs, "grid": grid}
+        found, lines = command.answer({**_grown(options), **own, "svg": svg})
         if svg is not None:
             command.rename_in(os.fspath(svg), True)
     drawn = [line for line in lines if grid and _ROUND.match(line)]
@@ -321,24 +336,11 @@ def simulate(
 def plan(
     *,
     delays: Delays,
-    workers: Optional[Whole] = None,
-    rounds: Optional[Whole] = None,
-    max_delay: Whole = 3,
-    max_work: Optional[Number] = None,
-    base_load: Optional[Number] = None,
-    slope: Optional[Number] = None,
-    proportional: bool = False,
-    as_recorded: bool = False,
-    dispatch: Optional[Number] = None,
-    cut: Whole = 16,
-    accumulate: Whole = 1,
     families: Union[str, Iterable[str]] = (),
     also: Sequence[Scheme] = (),
-    allow_inexact: bool = False,
     share_costs: Optional[Union[Path, Table]] = None,
-    rules: str = "usual",
-    seed: Optional[Whole] = None,
     out: Optional[Path] = None,
+    **options: Any,
 ) -> Plan:
     """Says whether to code at all, and with what, from what an uncoded run recorded.
 
@@ -349,7 +351,8 @@ def plan(
             seconds.
         workers: how many, the first columns of a trace; all of them if not given.
         rounds: how many to look at.
-        max_delay: rounds a job may be late; 0 if the next step needs this one's gradient.
+        max_delay: rounds a job may be late, 3 if not given; 0 if the next step needs this one's
+            gradient.
         max_work: work allowed, in uncoded batches per job.
         base_load: load at which the delays were recorded, in batches per worker and round; an
             uncoded worker's if not given, and delays are proportional to the load then, or grow as
@@ -358,8 +361,8 @@ def plan(
         proportional: whether delays grow in proportion to the load.
         as_recorded: whether delays stay as recorded, whatever the load.
         dispatch: seconds that pulling one task within a round costs.
-        cut: micro-batches in a worker's share of a round.
-        accumulate: rounds that make up one optimizer step of one model.
+        cut: micro-batches in a worker's share of a round; 16 if not given.
+        accumulate: rounds that make up one optimizer step of one model; 1 if not given.
         families: kinds of schemes to try besides uncoded; all of them if none is given.
         also: schemes of one's own to compare with them: texts, or matrices B of shape
             ``(workers, shares)``; the first matrix is called ``matrix:<also[0]>``, and so on.
@@ -382,35 +385,18 @@ def plan(
     >>> found.recommended, found.baseline, found.choice.time_per_job
     ('groups:l=2', 9.0, 2.0)
     """
-    with _Command("plan") as command:
-        command.text("delays", command.delays(delays)[0])
-        command.whole("workers", workers)
-        command.whole("rounds", rounds)
-        command.whole("max_delay", max_delay)
-        command.number("max_work", max_work)
-        command.number("base_load", base_load)
-        command.number("slope", slope)
-        command.switch("proportional", proportional)
-        command.switch("as_recorded", as_recorded)
-        command.number("dispatch", dispatch)
-        command.whole("cut", cut)
-        command.whole("accumulate", accumulate)
+    with _Command("plan", options) as command:
+        source, _ = command.delays(delays)
         chosen = families if isinstance(families, str) else ",".join(families)
-        command.text("families", chosen or None)
         if isinstance(also, str):
             raise TypeError(f"also = {also!r}: expected a list of schemes")
         for number, scheme in enumerate(also):
             command.text("also", command.own(f"also[{number}]", scheme))
-        command.switch("allow_inexact", allow_inexact)
-        if isinstance(share_costs, (str, os.PathLike)):
-            command.text("share_costs", os.fspath(share_costs))
-        elif share_costs is not None:
+        if share_costs is not None and not isinstance(share_costs, (str, os.PathLike)):
             costs = _table("share_costs", share_costs, "rounds", "workers", 0.0)
-            command.text("share_costs", command.file(costs, "<share_costs>"))
-        command.text("rules", rules)
-        command.whole("seed", seed)
-        command.text("out", None if out is None else os.fspath(out))
-        found, lines = command.run()
+            share_costs = command.file(costs, "<share_costs>")
+        own = {"delays": source, "families": chosen or None, "share_costs": share_costs, "out": out}
+        found, lines = command.answer({**_grown(options), **own})
         if out is not None:
             for name in ("plan.json", "time-work.svg", "schemes.svg"):
                 command.rename_in(os.path.join(os.fspath(out), name), name.endswith(".svg"))
@@ -426,7 +412,7 @@ def code(
     stragglers: Optional[Whole] = None,
     error_max: Optional[Number] = None,
     survivors: Optional[Union[str, Iterable[Whole]]] = None,
-    verify: bool = False,
+    **options: Any,
 ) -> Code:
     """Shows a code: its matrix, what it tolerates, and the decode of given survivors.
 
@@ -454,16 +440,13 @@ def code(
     >>> np.round(found.weights @ B, 9)
     array([1., 1., 1.])
     """
-    with _Command("code") as command:
+    with _Command("code", options) as command:
         count = _agreed(workers, command.scheme(scheme, stragglers, error_max))
         if count is None:
             raise TypeError(f"workers is missing: how many does {scheme!r} have?")
-        command.whole("workers", count)
         if survivors is not None and not isinstance(survivors, str):
             survivors = ",".join(_whole("survivors", worker) for worker in survivors)
-        command.text("survivors", survivors)
-        command.switch("verify", verify)
-        found, lines = command.run()
+        found, lines = command.answer({**options, "workers": count, "survivors": survivors})
     if "matrix" not in found:
         raise ValueError(
             f"{scheme!r} is a scheme over rounds or with feedback, not a one-round code; its load is "
@@ -473,13 +456,7 @@ def code(
     return Code._of(found)
 
 
-def trace_stats(
-    delays: Delays,
-    *,
-    workers: Optional[Whole] = None,
-    rounds: Optional[Whole] = None,
-    seed: Whole = 0,
-) -> TraceStats:
+def trace_stats(delays: Delays, **options: Any) -> TraceStats:
     """Measures how the workers of a trace or a preset straggle.
 
     It is ``codedgrad trace stats``.
@@ -491,7 +468,7 @@ def trace_stats(
             serverless ones 256).
         rounds: how many to measure, a trace starting again when it is used up; the trace once if
             not given (a preset: 5000).
-        seed: of a preset's draws.
+        seed: of a preset's draws; 0 if not given.
 
     Raises:
         ValueError: what was given cannot be right; the message names the value.
@@ -502,12 +479,9 @@ def trace_stats(
     >>> found.slowest_mean, found.over_median.answers, found.over_median.bursts
     (4.5, 2, {1: 2})
     """
-    with _Command("trace", "stats") as command:
+    with _Command("trace stats", options) as command:
         source, _ = command.delays(delays)
         command.positional(source)
-        command.whole("workers", workers)
-        command.whole("rounds", rounds)
-        command.whole("seed", seed)
-        found, lines = command.run()
+        found, lines = command.answer(options)
     _warned(lines)
     return TraceStats._of(found)

@@ -1,7 +1,7 @@
 """Coded training loops on numpy arrays, for numpy, jax and whatever else gives arrays.
 
 A plain loop over batches becomes a coded one: a *unit* is a micro-batch, the workers compute units
-as they are told to, and at the end of the inner loop everybody has the gradient of the whole batch,
+as they are told to, and at the end of the inner loop every worker has the gradient of the whole batch,
 the same bytes.
 
 >>> import numpy as np
@@ -33,15 +33,15 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from . import _native
-from ._arrays import Arrays
-from ._exits import Left, Replaced, RunOver, final_errors
-from ._joining import Called, Settings, Where, layout_hash, notice_of, whole
-from ._run import Run
-from ._seeds import unit_seed
-from ._session import Session
-from ._steps import Apply, Compute, Event, Provide, Resync, Skip, Step
-from ._units import Micro as _Micro
-from ._warn import warn
+from ._core.arrays import Arrays
+from ._core.exits import Left, Replaced, RunOver, final_errors
+from ._core.joining import Called, Settings, Where, layout_hash, notice_of, whole
+from ._core.run import Run
+from ._core.seeds import unit_seed
+from ._core.session import Session
+from ._core.steps import Apply, Compute, Event, Provide, Resync, Skip, Step
+from ._core.units import Micro as _Micro
+from ._core.warn import warn
 
 __all__ = [
     "Apply",
@@ -163,7 +163,7 @@ class _NumpyArrays(Arrays):
             state.append(bytes(self._user_save()))
         elif self._trained is None:
             raise ValueError(
-                "another worker needs this one's parameters, and nobody said how they are saved: "
+                "another worker needs this one's parameters, and join was not told how they are saved: "
                 "join with save= and load="
             )
         return state
@@ -259,7 +259,7 @@ def join(
     notice: how many seconds this worker may take to leave when it is told to end (SIGTERM): it
         finishes its task and is let go; 0 leaves at once. Default: $CODEDGRAD_NOTICE, or 20.
 
-    Raises ConnectionError when nobody answers, ValueError when the run trains something else (it
+    Raises ConnectionError when no coordinator answers, ValueError when the run trains something else (it
     names the field) or a number is out of range, TypeError for arrays that cannot be trained.
     """
     called = Called(address, token, keys, worker, patience, scheme, notice_of(notice))
@@ -348,7 +348,7 @@ class Coordinator:
 
     @property
     def refused(self) -> int:
-        """Steps that no worker applied, since nobody had finite gradients for some unit."""
+        """Steps that no worker applied, since no worker had finite gradients for some unit."""
         return self._native.decided()[1]
 
     @property

@@ -25,19 +25,18 @@ from typing import Any, Mapping, Optional, Sequence, Union
 import torch
 from torch import nn
 
-from ._exits import Left, Replaced, RunOver, final_errors
-from ._joining import Called, Settings, notice_of
-from ._run import Run
-from ._steps import Apply, Compute, Event, Provide, Resync, Skip, Step
-from ._torch_arrays import Micro
-from ._torch_joining import joined, verify_of
-from ._torch_loader import Loader
-from ._torch_model import modules_of, trained_of
-from ._torch_prepare import PreparedRun, prepare
-from ._torch_ranks import Ranks
-from ._torch_samples import PreparedLoader
-from ._torch_scaler import GradScaler
-from ._torch_wrapper import CodedModule
+from ._core.exits import Left, Replaced, RunOver, final_errors
+from ._core.joining import Called, Settings, notice_of
+from ._core.run import Run
+from ._core.steps import Apply, Compute, Event, Provide, Resync, Skip, Step
+from ._torch.arrays import Micro
+from ._torch.joining import joined, verify_of
+from ._torch.model import modules_of, trained_of
+from ._torch.outputs import CodedModule
+from ._torch.prepare import PreparedRun, prepare
+from ._torch.ranks import Ranks
+from ._torch.samples import Loader, PreparedLoader
+from ._torch.watch import GradScaler
 from .loop import Coordinator, serve
 
 __all__ = [
@@ -131,7 +130,7 @@ def join(
         Each has the whole model and computes its part of a unit's samples, of which `unit_samples`
         counts those of all. data: the dimensions of the mesh over which they are cut; None: all.
 
-    Raises ConnectionError (nobody answers), ValueError (the run trains something else, or a number
+    Raises ConnectionError (no coordinator answers), ValueError (the run trains something else, or a number
     is out of range: it names the field) and TypeError (the model cannot be replicated exactly: it
     names the module and the cure).
     """

@@ -26,7 +26,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 
 from . import torch as coded
-from ._joining import Called
+from ._core.joining import Called
 
 __all__ = ["CodedTrainer"]
 
@@ -172,7 +172,7 @@ class CodedTrainer(Trainer):
     ) -> Any:
         """Trains, and leaves the run: `Trainer.train`.
 
-        Raises whatever `codedgrad.torch.join` does, when nobody answers or the run is another one.
+        Raises whatever `codedgrad.torch.join` does, when no coordinator answers or the run is another one.
         """
         if trial is not None:
             raise ValueError("trial: CodedTrainer cannot have it, a run is of one model")
@@ -271,7 +271,7 @@ class CodedTrainer(Trainer):
             elif isinstance(event, (coded.Apply, coded.Skip)):
                 totals = event.totals if isinstance(event, coded.Apply) else (0.0, 0.0, 0.0)
                 loss, tokens, flos = totals
-                # Of a step that nobody applies there is no loss: the Trainer leaves it out.
+                # Of a step that no worker applies there is no loss: the Trainer leaves it out.
                 self._step_loss = loss / tokens if tokens else math.nan
                 self.current_flos += int(flos)
                 self.state.global_step = event.step
@@ -346,7 +346,7 @@ class CodedTrainer(Trainer):
                 pass
             self._follow()
         elif self.control.should_training_stop and not self._ended:
-            # Everybody stops after the same step, which may be a later one.
+            # All workers stop after the same step, which may be a later one.
             self.run.finish()
             self.control.should_training_stop = False
 

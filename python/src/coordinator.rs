@@ -69,7 +69,7 @@ struct Port {
     io_threads: Option<usize>,
 }
 
-/// How long anybody is waited for, in seconds, and with how few the run goes on.
+/// How long the run waits for a worker, in seconds, and with how few it goes on.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Limits {

@@ -29,7 +29,7 @@ pub(crate) fn execute(py: Python<'_>, python: OsString, arguments: Vec<OsString>
 
 /// What a tool prints and what it says beside that.
 ///
-/// It runs in a thread of its own, so that Ctrl-C is noticed. Nobody waits for that thread then:
+/// It runs in a thread of its own, so that Ctrl-C is noticed. No caller waits for that thread then:
 /// what it computes is dropped.
 #[pyfunction]
 pub(crate) fn answer(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<(String, String)> {

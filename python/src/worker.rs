@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Between two looks at Python's signals: less than a short step, or one of several workers that
 /// are told to leave at once hears of it when the others have left.
 const LOOK: Duration = Duration::from_millis(10);
-/// Nobody gives up on a worker that is alone.
+/// The run of a worker alone waits this long.
 const ALONE_WAIT: Duration = Duration::from_secs(365 * 86_400);
 
 pyo3::create_exception!(
@@ -411,13 +411,13 @@ impl Worker {
         Ok(parts.into_iter().map(shown).collect())
     }
 
-    /// Whether anybody still wants the current task.
+    /// Whether the run still wants the current task.
     fn wanted(&self) -> bool {
         !self.closer.is_closed() && !lock(&self.cancel).is_cancelled()
     }
 
-    /// Goes on to the next unit of the current task, whose gradient is taken from now on, if
-    /// somebody wants it.
+    /// Goes on to the next unit of the current task, whose gradient is taken from now on, if the
+    /// run wants it.
     fn part(&self, py: Python<'_>) -> PyResult<()> {
         // What was written before is added up here.
         py.detach(|| {
@@ -470,7 +470,7 @@ impl Worker {
         })
     }
 
-    /// Hands the current task in, with scalars to be decoded; false if nobody wanted it any more.
+    /// Hands the current task in, with scalars to be decoded; false if the run wanted it no more.
     fn submit(&self, py: Python<'_>, tail: Vec<f64>) -> PyResult<bool> {
         py.detach(|| {
             let mut inner = self.lock()?;
@@ -567,7 +567,7 @@ impl Worker {
         done.map_err(|error| inner.error(error))
     }
 
-    /// Ends the run for everybody after the step that is open.
+    /// Ends the run for all workers after the step that is open.
     fn finish(&self) -> PyResult<()> {
         if let Some(aggregator) = &mut self.lock()?.aggregator {
             aggregator.end_run();
@@ -598,7 +598,7 @@ impl Worker {
         self.closer.is_leaving()
     }
 
-    /// Leaves a run that goes on, and says why and how (`_parting.How`); where something went
+    /// Leaves a run that goes on, and says why and how (`_core.parting.How`); where something went
     /// wrong, at which place of the script, and in which unit of which batch, of which samples, if
     /// it was in one. The word is on its way when this returns: the process may end.
     #[pyo3(signature = (reason, how, unit=None, place=None))]
@@ -637,7 +637,7 @@ impl Worker {
 }
 
 impl Worker {
-    /// Writes into the current unit, if somebody still wants it.
+    /// Writes into the current unit, if the run still wants it.
     fn write(
         &self,
         py: Python<'_>,

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 import codedgrad.torch as coded
 import fake_device
 from codedgrad import loop
-from codedgrad._torch_digest import digest
+from codedgrad._torch.host import digest
 
 # Nothing here takes long; whatever hangs is to be told, not waited for.
 LIMIT_SECONDS = 60.0

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("there is no card here", allow_module_level=True)
 
-from codedgrad import _torch_digest  # noqa: E402
+from codedgrad._torch import host  # noqa: E402
 from ranks import Cells, clipped, train  # noqa: E402
 from test_cells import all_results, one_digest  # noqa: E402
 from test_recorder import LOOP, doctor, recorded  # noqa: E402
@@ -40,8 +40,8 @@ def test_scripts_for_ddp_have_the_same_bits_however_gradients_go(accumulate: int
 def test_its_digest_is_the_cpus_of_the_same_bits() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         numbers = torch.randn(5_000_001).to(dtype)
-        right = int(_torch_digest.sum_on_device(numbers)) % 2**64
-        assert _torch_digest.digest_of_bits(numbers.cuda()) == right
+        right = int(host.sum_on_device(numbers)) % 2**64
+        assert host.digest_of_bits(numbers.cuda()) == right
 
 
 def test_a_rank_whose_card_is_slow_in_the_forward_pass_is_named(tmp_path: Path) -> None:

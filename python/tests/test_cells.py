@@ -17,8 +17,8 @@ torch = pytest.importorskip("torch")
 import codedgrad.torch as coded  # noqa: E402
 import fake_device  # noqa: E402
 import ranks  # noqa: E402
-from codedgrad._joining import Settings  # noqa: E402
-from codedgrad._torch_digest import digest  # noqa: E402
+from codedgrad._core.joining import Settings  # noqa: E402
+from codedgrad._torch.host import digest  # noqa: E402
 from codedgrad.loop import unit_seed  # noqa: E402
 from ranks import LIMIT_SECONDS, STEPS, UNIT_SAMPLES, UNITS, Cells, prepared, train  # noqa: E402
 from runs import tree_sum  # noqa: E402

@@ -19,9 +19,10 @@ torch = pytest.importorskip("torch")
 import codedgrad  # noqa: E402
 import codedgrad.torch as coded  # noqa: E402
 import fake_device  # noqa: E402
-from codedgrad import _torch_digest, _torch_overlap, _torch_staging, loop  # noqa: E402
-from codedgrad._torch_kinds import kinds_of, versions_with  # noqa: E402
-from codedgrad._torch_staging import Staging  # noqa: E402
+from codedgrad import loop  # noqa: E402
+from codedgrad._torch import host, staging  # noqa: E402
+from codedgrad._torch.model import kinds_of, versions_with  # noqa: E402
+from codedgrad._torch.staging import Staging  # noqa: E402
 from fake_device.apart import LIMIT_SECONDS, Apart  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -36,8 +37,8 @@ STEPS = 6
 @pytest.fixture(autouse=True)
 def as_it_begins(monkeypatch: Any) -> Iterator[None]:
     # Every parameter is a part.
-    monkeypatch.setattr(_torch_overlap, "_PART_OF_ACCELERATOR", 1)
-    monkeypatch.setattr(_torch_staging, "_PIECE", 1)
+    monkeypatch.setattr(staging, "_PART_OF_ACCELERATOR", 1)
+    monkeypatch.setattr(staging, "_PIECE", 1)
     with fake_device.alone():
         yield
 
@@ -177,8 +178,8 @@ def started(folder: Path, order: Tuple[str, int, bool], *args: Any, **more: Any)
 
 
 def _work(order: Tuple[str, int, bool], args: Any, more: Dict[str, Any]) -> Any:
-    _torch_overlap._PART_OF_ACCELERATOR = 1
-    _torch_staging._PIECE = 1
+    staging._PART_OF_ACCELERATOR = 1
+    staging._PIECE = 1
     fake_device.settings(*order)
     return train(*args, **more)
 
@@ -505,14 +506,14 @@ def test_a_state_goes_by_the_host_and_comes_back_to_the_device() -> None:
 
 
 def test_digests_are_computed_on_the_device(monkeypatch: Any) -> None:
-    monkeypatch.setattr(_torch_digest, "_SLICE", 1000)
+    monkeypatch.setattr(host, "_SLICE", 1000)
     generator = torch.Generator().manual_seed(5)
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
         for shape in ((), (999,), (1000,), (37, 61)):
             numbers = (9 * torch.randn(shape, generator=generator)).to(dtype)
             for here in (numbers, numbers.t() if len(shape) == 2 else numbers):
-                right = _torch_digest.digest_of_bits(here)
-                assert _torch_digest.digest_of_bits(here.to("fake")) == right
+                right = host.digest_of_bits(here)
+                assert host.digest_of_bits(here.to("fake")) == right
     # Nothing comes to the host but a number for each parameter.
     model = Model(torch.float32, "fake")
     run, _ = joined(model)

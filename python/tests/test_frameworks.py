@@ -1,4 +1,4 @@
-"""The diffs of docs/python.md for frameworks, applied and run where they are installed."""
+"""The diffs of docs/frameworks.md, applied and run where they are installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from test_ddp import Processes, coded, hashes  # noqa: E402
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "python.md"
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "frameworks.md"
 
 
 def diff_of(word: str) -> Tuple[str, str]:

@@ -118,7 +118,7 @@ def scheme_of(record: Dict[str, Any]) -> str:
 def test_lateness_is_met_and_its_end_is_noticed(tmp_path: Path) -> None:
     begins, ends, steps = 30, 130, 330
     told = [script(tmp_path, SCRIPT), str(steps), str(begins), str(ends)]
-    with Launched(tmp_path, "-n", "2", "--replan-every", "60", *told) as run:
+    with Launched(tmp_path, "-n", "2", "--scheme", "auto:every=60", *told) as run:
         assert run.ends() == 0, run.said()
     records = run.records()
     assert [record["step"] for record in records] == list(range(steps))

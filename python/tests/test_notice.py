@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from codedgrad import loop
-from codedgrad._joining import NOTICE, NOTICE_SECONDS
+from codedgrad._core.joining import NOTICE, NOTICE_SECONDS
 from runs import LIMIT_SECONDS
 from test_launch import Launched, environment, script
 from test_leaving import AT_ONCE_SECONDS, STEPS, Job, expected, train

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from codedgrad import loop
-from codedgrad._loops import loop_of
+from codedgrad._core.loops import loop_of
 from runs import LIMIT_SECONDS, together
 from test_launch import Launched, environment, script
 

@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 import codedgrad.torch as coded  # noqa: E402
-from codedgrad import _torch_arrays, loop  # noqa: E402
+from codedgrad import loop  # noqa: E402
+from codedgrad._torch import arrays  # noqa: E402
 from runs import together, wait_until  # noqa: E402
 from test_torch import Deep  # noqa: E402
 
@@ -298,15 +299,15 @@ def test_without_it_they_must_begin_alike() -> None:
 
 
 def test_gradients_are_handed_over_during_the_backward_pass(monkeypatch: Any) -> None:
-    monkeypatch.setattr("codedgrad._torch_overlap._PART", 1)
-    out = _torch_arrays.TorchArrays._out
+    monkeypatch.setattr("codedgrad._torch.staging._PART", 1)
+    out = arrays.TorchArrays._out
     early: List[int] = []
 
     def counted(self: Any, *args: Any) -> None:
         early.append(args[1])
         out(self, *args)
 
-    monkeypatch.setattr(_torch_arrays.TorchArrays, "_out", counted)
+    monkeypatch.setattr(arrays.TorchArrays, "_out", counted)
 
     def work(k: int, where: Dict[str, Any], _: Any) -> Any:
         model = Deep()

@@ -24,8 +24,10 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa:
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 import codedgrad.torch as coded  # noqa: E402
-from codedgrad import _joining, _torch_backward, _torch_outputs, loop  # noqa: E402
-from codedgrad._torch_outputs import tensors_of  # noqa: E402
+from codedgrad import loop  # noqa: E402
+from codedgrad._core import joining  # noqa: E402
+from codedgrad._torch import outputs  # noqa: E402
+from codedgrad._torch.outputs import Outputs, tensors_of  # noqa: E402
 from test_launch import Launched, script  # noqa: E402
 
 DATA = TensorDataset(torch.randn(24, 3), torch.randn(24, 2))
@@ -51,7 +53,7 @@ def prepared(epochs: int = 2, **more: Any) -> Tuple[Any, Any, Any]:
 def left_behind() -> Iterator[None]:
     before = torch.autograd.backward
     yield
-    for passages in [each() for each in _torch_backward._watching]:
+    for passages in [each() for each in outputs._watching]:
         assert passages is not None
         passages.leave()
     assert torch.autograd.backward is before
@@ -120,7 +122,7 @@ def test_workers_are_counted_by_the_launcher(monkeypatch: Any) -> None:
 
 def test_launchers_say_it_as_the_program_reads_it(monkeypatch: Any) -> None:
     source = Path(__file__).resolve().parent.parent.parent / "src/transport/tcp/environment.rs"
-    for const, names in (("NUMBERS", _joining._WORKER), ("SIZES", _joining._WORKERS)):
+    for const, names in (("NUMBERS", joining._WORKER), ("SIZES", joining._WORKERS)):
         listed = source.read_text().split(f"const {const}: ")[1].split("=", 1)[1].split("];")[0]
         assert tuple(listed.split('"')[1::2]) == names
     monkeypatch.setenv("CODEDGRAD_ADDRESS", "127.0.0.1:1")
@@ -560,7 +562,7 @@ def test_a_hollow_passage_has_outputs_of_the_same_form(kind: str) -> None:
             }[kind]()
 
     reached: List[bool] = []
-    outputs = _torch_outputs.Outputs(lambda *_: reached.append(True))
+    outputs = Outputs(lambda *_: reached.append(True))
     x = DATA[:4][0]
     real = Net()(x)
     outputs.watch("key", real)

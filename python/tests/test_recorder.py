@@ -235,7 +235,7 @@ import torch
 import codedgrad
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
-codedgrad._torch_recorder._FLUSH_SECONDS = 0.0
+codedgrad._torch.recorder._FLUSH_SECONDS = 0.0
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 recorder = codedgrad.record(model, optimizer, sys.argv[1])
@@ -249,7 +249,7 @@ print("trained")
 
 def test_a_full_disk_ends_nothing(tmp_path: Path) -> None:
     said = subprocess.run(
-        [sys.executable, "-c", "import codedgrad._torch_recorder\n" + FULL, str(tmp_path / "steps")],
+        [sys.executable, "-c", "import codedgrad._torch.recorder\n" + FULL, str(tmp_path / "steps")],
         capture_output=True,
         text=True,
     )
@@ -323,4 +323,4 @@ def test_a_model_may_be_copied_and_saved_whole(tmp_path: Path) -> None:
         model(torch.ones(2, 4))
         assert list(recorder._clock._now) == ["forward"]
     # Whoever loads it need not have this package.
-    assert b"_torch_recorder" not in (tmp_path / "model").read_bytes()
+    assert b"_torch.recorder" not in (tmp_path / "model").read_bytes()

@@ -19,8 +19,9 @@ from torch.optim import lr_scheduler  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 import codedgrad.torch as coded  # noqa: E402
-from codedgrad import _torch_backward, loop  # noqa: E402
-from codedgrad._exits import is_misuse  # noqa: E402
+from codedgrad import loop  # noqa: E402
+from codedgrad._core.exits import is_misuse  # noqa: E402
+from codedgrad._torch import outputs  # noqa: E402
 from runs import together  # noqa: E402
 
 SCHEMES = ["uncoded", "groups:s=1", "queue:m=1", "auto"]
@@ -31,10 +32,10 @@ STEPS = EPOCHS * SAMPLES // (ROWS * WORKERS)
 @pytest.fixture(autouse=True)
 def left_behind() -> Iterator[None]:
     yield
-    for passages in [each() for each in _torch_backward._watching]:
+    for passages in [each() for each in outputs._watching]:
         if passages is not None:
             passages.leave()
-    assert torch.autograd.backward is not _torch_backward._backward
+    assert torch.autograd.backward is not outputs._backward
 
 
 class Count(nn.Module):
@@ -558,7 +559,7 @@ def test_a_schedule_of_another_length_is_told(length: int, recwarn: Any) -> None
 
 
 def test_a_scheduler_that_is_not_given_is_handed_over() -> None:
-    from codedgrad._torch_watch import Kept
+    from codedgrad._torch.watch import Kept
 
     def made(kept: Kept) -> Any:
         scheduler = half(torch.optim.SGD(Count().parameters(), lr=1.0))

@@ -14,8 +14,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.emulated]
 torch = pytest.importorskip("torch")
 
 import fake_device  # noqa: E402
-from codedgrad import _torch_staging  # noqa: E402
-from codedgrad._torch_staging import Staging  # noqa: E402
+from codedgrad._torch.staging import Staging  # noqa: E402
 from fake_device.apart import Apart  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -525,7 +524,7 @@ def test_a_device_without_streams_copies_while_the_trainer_waits(monkeypatch: An
         raise NotImplementedError("no streams here\nat all")
 
     right = trained("cpu", LATE)
-    monkeypatch.setattr(_torch_staging.torch, "Stream", none)
+    monkeypatch.setattr(torch, "Stream", none)
     with pytest.warns(RuntimeWarning, match=r"fake has no streams or no .*\(no streams here\)"):
         trainer = Trainer("fake", torch.float32, Staging, True)
     assert not trainer.early

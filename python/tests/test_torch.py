@@ -22,7 +22,8 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import codedgrad.torch as coded  # noqa: E402
-from codedgrad import _torch_host, loop  # noqa: E402
+from codedgrad import loop  # noqa: E402
+from codedgrad._torch import host  # noqa: E402
 from codedgrad.loop import unit_seed  # noqa: E402
 from runs import together, tree_sum, wait_until  # noqa: E402
 
@@ -244,7 +245,7 @@ def deep(
 def test_gradients_are_handed_over_during_the_backward_pass(
     scheme: str, late: int, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("codedgrad._torch_overlap._PART", 1)
+    monkeypatch.setattr("codedgrad._torch.staging._PART", 1)
     right, handed = deep({})
     assert handed == 0, "alone there is nobody to hand anything to"
 
@@ -260,7 +261,7 @@ def test_gradients_are_handed_over_during_the_backward_pass(
 
 
 def test_nothing_is_handed_over_where_summing_would_take_the_cores(monkeypatch: Any) -> None:
-    monkeypatch.setattr("codedgrad._torch_overlap._PART", 1)
+    monkeypatch.setattr("codedgrad._torch.staging._PART", 1)
     right, _ = deep({})
 
     def work(_: int, where: Dict[str, Any], __: loop.Coordinator) -> Any:
@@ -475,7 +476,8 @@ def test_a_parameter_without_gradient_in_any_unit_is_left_alone() -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_compiled_model_is_the_same_model(when: str) -> None:
-    # PyTorch compiles in one thread at a time; workers in earnest are processes.
+    # While one thread compiles, an optimizer in another computes in other numbers: it asks whether anything
+    # is compiled, not who asks. Workers in earnest are processes.
     compiling = threading.Lock()
 
     def work(k: int, where: Dict[str, Any], coordinator: loop.Coordinator) -> Any:
@@ -488,8 +490,10 @@ def test_a_compiled_model_is_the_same_model(when: str) -> None:
                 if k == 3 and step.index == 1:
                     # A state of a compiled model for one that is not.
                     wait_until(lambda: coordinator.decided >= 5, "step 5")
-                loss_of(model if k == 3 else compiled, micro.generator()).backward()
-            optim.step()
+                with compiling:
+                    loss_of(model if k == 3 else compiled, micro.generator()).backward()
+            with compiling:
+                optim.step()
         return bits(model)
 
     with warnings.catch_warnings():
@@ -1045,29 +1049,29 @@ def test_replicas_that_differ_at_the_start_are_refused() -> None:
 
 
 def test_the_digest_of_bits_is_the_librarys(monkeypatch: Any) -> None:
-    from codedgrad import _native, _torch_digest
+    from codedgrad import _native
 
-    monkeypatch.setattr(_torch_digest, "_SLICE", 1000)
+    monkeypatch.setattr(host, "_SLICE", 1000)
     for size in (0, 1, 999, 1000, 1001, 4096):
         numbers = torch.randn(size, generator=torch.Generator().manual_seed(size))
         right = _native.digest_of_bits(numbers.numpy())
-        assert int(_torch_digest.sum_on_device(numbers)) % 2**64 == right
-        assert _torch_digest.digest_of_bits(numbers) == right
+        assert int(host.sum_on_device(numbers)) % 2**64 == right
+        assert host.digest_of_bits(numbers) == right
     # Two that change places, a sign, and one number of 16 bits.
     numbers = torch.tensor([1.0, 2.0, 0.0])
     for other in ([2.0, 1.0, 0.0], [1.0, 2.0, -0.0]):
-        assert _torch_digest.digest_of_bits(torch.tensor(other)) != (
-            _torch_digest.digest_of_bits(numbers)
+        assert host.digest_of_bits(torch.tensor(other)) != (
+            host.digest_of_bits(numbers)
         )
     half = torch.tensor([-1.5], dtype=torch.bfloat16)
     as_bits = half.view(torch.int16).to(torch.int32) & 0xFFFF
-    assert _torch_digest.digest_of_bits(half) == (
+    assert host.digest_of_bits(half) == (
         _native.digest_of_bits(as_bits.view(torch.float32).numpy())
     )
 
 
 def test_ways_of_an_optimizer_are_as_pytorch_chooses_them() -> None:
-    from codedgrad._torch_kinds import kinds_of
+    from codedgrad._torch.model import kinds_of
 
     parameters = [nn.Parameter(torch.zeros(2))]
 
@@ -1219,7 +1223,7 @@ def test_a_state_that_does_not_fit_is_refused_and_code_in_it_is_not_run() -> Non
     # Nor does a worker load what another one sends it all the same.
     model = nn.Linear(2, 2)
     before, run = bits(model), joined(model)
-    harmful = _torch_host.write_state({"models": [{"x": Harmful()}], "optimizers": [], "state": {}})
+    harmful = host.write_state({"models": [{"x": Harmful()}], "optimizers": [], "state": {}})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(Exception, match="[Ww]eights.only"):
@@ -1241,7 +1245,7 @@ def test_a_state_that_fits_in_part_changes_nothing() -> None:
     before, run = bits(model), joined(model, state={"odd": Odd()})
     other = {name: torch.ones_like(value) for name, value in model.state_dict().items()}
     content = {"models": [other], "optimizers": [], "state": {"odd": {"x": 2}}}
-    state = _torch_host.write_state(content)
+    state = host.write_state(content)
     with pytest.warns(RuntimeWarning, match="does not fit: x is no 1"):
         with pytest.raises(RuntimeError, match="not current"):
             # Nobody has sent one: there is nothing to refuse.

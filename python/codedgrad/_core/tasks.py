@@ -1,0 +1,88 @@
+"""A task: units that this worker is to compute, one after the other, and then hands in together."""
+
+from __future__ import annotations
+
+from typing import Iterator, Optional
+
+from .. import _native
+from .scalars import TaskScalars
+from .session import Session
+from .units import Micro
+
+
+class Task:
+    """A task: `unit()` gives the next unit, `take()` takes its gradient, `submit()` hands all in.
+
+    `units()` does all of this for a loop that can be turned inside out.
+    """
+
+    def __init__(self, session: Session, step: int, batch: int):
+        self.step = step
+        self.batch = batch
+        self._session = session
+        self._scalars = TaskScalars(session.scalars)
+        self._parts = session.native.parts()
+        self._taken = 0
+        self._began = session.tally.lap()
+
+    def goes_on(self) -> bool:
+        """Whether there is another unit, and the task is still wanted."""
+        return self._taken < len(self._parts) and self._session.native.wanted()
+
+    def unit(self) -> Optional[Micro]:
+        """The next unit, whose random numbers are seeded; none when the task does not go on."""
+        if not self.goes_on():
+            return None
+        session = self._session
+        arrays = session.arrays
+        part = self._parts[self._taken]
+        micro = arrays.micro(session.settings, self.batch, self.step, part)
+        session.parting.unit = micro
+        session.seed_unit(self.batch, micro.unit)
+        arrays.prepare(micro, session.native)
+        return micro
+
+    def take(self, micro: Micro) -> None:
+        """The unit is computed: takes its gradient and what it reports."""
+        session, seconds = self._session, self._session.tally.seconds
+        session.parting.check()
+        ended = session.tally.lap()
+        seconds["compute"] += ended - self._began
+        there = session.arrays.collect(micro, session.native)
+        self._scalars.add(micro, there)
+        session.parting.unit = None
+        self._taken += 1
+        self._began = session.tally.lap()
+        seconds["take"] += self._began - ended
+
+    def submit(self) -> None:
+        """Hands the task in."""
+        began = self._session.tally.lap()
+        self._session.arrays.settle()
+        self._session.tally.seconds["take"] += self._session.tally.lap() - began
+        try:
+            wanted = self._session.native.submit(self._scalars.tail())
+        except _native.Changed as error:
+            # Another rank's has its text alone.
+            if len(error.args) == 1:
+                raise
+            _, unit, first, last = error.args
+            raise RuntimeError(
+                f"step {self.step}: the gradient of {self._session.arrays.named(first, last)} in "
+                f"micro-batch {unit} of batch {self.batch} was changed after backward() had left it, "
+                "so that numbers were changed after they were said to be final: a second "
+                "backward() of a micro-batch, or a write to p.grad before the step is decided, needs "
+                "overlap=False"
+            ) from None
+        self._session.tally.counts["units" if wanted else "abandoned"] += self._taken
+
+    def units(self) -> Iterator[Micro]:
+        """The units; each is taken when the next one is asked for, and the task is handed in at the
+        end."""
+        while True:
+            micro = self.unit()
+            if micro is None:
+                break
+            yield micro
+            self.take(micro)
+        self.submit()

@@ -1,0 +1,30 @@
+"""Warnings that are shown at the user's line, however deep in the package they arise."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+
+# The package's own, and what wraps `join`.
+_within = [os.path.dirname(os.path.dirname(__file__)) + os.sep, contextlib.__file__]
+
+
+def pass_over(path: str) -> None:
+    """What is in this file is not the user's line either: it calls the package."""
+    _within.append(path)
+
+
+def is_own(path: str) -> bool:
+    """Whether a file is the package's own, or of what wraps it."""
+    return path.startswith(tuple(_within))
+
+
+def warn(text: str) -> None:
+    """A RuntimeWarning at the innermost line that is not the package's own."""
+    level, frame = 1, sys._getframe()
+    # How many frames lie between depends on the loop: generators and callbacks come between.
+    while frame.f_back is not None and is_own(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, RuntimeWarning, stacklevel=level)

@@ -1,0 +1,1 @@
+"""What `codedgrad.torch` is made of; `codedgrad.record` is `recorder`'s, and in no run."""

@@ -1,0 +1,166 @@
+"""Joining a run with a model of PyTorch: what `join` and `prepare` have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+
+import torch
+from torch import nn
+
+from .. import _native
+from .._core.joining import Called, Settings, Where, asks_for_state, layout_hash
+from .._core.session import Session
+from .arrays import TorchArrays
+from .cell import CellArrays, CellWhere, CellWorker
+from .host import FORMATS, LARGE_BYTES, digest
+from .model import (
+    check_accelerate,
+    check_model,
+    check_optimizers,
+    check_states,
+    kinds_of,
+    modules_of,
+    persistent_buffers,
+    trained_of,
+    versions_with,
+)
+from .ranks import Ranks
+
+# Parameters of glibc's mallopt: the largest block that is not mapped by itself, and how much free
+# memory at the end is kept.
+_M_MMAP_THRESHOLD = -3
+_M_TRIM_THRESHOLD = -1
+
+
+Models = Union[nn.Module, Sequence[nn.Module]]
+Optimizers = Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer], None]
+
+
+def verify_of(model: Models, verify: Optional[int]) -> int:
+    """After how many steps digests are compared, if not told."""
+    if verify is not None:
+        return verify
+    # What is trained nowhere is refused later.
+    return 1 if device_of(modules_of(model)) == "cpu" else 16
+
+
+def device_of(modules: Sequence[nn.Module]) -> str:
+    """The type of the device on which a model is trained."""
+    named = trained_of(modules)
+    return named[0][1].device.type if named else "cpu"
+
+
+def optimizers_of(optimizer: Any) -> List[torch.optim.Optimizer]:
+    """What the user calls the optimizer, as a list; what it is, if it is none, is said when it is
+    looked at."""
+    if optimizer is None:
+        return []
+    several = not isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "__iter__")
+    # Accelerate's wrapper steps the optimizer inside it.
+    return [getattr(each, "optimizer", each) for each in (optimizer if several else [optimizer])]
+
+
+def joined(
+    model: Models,
+    optimizer: Optimizers,
+    settings: Settings,
+    called: Called,
+    *,
+    state: Mapping[str, Any],
+    overlap: Optional[bool],
+    ranks: Optional[Ranks],
+    accumulate: int = 1,
+    sync: bool = False,
+) -> Session:
+    """Joins a run, or begins one of this process; see `codedgrad.torch.join`.
+
+    accumulate: over how many backward passes of a unit Accelerate may take the mean. sync: begin
+    with worker 0's parameters.
+    """
+    modules = modules_of(model)
+    named = trained_of(modules)
+    device = device_of(modules)
+    settings = settings.check()
+    optimizers = optimizers_of(optimizer)
+    check_model(modules, named, ranks=ranks is not None)
+    check_optimizers(optimizers, named)
+    check_accelerate(accumulate)
+    others = dict(state)
+    for name, item in others.items():
+        if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+            raise TypeError(
+                f"state[{name!r}] is {type(item).__name__}, which has no state_dict and "
+                "load_state_dict"
+            )
+    shapes = [(name, list(p.shape), FORMATS[p.dtype]) for name, p in named]
+    check_states(optimizers, others)
+    buffers = [buffer for _, _, _, buffer in persistent_buffers(modules)]
+    frozen = [each for module in modules for each in module.parameters() if not each.requires_grad]
+    versions = f"codedgrad {_native.__version__}, torch {torch.__version__}"
+    formats = "+".join(sorted({FORMATS[parameter.dtype] for _, parameter in named}))
+    takes = sync and asks_for_state(called.worker, ranks is not None)
+    facts: Dict[str, Any] = dict(
+        called=called,
+        arrays=[(parameter.numel(), FORMATS[parameter.dtype]) for _, parameter in named],
+        layout=layout_hash("torch", shapes, kinds_of(optimizers), sorted(others)),
+        frozen=digest(frozen),
+        # There is nothing to compare in who takes over a state.
+        start=None if takes else digest([parameter for _, parameter in named] + buffers),
+        takes=takes,
+        may_take=sync,
+        dtype=formats if device == "cpu" else f"{formats} on {device}",
+        versions=versions_with(versions, named[0][1].device),
+    )
+    if optimizers and not called.alone:
+        # Which optimizers import with their first step in some versions: others would wait for it.
+        with contextlib.suppress(Exception):
+            importlib.import_module("torch._dynamo")
+    if ranks is not None:
+        if overlap:
+            raise ValueError(
+                "overlap=True with mesh=: ranks add up a unit's gradients when all have computed "
+                "it, and nothing is final before. Leave overlap= out"
+            )
+        settings = replace(settings, rank=ranks.rank)
+        if settings.unit_samples % ranks.size:
+            raise ValueError(
+                f"unit_samples is {settings.unit_samples}, and {ranks.size} ranks cut the samples "
+                "of a unit: it counts those of all ranks, and is a multiple of their number"
+            )
+        cell = CellWorker(ranks, settings)
+        arrays: TorchArrays = CellArrays(modules, optimizers, others, cell)
+        where: Where = CellWhere(cell=cell, **facts)
+    else:
+        where = Where(**facts)
+        if overlap is None:
+            # Summing takes the backward pass its cores, and there is no network to wait for.
+            overlap = not (device == "cpu" and where.on_this_host)
+        arrays = TorchArrays(modules, optimizers, others, overlap)
+    session = Session(where, settings, arrays)
+    _keep_freed_memory()
+    return session
+
+
+def _keep_freed_memory() -> None:
+    """Has glibc keep what is freed instead of giving it back to the system.
+
+    Every unit's gradient is freed before the next unit's is made: fetching the same memory from the
+    system again and again costs as much as a small model's backward pass. Nothing is changed where
+    the environment says how memory is to be kept, nor with another C library.
+    """
+    tuned = "GLIBC_TUNABLES" in os.environ or any(
+        name.startswith("MALLOC_") for name in os.environ
+    )
+    if tuned:
+        return
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, 1 << 30)

@@ -1,0 +1,423 @@
+"""The way of gradients between an accelerator and the host's memory, by PyTorch's own streams.
+
+Gradients go out on a stream of their own, which waits on the device for the one that computes them,
+into page-locked memory; no one reads that before the event behind the copy. What is decoded comes
+back on the stream that the optimizer uses, and its memory is not written again before that copy is
+over. A thread of its own waits for the device and hands over what has come, in order; the trainer's
+goes on to the next unit meanwhile, and waits once for a task, when its last backward pass is over.
+Two units' gradients may be on their way: a trainer that is further ahead waits for the first.
+
+Of the exchange behind the backward pass: which gradients are final while it goes on, `Announcer`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from queue import SimpleQueue
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+
+import torch
+from torch import nn
+
+from .._core.warn import warn
+from .host import HandOver, Next, OnHost, Transfer, numbers, plain
+
+# An event is asked for between pauses, the first and the longest, so that a signal ends the wait
+# also where the device hangs.
+_PAUSE_SECONDS = 50e-6
+_LONGEST_PAUSE_SECONDS = 1e-3
+
+# What is decoded comes back in pieces of at least so many numbers: their copies cost more each than
+# smaller ones would save.
+_PIECE = 25 << 18
+
+
+def wait_for(event: Any, given_up: Callable[[], bool] = lambda: False) -> bool:
+    """Waits for what the device does before an event; false if it was given up."""
+    pause = _PAUSE_SECONDS
+    while not event.query():
+        if given_up():
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    return True
+
+
+def transfer_of(parameters: Sequence[torch.nn.Parameter]) -> Transfer:
+    """That of parameters which are all on one device."""
+    on_host = parameters[0].device.type == "cpu"
+    return OnHost(parameters) if on_host else Staging(parameters)
+
+
+class _Buffers:
+    """Memory of the host for the gradients of some parameters."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor], page_locked: bool):
+        self.tensors, self.page_locked = _host_memory(parameters, page_locked)
+        self.arrays = [numbers(each) for each in self.tensors]
+        # Whether all is handed over that was copied to it.
+        self.read = threading.Event()
+        self.read.set()
+
+
+class Staging(Transfer):
+    """That of parameters of an accelerator, through memory of the host that serves both ways: they
+    take turns."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor]):
+        self._parameters = list(parameters)
+        self._device = self._parameters[0].device
+        # Where there are no streams, none: copies are waited for as they are made.
+        self._stream = _stream_of(self._device)
+        # The first also for what is decoded; the second where a unit begins while the one before is
+        # handed over, which a task of one unit never needs.
+        self._first = _Buffers(self._parameters, page_locked=self.early)
+        self._second: Optional[_Buffers] = None
+        # That of the current unit, and whether it is still computed.
+        self._buffers = self._first
+        self._computes = False
+        # Its gradients that are on their way, with what their versions were then. The thread
+        # which hands them over keeps them until the copies are over: only then is their memory free.
+        self._fetched: List[Optional[_Fetched]] = [None] * len(self._parameters)
+        # Parameters from here on are on their way, or there.
+        self._begun = len(self._parameters)
+        # What is behind the last copies, out and in.
+        self._there: Optional[Any] = None
+        self._sent: Optional[Any] = None
+        self._handing = _HandingOver()
+        # Its thread ends also where this is not closed.
+        weakref.finalize(self, self._handing.close)
+
+    @property
+    def early(self) -> bool:
+        return self._stream is not None
+
+    def begin(self, go_on: Next) -> None:
+        if self._computes:
+            # A unit that was given up: its gradients may still be read.
+            self.settle()
+            self._buffers.read.set()
+        self._handing.check()
+        if self._there is not None:
+            # Backward passes of CUDA graphs write their gradients to the same memory each time.
+            self._current().wait_event(self._there)
+        self._fetched = [None] * len(self._parameters)
+        self._begun = len(self._parameters)
+        self._computes = True
+        if self.early:
+            self._buffers = self._free()
+            self._buffers.read.clear()
+            self._handing.put(go_on)
+        else:
+            go_on()
+
+    def out(self, first: int, end: int, hand_over: HandOver) -> None:
+        self._send(first, end, hand_over)
+
+    def _send(self, first: int, end: int, hand_over: HandOver) -> None:
+        """Puts gradients on their way, to be handed over by another thread when they are there."""
+        there = self._fetch(range(first, end))
+        self._begun = min(self._begun, first)
+        fetched, arrays = self._fetched[first:end], self._buffers.arrays[first:end]
+        found = [array if has is not None else None for array, has in zip(arrays, fetched)]
+        if there is None:
+            hand_over(first, found)
+        else:
+            self._handing.put(lambda: hand_over(first, found), there, fetched)
+
+    def collect(self, hand_over: HandOver) -> List[bool]:
+        # What was written again since it was handed over is handed over again: whoever has taken
+        # it finds the difference.
+        changed = [
+            place
+            for place in range(self._begun, len(self._parameters))
+            if not _is_same(self._fetched[place], self._parameters[place].grad)
+        ]
+        if self._begun:
+            self._send(0, self._begun, hand_over)
+        if changed:
+            self.settle()
+        for place in changed:
+            self._send(place, place + 1, hand_over)
+        self._computes = False
+        if self.early:
+            self._handing.put(self._buffers.read.set, always=True)
+        return [each is not None for each in self._fetched]
+
+    def settle(self) -> None:
+        self._handing.join()
+        if not self._computes:
+            self._fetched = [None] * len(self._parameters)
+
+    def back(self, there: Sequence[bool], write: HandOver) -> List[Optional[torch.Tensor]]:
+        self.settle()
+        if self._sent is not None:
+            # A worker that has computed since has waited for this already; one that is late has not.
+            wait_for(self._sent)
+        # On the current stream, which is the optimizer's. What is written first is copied while
+        # the next is written.
+        found: List[Optional[torch.Tensor]] = []
+        for first, end in _pieces(self._parameters):
+            arrays = zip(self._first.arrays[first:end], there[first:end])
+            write(first, [array if has else None for array, has in arrays])
+            for host, has in zip(self._first.tensors[first:end], there[first:end]):
+                gradient = None
+                if has:
+                    # PyTorch has this memory ready; kept, it would be one gradient more.
+                    gradient = torch.empty(host.shape, dtype=host.dtype, device=self._device)
+                    gradient.copy_(host, non_blocking=self.early)
+                found.append(gradient)
+        if self.early:
+            self._sent = self._event(self._current())
+        return found
+
+    def close(self) -> None:
+        self._handing.close()
+
+    def _free(self) -> _Buffers:
+        """Memory of the host that is not read any more."""
+        if self._first.read.is_set():
+            return self._first
+        if self._second is None:
+            self._second = _Buffers(self._parameters, self._first.page_locked)
+        older = self._second if self._buffers is self._first else self._first
+        older.read.wait()
+        return older
+
+    def _fetch(self, places: Sequence[int]) -> Optional[Any]:
+        """Puts gradients on their way; gives back the event behind them."""
+        found = []
+        for place in places:
+            fetched = self._fetched[place] = _fetch_of(self._parameters[place])
+            if fetched is not None:
+                found.append((self._buffers.tensors[place], fetched[2]))
+        if self._stream is None:
+            for host, gradient in found:
+                host.copy_(gradient)
+            return None
+        # That of the thread that computes backward passes is the one that they are computed on.
+        self._stream.wait_event(self._event(self._current()))
+        if self._sent is not None:
+            self._stream.wait_event(self._sent)
+        with self._stream:
+            for host, gradient in found:
+                host.copy_(gradient, non_blocking=True)
+        self._there = self._event(self._stream)
+        return self._there
+
+    def _current(self) -> Any:
+        return torch.accelerator.current_stream(self._device)
+
+    def _event(self, stream: Any) -> Any:
+        event = torch.Event(device=self._device)
+        event.record(stream)
+        return event
+
+
+def _pieces(parameters: Sequence[torch.Tensor]) -> Iterator[Tuple[int, int]]:
+    """Places of the parameters that are written before their copy begins."""
+    first = size = 0
+    for place, parameter in enumerate(parameters):
+        size += parameter.numel()
+        if size >= _PIECE or place + 1 == len(parameters):
+            yield first, place + 1
+            first, size = place + 1, 0
+
+
+# A gradient, its version, and the same as it is copied.
+_Fetched = Tuple[torch.Tensor, int, torch.Tensor]
+
+
+def _fetch_of(parameter: torch.Tensor) -> Optional[_Fetched]:
+    gradient = parameter.grad
+    if gradient is None:
+        return None
+    return gradient, gradient._version, plain(gradient, parameter.dtype)
+
+
+def _is_same(fetched: Optional[_Fetched], gradient: Optional[torch.Tensor]) -> bool:
+    if fetched is None or gradient is None:
+        return fetched is None and gradient is None
+    return fetched[0] is gradient and fetched[1] == gradient._version
+
+
+class _HandingOver:
+    """A thread that does what was put, in this order, each when its event has come.
+
+    Behind something that raises it does nothing more, but for what is `always` to be done, until
+    that was raised by the trainer's thread.
+    """
+
+    def __init__(self) -> None:
+        self._orders: "SimpleQueue[Any]" = SimpleQueue()
+        self._thread: Optional[threading.Thread] = None
+        # Whether something was put since it was waited for last.
+        self._busy = False
+        self._trouble: Optional[BaseException] = None
+        self._closed = False
+
+    def put(
+        self,
+        order: Callable[[], None],
+        there: Any = None,
+        kept: object = None,
+        always: bool = False,
+    ) -> None:
+        """`order` is called when the event `there` has come, and `kept` kept until then."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, daemon=True)
+            self._thread.start()
+        self._busy = True
+        self._orders.put((order, there, kept, always))
+
+    def join(self) -> None:
+        """Waits until all is done; raises what that has raised."""
+        if self._busy:
+            done = threading.Event()
+            self.put(done.set, always=True)
+            done.wait()
+            self._busy = False
+        self.check()
+
+    def check(self) -> None:
+        """Raises what was raised so far."""
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            raise trouble
+
+    def close(self) -> None:
+        self._closed = True
+        self._orders.put(None)
+
+    def _serve(self) -> None:
+        while True:
+            entry = self._orders.get()
+            if entry is None:
+                return
+            order, there, _, always = entry
+            try:
+                if always:
+                    order()
+                elif self._trouble is None:
+                    if there is None or wait_for(there, lambda: self._closed):
+                        order()
+            except BaseException as error:
+                self._trouble = error
+            # Gradients are not kept while nothing is to be done.
+            del entry, order, there, _
+
+
+def _stream_of(device: torch.device) -> Optional[torch.Stream]:
+    """A stream for copies; none, which is said, if the kind of device has no streams or events."""
+    try:
+        stream = torch.Stream(device=device)
+        event = torch.Event(device=device)
+        event.record(torch.accelerator.current_stream(device))
+        stream.wait_event(event)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        warn(
+            f"{device.type} has no streams or no events for PyTorch ({_first_line(error)}): the "
+            "trainer waits while gradients are copied to the host, and back"
+        )
+        return None
+    return stream
+
+
+def _host_memory(
+    parameters: Sequence[torch.Tensor], page_locked: bool
+) -> Tuple[List[torch.Tensor], bool]:
+    """Memory for their gradients, and whether it is page-locked: if not, with a warning."""
+
+    def make(pin: bool) -> List[torch.Tensor]:
+        return [torch.empty(each.shape, dtype=each.dtype, pin_memory=pin) for each in parameters]
+
+    try:
+        return make(page_locked), page_locked
+    except RuntimeError as error:
+        size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        warn(
+            f"{size} bytes of the host's memory cannot be page-locked ({_first_line(error)}): "
+            "gradients are copied through memory that is not, which is slower and holds the "
+            "backward pass up"
+        )
+    return make(False), False
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+# Hands over the gradients of the parameters from one place to another.
+Ready = Callable[[int, int], None]
+
+# Gradients are handed over while the backward pass goes on in parts of at least so many numbers: of
+# an accelerator of more, since each part costs it an event and the host a wait.
+_PART = 1 << 18
+_PART_OF_ACCELERATOR = 25 << 18
+
+
+class Announcer:
+    """Hands gradients over while the backward pass goes on, the last parameter's first.
+
+    A parameter's gradient is final when it was written as often as a unit's computation writes it:
+    only models in which that was once for every parameter, in the unit before, are announced. A
+    gradient that is written again after it was handed over is found out when the task is submitted.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]):
+        self._sizes = [parameter.numel() for parameter in parameters]
+        on_host = all(parameter.device.type == "cpu" for parameter in parameters)
+        self._part = _PART if on_host else _PART_OF_ACCELERATOR
+        # How often each was written in this unit, and whether each was written once in the last.
+        self._writes = [0] * len(parameters)
+        self._once = False
+        # Hands over those of some parameters; none where nothing is to be announced.
+        self._ready: Optional[Ready] = None
+        # Parameters from here on are final, and from there on handed over.
+        self._final = self._handed = len(parameters)
+        self._hooks = []
+        for place, parameter in enumerate(parameters):
+            # PyTorch's own declaration is without types.
+            watch: Any = parameter.register_post_accumulate_grad_hook
+            self._hooks.append(watch(self._hook(place)))
+
+    def close(self) -> None:
+        """Gives back its hooks."""
+        self._ready = None
+        for hook in self._hooks:
+            hook.remove()
+
+    def begin(self, ready: Optional[Ready]) -> None:
+        """Before a unit is computed: how gradients are handed over, if they are to be."""
+        self._once = all(writes == 1 for writes in self._writes)
+        self._writes = [0] * len(self._sizes)
+        self._ready = ready if self._once else None
+        self._final = self._handed = len(self._sizes)
+
+    def end(self) -> None:
+        """The unit is computed."""
+        self._ready = None
+
+    def _hook(self, place: int) -> Callable[[torch.Tensor], None]:
+        this = weakref.ref(self)
+
+        def written(_: torch.Tensor) -> None:
+            announcer = this()
+            if announcer is not None:
+                announcer._written(place)
+
+        return written
+
+    def _written(self, place: int) -> None:
+        self._writes[place] += 1
+        if self._ready is None:
+            return
+        while self._final > 0 and self._writes[self._final - 1] > 0:
+            self._final -= 1
+        new = sum(self._sizes[self._final : self._handed])
+        if new == 0 or (new < self._part and self._final > 0):
+            return
+        self._ready(self._final, self._handed)
+        self._handed = self._final
