@@ -108,7 +108,7 @@ fn planning(criterion: &mut Criterion) {
             };
             let (_, told) = plan(engine());
             let tasks = told.iter().filter(|action| matches!(action, Action::Compute { .. }));
-            assert!(tasks.count() >= workers - 2, "all workers has a task of the new plan");
+            assert!(tasks.count() >= workers - 2, "every worker has a task of the new plan");
             bencher.iter_batched(engine, plan, BatchSize::LargeInput);
         });
     }

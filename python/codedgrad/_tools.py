@@ -129,7 +129,7 @@ class _Command:
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
         kinds = _OPTIONS[name].items()
         self._kinds = {option: kind for kind, names in kinds for option in names.split()}
-        for other in options.keys() - self._kinds.keys():
+        for other in (option for option in options if option not in self._kinds):
             called = name.replace(" ", "_")
             raise TypeError(f"{called}() got an unexpected keyword argument {other!r}")
         self._words = name.split()

@@ -64,6 +64,7 @@ __all__ = [
     "serve",
 ]
 
+
 def length(model: Union[nn.Module, Sequence[nn.Module]]) -> int:
     """How many numbers a gradient of a model has, which `serve` asks for: those of all parameters
     that take one, tied ones counted once.

@@ -5,7 +5,9 @@ use crate::numbers::format_of;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::run::NumberFormat;
 use codedgrad::sums::Decoded;
-use codedgrad::train::{self, AUTO, Auto, Flow, Observer, Outcome, RunError, StepRecord, Stopper};
+use codedgrad::train::{
+    self, AUTO, AutoSteps, Flow, Observer, Outcome, RunError, StepRecord, Stopper,
+};
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Secrets, set_io_threads};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -85,10 +87,10 @@ struct Limits {
 
 impl Run {
     fn builder(&self) -> PyResult<train::Builder> {
-        let chosen = self.scheme == AUTO;
-        let spec = if chosen { Ok(SchemeSpec::uncoded()) } else { self.scheme.parse() };
+        let auto = AutoSteps::parse(&self.scheme).map_err(value_error)?.map(AutoSteps::auto);
+        let spec = if auto.is_some() { Ok(SchemeSpec::uncoded()) } else { self.scheme.parse() };
         let spec = spec.map_err(value_error)?;
-        let name = if chosen { AUTO.to_owned() } else { spec.to_string() };
+        let name = if auto.is_some() { self.scheme.clone() } else { spec.to_string() };
         let run = train::Coordinator::builder(spec)
             .unmixed()
             .workers(self.workers)
@@ -99,7 +101,10 @@ impl Run {
             .unit_samples(self.unit_samples)
             .micro_steps(self.micro_steps)
             .job(format!("{{\"scheme\":{name:?}}}"));
-        Ok(if chosen { run.auto(Auto::default()) } else { run })
+        Ok(match auto {
+            Some(auto) => run.auto(auto),
+            None => run,
+        })
     }
 }
 

@@ -127,10 +127,8 @@ fn array<'a, 'py, T: numpy::Element>(
     array.cast().map_err(|_| {
         let kind = array.getattr("dtype").or_else(|_| array.getattr("__class__"));
         let kind = kind.map_or_else(|_| "something else".to_owned(), |kind| kind.to_string());
-        PyTypeError::new_err(format!(
-            "array {place} has dtype {kind}, expected {} (as passed to join)",
-            T::get_dtype(array.py())
-        ))
+        let expected = T::get_dtype(array.py());
+        PyTypeError::new_err(format!("array {place} is {kind}, expected {expected}"))
     })
 }
 

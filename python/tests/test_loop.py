@@ -747,6 +747,7 @@ def test_workers_that_train_something_else_are_told_what_differs() -> None:
         ({"units": 2}, "2 units cannot be cut into 4 shares.*units= is the number of micro-batches"),
         ({"scheme": "queue:m=4"}, "cannot be cut into 16 shares.*multiple of the shares"),
         ({"scheme": "gruops:s=1"}, "did you mean"),
+        ({"scheme": "auto:probe=9,every=9"}, "probe=9 is not from 1 to 8"),
         ({"scheme": "bacc:K=2"}, "bacc:K=2 mixes the data"),
         ({"workers": 0}, "workers is 0"),
         ({"address": "nowhere"}, "nowhere"),

@@ -113,7 +113,8 @@ pub fn check_known(text: &str, plan: &Path, program: Option<&str>) -> Result<(),
     let Some(ParameterError::UnknownScheme { name, nearest, .. }) = found.err() else {
         return Ok(());
     };
-    if AutoSteps::parse(text).is_ok_and(|steps| steps.is_some()) {
+    // What is wrong with its numbers is said where it is read.
+    if !matches!(AutoSteps::parse(text), Ok(None)) {
         return Ok(());
     }
     let program = program.map_or(String::new(), |program| format!(", {program}"));

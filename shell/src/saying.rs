@@ -20,7 +20,7 @@ pub struct Saying {
     /// Print results, warnings and errors only; `codedgrad run` shows one worker's output
     #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = MESSAGES)]
     quiet: bool,
-    /// -v: info, -vv: debug; RUST_LOG overrides
+    /// -v: debug, -vv: trace; RUST_LOG overrides
     #[arg(short, long, global = true, action = ArgAction::Count, help_heading = MESSAGES)]
     verbose: u8,
 }

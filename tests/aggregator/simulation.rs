@@ -591,7 +591,7 @@ async fn sail(voyage: Voyage, expected: Vec<Expected>) -> Landfall {
     for worker in workers {
         let trained = timeout(Duration::from_secs(60), worker)
             .await
-            .expect("all workers hears of the end")
+            .expect("every worker hears of the end")
             .unwrap();
         all.push(trained.map(|parameters| bits_of(&parameters)));
     }

@@ -338,7 +338,7 @@ fn a_share_without_a_finite_message_refuses_the_step_everywhere() {
     assert_eq!(
         applies(&refused),
         [(0, 0), (1, 0), (2, 0), (3, 0)],
-        "all workers counts the refused step"
+        "every worker counts the refused step"
     );
     assert_eq!(assigned(&refused), [0, 1, 2], "the next step goes on");
     let (mut saved, _) = Driver::new("groups:s=1", 4, 2, CONFIG);

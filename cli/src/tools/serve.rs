@@ -170,8 +170,8 @@ DIR. The workers keep calling for 30 s (join's patience=), and the run goes on f
 
 Ctrl-C and SIGTERM finish the step and end the run; a second one ends it at once.
 
-Exit status: 0: all steps completed; 1: the run failed; 2: bad usage; 130 or 143: ended by Ctrl-C
-or SIGTERM.
+Exit status: 0: all steps completed, or a worker finished the run early; 1: the run failed; 2: bad
+usage; 130 or 143: ended by Ctrl-C or SIGTERM.
 
 Examples:
   codedgrad serve --workers 4
@@ -624,7 +624,7 @@ mod tests {
             let options = Options::from_arg_matches(&matches).unwrap();
             let listen = Some("[::1]:0".to_owned());
             let port = Port { listen, keys: Some("keys".into()), token: None };
-            let serving = options.serving(Seats::all(8), port).unwrap();
+            let serving = options.serving(Seats::between(6, 8), port).unwrap();
             let line = serde_json::to_string(&serving).unwrap();
             assert!(!line.contains('\n'), "{line}");
             let read: Serving = serde_json::from_str(&line).unwrap();

@@ -81,7 +81,7 @@ fn difference(path: &str, expected: &str, found: &str) -> String {
     for (command, _) in
         expected.iter().filter(|(theirs, _)| found.iter().all(|(mine, _)| mine != theirs))
     {
-        blocks.push(format!("{command}\n  is there, and no worker asks for it any more\n"));
+        blocks.push(format!("{command}\n  is pinned, and no test asks for it any more\n"));
     }
     let count = blocks.len();
     let mut text = format!("{path}: {count} commands of {} differ\n\n", found.len());

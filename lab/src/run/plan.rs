@@ -297,8 +297,9 @@ impl Plan {
         let not_a_plan = || format!("{} is not a plan of this version", path.display());
         let fields: Map<String, Value> =
             serde_json::from_str(&text).with_context(not_a_plan).or_input()?;
-        // Of a version that told how workers are reached, of threads too: its digest is another.
-        if fields.contains_key("transport") {
+        // Earlier versions told how threads are reached, or had the numbers of `auto` beside its
+        // name: their digests are others.
+        if ["transport", "replan_every"].iter().any(|old| fields.contains_key(*old)) {
             return Err(Failure::Input(anyhow!("{}: begin a new run", not_a_plan())));
         }
         let program = fields.get("command").and_then(|words| words.get(0)?.as_str());

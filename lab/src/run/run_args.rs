@@ -494,3 +494,23 @@ pub(super) fn model_of(
 pub(super) fn absolute(path: Option<&PathBuf>) -> Result<Option<PathBuf>, Failure> {
     path.map(std::path::absolute).transpose().or_input()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::resume::CHANGEABLE;
+
+    /// A flag is either the plan's, or a resumed run may be given it.
+    #[test]
+    fn a_resumed_run_takes_the_other_flags_from_its_plan() {
+        let command = RunArgs::augment_args(Command::new("train"));
+        let planned = planned();
+        let anew = command.get_arguments().filter(|flag| !planned.contains(flag.get_id()));
+        let anew =
+            anew.filter_map(|flag| flag.get_long()).filter(|it| !["resume", "json"].contains(it));
+        let anew: Vec<&str> = anew.collect();
+        assert!(anew.iter().all(|flag| CHANGEABLE.contains(&format!("--{flag}"))), "{anew:?}");
+        // --workers is the command's own.
+        assert_eq!(anew.len() + 1, CHANGEABLE.matches("--").count(), "{anew:?}");
+    }
+}

@@ -587,6 +587,10 @@ fn a_service_that_somebody_edited_is_refused_by_name() {
         ("join_wait_seconds", (-1.0).into(), "--join-wait -1"),
         ("unit_tries", 0.into(), "--unit-tries 0"),
     ];
+    let mut auto = good.clone();
+    auto["scheme"] = "auto:probe=200".into();
+    fs::write(home.path().join("serve.json"), auto.to_string()).unwrap();
+    refused(home.path(), &["serve", "--resume", "."], &["probe=200 is not from 1 to 199"]);
     for (name, value, needle) in cases {
         let mut plan = good.clone();
         plan[*name] = value.clone();

@@ -32,11 +32,11 @@ from .._core.loops import loop_of
 from .._core.seeds import seed_python, unit_seed
 from .._core.units import Micro
 from .._core.warn import warn
-from .passages import Passages
 
 if TYPE_CHECKING:
-    # Its import is a process's that trains, and not one's that reads ahead.
+    # Their import is a process's that trains, and not one's that reads ahead.
     from .._core.run import Run
+    from .passages import Passages
 
 # How a DataLoader is written whose samples can be dealt.
 _PLAIN = "DataLoader(dataset, batch_size={}, shuffle=True)"

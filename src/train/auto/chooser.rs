@@ -194,12 +194,19 @@ impl Chooser {
         chooser
     }
 
+    /// For how many steps it is kept what a choice came to.
+    fn remembered(&self) -> u64 {
+        REMEMBERED.saturating_mul(self.auto.steps.every)
+    }
+
     /// Keeps what matters of a step.
     fn note(&mut self, seen: Seen) {
         self.all += 1;
         self.since = if seen.decided { 1 } else { self.since + 1 };
-        let given_up = REMEMBERED * self.auto.steps.every;
-        self.chosen.take_if(|(scheme, at)| *scheme == seen.scheme || self.all > *at + given_up);
+        let given_up = self.remembered();
+        self.chosen.take_if(|(scheme, at)| {
+            *scheme == seen.scheme || self.all > at.saturating_add(given_up)
+        });
         if seen.scheme != self.now.scheme {
             // Workers may still be at what is left of the scheme before.
             self.changes(seen.using());
@@ -485,7 +492,7 @@ impl Chooser {
         };
         self.rarer = 1;
         // Who goes back and forth looks rarely.
-        if self.all > self.coded.switched + REMEMBERED * self.auto.steps.every {
+        if self.all > self.coded.switched.saturating_add(self.remembered()) {
             self.coded.rarer = 0;
         }
         self.coded.switched = self.all;
@@ -537,7 +544,7 @@ impl Chooser {
     /// than uncoded ones, these are gone back to.
     fn held_against(&mut self, measured: f64) -> Option<SchemeChoice> {
         let (scheme, predicted) = (self.now.scheme.clone(), self.now.predicted?);
-        let until = self.all + REMEMBERED * self.auto.steps.every;
+        let until = self.all.saturating_add(self.remembered());
         let short = self.coded.short.entry(scheme.clone()).or_insert((1.0, until));
         *short = ((short.0 * measured / predicted).max(1.0), until);
         let uncoded = self.coded.uncoded?;

@@ -73,8 +73,9 @@ LOCAL_RANK and MASTER_* stay as they are.
 
 Between hosts the same command runs on each, with --node; keys come from `codedgrad keygen`.
 
-Exit status: 0: all steps completed, and the worker that saves and at least one worker of this
-host exited 0; 1: otherwise; 2: bad usage; 130, 143 or 129: ended by Ctrl-C, SIGTERM or SIGHUP.
+Exit status: 0: all steps completed (or a worker finished the run early), and the worker that saves
+and at least one worker of this host exited 0; 1: otherwise; 2: bad usage; 130, 143 or 129: ended by
+Ctrl-C, SIGTERM or SIGHUP.
 
 Examples:
   codedgrad run -n 4 train.py --lr 3e-4

@@ -38,7 +38,7 @@ Logs:    --pattern is a regular expression with the groups (?<round>..), (?<work
          begin with `time` are summed, and those that begin with `worker` are joined. Without such
          a group every file is a worker's; without the group round, --round-pattern finds it in a
          line before, or lines are counted. A group worker there is that of the lines that follow.
-Traces:  files that torch.profiler exports, one or more of every rank, are recognised. A step
+Traces:  regular files that torch.profiler exports, of every rank, are recognised. A step
          (ProfilerStep#N) counts without the time in which nothing but communication went on: there, a rank waits
          for others.
 Files:   may be packed by gzip, in UTF-8 or UTF-16, with commas, semicolons, tabs, bars or blanks
@@ -99,6 +99,14 @@ pub(super) fn run(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Fail
         return long(args, names, output);
     }
     if args.files.iter().any(|file| profiler::is_trace(file)) {
+        for (flag, given) in
+            [("--columns", args.columns.is_some()), ("--per-second", args.per_second != 1.0)]
+        {
+            if given {
+                let why = "a profiler's trace has steps in microseconds, and no columns";
+                return Err(Failure::Input(anyhow!("{flag}: {why}")));
+            }
+        }
         let times = profiler::read(&args.files, output)?;
         return of_times(args, times, "profiler traces", output);
     }
