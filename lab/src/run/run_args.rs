@@ -505,12 +505,12 @@ mod tests {
     fn a_resumed_run_takes_the_other_flags_from_its_plan() {
         let command = RunArgs::augment_args(Command::new("train"));
         let planned = planned();
-        let anew = command.get_arguments().filter(|flag| !planned.contains(flag.get_id()));
-        let anew =
-            anew.filter_map(|flag| flag.get_long()).filter(|it| !["resume", "json"].contains(it));
-        let anew: Vec<&str> = anew.collect();
-        assert!(anew.iter().all(|flag| CHANGEABLE.contains(&format!("--{flag}"))), "{anew:?}");
+        let given = command.get_arguments().filter(|flag| !planned.contains(flag.get_id()));
+        let given =
+            given.filter_map(|flag| flag.get_long()).filter(|it| !["resume", "json"].contains(it));
+        let given: Vec<&str> = given.collect();
+        assert!(given.iter().all(|flag| CHANGEABLE.contains(&format!("--{flag}"))), "{given:?}");
         // --workers is the command's own.
-        assert_eq!(anew.len() + 1, CHANGEABLE.matches("--").count(), "{anew:?}");
+        assert_eq!(given.len() + 1, CHANGEABLE.matches("--").count(), "{given:?}");
     }
 }
