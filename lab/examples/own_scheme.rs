@@ -1,6 +1,5 @@
 //! A scheme of one's own in both programs: one plans with it and simulates it, the lab's trains
-//! with it, over processes too, which are this program again. Without arguments it shows that and
-//! asserts it.
+//! with it. Without arguments it runs both, as this program again, and asserts what they say.
 
 use codedgrad::codes::registry::{Family, Recipe, Registry, Space, keyed};
 use codedgrad::codes::{DenseCode, ParameterError};

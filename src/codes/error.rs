@@ -170,8 +170,8 @@ pub enum ParameterError {
     },
     /// Intervals that do not reach from one end of the batch to the other.
     #[error(
-        "the intervals connect 0 only with {reached}, not with {cuts}, even with all workers alive: \
-         add one across the gap"
+        "the intervals connect 0 only with {reached}, not with {cuts}, even with all workers \
+         alive: add one across the gap"
     )]
     CutOff {
         /// Largest cut point that is connected with 0.

@@ -11,7 +11,6 @@ use crate::codes::family::Fields;
 use crate::codes::registry::Registry;
 use crate::codes::{ParameterError, SchemeSpec, family};
 use chooser::{Chooser, Seen};
-use std::fmt;
 
 /// The scheme text that asks for [`Auto`], in programs that read scheme texts; [`AutoSteps`] reads
 /// it and its parameters.
@@ -84,17 +83,6 @@ pub struct AutoSteps {
 impl Default for AutoSteps {
     fn default() -> Self {
         Self { probe: Auto::PROBE, every: Auto::REPLAN_EVERY }
-    }
-}
-
-/// The text that is read as this.
-impl fmt::Display for AutoSteps {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { probe, every } = self;
-        match *self == Self::default() {
-            true => out.write_str(AUTO),
-            false => write!(out, "{AUTO}:probe={probe},every={every}"),
-        }
     }
 }
 

@@ -496,8 +496,8 @@ impl<'a> Watch<'a> {
             crew.end_again();
             let join = self.job.join.unwrap_or_default();
             self.screen.note(&format!(
-                "the run is over, it seems: a worker has ended with status 0, and no coordinator is at \
-                 {join} any more"
+                "the run is over, it seems: a worker has ended with status 0, and no coordinator is \
+                 at {join} any more"
             ));
             (self.close, self.waits) = (Some(Close::Outcome(0)), Some(now() + WAITS));
         }

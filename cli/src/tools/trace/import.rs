@@ -39,8 +39,8 @@ Logs:    --pattern is a regular expression with the groups (?<round>..), (?<work
          a group every file is a worker's; without the group round, --round-pattern finds it in a
          line before, or lines are counted. A group worker there is that of the lines that follow.
 Traces:  regular files that torch.profiler exports, of every rank, are recognised. A step
-         (ProfilerStep#N) counts without the time in which nothing but communication went on: there, a rank waits
-         for others.
+         (ProfilerStep#N) counts without the time in which nothing but communication went on:
+         there, a rank waits for others.
 Files:   may be packed by gzip, in UTF-8 or UTF-16, with commas, semicolons, tabs, bars or blanks
          between cells. A file's worker is called by the rank in its name, or by what tells the
          names apart.

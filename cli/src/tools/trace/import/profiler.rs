@@ -242,10 +242,14 @@ pub(super) fn is_trace(path: &Path) -> bool {
     let input = path.is_file().then(|| Input::open(path).ok()).flatten();
     let start = input.and_then(|input| input.with_start(BEGINNING).ok()).map(|(start, _)| start);
     start.is_some_and(|start| {
-        let first = start.iter().find(|byte| !byte.is_ascii_whitespace());
         let marked = |mark: &&[u8]| start.windows(mark.len()).any(|part| part == *mark);
-        matches!(first, Some(b'{' | b'[')) && MARKS.iter().any(marked)
+        begins_as_json(&start) && MARKS.iter().any(marked)
     })
+}
+
+/// Whether an object or a list begins there.
+fn begins_as_json(start: &[u8]) -> bool {
+    matches!(start.trim_ascii_start().first(), Some(b'{' | b'['))
 }
 
 /// The bytes of a trace, of which there are so many at most. What cannot be one, such as a device
@@ -257,8 +261,7 @@ fn contents(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
         .and_then(|input| input.with_start(BEGINNING))
         .with_context(cannot)
         .or_input()?;
-    let first = start.iter().find(|byte| !byte.is_ascii_whitespace());
-    if !matches!(first, Some(b'{' | b'[')) {
+    if !begins_as_json(&start) {
         return Err(Failure::Input(anyhow!(
             "{name} is no trace of a profiler (traceEvents): it does not begin as JSON does"
         )));
@@ -328,7 +331,7 @@ pub(super) fn read(files: &[PathBuf], output: &mut Output<'_>) -> Result<Times, 
 
 /// What a trace tells, and what is broken in it.
 fn parsed(text: &[u8], name: &str) -> Result<(ProfilerTrace, Option<Broken>), Failure> {
-    let list = text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    let list = text.trim_ascii_start().starts_with(b"[");
     let parsed = if list {
         let events = serde_json::from_slice(text);
         events.map(|events| ProfilerTrace { events, distributed: None })
