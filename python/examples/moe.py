@@ -184,7 +184,7 @@ def train_by_units(
         optimizer.zero_grad(set_to_none=True)
 
 
-def train_by_passages(
+def train_by_iterations(
     module: nn.Module, balance: Balance, args: argparse.Namespace, mesh: Any
 ) -> None:
     """By a loop that looks as it does under DistributedDataParallel."""
@@ -199,7 +199,7 @@ def train_by_passages(
         mesh=mesh,
     )
     run = model.run
-    for _ in run.passages():
+    for _ in run.iterations():
         x, y = nanogpt.get_batch(args)
         loss = model(x, y)
         run.report(loss, *balance.counts())
@@ -208,7 +208,7 @@ def train_by_passages(
         optimizer.step()
         scheduler.step()
         # A refused step has no counts.
-        if run.whole and not math.isnan(run.totals[0]):
+        if run.sync_gradients and not math.isnan(run.totals[0]):
             balance.update(run.totals[1:])
         optimizer.zero_grad(set_to_none=True)
 
@@ -226,7 +226,7 @@ def main() -> None:
         mesh = init_device_mesh("cpu", (ranks,))
     # Each of them has its part of a unit's sequences.
     args.rows //= ranks
-    train = train_by_passages if args.door == "prepare" else train_by_units
+    train = train_by_iterations if args.door == "prepare" else train_by_units
     train(model, balance, args, mesh)
     loss = nanogpt.whole_loss(model, args)
     found = {"digest": replica_hash(model, balance), "loss": round(loss, 4), **balance.summary()}

@@ -68,7 +68,7 @@ def main():
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-            if run.whole and run.saver:
+            if run.sync_gradients and run.saver:
                 done = run.index + 1
                 if done % args.every == 0:
                     print(f"step {done}: loss {run.totals[0] / UNITS:.4f}", flush=True)

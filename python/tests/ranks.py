@@ -242,7 +242,7 @@ def prepared(
             loss.backward()
             optimizer.step()
             schedule.step()
-            if run.whole:
+            if run.sync_gradients:
                 model.after_step()
             optimizer.zero_grad()
     return {

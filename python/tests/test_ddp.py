@@ -190,10 +190,10 @@ SHAPED = [
         'units = int(os.environ["UNITS"])\n'
         "model, optimizer = coded.prepare(model, optimizer, steps=max_iters, units=units)\n"
         "run = model.run\n"
-        "for iter_num in run.passages():\n",
+        "for iter_num in run.iterations():\n",
     ),
-    ("if rank == 0:", "if run.saver and run.whole:"),
-    # A passage need not decide a step: the run counts.
+    ("if rank == 0:", "if run.saver and run.sync_gradients:"),
+    # An iteration need not decide a step: the run counts.
     ("    iter_num += 1\n    if iter_num >= max_iters:\n        break\n", ""),
     ("dist.destroy_process_group()\n", ""),
 ]
@@ -277,7 +277,7 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 model, optimizer = coded.prepare(model, optimizer, steps=5)
 if (me, life) == ("0", "0"):
     os.kill(os.getpid(), signal.SIGKILL)
-for step in model.run.passages():
+for step in model.run.iterations():
     model(torch.ones(1, 2)).square().sum().backward()
     optimizer.step()
 print("digest", model.run.digest())
@@ -309,7 +309,7 @@ def bar(items):
 def main():
     torch.manual_seed(1)
     model = coded.prepare(torch.nn.Linear(2, 2), steps=6)
-    for step in bar(model.run.passages()):
+    for step in bar(model.run.iterations()):
         if step == 3 and life == ("1", "0"):
             raise ValueError("a bad sample")
         model(torch.ones(1, 2)).sum().backward()
@@ -341,7 +341,7 @@ import torch
 import codedgrad.torch as coded
 
 model = coded.prepare(torch.nn.Linear(2, 2), steps=3, notice=0.5)
-for step in model.run.passages():
+for step in model.run.iterations():
     print("there", flush=True)
     if model.run.worker == 1:
         time.sleep(60)

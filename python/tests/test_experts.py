@@ -148,7 +148,7 @@ def test_one_late_and_one_killed_and_biases_are_those_of_one_process(
     assert (counts.sum(2) == UNITS * ROWS * CONTEXT * 2).all()
 
 
-def test_a_loop_of_passages_has_the_same_numbers(gpt: Example, tmp_path: Path) -> None:
+def test_a_loop_of_iterations_has_the_same_numbers(gpt: Example, tmp_path: Path) -> None:
     told = ["--steps", "12", *SIZES]
     alone = gpt.alone(*told)
     assert gpt.alone(*told, "--door", "prepare") == alone

@@ -93,11 +93,11 @@ def test_what_accelerate_divides_by_is_what_a_unit_has() -> None:
             coded_torch.prepare(model, steps=1, accumulate=2)
         kind = accelerate.state.GradientState
         wrapped = coded_torch.prepare(model, steps=1, accumulate=4)
-        for _ in wrapped.run.passages():
+        for _ in wrapped.run.iterations():
             for part in range(4):
                 with accelerator.accumulate(wrapped):
                     accelerator.backward(wrapped(torch.ones(1, 3)).sum())
-                    assert kind().sync_gradients is wrapped.run.whole is (part == 3)
+                    assert kind().sync_gradients is wrapped.run.sync_gradients is (part == 3)
         assert "sync_gradients" not in kind.__dict__
     finally:
         accelerate.state.AcceleratorState._reset_state(True)

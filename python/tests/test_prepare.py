@@ -107,7 +107,7 @@ def prepared(
         for i, (x, y, _) in enumerate(loader):
             what = trouble(run.index, run)
             loss = F.mse_loss(model(x), y) / accumulate
-            if what == "nan" and not run._passages.hollow:
+            if what == "nan" and not run._iterations.hollow:
                 loss = loss * math.nan
             run.report(loss.detach())
             loss.backward()
@@ -116,7 +116,7 @@ def prepared(
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
-                if run.whole:
+                if run.sync_gradients:
                     counts.append(scheduler.last_epoch == run.index + 1)
     assert all(counts), "the scheduler counts each step once"
     assert run.complete and run.over
@@ -291,7 +291,7 @@ def test_without_it_they_must_begin_alike() -> None:
         with torch.no_grad():
             next(model.parameters()).add_(k)
         model = coded.prepare(model, steps=STEPS, units=WORKERS, sync=False, **where)
-        for _ in model.run.passages():  # type: ignore[assignment]
+        for _ in model.run.iterations():  # type: ignore[assignment]
             model(torch.ones(1, 3)).sum().backward()
 
     with pytest.raises(ValueError, match="to begin with"):
@@ -344,7 +344,7 @@ def test_a_run_may_be_ended_early_by_one() -> None:
             for x, y, _ in loader:
                 F.mse_loss(model(x), y).backward()
                 optimizer.step()
-                if k == 2 and model.run.whole and model.run.index == 5:
+                if k == 2 and model.run.sync_gradients and model.run.index == 5:
                     model.run.finish()
         assert model.run.over and not model.run.complete
         return bits(model)

@@ -53,9 +53,9 @@ def prepared(epochs: int = 2, **more: Any) -> Tuple[Any, Any, Any]:
 def left_behind() -> Iterator[None]:
     before = torch.autograd.backward
     yield
-    for passages in [each() for each in outputs._watching]:
-        assert passages is not None
-        passages.leave()
+    for iterations in [each() for each in outputs._watching]:
+        assert iterations is not None
+        iterations.leave()
     assert torch.autograd.backward is before
 
 
@@ -75,7 +75,7 @@ REFUSED = {
     "DistributedSampler, which gives.*leave it out, DataLoader.*sampler.set_epoch": lambda: [
         model_of(), DataLoader(DATA, 4, sampler=DistributedSampler(DATA, 2, 0))
     ],
-    "an IterableDataset: .*run.passages": lambda: [model_of(), DataLoader(Stream(), 4)],
+    "an IterableDataset: .*run.iterations": lambda: [model_of(), DataLoader(Stream(), 4)],
     "a sampler of its own, SubsetRandomSampler": lambda: [
         model_of(), DataLoader(DATA, 4, sampler=torch.utils.data.SubsetRandomSampler([1, 2]))
     ],
@@ -254,7 +254,7 @@ def test_evaluation_is_the_module_alone_anywhere() -> None:
 
 
 @pytest.mark.parametrize("how", ["module", "continue", "eval"])
-def test_a_passage_without_a_backward_pass_is_named(how: str) -> None:
+def test_an_iteration_without_a_backward_pass_is_named(how: str) -> None:
     model, optimizer, loader = prepared()
     said = {
         "module": "did not call the model",
@@ -272,17 +272,17 @@ def test_a_passage_without_a_backward_pass_is_named(how: str) -> None:
             optimizer.step()
 
 
-def test_a_passage_may_have_nothing_on_purpose() -> None:
+def test_an_iteration_may_have_nothing_on_purpose() -> None:
     model, optimizer, loader = prepared(epochs=2)
     steps = 0
     for epoch in range(2):
         for i, (x, y) in enumerate(loader):
-            if i == 3 and not model.run._passages.hollow:
+            if i == 3 and not model.run._iterations.hollow:
                 model.run.nothing()
                 continue
             loss_of(model, x, y).backward()
             optimizer.step()
-            steps += model.run.whole
+            steps += model.run.sync_gradients
     assert model.run.complete and steps == 2 * len(loader)
 
 
@@ -311,7 +311,7 @@ def test_what_is_summed_without_sync_is_told_before() -> None:
         break
 
 
-def test_a_rate_that_counts_passages_is_found_out() -> None:
+def test_a_rate_that_counts_iterations_is_found_out() -> None:
     model, optimizer, loader = prepared(units=4)
     rate = 0.1
     with pytest.raises(RuntimeError, match="lr of an optimizer was changed.*run.index"):
@@ -341,6 +341,28 @@ def test_what_is_reported_comes_before_the_backward_pass() -> None:
         with pytest.raises(RuntimeError, match="before backward"):
             model.run.report(loss)
         break
+
+
+def test_old_names_work_and_warn_once_at_each_line_that_uses_them() -> None:
+    model = coded.prepare(model_of(), steps=3)
+    run, steps = model.run, []
+    with pytest.warns(DeprecationWarning) as told:
+        # As Python does it: once for each line. pytest would keep every warning.
+        warnings.simplefilter("default")
+        for step in run.passages():
+            assert run.whole is run.sync_gradients is False
+            model(torch.ones(1, 3)).sum().backward()
+            assert run.whole is run.sync_gradients is True
+            steps.append(step)
+    assert steps == [0, 1, 2] and run.complete
+    assert [(each.filename, str(each.message)) for each in told] == [
+        (__file__, f"{old} is called {new} now: the old name goes in 0.2")
+        for old, new in [
+            ("run.passages()", "run.iterations()"),
+            ("run.whole", "run.sync_gradients"),
+            ("run.whole", "run.sync_gradients"),
+        ]
+    ]
 
 
 def test_what_distributeddataparallel_has_beside_is_refused() -> None:
@@ -475,7 +497,7 @@ def test_a_resumed_run_goes_on(first: int) -> None:
             for x, y in loader:
                 loss_of(wrapped, x, y).backward()
                 optimizer.step()
-                if wrapped.run.whole and wrapped.run.index + 1 == end:
+                if wrapped.run.sync_gradients and wrapped.run.index + 1 == end:
                     return copy.deepcopy([model.state_dict(), optimizer.state_dict()])
         assert wrapped.run.complete
         return [model.state_dict()]
@@ -532,7 +554,7 @@ def test_a_scaler_is_the_runs() -> None:
         scaler.step(optimizer)
         scaler.update()
     assert model.run.complete and len(loader) == 3
-    assert scaler.get_scale() == 2.0**5, "three steps, not six passages"
+    assert scaler.get_scale() == 2.0**5, "three steps, not six iterations"
 
 
 @dataclasses.dataclass
@@ -545,7 +567,7 @@ class Output:
 
 
 @pytest.mark.parametrize("kind", ["tensor", "tuple", "dict", "record", "scalar"])
-def test_a_hollow_passage_has_outputs_of_the_same_form(kind: str) -> None:
+def test_a_skipped_iteration_has_outputs_of_the_same_form(kind: str) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()

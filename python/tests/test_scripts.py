@@ -32,9 +32,9 @@ STEPS = EPOCHS * SAMPLES // (ROWS * WORKERS)
 @pytest.fixture(autouse=True)
 def left_behind() -> Iterator[None]:
     yield
-    for passages in [each() for each in outputs._watching]:
-        if passages is not None:
-            passages.leave()
+    for iterations in [each() for each in outputs._watching]:
+        if iterations is not None:
+            iterations.leave()
     assert torch.autograd.backward is not outputs._backward
 
 
@@ -147,19 +147,19 @@ def by_index(s: Script) -> None:
     def rate() -> None:
         s.optimizer.param_groups[0]["lr"] = 0.5 ** ((s.run.index + 1) // 2)
 
-    s.train(lambda: s.run.whole and rate())
+    s.train(lambda: s.run.sync_gradients and rate())
 
 
-def whole(what: Callable[[Script], Any]) -> Callable[[Script], None]:
-    return lambda s: s.prepare().train(lambda: s.run.whole and what(s))
+def once_a_step(what: Callable[[Script], Any]) -> Callable[[Script], None]:
+    return lambda s: s.prepare().train(lambda: s.run.sync_gradients and what(s))
 
 
-def passages(s: Script) -> None:
+def iterations(s: Script) -> None:
     s.model, s.optimizer = coded.prepare(
         s.module, s.optimizer, steps=STEPS, units=WORKERS, **s.where
     )
     s.run = s.model.run
-    for index in s.run.passages():
+    for index in s.run.iterations():
         s.optimizer.param_groups[0]["lr"] = 0.5**index
         s.model(torch.arange(4)).sum().backward()
         s.optimizer.step()
@@ -202,7 +202,7 @@ def norms(s: Script) -> None:
     def look() -> None:
         found.append(float(torch.nn.utils.clip_grad_norm_(s.model.parameters(), 100.0)))
         assert found[-1] > 0 or not any(found), "what logs show goes on"
-        if s.run.whole:
+        if s.run.sync_gradients:
             assert found[-1] > 0
 
     for _ in range(EPOCHS):
@@ -283,11 +283,11 @@ RIGHT: Dict[str, Callable[[Script], None]] = {
     "longer cycle": made_before(one_cycle),
     "schedule of epochs": of_epochs,
     "rate by index": by_index,
-    "rate where whole": whole(lambda s: s.halve()),
+    "rate once a step": once_a_step(lambda s: s.halve()),
     "rate by epochs": lambda s: s.prepare().train(epoch=s.halve),
-    "passages": passages,
+    "iterations": iterations,
     "accumulated": accumulated,
-    "average where whole": whole(average),
+    "average once a step": once_a_step(average),
     "norms": norms,
     "average by a hook": average_by_hook,
     "average by the optimizer": average_by_optimizer,
@@ -379,13 +379,13 @@ WRONG: Dict[str, Tuple[str, Callable[[Script], None]]] = {
     "rate at the top": ("lr of an optimizer was changed", at_the_top(lambda s: s.halve())),
     "restarts": ("scheduler.step.*run.index", restarted(lambda s, i: i)),
     "restarts given": ("scheduler.step.*run.index", restarted(lambda s, i: i, given=True)),
-    "average before the step": ("teacher .*run.whole", average_before),
-    "average": ("teacher .*run.whole", lambda s: s.prepare().train(lambda: average(s))),
+    "average before the step": ("teacher .*run.sync_gradients", average_before),
+    "average": ("teacher .*run.sync_gradients", lambda s: s.prepare().train(lambda: average(s))),
     "average of data": (
-        "teacher .*run.whole",
+        "teacher .*run.sync_gradients",
         lambda s: s.prepare().train(lambda: average_of_data(s)),
     ),
-    "average beside": ("teacher.w .*run.whole", average_beside),
+    "average beside": ("teacher.w .*run.sync_gradients", average_beside),
     "written": ("parameter w was written", written),
     "torch's scaler": ("coded.GradScaler", scaled),
     "autograd.grad": ("torch.autograd.grad.*codedgrad.torch.join", gradients),
@@ -411,7 +411,7 @@ def outcome(script: Callable[[Script], None], scheme: str) -> Tuple[List[Any], L
             errors.append(error)
             coordinator.stop()
 
-    steps, rows = STEPS, 1 if script is passages else ROWS
+    steps, rows = STEPS, 1 if script is iterations else ROWS
     if script in (accumulated, too_often):
         steps, rows = STEPS // 2, 2 * ROWS
     with contextlib.suppress(RuntimeError):
@@ -444,7 +444,7 @@ def alone(**more: Any) -> Script:
     return Script({}).prepare(**more)
 
 
-@pytest.mark.parametrize("how", ["decay", "clamp", "decay where whole"])
+@pytest.mark.parametrize("how", ["decay", "clamp", "decay once a step"])
 def test_parameters_change_where_a_step_is_decided(how: str) -> None:
     s = alone()
 
@@ -452,13 +452,13 @@ def test_parameters_change_where_a_step_is_decided(how: str) -> None:
     def change() -> None:
         if how == "clamp":
             s.module.w.clamp_(-100, 100)
-        elif how == "decay" or s.run.whole:
+        elif how == "decay" or s.run.sync_gradients:
             s.module.w.data.add_(0.5)
 
     if how != "decay":
         s.train(change)
         return
-    with pytest.raises(RuntimeError, match="parameter w was changed.*run.whole"):
+    with pytest.raises(RuntimeError, match="parameter w was changed.*run.sync_gradients"):
         s.train(change)
 
 
@@ -483,8 +483,8 @@ def test_an_error_about_a_gradient_that_is_none_says_why(hidden: bool, monkeypat
             s.module.w.grad.norm()
     del batches
     sys.excepthook(raised.type, raised.value, None)
-    assert len(told) == 1 and "if model.run.whole" in told[0]
-    assert hidden or "if model.run.whole" in str(raised.value)
+    assert len(told) == 1 and "if model.run.sync_gradients" in told[0]
+    assert hidden or "if model.run.sync_gradients" in str(raised.value)
     s.run.close()
     assert sys.excepthook is shows
 
@@ -496,7 +496,7 @@ def test_a_refused_step_has_the_norm_of_the_one_before() -> None:
     with pytest.raises(AttributeError, match="this step was refused.*p.grad is None"):
         for place in s.loader:
             (s.model(place).sum() * (torch.nan if norms else 1.0)).backward()
-            if s.run.whole:
+            if s.run.sync_gradients:
                 norms.append(clip(s.model.parameters(), 1.0).item())
                 if len(norms) > 1:
                     s.module.w.grad.norm()
@@ -510,7 +510,7 @@ def test_other_errors_say_nothing_of_gradients() -> None:
         for place in s.loader:
             s.model(place).sum().backward()
             s.optimizer.step()
-            if s.run.whole:
+            if s.run.sync_gradients:
                 None.norm()  # type: ignore[attr-defined]
     assert "codedgrad" not in str(raised.value)
 
@@ -531,7 +531,7 @@ def test_norms_are_those_of_the_last_step_until_one_is_decided(name: str) -> Non
 
     for i, place in enumerate(s.loader):
         (s.model(place).sum() * (1 + i)).backward()
-        if s.run.whole:
+        if s.run.sync_gradients:
             decided.append(norm())
         else:
             assert norm() == decided[-1]
@@ -746,6 +746,6 @@ def test_an_optimizer_within_another_makes_its_step(recwarn: Any) -> None:
     s.prepare()
     for place in s.loader:
         s.model(place).sum().backward()
-        if s.run.whole:
+        if s.run.sync_gradients:
             s.optimizer.inner.step()
     assert not recwarn.list, [str(each.message) for each in recwarn.list]

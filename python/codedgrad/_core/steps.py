@@ -3,7 +3,7 @@
 `turns` is the loop: it gives events, and settles each when the next one is asked for. `events`
 opens each event for the user at once. `steps` puts events together to steps: within the inner loop
 of a step, which is where its events are opened, the loop goes on until the step is decided. The
-third way, for loops that stay as they are, is `_torch.passages`'.
+third way, for loops that stay as they are, is `_torch.iterations`'.
 """
 
 from __future__ import annotations

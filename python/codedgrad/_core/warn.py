@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import warnings
+from typing import Type
 
 # The package's own, and what wraps `join`.
 _within = [os.path.dirname(os.path.dirname(__file__)) + os.sep, contextlib.__file__]
@@ -21,10 +22,15 @@ def is_own(path: str) -> bool:
     return path.startswith(tuple(_within))
 
 
-def warn(text: str) -> None:
-    """A RuntimeWarning at the innermost line that is not the package's own."""
+def renamed(old: str, new: str) -> None:
+    """Warns, at the line that uses it, of a name that goes."""
+    warn(f"{old} is called {new} now: the old name goes in 0.2", DeprecationWarning)
+
+
+def warn(text: str, kind: Type[Warning] = RuntimeWarning) -> None:
+    """A warning at the innermost line that is not the package's own."""
     level, frame = 1, sys._getframe()
     # How many frames lie between depends on the loop: generators and callbacks come between.
     while frame.f_back is not None and is_own(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, RuntimeWarning, stacklevel=level)
+    warnings.warn(text, kind, stacklevel=level)

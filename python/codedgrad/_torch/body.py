@@ -1,9 +1,10 @@
 """What a script changes in its loop beside what optimizers and schedulers do there.
 
 A step may take several iterations of the loop, and another number of them on each worker. So what
-counts iterations comes to something else on each, except under schemes where each iteration is a step.
-An error says so under all schemes alike: where a script changes a learning rate, or parameters
-without a gradient, in an iteration in which it has not asked for the step (`run.index`, `run.whole`).
+counts iterations comes to something else on each, except under schemes where each iteration is a
+step. An error says so under all schemes alike: where a script changes a learning rate, or
+parameters without a gradient, in an iteration in which it has not asked for the step (`run.index`,
+`run.sync_gradients`).
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Body:
         """The backward pass is over, and decides no step: parameters are not to change."""
         self._trained.begins()
 
-    def ends(self, whole: bool) -> None:
+    def ends(self, sync_gradients: bool) -> None:
         """The iteration's body is over. Raises RuntimeError if it has changed what it must not."""
         self.look()
         path = self._trained.changed()
@@ -97,15 +98,15 @@ class Body:
             raise RuntimeError(
                 f"parameter {path} was changed in an iteration of the loop that decides no step: a "
                 "step may take several iterations, and another number on each worker. Change "
-                "parameters by the optimizer, or under `if model.run.whole:`"
+                "parameters by the optimizer, or under `if model.run.sync_gradients:`"
             )
         if self._set is not None:
             self.check_asked(f"{self._set} of an optimizer was changed by")
-        if self._written is not None and not (whole and self.asked):
+        if self._written is not None and not (sync_gradients and self.asked):
             raise RuntimeError(
                 f"{self._written} takes no gradient of this run and was changed in an iteration of the "
                 "loop: a step may take several iterations, and another number on each worker. "
-                "Change it once a step, under `if model.run.whole:`"
+                "Change it once a step, under `if model.run.sync_gradients:`"
             )
 
     def check_asked(self, what: str) -> None:
@@ -114,7 +115,7 @@ class Body:
             raise RuntimeError(
                 f"{what} the loop's body, in which the script has not asked for the step: what counts "
                 "iterations counts others on each worker. Count with model.run.index, or do it under "
-                "`if model.run.whole:`, or give a scheduler to prepare"
+                "`if model.run.sync_gradients:`, or give a scheduler to prepare"
             )
 
 

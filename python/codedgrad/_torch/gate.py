@@ -1,9 +1,9 @@
-"""What acts once for every step, though a step may take several passages of the loop.
+"""What acts once for every step, though a step may take several iterations of the loop.
 
-`optimizer.step()`, `zero_grad()` and `scheduler.step()` do nothing in a passage that does not decide
-a step. They stay the user's objects: optimizers get attributes, and schedulers, whose attributes
-are their state, another class for the time of the run. Of a scheduler that `prepare` was not given,
-which may be made later, the class's own `step` asks here.
+`optimizer.step()`, `zero_grad()` and `scheduler.step()` do nothing in an iteration that does not
+decide a step. They stay the user's objects: optimizers get attributes, and schedulers, whose
+attributes are their state, another class for the time of the run. Of a scheduler that `prepare` was
+not given, which may be made later, the class's own `step` asks here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .._core.warn import pass_over, warn
+from .iterations import Iterations
 from .model import shares
-from .passages import Passages
 from .watch import Kept
 
 pass_over(lr_scheduler.__file__)
@@ -34,13 +34,13 @@ class Gates:
 
     def __init__(
         self,
-        passages: Passages,
+        iterations: Iterations,
         optimizers: Sequence[torch.optim.Optimizer],
         schedulers: Sequence[Any],
         kept: Kept,
         lengths: AbstractSet[Optional[int]],
     ):
-        self._passages = passages
+        self._iterations = iterations
         self._kept = kept
         self._lengths = lengths
         self._attributes: List[Tuple[torch.optim.Optimizer, str, Any]] = []
@@ -85,7 +85,7 @@ class Gates:
         setattr(optimizer, name, value)
 
     def _step_of(self, optimizer: torch.optim.Optimizer) -> Any:
-        inner, passages = optimizer.step, self._passages
+        inner, iterations = optimizer.step, self._iterations
 
         @functools.wraps(inner)
         def step(closure: Any = None, **kwargs: Any) -> Any:
@@ -94,14 +94,14 @@ class Gates:
                 # Lightning's has the forward and the backward pass in it.
                 with torch.enable_grad():
                     loss = closure()
-            passages.check_step()
-            if passages.whole:
+            iterations.check_step()
+            if iterations.sync_gradients:
                 # By which PyTorch's schedulers know that it comes before theirs.
                 optimizer._opt_called = True  # type: ignore[attr-defined]
-                passages.stepped(optimizer)
-                passages.body.look()
+                iterations.stepped(optimizer)
+                iterations.body.look()
                 inner(**kwargs)
-                passages.body.settled()
+                iterations.body.settled()
             return loss
 
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
@@ -109,17 +109,17 @@ class Gates:
 
     def _other_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """One that a given one has within it, over the same parameters, makes the given one's step."""
-        if self._passages.whole:
+        if self._iterations.sync_gradients:
             for each, parameters in self._optimizers:
                 if each is not optimizer and shares(optimizer, parameters):
-                    self._passages.stepped(each)
+                    self._iterations.stepped(each)
 
     def _zero_of(self, optimizer: torch.optim.Optimizer) -> Any:
-        inner, passages = optimizer.zero_grad, self._passages
+        inner, iterations = optimizer.zero_grad, self._iterations
 
         @functools.wraps(inner)
         def zero_grad(set_to_none: bool = True) -> None:
-            if passages.whole or not passages.is_open:
+            if iterations.sync_gradients or not iterations.is_open:
                 inner(set_to_none)
 
         return zero_grad
@@ -138,12 +138,12 @@ class Gates:
     def go(self, step: Any, *args: Any, **kwargs: Any) -> Any:
         """A scheduler makes its step."""
         before, self._stepping = self._stepping, True
-        self._passages.body.look()
+        self._iterations.body.look()
         try:
             return step(*args, **kwargs)
         finally:
             self._stepping = before
-            self._passages.body.settled()
+            self._iterations.body.settled()
 
     def lets(self, scheduler: Any, epoch: Any) -> bool:
         """Whether a scheduler that was not given makes its step, or a part of another one's."""
@@ -161,7 +161,7 @@ class Gates:
 
     def _check_length(self, scheduler: Any) -> None:
         """Warns of a schedule that is made for another number of steps than the run has."""
-        kind, steps = type(scheduler).__name__, self._passages.steps
+        kind, steps = type(scheduler).__name__, self._iterations.steps
         lengths: Dict[str, Any] = {"total_steps": getattr(scheduler, "total_steps", None)}
         lambdas: Sequence[Any] = getattr(scheduler, "lr_lambdas", ())
         for each in lambdas:
@@ -182,21 +182,21 @@ class Gates:
 
     def _counts(self, place: int, epoch: Any) -> bool:
         """Whether a scheduler's step is to be made now, maybe up to somewhere in an epoch."""
-        passages = self._passages
-        if passages.is_open:
+        iterations = self._iterations
+        if iterations.is_open:
             if epoch is not None:
-                passages.body.check_asked(f"scheduler.step({epoch}) was called by")
-            if not passages.decides:
+                iterations.body.check_asked(f"scheduler.step({epoch}) was called by")
+            if not iterations.decides:
                 raise RuntimeError(
-                    "scheduler.step() before backward(): whether the step is whole is not known "
-                    "yet. It comes after optimizer.step()"
+                    "scheduler.step() before backward(): whether this iteration ends the step is "
+                    "not known yet. It comes after optimizer.step()"
                 )
-            return passages.whole
-        end = passages.end
+            return iterations.sync_gradients
+        end = iterations.end
         if end is None:
             # Before the loop: as a resumed script counts up to where it goes on.
             return True
-        if passages.stands != end or self._kept.ends[place] >= end:
+        if iterations.stands != end or self._kept.ends[place] >= end:
             return False
         self._kept.ends[place] = end
         return True

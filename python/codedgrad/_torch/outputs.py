@@ -1,8 +1,8 @@
-"""The model that `prepare` gives back, and what it gives in a hollow passage.
+"""The model that `prepare` gives back, and what it gives in a skipped iteration.
 
-It looks like DistributedDataParallel's. In a hollow passage it gives outputs of the shapes that it
-gave before: of every output the first row of its last dimension is kept, and shown as often as there
-are rows: logits cost one row. A backward pass to them comes to an end there, and is told.
+It looks like DistributedDataParallel's. In a skipped iteration it gives outputs of the shapes that
+it gave before: of every output the first row of its last dimension is kept, and shown as often as
+there are rows: logits cost one row. A backward pass to them comes to an end there, and is told.
 
 When a backward pass is over is told in the thread that has asked for it. Where a step is decided is
 waited for there: in the main thread, which sees SIGTERM, where a callback of PyTorch's engine may run
@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .._core.warn import pass_over
-from .passages import Passages
+from .iterations import Iterations
 
 # Kept for so many forms of inputs, before all are forgotten.
 _KEPT = 32
@@ -32,7 +32,7 @@ Reached = Callable[..., None]
 
 
 class Outputs:
-    """The outputs of one module, by the number of the call within its passage and its inputs."""
+    """The outputs of one module, by the number of the call within its iteration and its inputs."""
 
     def __init__(self, reached: Reached):
         self._reached = reached
@@ -222,7 +222,7 @@ class CodedModule(nn.Module):
     """A module in a run, where DistributedDataParallel has one: `module` is yours, names in its
     state begin with `module.`, and `run` is the run.
 
-    In training mode its forward pass is a part of the loop's passage; in `eval()` and under
+    In training mode its forward pass is a part of the loop's iteration; in `eval()` and under
     `torch.no_grad()` it is the module alone. A copy of it is in no run.
     """
 
@@ -232,20 +232,20 @@ class CodedModule(nn.Module):
     """The run, as `prepare` has joined it: a `PreparedRun`."""
 
     def __init__(
-        self, module: nn.Module, passages: Passages, run: Any, device: Optional[torch.device]
+        self, module: nn.Module, iterations: Iterations, run: Any, device: Optional[torch.device]
     ):
         super().__init__()
         self.module = module
         self.run = run
         self._device = device
-        self._passages: Optional[Passages] = passages
-        self._outputs: Optional[Outputs] = Outputs(passages.reached)
+        self._iterations: Optional[Iterations] = iterations
+        self._outputs: Optional[Outputs] = Outputs(iterations.reached)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's outputs, or in a hollow passage outputs of their shapes."""
+        """The module's outputs, or in a skipped iteration outputs of their shapes."""
         if self._device is not None:
             args, kwargs = pytree.tree_map(self._moved, (args, kwargs))
-        if self._passages is None or not (self.training and torch.is_grad_enabled()):
+        if self._iterations is None or not (self.training and torch.is_grad_enabled()):
             return self.module(*args, **kwargs)
         key, shown = self._begin(args, kwargs)
         if shown is not None:
@@ -257,11 +257,11 @@ class CodedModule(nn.Module):
     def _begin(
         self, args: Tuple[Any, ...], kwargs: Dict[str, Any]
     ) -> Tuple[object, Optional[List[Any]]]:
-        """By what this call is known, and in a hollow passage its outputs."""
-        passages, outputs = self._passages, self._outputs
-        assert passages is not None and outputs is not None
-        hollow = passages.forward()
-        key = passages.call(), form_of(args, kwargs)
+        """By what this call is known, and in a skipped iteration its outputs."""
+        iterations, outputs = self._iterations, self._outputs
+        assert iterations is not None and outputs is not None
+        hollow = iterations.forward()
+        key = iterations.call(), form_of(args, kwargs)
         if not hollow:
             return key, None
         if not outputs.knows(key):
@@ -291,12 +291,12 @@ class CodedModule(nn.Module):
     @property
     def require_backward_grad_sync(self) -> bool:
         """Whether a unit is complete with the next backward pass."""
-        return self._passages is None or self._passages.sync
+        return self._iterations is None or self._iterations.require_sync
 
     @require_backward_grad_sync.setter
     def require_backward_grad_sync(self, value: bool) -> None:
-        if self._passages is not None:
-            self._passages.sync = bool(value)
+        if self._iterations is not None:
+            self._iterations.require_sync = bool(value)
 
     def register_comm_hook(self, *_: Any, **__: Any) -> None:
         """Refused: gradients are not summed by torch.distributed."""
@@ -314,7 +314,7 @@ class CodedModule(nn.Module):
 
     def __getstate__(self) -> Dict[str, Any]:
         # A copy, as of an average of models, is in no run.
-        return {**self.__dict__, "run": None, "_passages": None, "_outputs": None}
+        return {**self.__dict__, "run": None, "_iterations": None, "_outputs": None}
 
 
 def leave_uncompiled() -> None:

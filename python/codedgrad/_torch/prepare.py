@@ -18,12 +18,13 @@ from .._core.loops import loop_of
 from .._core.run import Membership
 from .._core.session import Session
 from .._core.units import Totals
+from .._core.warn import renamed
 from . import outputs, watch
 from .body import Body
 from .gate import Gates
+from .iterations import Iterations, follow
 from .joining import joined, optimizers_of, verify_of
 from .outputs import CodedModule, leave_uncompiled
-from .passages import Passages, follow
 from .ranks import Ranks
 from .samples import PreparedLoader, Samples
 from .watch import GradScaler, Kept, check_scaler
@@ -32,56 +33,67 @@ from .watch import GradScaler, Kept, check_scaler
 class PreparedRun(Membership):
     """A worker's part in a run whose loop is the script's own: `model.run`."""
 
-    def __init__(self, session: Session, passages: Passages):
+    def __init__(self, session: Session, iterations: Iterations):
         super().__init__(session)
-        self._passages = passages
+        self._iterations = iterations
 
     @property
     def index(self) -> int:
-        """Which step the passage belongs to: what to count with."""
-        self._passages.body.asked = True
-        return self._passages.index
+        """Which step the iteration belongs to: what to count with."""
+        self._iterations.body.asked = True
+        return self._iterations.index
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether `p.grad` is the whole batch's: true after `backward()` in an iteration that
+        decides its step. Accelerate has the same name for it."""
+        self._iterations.body.asked = True
+        return self._iterations.sync_gradients
 
     @property
     def whole(self) -> bool:
-        """Whether `p.grad` is the whole batch's: true after `backward()` in a passage that decides
-        its step."""
-        self._passages.body.asked = True
-        return self._passages.whole
+        """The old name of `sync_gradients`, which warns."""
+        renamed("run.whole", "run.sync_gradients")
+        return self.sync_gradients
 
     @property
     def hollow(self) -> bool:
-        """Whether this passage computes nothing, since its step is decided."""
-        return self._passages.hollow
+        """Whether this iteration is skipped: it computes nothing, since its step is decided."""
+        return self._iterations.hollow
 
     @property
     def totals(self) -> Totals:
         """Sums over the whole batch of what `report` was told, of the last step that was decided:
         each unit counted once. NaN as in `Step.totals`."""
-        return self._passages.totals
+        return self._iterations.totals
 
     def report(self, *scalars: Any) -> None:
-        """Before `backward()`: scalars of what the passage computes, such as its loss, and with
-        `reduction="tokens"` second the number of tokens. Those of one unit are added up; in a hollow
-        passage nothing is done."""
-        self._passages.report(*scalars)
+        """Before `backward()`: scalars of what the iteration computes, such as its loss, and with
+        `reduction="tokens"` second the number of tokens. Those of one unit are added up; a skipped
+        iteration ignores them."""
+        self._iterations.report(*scalars)
 
     def nothing(self) -> None:
-        """Says that this passage has no loss, and so no backward pass, on purpose."""
-        self._passages.nothing()
+        """Says that this iteration has no loss, and so no backward pass, on purpose."""
+        self._iterations.nothing()
+
+    def iterations(self) -> Iterator[int]:
+        """The iterations of a loop without a loader: `for _ in model.run.iterations():`. Each gives
+        the number of its step. The run seeds random numbers for each unit. Draw what a unit
+        computes within its iteration."""
+        return loop_of(self._all(), self._iterations.loop_left)
 
     def passages(self) -> Iterator[int]:
-        """The passages of a loop without a loader: `for _ in model.run.passages():`. Each gives the
-        number of its step. Random numbers are seeded for each unit, and what it computes is drawn
-        within its passage."""
-        return loop_of(self._all(), self._passages.loop_left)
+        """The old name of `iterations`, which warns."""
+        renamed("run.passages()", "run.iterations()")
+        return self.iterations()
 
     def _all(self) -> Iterator[int]:
-        self._passages.resume(self.settings.steps)
-        while self._passages.begin():
+        self._iterations.resume(self.settings.steps)
+        while self._iterations.begin():
             # The script is told of the step.
-            self._passages.body.asked = True
-            yield self._passages.index
+            self._iterations.body.asked = True
+            yield self._iterations.index
 
     def work(self) -> Dict[str, Any]:
         """What this worker did: as `Run.report`."""
@@ -89,7 +101,7 @@ class PreparedRun(Membership):
 
     def close(self) -> None:
         """Leaves the run for good. Can be called twice."""
-        self._passages.leave()
+        self._iterations.leave()
 
 
 @dataclass
@@ -194,14 +206,15 @@ class _Given:
         return {
             **{f"scheduler {place}": each for place, each in enumerate(self.schedulers)},
             **{f"scaler {place}": each for place, each in enumerate(self.scalers)},
-            "passages": kept,
+            # No name that a user's own state is likely to have, which would take its place.
+            "loop iterations": kept,
             **state,
         }
 
     def made(
         self,
         run: PreparedRun,
-        passages: Passages,
+        iterations: Iterations,
         samples: Optional[Samples],
         device: Optional[torch.device],
     ) -> Dict[str, List[Any]]:
@@ -209,9 +222,9 @@ class _Given:
         loaders: List[Any] = []
         if samples is not None:
             settings = run.settings
-            loaders = [PreparedLoader(each, samples, passages, settings) for each in self.loaders]
+            loaders = [PreparedLoader(each, samples, iterations, settings) for each in self.loaders]
         return {
-            "models": [CodedModule(each, passages, run, device) for each in self.models],
+            "models": [CodedModule(each, iterations, run, device) for each in self.models],
             "optimizers": self.optimizers,
             "schedules": self.schedules,
             "scalers": self.scalers,
@@ -311,9 +324,9 @@ def prepare(
     True
 
     A *unit* is what one rank of DistributedDataParallel sums once: `accumulate` batches of the
-    loader. A step may take a worker several passages of the loop, or one in which nothing is
+    loader. A step may take a worker several iterations of the loop, or one in which nothing is
     computed since the step is decided; `optimizer.step()`, `zero_grad()` and `scheduler.step()` act
-    once for each step. Count with `model.run.index`, not with passages.
+    once for each step. Count with `model.run.index`, not with iterations.
 
     steps or epochs: of the whole run, those before `first` counted.
     units: how many make a step; as many as workers unless the scheme needs more (`queue:m` needs
@@ -365,33 +378,33 @@ def prepare(
     )
     optimizers = optimizers_of(given.optimizers)
     body = Body(given.models, optimizers)
-    passages = Passages(session, optimizers, accumulate, bool(given.loaders), body)
+    iterations = Iterations(session, optimizers, accumulate, bool(given.loaders), body)
     # A schedule may count epochs.
     lengths = {length, epochs if samples is None else length // samples.steps}
-    _watch(passages, Gates(passages, optimizers, given.schedulers, kept, lengths))
+    _watch(iterations, Gates(iterations, optimizers, given.schedulers, kept, lengths))
     device = _device_of(given, device_ids)
-    made = given.made(PreparedRun(session, passages), passages, samples, device)
+    made = given.made(PreparedRun(session, iterations), iterations, samples, device)
     found = tuple(place(made) for place in places)
     return found[0] if len(found) == 1 else found
 
 
-def _watch(passages: Passages, gates: Gates) -> None:
-    """What is in the user's objects, and in PyTorch, until there are no more passages."""
+def _watch(iterations: Iterations, gates: Gates) -> None:
+    """What is in the user's objects, and in PyTorch, until there are no more iterations."""
     leave_uncompiled()
-    outputs.watch(passages)
-    watch.watch(passages)
-    passages.at_end += [
+    outputs.watch(iterations)
+    watch.watch(iterations)
+    iterations.at_end += [
         gates.close,
-        lambda: outputs.unwatch(passages),
-        lambda: watch.unwatch(passages),
+        lambda: outputs.unwatch(iterations),
+        lambda: watch.unwatch(iterations),
     ]
-    followed = follow(passages)
+    followed = follow(iterations)
     if followed is not None:
-        passages.at_end.append(followed)
-    atexit.register(_process_ends, weakref.ref(passages))
+        iterations.at_end.append(followed)
+    atexit.register(_process_ends, weakref.ref(iterations))
 
 
-def _process_ends(known: "weakref.ref[Passages]") -> None:
-    passages = known()
-    if passages is not None:
-        passages.process_ends()
+def _process_ends(known: "weakref.ref[Iterations]") -> None:
+    iterations = known()
+    if iterations is not None:
+        iterations.process_ends()

@@ -36,7 +36,7 @@ from .._core.warn import warn
 if TYPE_CHECKING:
     # Their import is a process's that trains, and not one's that reads ahead.
     from .._core.run import Run
-    from .passages import Passages
+    from .iterations import Iterations
 
 # How a DataLoader is written whose samples can be dealt.
 _PLAIN = "DataLoader(dataset, batch_size={}, shuffle=True)"
@@ -108,8 +108,8 @@ def _check(loader: "DataLoader[Any]") -> bool:
         raise TypeError(
             f"the dataset is a {type(dataset).__name__}, an IterableDataset: who computes a unit is "
             "not known before, so samples need numbers. Use a dataset with __getitem__ and "
-            "__len__, or no loader: `for _ in model.run.passages():`, and draw what the passage "
-            "computes in it"
+            "__len__, or no loader: `for _ in model.run.iterations():`, and draw what the "
+            "iteration computes in it"
         )
     if type(loader).__module__.startswith("accelerate."):
         raise TypeError(
@@ -124,7 +124,7 @@ def _check(loader: "DataLoader[Any]") -> bool:
     if type(loader.batch_sampler) is not BatchSampler or loader.batch_size is None:
         raise TypeError(
             f"the loader has a batch_sampler of its own, or no batch size: write {plain}, or no "
-            "loader: `for _ in model.run.passages():`"
+            "loader: `for _ in model.run.iterations():`"
         )
     if type(sampler) is SequentialSampler:
         return False
@@ -138,7 +138,7 @@ def _check(loader: "DataLoader[Any]") -> bool:
 
 
 class PreparedLoader:
-    """A loader over the passages of a run: as long as one rank's under DistributedDataParallel.
+    """A loader over the iterations of a run: as long as one rank's under DistributedDataParallel.
 
     What it does not have itself, such as `dataset`, is the given DataLoader's.
     """
@@ -147,19 +147,19 @@ class PreparedLoader:
         self,
         loader: "DataLoader[Any]",
         samples: Samples,
-        passages: Passages,
+        iterations: Iterations,
         settings: Settings,
     ):
         self._loader = loader
         self._samples = samples
-        self._passages = passages
+        self._iterations = iterations
         self._settings = settings
         self._epoch = settings.first // samples.steps
         # Whether it has been said that there are more loops than the run has epochs.
         self._told = False
         # How many batches the last loop was given.
         self._given = 0
-        # What the passages of a unit were given last.
+        # What the iterations of a unit were given last.
         self._held: List[Any] = []
         # Before PyTorch 2.6 CUDA's.
         accelerator = getattr(torch, "accelerator", torch.cuda)
@@ -173,7 +173,7 @@ class PreparedLoader:
             prefetch=-(-ahead // samples.accumulate),
             context=loader.multiprocessing_context,
         )
-        passages.at_end.append(self._reading.close)
+        iterations.at_end.append(self._reading.close)
 
     def __len__(self) -> int:
         """Batches of one unit in an epoch: steps, times the batches of a unit."""
@@ -189,8 +189,8 @@ class PreparedLoader:
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
-        passages = self._passages
-        if self._given == 1 and passages.is_open and not passages.decides:
+        iterations = self._iterations
+        if self._given == 1 and iterations.is_open and not iterations.decides:
             # The script has looked at a batch, which comes again: no epoch has begun by that.
             self._epoch -= 1
         self._given = 0
@@ -204,27 +204,27 @@ class PreparedLoader:
                 "prepare(epochs=..) or prepare(steps=..); with first=, loops begin at its epoch"
             )
         end = min((epoch + 1) * steps, all_steps)
-        return loop_of(self._batches(end), passages.loop_left)
+        return loop_of(self._batches(end), iterations.loop_left)
 
     def _batches(self, end: int) -> Iterator[Any]:
-        passages = self._passages
-        passages.resume(end)
-        while passages.begin():
+        iterations = self._iterations
+        iterations.resume(end)
+        while iterations.begin():
             self._given += 1
             yield self._batch()
 
     def _batch(self) -> Any:
-        passages = self._passages
-        part = passages.part
+        iterations = self._iterations
+        part = iterations.part
         if part == 0:
-            micro = passages.micro
+            micro = iterations.micro
             if micro is not None:
                 self._held = self._read(micro.batch, micro.unit, micro.samples)
-            elif passages.blank or not self._held:
+            elif iterations.blank or not self._held:
                 # Of any unit that has a loss: nothing is computed with it.
-                unit = passages.blank % self._settings.units
+                unit = iterations.blank % self._settings.units
                 samples = self._samples.of_process(unit)
-                self._held = self._read(passages.index, unit, samples)
+                self._held = self._read(iterations.index, unit, samples)
         return self._held[part]
 
     def _read(self, batch: int, unit: int, samples: range) -> List[Any]:

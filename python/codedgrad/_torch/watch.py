@@ -338,9 +338,10 @@ def _is_power_of_two(value: float) -> bool:
 # What Python and PyTorch say of None, and of what is left of gradients without those that are None.
 _SAYS = re.compile(r"NoneType|non-empty|empty (sequence|list)|argument is empty|not have been used")
 _HINT = (
-    " (codedgrad: read p.grad under `if model.run.whole:`. It is None in this iteration of the loop, "
-    "since its step is not decided yet: a step may take several iterations, and in the last one "
-    "p.grad is the whole batch's. torch.autograd.grad needs the iterator, codedgrad.torch.join)"
+    " (codedgrad: read p.grad under `if model.run.sync_gradients:`. It is None in this iteration "
+    "of the loop, since its step is not decided yet: a step may take several iterations, and in "
+    "the last one p.grad is the whole batch's. torch.autograd.grad needs the iterator, "
+    "codedgrad.torch.join)"
 )
 
 _REFUSED = (
@@ -369,7 +370,7 @@ class Norms:
         return self._last[place].clone() if place in self._last else found
 
 
-class Iteration(Protocol):
+class WatchedLoop(Protocol):
     """What is asked of the loop."""
 
     @property
@@ -383,12 +384,12 @@ class Iteration(Protocol):
     norms: Norms
 
 
-_loops: List["weakref.ref[Iteration]"] = []
+_loops: List["weakref.ref[WatchedLoop]"] = []
 _before: Dict[Tuple[Any, str], Any] = {}
 _LOCK = threading.Lock()
 
 
-def watch(loop: Iteration) -> None:
+def watch(loop: WatchedLoop) -> None:
     """From now on it is asked."""
     with _LOCK:
         for owner, name, make in [] if _loops else _CHANGES:
@@ -399,7 +400,7 @@ def watch(loop: Iteration) -> None:
         _loops.append(weakref.ref(loop))
 
 
-def unwatch(loop: Iteration) -> None:
+def unwatch(loop: WatchedLoop) -> None:
     """It is asked no more; after the last one PyTorch's functions are back."""
     with _LOCK:
         _loops[:] = [each for each in _loops if each() is not None and each() is not loop]
@@ -409,7 +410,7 @@ def unwatch(loop: Iteration) -> None:
             _before.clear()
 
 
-def _alive() -> List[Iteration]:
+def _alive() -> List[WatchedLoop]:
     found = [each() for each in _loops]
     return [each for each in found if each is not None]
 

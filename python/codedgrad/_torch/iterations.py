@@ -1,25 +1,25 @@
-"""Which passage of a loop is open, where the loop stays as it was under DistributedDataParallel.
+"""Which iteration of a loop is open, where the loop stays as it was under DistributedDataParallel.
 
-A *passage* is the body of the user's loop, once. It computes a unit, or, with `accumulate`, a part
-of one; where the step is decided already it computes nothing and is *hollow*: the body runs with
-outputs of before (`outputs`), and at the end of its backward pass the decoded gradient is
-there.
+An *iteration* is the body of the user's loop, once. It computes a unit, or, with `accumulate`, a
+part of one. Where the step is decided already, the iteration is *skipped* (`hollow`): it computes
+nothing, the body runs with outputs of before (`outputs`), and at the end of its backward pass the
+decoded gradient is there.
 
 ```text
 next(loader)     begin         what was decided is settled; events, until there is a unit (real) or a
-                               decided step (hollow)
+                               decided step (skipped)
 model(x)         forward
 loss.backward()  backward_over real: the unit is taken. Was it the task's last, the task is handed in,
                                and events come until the step is decided, or there is another task
-                               hollow: -
-                               if the step is decided, its gradient is shown: the passage is *whole*
-the rest                       acts in whole passages alone (`gate`)
+                               skipped: -
+                               if the step is decided, its gradient is shown: `sync_gradients`
+the rest                       acts only where `sync_gradients` is true (`gate`)
 ```
 
-The events are `steps.turns`', the units `tasks.Task`'s; nothing else knows of passages.
+The events are `steps.turns`', the units `tasks.Task`'s; nothing else knows of iterations.
 
-Accelerate's idea of when gradients are whole follows a run, where a script uses it:
-`accelerator.sync_gradients`, and what Accelerate does by it, is true in passages that decide a step.
+Where a script uses Accelerate, `accelerator.sync_gradients` follows a run: it, and what Accelerate
+does by it, is true in iterations that decide a step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .body import Body, changed_setting, settings_of
 from .watch import Norms, explain, explain_at_exit
 
 _SEVERAL = (
-    "several backward passes in one passage of the loop: a unit is what one rank of "
+    "several backward passes in one iteration of the loop: a unit is what one rank of "
     "DistributedDataParallel sums once. If they are parts of one step, say how many in "
     "prepare(accumulate=..); if they belong to losses of different models or steps, use the "
     "iterator, coded.join. What is computed beside training runs in model.eval() or under "
@@ -48,8 +48,8 @@ _SEVERAL = (
 )
 
 
-class Passages:
-    """The passages of a run's loop, and what they come to."""
+class Iterations:
+    """The iterations of a run's loop, and what they come to."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Passages:
         #: What the script does in an iteration.
         self.body = body
         self._optimizers = optimizers
-        # Backward passes of a unit, and whether each has a passage of its own.
+        # Backward passes of a unit, and whether each has an iteration of its own.
         self._accumulate = accumulate
         self._spread = spread
         self._events = turns(session)
@@ -77,14 +77,14 @@ class Passages:
         self._open = _Open()
         #: Steps that are decided here, those before the first counted.
         self.stands = session.native.next_step
-        #: The step that is whole, or open.
+        #: The step that is decided, or open.
         self.index = self.stands
         #: What units have reported, summed over the whole batch, of the last decided step.
         self.totals = Totals()
         #: Whether `p.grad` is the whole batch's: the step is decided.
-        self.whole = False
+        self.sync_gradients = False
         #: Whether gradients are complete with the next backward pass: not under `no_sync`.
-        self.sync = True
+        self.require_sync = True
         #: Where the loop that goes on, or the last one, ends: a step; none before the first loop.
         self.end: Optional[int] = None
         # Whether the last loop may have been left by an exception that a generator hides.
@@ -95,14 +95,14 @@ class Passages:
         self._stepped: Dict[int, bool] = {}
         self._settings: Tuple[int, List[Dict[str, Any]]] = (-1, [])
         self._applied = False
-        #: Hollow passages in a row that had no loss, and so could not show their step.
+        #: Skipped iterations in a row that had no loss, and so could not show their step.
         self.blank = 0
         #: Of gradients, as the body asks for them.
         self.norms = Norms()
-        #: What is called when there are no more passages.
+        #: What is called when there are no more iterations.
         self.at_end: List[Callable[[], None]] = []
 
-    # What a passage is.
+    # What an iteration is.
 
     @property
     def over(self) -> bool:
@@ -116,17 +116,17 @@ class Passages:
 
     @property
     def hollow(self) -> bool:
-        """Whether the open passage shows a decided step, and computes nothing."""
+        """Whether the open iteration shows a decided step, and computes nothing."""
         return self._decided is not None
 
     @property
     def micro(self) -> Optional[Micro]:
-        """The unit of the open passage; none if it is hollow."""
+        """The unit of the open iteration; none if it is skipped."""
         return self._micro
 
     @property
     def part(self) -> int:
-        """Which part of its unit the open passage computes, from 0."""
+        """Which part of its unit the open iteration computes, from 0."""
         return self._backwards if self._spread else 0
 
     @property
@@ -143,11 +143,11 @@ class Passages:
     def undecided(self) -> bool:
         """Whether the body runs in this thread, after its backward pass, without a gradient: its step
         is not decided, or refused."""
-        return self.computes and self._open.done and not (self.whole and self._applied)
+        return self.computes and self._open.done and not (self.sync_gradients and self._applied)
 
     @property
     def decides(self) -> bool:
-        """Whether the backward pass of the open passage is over."""
+        """Whether the backward pass of the open iteration is over."""
         return self._open.done
 
     def resume(self, end: int) -> None:
@@ -160,9 +160,9 @@ class Passages:
             self._open.again = True
 
     def begin(self) -> bool:
-        """Before a passage; false where there is none, since the loop is at its end.
+        """Before an iteration; false where there is none, since the loop is at its end.
 
-        Raises RuntimeError if the passage before has left something out.
+        Raises RuntimeError if the iteration before has left something out.
         """
         if self._open.again:
             self._open = _Open(is_open=True)
@@ -228,9 +228,9 @@ class Passages:
     # What happens in it.
 
     def forward(self) -> bool:
-        """A training forward pass begins; whether its passage is hollow.
+        """A training forward pass begins; whether its iteration is skipped.
 
-        Raises RuntimeError where there is no passage that it could be a part of.
+        Raises RuntimeError where there is no iteration that it could be a part of.
         """
         if self.over:
             raise RuntimeError(
@@ -241,7 +241,7 @@ class Passages:
             raise RuntimeError(
                 "a training forward pass outside of the loop: it belongs into `for .. in loader:`, "
                 "with the loader that prepare gave back, or, without a loader, into `for _ in "
-                "model.run.passages():`. Evaluate in model.eval() or under torch.no_grad(). "
+                "model.run.iterations():`. Evaluate in model.eval() or under torch.no_grad(). "
                 "Hugging Face's Trainer has a loop of its own: codedgrad.transformers.CodedTrainer"
             )
         if self._open.done:
@@ -251,7 +251,7 @@ class Passages:
         return self.hollow
 
     def call(self) -> int:
-        """The number of a forward pass within the passage."""
+        """The number of a forward pass within the iteration."""
         self._open.calls += 1
         return self._open.calls
 
@@ -269,23 +269,23 @@ class Passages:
             raise RuntimeError(_SEVERAL)
         self._check_settings()
         last = self._backwards + 1 == self._accumulate
-        if not self.sync and last and self._spread:
+        if not self.require_sync and last and self._spread:
             raise RuntimeError(
                 "no_sync() around the last backward pass of a unit: say in "
                 "prepare(accumulate=..) over how many batches of the loader gradients are summed "
                 f"(it is {self._accumulate})"
             )
-        if not self.sync and self._accumulate == 1:
+        if not self.require_sync and self._accumulate == 1:
             return
         self._backwards += 1
         here.done = last or self._spread
         if last:
             self._decide()
-        if here.done and not self.whole:
+        if here.done and not self.sync_gradients:
             self.body.goes_on_undecided()
 
     def nothing(self) -> None:
-        """The open passage has no loss, on purpose."""
+        """The open iteration has no loss, on purpose."""
         self._open.nothing = True
 
     def report(self, *scalars: Any) -> None:
@@ -352,32 +352,32 @@ class Passages:
         self.index, self.stands = event.step, event.step + 1
         self._applied = isinstance(event, Apply)
         self.totals = event.totals if isinstance(event, Apply) else event._totals
-        self.whole = True
+        self.sync_gradients = True
         self.blank = 0
         self._stepped = {}
         self._session.seed_body(event.step)
         self._session.tally.body_begins()
 
     def _close(self) -> None:
-        """The passage's body is over."""
+        """The iteration's body is over."""
         here, self._open = self._open, _Open()
         if not here.is_open:
             return
-        self.body.ends(self.whole)
+        self.body.ends(self.sync_gradients)
         if not here.done:
             if not here.nothing:
                 raise RuntimeError(self._why_not_done(here))
             self._nothing_done(here)
-        if not self.whole:
+        if not self.sync_gradients:
             return
-        self.whole = False
+        self.sync_gradients = False
         self._session.tally.body_ends()
         self._session.arrays.hide()
         missing = [each for each in self._optimizers if id(each) not in self._stepped]
         if self._applied and missing:
             raise RuntimeError(
                 f"step {self.index} is decided, and {type(missing[0]).__name__}.step() was not "
-                "called before the next passage of the loop, on the optimizer that prepare was "
+                "called before the next iteration of the loop, on the optimizer that prepare was "
                 "given. If the loop sums gradients over several batches, say over how many: "
                 "prepare(.., accumulate=..)"
             )
@@ -385,23 +385,23 @@ class Passages:
     def _why_not_done(self, here: "_Open") -> str:
         if here.reached:
             return (
-                "a passage of the loop has a gradient pass that came to what model(..) gave, and no "
-                "loss.backward(): torch.autograd.grad, and gradients that the script writes to p.grad "
-                "itself, are not seen here. Use the iterator, codedgrad.torch.join, which takes of "
-                "each unit what is left in p.grad"
+                "an iteration of the loop has a gradient pass that came to what model(..) gave, "
+                "and no loss.backward(): torch.autograd.grad, and gradients that the script writes "
+                "to p.grad itself, are not seen here. Use the iterator, codedgrad.torch.join, "
+                "which takes of each unit what is left in p.grad"
             )
         if here.forwarded:
             what = "has no backward pass that came to what model(..) gave"
         else:
             what = "did not call the model that prepare gave back in training mode"
         return (
-            f"a passage of the loop {what}: its samples would be lost. Call model(..), neither "
+            f"an iteration of the loop {what}: its samples would be lost. Call model(..), neither "
             "model.module(..) nor a model in eval(), and loss.backward(); where a batch has no "
             "loss on purpose (`continue`), say so before: model.run.nothing()"
         )
 
     def _nothing_done(self, here: "_Open") -> None:
-        """A passage without a loss; a hollow one is to come again, since it has shown nothing."""
+        """An iteration without a loss; a skipped one comes again, since it has shown nothing."""
         self._backwards += 1
         if self._spread and self._backwards < self._accumulate:
             return
@@ -421,15 +421,15 @@ class Passages:
         if changed is None:
             return
         raise RuntimeError(
-            f"{changed} of an optimizer was changed between two passages of step {step}: a step may "
-            "take several, and another number on each worker. Count with model.run.index, not with "
-            "passages, and give schedulers to prepare"
+            f"{changed} of an optimizer was changed between two iterations of step {step}: a step "
+            "may take several, and another number on each worker. Count with model.run.index, not "
+            "with iterations, and give schedulers to prepare"
         )
 
     def leave(self) -> None:
-        """There are no more passages: leaves the run, if it goes on, and gives back what was taken
-        of the user's objects."""
-        self._open, self.whole = _Open(), False
+        """There are no more iterations: leaves the run, if it goes on, and gives back what was
+        taken of the user's objects."""
+        self._open, self.sync_gradients = _Open(), False
         self._unexplain()
         self._session.parting.part("its part in the run was closed", How.FOR_GOOD)
         ended(self._session)
@@ -445,15 +445,15 @@ class Passages:
             self.body.loop_begins()
             if error is not None and self.undecided:
                 self._unexplain()
-                self._unexplain = explain_at_exit(self.whole)
-            # A loop that ends itself does so in whole passages.
-            self._failed = error is not None and not self.whole
+                self._unexplain = explain_at_exit(self.sync_gradients)
+            # A loop that ends itself does so where gradients are synchronised.
+            self._failed = error is not None and not self.sync_gradients
             if self.stands >= self._session.settings.steps:
-                self.whole = False
+                self.sync_gradients = False
                 self._end()
             return
         if self.undecided or (self.computes and self.hollow):
-            explain(error, self.whole)
+            explain(error, self.sync_gradients)
         self._session.parting.fail(error)
         self.leave()
 
@@ -467,7 +467,7 @@ class Passages:
             print(
                 f"codedgrad: this process ends with {self.stands} of {steps} steps, and leaves the "
                 "run: its loop was left by `break`, or has too few epochs. A loop that ends itself "
-                "counts with model.run.index, and ends in whole passages (model.run.whole)",
+                "counts with model.run.index, and ends where model.run.sync_gradients is true",
                 file=sys.stderr,
             )
             if self._failed:
@@ -476,7 +476,7 @@ class Passages:
 
 
 class _Open:
-    """An open passage."""
+    """An open iteration."""
 
     def __init__(self, is_open: bool = False):
         self.is_open = is_open
@@ -502,8 +502,8 @@ class _Sum:
         return float(self._terms[0]) + float(self._terms[1])
 
 
-def follow(passages: Passages) -> Optional[Callable[[], None]]:
-    """From now on it follows these passages; gives back what ends that, none without Accelerate."""
+def follow(iterations: Iterations) -> Optional[Callable[[], None]]:
+    """From now on Accelerate follows these iterations; gives back what ends that, or none."""
     module = sys.modules.get("accelerate.state")
     if module is None or not module.GradientState.initialized.fget(None):
         return None
@@ -517,9 +517,9 @@ def follow(passages: Passages) -> Optional[Callable[[], None]]:
             # The accelerator's own name for it.
             frame = frame.f_back
         if not frame.f_globals.get("__name__", "").startswith("accelerate"):
-            passages.body.asked = True
-        if passages.is_open and passages.decides:
-            return passages.whole
+            iterations.body.asked = True
+        if iterations.is_open and iterations.decides:
+            return iterations.sync_gradients
         return bool(shared.get("sync_gradients", True))
 
     def set_value(_: Any, to: bool) -> None:
