@@ -1,9 +1,9 @@
 """What a DDP script costs as a worker: beside the iterator's loop, and beside DDP itself.
 
-    python python/benches/prepared.py passage            # CPU of a passage over the iterator's unit
+    python python/benches/prepared.py iteration          # CPU beyond that of the iterator's unit
     python python/benches/prepared.py step --turns 3     # four workers, calm and one late, beside DDP
 
-`passage` trains 100,000 numbers in this process alone, in turns of blocks; times are the main
+`iteration` trains 100,000 numbers in this process alone, in turns of blocks; times are the main
 thread's CPU a step. `step` trains the small GPT of `examples/nanogpt.py` in four processes that
 sleep beside their computing, 0.1 s for the rows of one rank, as one does that waits for its GPU;
 under a code as much more as it computes. The late one, the last, sleeps ten times as long. Ways take
@@ -42,7 +42,7 @@ SHAPE = SimpleNamespace(context=CONTEXT, layers=2, heads=4, width=64, dropout=0.
 WAYS = {"ddp": 0, "uncoded": 4, "groups:s=1": 4, "ring:reach=2": 4, "queue:m=2": 8}
 
 
-def passage(options: argparse.Namespace) -> Dict[str, Any]:
+def iteration(options: argparse.Namespace) -> Dict[str, Any]:
     """Steps of one unit, by both loops."""
     steps = options.blocks * options.steps
 
@@ -84,7 +84,7 @@ def passage(options: argparse.Namespace) -> Dict[str, Any]:
                 times[name].append(time.thread_time() - began)
     medians = {name: 1e3 * statistics.median(found) for name, found in times.items()}
     cost = medians["prepare"] - medians["iterator"]
-    return {"numbers": count, "ms a step": medians, "ms a passage over the iterator": cost}
+    return {"numbers": count, "ms a step": medians, "ms an iteration beyond a unit": cost}
 
 
 def endless(loader: Any) -> Any:
@@ -120,7 +120,7 @@ def worker(way: str, late: bool) -> None:
         model(x, y).backward()
         optimizer.step()
         optimizer.zero_grad()
-        if not units or model.run.whole:
+        if not units or model.run.sync_gradients:
             ends.append(time.perf_counter())
     if number == 0:
         gaps = [after - before for before, after in zip(ends, ends[1:])][LEFT_OUT - 1 :]
@@ -185,7 +185,7 @@ def step(options: argparse.Namespace) -> Dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a DDP script costs as a worker.")
-    parser.add_argument("what", choices=["passage", "step", "worker"])
+    parser.add_argument("what", choices=["iteration", "step", "worker"])
     parser.add_argument("--blocks", type=int, default=20)
     parser.add_argument("--steps", type=int, default=50, help="of a block")
     parser.add_argument("--turns", type=int, default=3)
@@ -197,7 +197,7 @@ def main() -> None:
     if options.what == "worker":
         worker(options.way, options.late)
         return
-    found = passage(options) if options.what == "passage" else step(options)
+    found = iteration(options) if options.what == "iteration" else step(options)
     print(json.dumps(found, indent=1))
 
 
