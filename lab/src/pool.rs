@@ -38,13 +38,13 @@ pub(crate) struct PoolArgs {
     /// Time of a whole batch on one worker
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     work: f64,
-    /// How much later a loss is noticed that the scheme cannot do without
+    /// Seconds until the run notices the loss of a required worker
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value_t = 0.0)]
     detect: f64,
-    /// How much later than it comes a worker is ready: it copies a state first
+    /// Seconds that a new worker needs to copy a state
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value_t = 30.0)]
     sync: f64,
-    /// The run cannot go on with other workers: to start it again costs this, at every change
+    /// Restart the run at every change of workers, which costs this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     restart: Option<f64>,
     /// When the replay ends [default: at the last row]

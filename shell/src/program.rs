@@ -63,11 +63,9 @@ pub fn explained(mut error: clap::Error, changeable: Option<&str>) -> clap::Erro
     };
     let of_resume = [ContextKind::InvalidArg, ContextKind::PriorArg].into_iter().any(names_resume);
     if error.kind() == ErrorKind::ArgumentConflict && of_resume {
-        let mut tip = "a resumed run goes on as its folder's plan says, or its steps would not be \
-                       of one run"
-            .to_owned();
+        let mut tip = "a resumed run keeps the settings in its folder".to_owned();
         if let Some(flags) = changeable {
-            tip += &format!("; what may be given again: {flags}");
+            tip += &format!("; you can change only {flags}");
         }
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }

@@ -98,9 +98,9 @@ impl fmt::Display for Suspicion {
             ),
             Self::AfterExchange { quotient } => write!(
                 out,
-                "within a round all workers agree {:.0} times as closely as rounds do with one \
-                 another: these look like times taken after the all-reduce, where all show the \
-                 slowest one's; who is slow is not in them. Measure before it",
+                "workers of a round agree {:.0} times as closely as rounds do: these look like \
+                 times taken after the all-reduce, where every worker shows the slowest one's \
+                 time. Measure before it",
                 1.0 / quotient.max(1e-3)
             ),
             Self::WaitedFor { worker, quotient } => write!(

@@ -307,11 +307,11 @@ impl fmt::Display for Told<'_> {
                 if *coded { write!(out, "; the cost is that of an uncoded run") } else { Ok(()) }
             }
             Problem::NeverInTime { workers, of } => {
-                let was = if workers.len() == 1 { "was" } else { "were" };
+                let (was, it) = if workers.len() == 1 { ("was", "it") } else { ("were", "them") };
                 write!(
                     out,
-                    "{} {was} too late for almost every one of {of} rounds, which closed without; \
-                     repair or replace",
+                    "{} {was} too late in almost all of {of} rounds, and those closed without \
+                     {it}; repair or replace",
                     named(workers)
                 )
             }
@@ -360,16 +360,16 @@ impl fmt::Display for Told<'_> {
                 let compute = if workers.len() == 1 { "computes" } else { "compute" };
                 write!(
                     out,
-                    "{} {compute} {units} units of a round and others {others}; with a number of \
-                     units that the workers divide, under a scheme that gives all of them as \
-                     many, no worker waits for that",
+                    "{} {compute} {units} micro-batches of a round and others {others}; choose a \
+                     number of micro-batches divisible by the number of workers, and a scheme \
+                     that gives each worker the same number",
                     named(workers)
                 )
             }
             Problem::Waiting => write!(
                 out,
-                "so much of the time is spent waiting for late answers, now of these workers and \
-                 now of those; another scheme may save a part of it"
+                "this fraction of the time goes into waiting for late results, of changing \
+                 workers; another scheme may save a part of it"
             ),
             Problem::Deciding { seconds } => write!(
                 out,

@@ -531,8 +531,9 @@ fn who_has_more_to_do_is_not_called_slow() {
     // Eight units of three workers.
     assert_eq!(
         found(&[(2, 0.2), (3, 0.3), (3, 0.3)], &[1, 2]),
-        "workers 1, 2 compute 3 units of a round and others 2; with a number of units that the \
-         workers divide, under a scheme that gives all of them as many, no worker waits for that"
+        "workers 1, 2 compute 3 micro-batches of a round and others 2; choose a number of \
+         micro-batches divisible by the number of workers, and a scheme that gives each worker the \
+         same number"
     );
     // One of them has no more than others, and one takes longer than its units would have it.
     let [two, three] = [(2, 0.2), (3, 0.3)];

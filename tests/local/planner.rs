@@ -209,7 +209,7 @@ fn a_step_of_several_rounds_is_one_job() {
         planned(&Question { accumulate: 4, ..Question::new(&late, Preset::Iid.growth(WORKERS)) });
     assert!(
         steps.choice().delay > 0
-            && steps.notes.iter().any(|note| note.contains("starts the next afresh")),
+            && steps.notes.iter().any(|note| note.contains("as if lateness ended with each round")),
         "{}",
         steps.why
     );
@@ -435,7 +435,7 @@ fn what_one_round_says_is_not_enough() {
         found.candidates.iter().find(|candidate| candidate.scheme.family() == "groups").unwrap();
     assert!(groups.gain > 0.05, "{groups:?}");
     assert!(
-        found.recommended == "uncoded" && found.why.contains("more rounds would tell"),
+        found.recommended == "uncoded" && found.why.contains("record more rounds"),
         "{}",
         found.why
     );

@@ -395,7 +395,7 @@ fn what_is_changed_too_late_is_told() {
         };
         thread::spawn(move || changing(link, 0.0, is_decided))
     });
-    let said = |fault: &&(u64, u32, String)| fault.0 == 0 && fault.2.contains("may be made of");
+    let said = |fault: &&(u64, u32, String)| fault.0 == 0 && fault.2.contains("already committed");
     assert_eq!(log.faults.iter().filter(said).count(), 1, "{:?}", log.faults);
     let doubted: Vec<_> =
         log.records.iter().flat_map(|record| &record.doubts.unverified).copied().collect();

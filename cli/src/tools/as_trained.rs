@@ -57,7 +57,7 @@ pub(crate) struct TrainerArgs {
         hide_short_help = true
     )]
     grace: Option<f64>,
-    /// End with an error where a round stays open for so long [default: 60]
+    /// Fail when a round stays open for this many seconds [default: 60]
     #[arg(
         long,
         value_name = "SECONDS",

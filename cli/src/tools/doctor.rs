@@ -46,9 +46,9 @@ Input:   the folder of a run of `run`, `serve` or `codedgrad-lab`, finished or u
          any training loop. Or delays: a CSV file without header, one line per round, one number of
          seconds per worker (`codedgrad trace import` makes them of tables, JSON lines, logs and
          profiler traces), or - for standard input; those count as a run that waits for all workers.
-Costs:   shares of the time of all rounds, by replays of the run's own scheme: what would be saved
-         if a slow worker were never slower than the median. Of a code that does without slow
-         workers they are small.
+Costs:   the fraction of all rounds' time that the run would save if a slow worker were never slower
+         than the median, by replays of the run's scheme. It is small if the code tolerates the
+         slow workers.
 Reason:  `computing` and `elsewhere` need workers that report what they computed; older records
          have arrivals alone.
 Plan:    with --plan every scheme is tried on these times as well, as `codedgrad plan` does: what

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &KeygenArgs, output: &mut Output<'_>) -> Result<(), Fail
         args.workers - 1
     );
     if args.keep_ca {
-        text += "  nowhere:                    ca.key; who has it can join the job\n";
+        text += "  nowhere:                    ca.key; its holder can add workers to the job\n";
     }
     text += "Then pass --keys DIR to `codedgrad run` on every host, or to `codedgrad serve`; other \
              workers find it by CODEDGRAD_KEYS=DIR.\n";

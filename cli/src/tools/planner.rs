@@ -56,9 +56,9 @@ enum RulesArg {
 #[command(
     after_help = help("\
 It runs every scheme with all its parameters over the trace and recommends the fastest that loses
-no sample, if by the newer half of the rounds a code saves 3 % or more; else `uncoded`. On the
-rounds that chose it (`gain here`) a scheme looks too good. So what it saves, and the 95 %
-interval of that, come from the older half. Each of its blocks is replayed with the scheme that is
+no sample, if by the newer half of the rounds a code saves 3 % or more; else `uncoded`. `gain here`
+is optimistic: it is measured on the rounds that chose the scheme. The reported saving and its 95 %
+interval come from the older half. Each block of that half is replayed with the scheme that is
 fastest on the rounds after it. Fewer than 20 rounds recommend nothing. Causes that no code cures
 are named.
 
@@ -67,13 +67,13 @@ Trace:   a CSV file without header, one line per round, one number of seconds pe
          preset: hotspot | bursts | iid | static | calm | stalls | proportional | serverless |
          serverless-cold. A file's times grow in proportion to the load and were recorded at load
          1/n (computing takes all the time), unless --base-load X --slope A says that a fixed
-         part does not grow. A run's were recorded at the load of its scheme; what the fastest
-         answer takes grows, the rest only where a worker is slow because of computing.
-         `codedgrad simulate` takes the same for granted.
+         part does not grow. A run's times were recorded at its scheme's load. The fastest result's
+         time grows with the load; the rest grows only for workers that are slow at computing.
+         `codedgrad simulate` assumes the same.
 Delay:   --max-delay 0 if the next step needs the gradient of this one (one model). A scheme of
          delay T needs T+1 jobs in flight, such as T+1 interleaved models.
 
-Rules:   those of `codedgrad simulate`, which are the safe side: a late answer is thrown away,
+Rules:   those of `codedgrad simulate`, which are the safe side: a late result is thrown away,
          where in training it may still count (`codedgrad simulate --rules trainer`). Schemes with a
          delay are closed with the deadline that suits them best, others as soon as they can be
          decoded; --rules paper closes all as the authors of sequential gradient coding do.
@@ -354,10 +354,13 @@ fn beside(told: &Told, not_received: usize) -> Vec<String> {
         .map(|it| it.to_string());
     let not_received = (not_received > 0).then(|| {
         format!(
-            "{} {} not received: the largest time of the round stands for each, so that times and \
-             what is saved are the least they can be",
+            "{} {} as the largest time of its round, so times and savings are lower bounds",
             several(not_received, "answer"),
-            if not_received == 1 { "was" } else { "were" }
+            if not_received == 1 {
+                "was not received: it counts"
+            } else {
+                "were not received: each counts"
+            }
         )
     });
     let apart = (told.distance != 1).then(|| {

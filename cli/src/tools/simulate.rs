@@ -65,12 +65,11 @@ Load:    as in `codedgrad plan`: a file's delays grow in proportion to the load 
          or d + (L - X) A (--base-load X --slope A), or it stays (--slope 0). Presets take one
          second for an uncoded step; serverless ones are at load 0 and cost 2.2 s
          a batch, as recorded.
-Rules:   a late answer is thrown away, and every worker starts each round afresh. By --rules trainer
-         the engine of `codedgrad-lab train` runs on its virtual clock instead, so that every round,
-         weight and time is the trainer's: a late answer counts while its job is open, only tasks
-         that somebody has take time, and the last step ends the run. There, a load L takes
-         L x --slope (one second for an uncoded step, if not given), and a delay beyond the least
-         one comes on top.
+Rules:   a late result is thrown away, and every worker starts each round afresh. --rules trainer
+         runs the engine of `codedgrad-lab train` on its virtual clock, with the trainer's rounds,
+         weights and times. There, a late result counts while its job is open, and only tasks that a
+         worker holds take time. The last step ends the run. A load L takes L x --slope (one second
+         for an uncoded step, if not given), and a delay beyond the least one comes on top.
 
 Examples:
   codedgrad simulate groups:s=1 --delays hotspot --workers 8 --jobs 100
@@ -105,7 +104,7 @@ pub(crate) struct SimulateArgs {
     /// When a round closes [default: decodable without delay, else incremental]
     #[arg(long, value_enum, help_heading = "Rounds")]
     close: Option<CloseArg>,
-    /// By which rules rounds go
+    /// Rules by which rounds close
     #[arg(long, value_enum, default_value = "usual", help_heading = "Rounds")]
     rules: RulesArg,
     /// Which stragglers a round may close without: by the scheme's model, or the weakest sound rule
@@ -123,7 +122,7 @@ pub(crate) struct SimulateArgs {
     /// Seed of a preset [default: 1]
     #[arg(long, value_parser = whole::<u64>)]
     seed: Option<u64>,
-    /// Draw who did what in every round (on standard error with --json)
+    /// Draw the tasks of every worker in every round (on standard error with --json)
     ///
     /// `n.3` is a task of job 3, `x4` four of them, `x` alone that its worker was not waited for,
     /// `g(3)` that the gradient of job 3 is complete.

@@ -29,8 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Args)]
 #[command(
     after_help = help("\
-ADDR is what the coordinator was given as --metrics. There, /metrics is for Prometheus and
-/status is what this command shows.
+ADDR is the coordinator's --metrics address. Prometheus scrapes /metrics; this command shows
+/status.
 
 Examples:
   codedgrad run -n 3 --metrics 127.0.0.1:9400 train.py

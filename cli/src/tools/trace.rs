@@ -60,10 +60,10 @@ enum TraceCommand {
 #[derive(Debug, Args)]
 #[command(
     after_help = help("\
-A worker's number is when its answer arrived, since the round opened. Where it had not arrived
-by the close, what the worker has reported of its work tells when it would have; without a
-report the step's time is written, or where lateness was injected the time at which the answer
-was due, if that is later. How many are such estimates is said on standard error.")
+Each number is the time from a round's opening to the arrival of a worker's result. If the result
+had not arrived by the close, `record` estimates the time from the worker's report. Without a
+report it writes the round's length or, if later, the time at which an injected delay would have
+ended; it prints the number of these estimates to standard error.")
 )]
 struct RecordArgs {
     /// Folder of a run, or its run.jsonl

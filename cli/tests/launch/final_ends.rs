@@ -57,8 +57,7 @@ fn a_run_says_at_its_end_which_steps_were_refused() {
     let mut launched = Launched::start("-n 2 --scheme uncoded --out run --give-up-after 3", &run);
     assert_eq!(launched.ends(), Some(1), "{}", launched.said());
     let said = launched.said();
-    let why =
-        "steps 15 to 17 were refused, since their gradients are not finite: --give-up-after 3";
+    let why = "steps 15 to 17 had non-finite gradients: the run was aborted by --give-up-after 3";
     assert!(said.contains(why), "{said}");
     assert!(said.contains("3 of 18 steps were refused (first: step 15)"), "{said}");
     assert_eq!(launched.steps(), (0..18).collect::<Vec<u64>>());

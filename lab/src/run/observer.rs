@@ -291,7 +291,7 @@ impl RunObserver<'_> {
         let last = self.lines.len() as u64 - 1;
         let why = format!(
             "has diverged: steps {} to {last} were refused, since their gradients are not finite; \
-             a lower --learning-rate may help (--give-up-after {most} ends a run after so many)",
+             a lower --learning-rate may help (aborted by --give-up-after {most})",
             last + 1 - refused
         );
         self.diverged = Some(why.clone());

@@ -368,7 +368,8 @@ fn a_resumed_run_takes_limits_and_more_steps() {
     for (limit, problem) in [("--max-wait=0", "above 0 is needed"), ("--grace=-1", "0 or more")] {
         refused(home, &["train", "--resume", "once", limit], &[&limit[..7], problem]);
     }
-    let taken = ["--steps, --workers (MIN..MAX), --max-wait, --grace", "as its folder's plan says"];
+    let taken =
+        ["--steps, --workers (MIN..MAX), --max-wait, --grace", "keeps the settings in its folder"];
     for flag in ["--seed", "--width", "--micro-batches"] {
         refused(home, &["train", "--resume", "once", flag, "3"], &[&[flag], &taken[..]].concat());
     }

@@ -42,8 +42,8 @@ const COPIES_TRIED_MAX: usize = 4;
 pub(in crate::codes) const FAMILY: Family = Family {
     name: "defer",
     examples: &["defer:T=1,cap=2,cut=4,copies=1"],
-    summary: "what up to cap late workers owe is done by others in the next T rounds, cut times \
-        as fine; no more work than uncoded",
+    summary: "other workers finish the shards (cut pieces each) of up to cap late workers in the \
+        next T rounds; no more work than uncoded",
     traits: Traits { feedback: true, delay: true, ..Traits::NONE },
     spaces: Some(|limits| {
         vec![Space::of([

@@ -35,8 +35,8 @@ use std::ops::Range;
 pub(in crate::codes) const FAMILY: Family = Family {
     name: "queue",
     examples: &["queue:m=4"],
-    summary: "m tasks per worker in one queue: who is fast does more, what is still out is done \
-        twice",
+    summary: "m tasks per worker in one queue: fast workers do more, and idle workers repeat \
+        unfinished tasks",
     traits: Traits { feedback: true, pulls: true, ..Traits::NONE },
     spaces: Some(|limits| {
         let most = limits.cut.saturating_mul(limits.accumulate);

@@ -116,7 +116,7 @@ fn nothing_is_planned_from_estimates_of_a_worker_that_was_never_seen() {
     };
     let found = of_run(0.0);
     assert_eq!((found.findings[0].kind(), found.to_plan()), ("never-in-time", None));
-    assert!(first(&found).starts_with("worker 1 was too late for almost every one of 12 rounds"));
+    assert!(first(&found).starts_with("worker 1 was too late in almost all of 12 rounds"));
     assert!(
         found.what_if.reason.unwrap().to_string().starts_with("worker 1 answered in almost no")
     );

@@ -112,8 +112,8 @@ pub(super) fn why(
                 several(jobs, "round")
             ),
             Some(gain) if fastest.gain >= GAIN_MIN => format!(
-                "by the newer rounds {name}, the fastest here, does not surely save {:.0} %, and \
-                 more rounds would tell; by the older ones choosing so {}",
+                "{name} is the fastest here, but the newer rounds do not show a saving of {:.0} % \
+                 with certainty: record more rounds. On the older rounds this choice {}",
                 100.0 * GAIN_MIN,
                 changed(gain)
             ),
@@ -168,7 +168,7 @@ pub(super) fn why(
         gain if gain >= GAIN_MIN => format!("{saves} {} of the {of}", percent(gain)),
         gain if gain >= SHOWN_LEAST => format!("{saves} little of the {of}, {}", percent(gain)),
         gain => format!(
-            "may save some of the {of}, but by the older rounds choosing so {}",
+            "may save some of the {of}, but on the older rounds this choice {}",
             changed(gain)
         ),
     };
@@ -254,15 +254,14 @@ pub(super) fn notes(
     }
     if question.accumulate > 1 && choice.delay > 0 {
         notes.push(
-            "a worker late in one round of a step starts the next afresh here, while a step that \
-             is one job carries all of its lateness: \
-             true where lateness ends with a round, too kind to schemes over rounds where it does not"
+            "schemes over rounds are replayed as if lateness ended with each round; if it lasts \
+             longer, they look better here than they are"
                 .into(),
         );
     }
     if choice.scheme.traits().feedback {
         let pull = if choice.delay == 0 {
-            format!(", and a pull to cost {} s (dispatch)", question.dispatch)
+            format!(" and that a pull costs {} s (--dispatch)", question.dispatch)
         } else {
             String::new()
         };
@@ -271,8 +270,8 @@ pub(super) fn notes(
             others.push(choice.scheme.family());
         }
         notes.push(format!(
-            "any worker is taken to be able to read any sample{pull}; leave {} out where that is \
-             not so",
+            "this assumes that any worker can read any sample{pull}; where workers cannot, leave \
+             out {}",
             listed(others)
         ));
     }

@@ -246,12 +246,14 @@ impl fmt::Display for Happening {
             }
             Self::SentAway { reason, .. } => write!(f, "is sent away: {reason}"),
             Self::Erased { why, .. } => f.write_str(match why {
-                Erasure::NotFinite => "its message is not finite and was erased",
+                Erasure::NotFinite => "its message is not finite and was discarded",
                 Erasure::SaidFinite => {
-                    "its result is not finite, though it said so; it was erased, and the step is \
-                     made without it"
+                    "its result is not finite, but it had reported it as finite; the result was \
+                     discarded, and the step does without it"
                 }
-                Erasure::NotReceived => "its message is not here to be voted on and was erased",
+                Erasure::NotReceived => {
+                    "its message did not arrive to be voted on and was discarded"
+                }
                 Erasure::Wrong => {
                     "its result is wrong and was left out (said once; run.jsonl has every step)"
                 }
@@ -273,12 +275,11 @@ impl fmt::Display for Happening {
                 f.write_str("its parameters differ from the others'; resynchronised")
             }
             Self::Changed { is_decided: true, .. } => f.write_str(
-                "has changed numbers of its gradient after it had announced them; the step is \
-                 decided, and may be made of them as they were",
+                "has changed its gradient after announcing it; the step is already committed, \
+                 perhaps with the earlier values",
             ),
             Self::Changed { is_decided: false, .. } => f.write_str(
-                "has changed numbers of its gradient after it had announced them; the step is made \
-                 again without them",
+                "has changed its gradient after announcing it; the step is made again without it",
             ),
             Self::Planned { members, of, scheme, misfit, .. } => {
                 let count = members.len();

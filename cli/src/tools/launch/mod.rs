@@ -134,7 +134,7 @@ pub(crate) struct LaunchArgs {
         help_heading = "Several hosts"
     )]
     nodes: u32,
-    /// Number of this host, from 0, which has the coordinator
+    /// Index of this host, from 0; host 0 runs the coordinator
     #[arg(
         long,
         value_name = "I",

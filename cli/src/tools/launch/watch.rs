@@ -561,8 +561,8 @@ impl<'a> Watch<'a> {
         };
         self.screen.note(&format!(
             "ended by {by} after step {decided} of {steps}: {folder} has the record and the logs, \
-             the model is what {name} has saved itself; to go on, start it again, and have it load \
-             that and join with first= the step that comes next"
+             and {name} itself saves the model. To continue, start it again: load its checkpoint, \
+             and pass the next step to join as first="
         ));
     }
 

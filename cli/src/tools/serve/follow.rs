@@ -285,8 +285,8 @@ impl Refusals {
         }
         let (first, last) = (record.step + 1 - in_a_row, record.step);
         anyhow::bail!(
-            "steps {first} to {last} were refused, since their gradients are not finite: \
-             --give-up-after {most} ends a run after so many"
+            "steps {first} to {last} had non-finite gradients: the run was aborted by \
+             --give-up-after {most}"
         )
     }
 
@@ -353,9 +353,8 @@ impl<'a> Follower<'a> {
         let Some(first) = self.plan.end.differs_from else { return Ok(()) };
         anyhow::ensure!(
             step <= first,
-            "the workers have step {step} as their next, and their parameters were equal only \
-             before step {first}: load a checkpoint whose next step is {first} or an earlier one \
-             (first=)"
+            "the workers are at step {step}, but their parameters are known to be equal only \
+             before step {first}: load a checkpoint with first={first} or less"
         );
         // Known at once: the coordinator may die before the run's end.
         self.plan.end.differs_from = None;
