@@ -2,12 +2,12 @@
 //!
 //! `cargo run -p codedgrad --no-default-features --example check_my_code`
 
-use codedgrad::codes::{DenseCode, Gate, GradientCode, Verified, verify};
+use codedgrad::codes::{DenseCode, Gate, GradientCode, Verification, verify};
 use codedgrad::run::NumberFormat;
 
 /// Whether every set of at most `stragglers` missing workers decodes within the gate of f32
 /// messages.
-fn check(rows: &[Vec<f64>], stragglers: usize) -> Result<Verified, Box<dyn std::error::Error>> {
+fn check(rows: &[Vec<f64>], stragglers: usize) -> Result<Verification, Box<dyn std::error::Error>> {
     let code = DenseCode::new(rows)?.claiming(stragglers)?;
     Ok(verify(&code, &Gate::new(NumberFormat::F32, code.facts()), 7, &mut |_, _| ()))
 }

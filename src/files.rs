@@ -11,28 +11,28 @@ use std::path::Path;
 /// What is read up to a bound, beyond which reading is an error.
 ///
 /// ```
-/// use codedgrad::files::Bounded;
+/// use codedgrad::files::BoundedReader;
 /// use std::io::Read;
 /// let folder = tempfile::tempdir()?;
 /// let path = folder.path().join("table.csv");
 /// std::fs::write(&path, "0.5,1\n")?;
 /// let mut text = String::new();
-/// Bounded::open(&path, 6)?.read_to_string(&mut text)?;
+/// BoundedReader::open(&path, 6)?.read_to_string(&mut text)?;
 /// assert_eq!(text, "0.5,1\n");
-/// let error = Bounded::open(&path, 5).unwrap_err();
+/// let error = BoundedReader::open(&path, 5).unwrap_err();
 /// assert!(error.to_string().contains("more than 5 bytes"));
-/// let error = Bounded::open(folder.path(), 5).unwrap_err();
+/// let error = BoundedReader::open(folder.path(), 5).unwrap_err();
 /// assert!(error.to_string().contains("it is a folder"));
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Bounded<R> {
+pub struct BoundedReader<R> {
     input: R,
     most: u64,
     left: u64,
 }
 
-impl Bounded<File> {
+impl BoundedReader<File> {
     /// A regular file of at most `most` bytes, and nothing else.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Bounded<File> {
     /// The same, or a pipe, such as `/dev/stdin`: opening and reading it wait for its writer.
     ///
     /// # Errors
-    /// As [`Bounded::open`].
+    /// As [`BoundedReader::open`].
     pub fn open_or_wait(path: &Path, most: u64) -> io::Result<Self> {
         if is_pipe(fs::metadata(path)?.file_type()) {
             return Self::of_file(File::open(path)?, most);
@@ -66,7 +66,7 @@ impl Bounded<File> {
     }
 }
 
-impl<R> Bounded<R> {
+impl<R> BoundedReader<R> {
     /// At most `most` bytes of anything.
     pub fn new(input: R, most: u64) -> Self {
         Self { input, most, left: most }
@@ -84,7 +84,7 @@ impl<R> Bounded<R> {
     }
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for BoundedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(buffer)?;
         // A pipe has no length, and other files may have grown since they were opened.
@@ -93,7 +93,7 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-impl<R: Seek> Seek for Bounded<R> {
+impl<R: Seek> Seek for BoundedReader<R> {
     fn seek(&mut self, place: SeekFrom) -> io::Result<u64> {
         let place = self.input.seek(place)?;
         self.left = self.most.saturating_sub(place);
@@ -101,16 +101,16 @@ impl<R: Seek> Seek for Bounded<R> {
     }
 }
 
-/// How a file is opened: by [`Bounded::open`], or, where it is read once, by
-/// [`Bounded::open_or_wait`].
-pub type Opener = fn(&Path, u64) -> io::Result<Bounded<File>>;
+/// How a file is opened: by [`BoundedReader::open`], or, where it is read once, by
+/// [`BoundedReader::open_or_wait`].
+pub type Opener = fn(&Path, u64) -> io::Result<BoundedReader<File>>;
 
 /// All of a regular file of at most `most` bytes.
 ///
 /// # Errors
-/// As [`Bounded::open`].
+/// As [`BoundedReader::open`].
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let mut file = Bounded::open(path, most)?;
+    let mut file = BoundedReader::open(path, most)?;
     let mut bytes = Vec::with_capacity(file.metadata()?.len() as usize);
     file.read_to_end(&mut bytes)?;
     Ok(bytes)
@@ -119,7 +119,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// The same of a file that holds text.
 ///
 /// # Errors
-/// As [`Bounded::open`], and if it is not UTF-8.
+/// As [`BoundedReader::open`], and if it is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     String::from_utf8(read(path, most)?).map_err(|error| {
         let what = no_text(error.as_bytes());
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(read(&path, 4).unwrap().len(), 4);
         fs::write(&path, b"1,\xff").unwrap();
         assert_eq!(read_text(&path, 4).unwrap_err().to_string(), "it is not text");
-        let mut growing = Bounded::open(&path, 4).unwrap();
+        let mut growing = BoundedReader::open(&path, 4).unwrap();
         fs::write(&path, "1,0\n1").unwrap();
         told(growing.read_to_end(&mut Vec::new()).unwrap_err());
         growing.rewind().unwrap();
@@ -241,7 +241,7 @@ mod tests {
         for (text, fits) in [("0,1\n", true), ("0,1\n0", false)] {
             let writer = write(text);
             let mut found = String::new();
-            let read = Bounded::open_or_wait(&path, 4).unwrap().read_to_string(&mut found);
+            let read = BoundedReader::open_or_wait(&path, 4).unwrap().read_to_string(&mut found);
             writer.join().unwrap();
             assert_eq!(read.is_ok(), fits, "{text}: {read:?}");
             assert!(!fits || found == text);

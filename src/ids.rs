@@ -256,7 +256,7 @@ pub struct Part {
 
 /// A result and its weight in a sum, such as its decode weight in the gradient of its job.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Weighted {
+pub struct WeightedResult {
     /// Whose result.
     pub worker: Worker,
     /// The task it answers.

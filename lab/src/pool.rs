@@ -3,7 +3,7 @@
 use crate::pool_file::{milliseconds, read};
 use anyhow::anyhow;
 use clap::Args;
-use codedgrad::files::Bounded;
+use codedgrad::files::BoundedReader;
 use codedgrad::sim::{Pool, PoolOutcome, PoolRules, replay};
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::families;
@@ -61,7 +61,7 @@ pub(crate) struct PoolArgs {
 pub(crate) fn run(args: &PoolArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let PoolArgs { scheme, file, .. } = args;
     let stragglers = stragglers(scheme)?;
-    let pool = read(file, Bounded::open_or_wait)?;
+    let pool = read(file, BoundedReader::open_or_wait)?;
     let rules = PoolRules {
         work: milliseconds(args.work),
         stragglers,

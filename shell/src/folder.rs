@@ -6,7 +6,7 @@ use crate::found;
 use crate::lock::{FolderLock, hold};
 use crate::output::say;
 use anyhow::{Context, anyhow, bail};
-use codedgrad::files::{self, Bounded};
+use codedgrad::files::{self, BoundedReader};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, File};
@@ -299,7 +299,7 @@ impl RunFolder {
     ) -> Result<Vec<T>, Failure> {
         let path = self.file(RECORD);
         let cannot = || format!("cannot read {}", path.display());
-        let mut input = match Bounded::open(&path, RECORD_BYTES_MAX) {
+        let mut input = match BoundedReader::open(&path, RECORD_BYTES_MAX) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             input => BufReader::new(input.with_context(cannot).or_input()?),
         };

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use codedgrad::delays::TRACE_BYTES_MAX;
-use codedgrad::files::{Bounded, Opener};
+use codedgrad::files::{BoundedReader, Opener};
 use flate2::bufread::MultiGzDecoder;
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -90,12 +90,12 @@ impl Input {
     /// A file, packed or not.
     pub fn open(path: &Path) -> io::Result<Self> {
         let bytes = Rc::new(Cell::new(0));
-        let input = Bounded::open_or_wait(path, BYTES_MAX)?;
+        let input = BoundedReader::open_or_wait(path, BYTES_MAX)?;
         let counted = Counted { input, bytes: Rc::clone(&bytes) };
         let mut packed = BufReader::with_capacity(ROOM, counted);
         let mut reader: Box<dyn BufRead> = match packed.fill_buf()? {
             [0x1f, 0x8b, ..] => {
-                let unpacked = Bounded::new(MultiGzDecoder::new(packed), BYTES_MAX);
+                let unpacked = BoundedReader::new(MultiGzDecoder::new(packed), BYTES_MAX);
                 Box::new(BufReader::with_capacity(ROOM, unpacked))
             }
             _ => Box::new(packed),
@@ -171,7 +171,11 @@ pub fn decoded(path: &Path) -> Option<Vec<u8>> {
         return None;
     }
     let mut start = Vec::new();
-    Bounded::open(path, BYTES_MAX).ok()?.take(LOOKED_AT as u64).read_to_end(&mut start).ok()?;
+    BoundedReader::open(path, BYTES_MAX)
+        .ok()?
+        .take(LOOKED_AT as u64)
+        .read_to_end(&mut start)
+        .ok()?;
     let returns = start.windows(2).any(|pair| pair[0] == b'\r' && pair[1] != b'\n');
     let packed = start.starts_with(&[0x1f, 0x8b]);
     let wide = start.starts_with(&[0xff, 0xfe]) || start.starts_with(&[0xfe, 0xff]);

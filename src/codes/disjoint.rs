@@ -10,7 +10,7 @@ pub(super) struct Sets {
 
 /// What joining two points has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Joined {
+pub(super) enum JoinOutcome {
     /// They were in two sets; those of `absorbed` are in `into` now, sides swapped if `swapped`.
     Merged { into: u32, absorbed: u32, swapped: bool },
     /// They were in one set already, on sides that do or do not agree with the join.
@@ -39,16 +39,16 @@ impl Sets {
     }
 
     /// Joins two points, which lie on opposite sides or on the same.
-    pub(super) fn join(&mut self, a: u32, b: u32, opposite: bool) -> Joined {
+    pub(super) fn join(&mut self, a: u32, b: u32, opposite: bool) -> JoinOutcome {
         let ((a, a_side), (b, b_side)) = (self.root(a), self.root(b));
         let swapped = a_side ^ b_side ^ opposite;
         if a == b {
-            return Joined::Within { root: a, agrees: !swapped };
+            return JoinOutcome::Within { root: a, agrees: !swapped };
         }
         let (into, absorbed) =
             if self.size[a as usize] >= self.size[b as usize] { (a, b) } else { (b, a) };
         self.above[absorbed as usize] = (into, swapped);
         self.size[into as usize] += self.size[absorbed as usize];
-        Joined::Merged { into, absorbed, swapped }
+        JoinOutcome::Merged { into, absorbed, swapped }
     }
 }

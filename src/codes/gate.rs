@@ -28,7 +28,7 @@ const ERROR_SLACK: f64 = 1e-9;
 pub struct Gate {
     amplification_max: f64,
     error_max: f64,
-    better: Better,
+    better: Alternative,
 }
 
 /// A decode that must not be applied, with the numbers that say why.
@@ -50,7 +50,7 @@ pub enum GateError {
         /// Fraction of the batch that is in the result.
         coverage: f64,
         /// Codes that would do.
-        better: Better,
+        better: Alternative,
     },
     /// Rounding errors of the messages would grow too far.
     #[error(
@@ -63,7 +63,7 @@ pub enum GateError {
         /// What the wire type bears.
         amplification_max: f64,
         /// Codes that would do.
-        better: Better,
+        better: Alternative,
     },
     /// The code's decoder does not do what its rows say.
     #[error("the code has a defect: {0}")]
@@ -72,12 +72,12 @@ pub enum GateError {
 
 /// What to use instead of a code that its gate refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Better {
+pub struct Alternative {
     tolerance: usize,
     approximate: bool,
 }
 
-impl fmt::Display for Better {
+impl fmt::Display for Alternative {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = self.tolerance.max(1);
         match self.approximate {
@@ -113,7 +113,7 @@ impl Gate {
             NumberFormat::F32 => 256.0,
             NumberFormat::Bf16 | NumberFormat::F16 => 8.0,
         };
-        let better = Better { tolerance, approximate: error_max > 0.0 };
+        let better = Alternative { tolerance, approximate: error_max > 0.0 };
         Self { amplification_max, error_max, better }
     }
 

@@ -28,7 +28,7 @@
 //! Glasgow, Wootters, "Approximate gradient coding with optimal decoding" (arXiv 2006.09638). The
 //! error by components is our own derivation.
 
-use super::disjoint::{Joined, Sets};
+use super::disjoint::{JoinOutcome, Sets};
 use super::family::{Family, Recipe, Space, Traits, keyed};
 use super::linear::cgls;
 use super::verify::{binomial, next_combination};
@@ -289,7 +289,7 @@ impl Components {
     /// Adds an edge; true if the error may have changed.
     fn add(&mut self, x: u32, y: u32) -> bool {
         match self.sets.join(x, y, true) {
-            Joined::Within { root, agrees } => {
+            JoinOutcome::Within { root, agrees } => {
                 let new = !agrees && !self.odd_cycle[root as usize];
                 if new {
                     self.squared_error -= self.part(root);
@@ -297,7 +297,7 @@ impl Components {
                 }
                 new
             }
-            Joined::Merged { into, absorbed, swapped } => {
+            JoinOutcome::Merged { into, absorbed, swapped } => {
                 self.squared_error -= self.part(into) + self.part(absorbed);
                 let [p, q] = self.sides[absorbed as usize];
                 let [first, second] = if swapped { [q, p] } else { [p, q] };

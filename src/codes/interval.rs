@@ -21,7 +21,7 @@
 //! Wang et al., "Heterogeneity-aware gradient coding for straggler tolerance" (arXiv 1901.09339),
 //! without its random coefficients.
 
-use super::disjoint::{Joined, Sets};
+use super::disjoint::{JoinOutcome, Sets};
 use super::family::{Family, Fields, Recipe, within};
 use super::groups::Size;
 use super::linear::{cgls, least_squares};
@@ -485,7 +485,7 @@ impl Decoder for IntervalDecoder {
         if !self.arrived.insert(worker) || self.decodable {
             return Status::Useless;
         }
-        if let Joined::Within { .. } = self.sets.join(l, r, false) {
+        if let JoinOutcome::Within { .. } = self.sets.join(l, r, false) {
             return Status::Useless;
         }
         self.decodable = self.sets.root(0) == self.sets.root(self.plan.facts.shares() as u32);

@@ -53,7 +53,7 @@ pub use cyclic::Cyclic;
 pub use dense::DenseCode;
 pub use drop_slowest::DropSlowest;
 pub use error::ParameterError;
-pub use gate::{Better, Gate, GateError};
+pub use gate::{Alternative, Gate, GateError};
 pub use graph::Graph;
 pub use groups::Groups;
 pub use interval::Interval;
@@ -61,7 +61,7 @@ pub use judged::{Defect, JudgedDecode, decode_judged};
 pub use min_load::MinLoad;
 pub use spec::SchemeSpec;
 pub use table::TableError;
-pub use verify::{FailedSet, Verified, verify};
+pub use verify::{FailedSet, Verification, verify};
 pub use vote::{Dispute, Verifier};
 
 use crate::ids::{Share, Worker, WorkerSet};

@@ -38,7 +38,7 @@ const LISTED_MAX: usize = 100;
 
 /// What trying the straggler sets of a code has shown.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Verified {
+pub struct Verification {
     /// Sets tried.
     pub sets: u64,
     /// Whether these were all sets of at most the tolerated number of stragglers.
@@ -93,7 +93,7 @@ pub fn verify(
     gate: &Gate,
     seed: u64,
     progress: &mut dyn FnMut(u64, u64),
-) -> Verified {
+) -> Verification {
     let (workers, most) = (code.facts().workers, code.facts().tolerance);
     let all = (0..=most).fold(0u64, |sum, missing| sum.saturating_add(binomial(workers, missing)));
     let mut trial = Trial::new(code, gate, seed, progress);
@@ -144,7 +144,7 @@ struct Trial<'a> {
     first_failure_is_enough: bool,
     total: u64,
     progress: &'a mut dyn FnMut(u64, u64),
-    found: Verified,
+    found: Verification,
     /// The sum of all sets' errors.
     errors: f64,
 }
@@ -172,7 +172,7 @@ impl<'a> Trial<'a> {
             total: 0,
             gate,
             progress,
-            found: Verified::default(),
+            found: Verification::default(),
             errors: 0.0,
         }
     }

@@ -3,7 +3,7 @@
 use super::TraceError;
 use super::cell::{Comma, Commas, time_in};
 use crate::cells::{Separator, is_comment, no_text, plain_line};
-use crate::files::Bounded;
+use crate::files::BoundedReader;
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -36,9 +36,9 @@ pub(super) struct Lines<R> {
     rows: usize,
 }
 
-impl Lines<BufReader<Bounded<File>>> {
+impl Lines<BufReader<BoundedReader<File>>> {
     pub(super) fn open(path: &Path) -> Result<Self, TraceError> {
-        let file = Bounded::open_or_wait(path, TRACE_BYTES_MAX)
+        let file = BoundedReader::open_or_wait(path, TRACE_BYTES_MAX)
             .map_err(|source| TraceError::Io { path: path.into(), source })?;
         Ok(Self::new(BufReader::new(file), path))
     }

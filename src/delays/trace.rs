@@ -2,7 +2,7 @@
 
 use super::lines::{Lines, TIME_MAX};
 use crate::cells::Commas;
-use crate::files::Bounded;
+use crate::files::BoundedReader;
 use crate::spelling::several;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Error as IoError, Seek, Write};
@@ -139,7 +139,7 @@ pub enum TraceError {
 /// # Ok::<(), codedgrad::delays::TraceError>(())
 /// ```
 #[derive(Debug)]
-pub struct TraceReader<R = BufReader<Bounded<File>>> {
+pub struct TraceReader<R = BufReader<BoundedReader<File>>> {
     lines: Lines<R>,
     columns: usize,
     workers: usize,

@@ -49,8 +49,8 @@ use super::events::{Action, EngineError, Input, Unfit};
 use super::open_steps::{Fate, OpenSteps};
 use super::reduce::Reduce;
 use super::roster::{Doing, Roster};
-use crate::codes::sequential::{Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
-use crate::ids::{Part, Step, Task, Weighted, Worker, WorkerSet};
+use crate::codes::sequential::{Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts, Settle};
+use crate::ids::{Part, Step, Task, WeightedResult, Worker, WorkerSet};
 use crate::run::{ConfigError, RunConfig};
 use tracing::debug_span;
 
@@ -501,12 +501,12 @@ impl Engine {
         let becomes = if counts {
             self.plan.scheme.returned(worker, task, digest)
         } else {
-            Returned::Unwanted
+            ResultUse::Unwanted
         };
         match becomes {
-            Returned::Unwanted if finite => out.push(Action::Discard { worker, task }),
-            Returned::Final if self.reduce == Reduce::Worker => {
-                out.push(self.open_steps.reduce(Weighted { worker, task, weight: 1.0 }));
+            ResultUse::Unwanted if finite => out.push(Action::Discard { worker, task }),
+            ResultUse::Final if self.reduce == Reduce::Worker => {
+                out.push(self.open_steps.reduce(WeightedResult { worker, task, weight: 1.0 }));
             }
             _ => {}
         }

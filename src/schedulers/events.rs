@@ -1,7 +1,7 @@
 //! What goes into the engine and what comes out of it.
 
 use crate::codes::{Dispute, GateError, Report};
-use crate::ids::{Part, Round, Step, Task, Units, Weighted, Worker, WorkerSet};
+use crate::ids::{Part, Round, Step, Task, Units, WeightedResult, Worker, WorkerSet};
 use crate::spelling::several;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -175,7 +175,7 @@ pub enum Action {
         /// To the sum of which step.
         step: Step,
         /// Result and weight.
-        result: Weighted,
+        result: WeightedResult,
     },
     /// Drop a result that the run does not want.
     Discard {
@@ -202,7 +202,7 @@ pub enum Action {
         /// Workers with a sum of results, of weight 1.
         sums: Vec<Worker>,
         /// Results to be added, with their weights, in the order of summation.
-        results: Vec<Weighted>,
+        results: Vec<WeightedResult>,
         /// How good the decode is.
         decode: Report,
         /// Of these two must hold it before it is committed, or the one that there is: workers that

@@ -9,7 +9,7 @@
 use super::events::{Action, Refusal};
 use crate::codes::Report;
 use crate::codes::sequential::{UNCODED, worst};
-use crate::ids::{Job, Step, Task, Units, Weighted, Worker, WorkerSet};
+use crate::ids::{Job, Step, Task, Units, WeightedResult, Worker, WorkerSet};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How a step came out.
@@ -42,7 +42,7 @@ struct Open {
     /// Workers with a sum of results.
     sums: BTreeSet<Worker>,
     /// Results not in such a sum: the first unit and the weight of each.
-    terms: Vec<(u32, Weighted)>,
+    terms: Vec<(u32, WeightedResult)>,
     /// Workers that do nothing until it is decided, since their results of it were not finite and
     /// they said so.
     barred: BTreeSet<Worker>,
@@ -90,8 +90,8 @@ impl OpenSteps {
     }
 
     /// Lets a worker add a result to what it holds of its step.
-    pub(super) fn reduce(&mut self, result: Weighted) -> Action {
-        let Weighted { worker, task, weight } = result;
+    pub(super) fn reduce(&mut self, result: WeightedResult) -> Action {
+        let WeightedResult { worker, task, weight } = result;
         if let Some((_, summed)) = self.given.get_mut(&(worker, task)) {
             *summed = true;
         }
@@ -108,14 +108,19 @@ impl OpenSteps {
     ///
     /// # Panics
     /// When a result is of a task that was not given.
-    pub(super) fn decoded(&mut self, job: Job, report: Report, results: Vec<Weighted>) -> Step {
-        let place = |result: Weighted| {
+    pub(super) fn decoded(
+        &mut self,
+        job: Job,
+        report: Report,
+        results: Vec<WeightedResult>,
+    ) -> Step {
+        let place = |result: WeightedResult| {
             let (start, summed) =
                 self.given.get(&(result.worker, result.task)).expect("what counts was given out");
             // What is in its worker's sum is not a term of its own.
             (!summed).then_some((*start, result))
         };
-        let terms: Vec<(u32, Weighted)> = results.into_iter().filter_map(place).collect();
+        let terms: Vec<(u32, WeightedResult)> = results.into_iter().filter_map(place).collect();
         let step = job.step(self.micro_steps);
         let open = self.open(step);
         open.decoded.insert(job);

@@ -11,7 +11,7 @@ use super::outcome::Tally;
 use super::{Played, RoundTime};
 use crate::codes::Report;
 use crate::codes::sequential::by_worker;
-use crate::ids::{Part, Round, Run, Step, Task, Weighted, Worker, WorkerSet};
+use crate::ids::{Part, Round, Run, Step, Task, WeightedResult, Worker, WorkerSet};
 use crate::schedulers::orders::{Abandoned, Came, Next, Orders};
 use crate::schedulers::{Action, Engine, EngineError, Input, RoundReport, VirtualClock};
 use std::collections::{BTreeMap, VecDeque};
@@ -65,7 +65,7 @@ pub struct DecodedStep {
     /// Which step.
     pub step: Step,
     /// The results in it, with their weights. Of a scheme of mixtures, those that a judge is given.
-    pub results: Vec<Weighted>,
+    pub results: Vec<WeightedResult>,
     /// How good the decode is.
     pub decode: Report,
 }
@@ -376,7 +376,7 @@ struct Journal<'a> {
     missing: WorkerSet,
     late: Vec<(Worker, Task)>,
     /// Results that workers have added up already.
-    sums: BTreeMap<Step, BTreeMap<Worker, Vec<Weighted>>>,
+    sums: BTreeMap<Step, BTreeMap<Worker, Vec<WeightedResult>>>,
     /// The round that was closed last, which is shown once all that followed is known.
     closed: Option<EngineRound>,
     tally: Tally,
@@ -422,7 +422,13 @@ impl<'a> Journal<'a> {
         });
     }
 
-    fn decoded(&mut self, step: Step, sums: &[Worker], results: Vec<Weighted>, decode: Report) {
+    fn decoded(
+        &mut self,
+        step: Step,
+        sums: &[Worker],
+        results: Vec<WeightedResult>,
+        decode: Report,
+    ) {
         let mut added = self.sums.remove(&step).unwrap_or_default();
         let summed = sums.iter().filter_map(|worker| added.remove(worker)).flatten();
         let results = summed.chain(results).collect();

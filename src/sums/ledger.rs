@@ -1,7 +1,7 @@
 //! What a worker holds between computing a result and its step's commit.
 //!
 //! A result stays here until its weight is final: at once where that is 1 whatever happens
-//! (`Returned::Final`), at the close of its round (`Settle::Round`), or when its job is decoded
+//! (`ResultUse::Final`), at the close of its round (`Settle::Round`), or when its job is decoded
 //! (`Settle::Job`). With `Reduce::Worker` it is then added to one sum per step and forgotten: `T+1`
 //! sums and `B` open answers for M-SGC, 1 and `B` where the jobs are those of one step. The order
 //! of that summation depends on who did what; so `Reduce::Tree`, which keeps results until their

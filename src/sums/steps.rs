@@ -8,7 +8,7 @@
 //! is void, and what is still said of it is passed over.
 
 use super::{Piece, SumId, Summand, What};
-use crate::ids::{Step, Weighted, Worker, WorkerSet};
+use crate::ids::{Step, WeightedResult, Worker, WorkerSet};
 use crate::schedulers::{Action, Engine, EngineError, Input, OpenRound, SumFailure};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,8 +23,8 @@ struct Expected {
 impl Expected {
     /// Whether a step is made of one of the holders of each of its terms: any of them has the same
     /// numbers.
-    fn is_of(&self, sums: &[Worker], results: &[Weighted]) -> bool {
-        let alike = |(term, result): (&Summand, &Weighted)| {
+    fn is_of(&self, sums: &[Worker], results: &[WeightedResult]) -> bool {
+        let alike = |(term, result): (&Summand, &WeightedResult)| {
             let piece = Piece { worker: result.worker, what: What::Result(result.task) };
             term.weight == result.weight && term.holders.contains(&piece)
         };

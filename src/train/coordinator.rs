@@ -51,7 +51,7 @@ pub use waiting::{MissingWorker, Waiting};
 use super::run_clock::{Abandoned, Arrival, Next, RunClock};
 use crate::codes::Report;
 use crate::gpu::Vector;
-use crate::ids::{Step, Task, Weighted, Worker, WorkerSet};
+use crate::ids::{Step, Task, WeightedResult, Worker, WorkerSet};
 use crate::run::RunConfig;
 use crate::schedulers::{Action, Engine, EngineError, Input};
 use crate::sums::{Decoded, Piece, SumNotice, Summand, What};
@@ -529,7 +529,7 @@ impl<T: Transport> Coordinator<T> {
         WorkerSet::empty(self.config().shape.workers)
     }
 
-    fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), RunError> {
+    fn reduce(&mut self, step: Step, result: WeightedResult) -> Result<(), RunError> {
         self.transport.reduce(step, result)?;
         self.results.reduced(step, result);
         Ok(())
@@ -541,7 +541,7 @@ impl<T: Transport> Coordinator<T> {
         &mut self,
         step: Step,
         sums: &[Worker],
-        mut results: Vec<Weighted>,
+        mut results: Vec<WeightedResult>,
         mut decode: Report,
         counted: &WorkerSet,
     ) -> Result<(), RunError> {
@@ -557,7 +557,7 @@ impl<T: Transport> Coordinator<T> {
                 weight: 1.0,
                 holders: vec![Piece { worker: *worker, what: What::Sum }],
             };
-            let of_result = |(result, equivalents): (&Weighted, Vec<Piece>)| Summand {
+            let of_result = |(result, equivalents): (&WeightedResult, Vec<Piece>)| Summand {
                 weight: result.weight,
                 holders: equivalents,
             };

@@ -8,7 +8,7 @@ use super::{
     Summed, Transport, Unneeded,
 };
 use crate::gpu::{CombineError, Vector};
-use crate::ids::{Step, Task, Weighted, Worker};
+use crate::ids::{Step, Task, WeightedResult, Worker};
 use crate::sums::ledger::Ledgers;
 use crate::sums::{Piece, SumId, SumNotice, What, lock};
 use std::collections::{BTreeMap, VecDeque};
@@ -389,7 +389,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
         V::host(self.ledgers.of(piece.worker).result(task)?).cloned()
     }
 
-    fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError> {
+    fn reduce(&mut self, step: Step, result: WeightedResult) -> Result<(), CombineError> {
         let spent = self.ledgers.of(result.worker).reduce(step, result.task, result.weight)?;
         spent.into_iter().for_each(|vector| self.pool.give_shared(vector));
         Ok(())

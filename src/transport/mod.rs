@@ -22,7 +22,7 @@ pub use staged::Staged;
 pub use state::{NotBytes, State};
 
 use crate::gpu::{CombineError, Folded, Vector};
-use crate::ids::{Job, Part, Step, Task, Units, Weighted, Worker, WorkerSet};
+use crate::ids::{Job, Part, Step, Task, Units, WeightedResult, Worker, WorkerSet};
 use crate::sums::{Decoded, Piece, SumId, SumNotice, Summand, TaskSpent};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -310,7 +310,7 @@ pub trait Transport {
     ///
     /// # Errors
     /// [`CombineError`] when the result is not as long as the sum.
-    fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError>;
+    fn reduce(&mut self, step: Step, result: WeightedResult) -> Result<(), CombineError>;
     /// Makes a sum, or begins it where it is only [expected](Stage::Expected), by the tree of
     /// [`crate::gpu::Combine`] over its terms. If workers do that among themselves, nothing is
     /// given back. They say [`SumNotice::Held`] when done, or the summing node finds whose vector

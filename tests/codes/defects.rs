@@ -3,7 +3,7 @@
 use codedgrad::codes::registry::{Family, Recipe, Registry};
 use codedgrad::codes::{
     Choice, Decoder, Defect, DenseCode, Facts, Gate, GateError, GradientCode, Graph, Groups,
-    ParameterError, Report, Row, SchemeSpec, Status, Verified, decode, decode_judged, verify,
+    ParameterError, Report, Row, SchemeSpec, Status, Verification, decode, decode_judged, verify,
 };
 use codedgrad::ids::{Share, Worker, WorkerSet};
 use codedgrad::run::NumberFormat;
@@ -109,7 +109,7 @@ impl Decoder for WrongDecoder {
     }
 }
 
-fn verified(code: &dyn GradientCode) -> Verified {
+fn verified(code: &dyn GradientCode) -> Verification {
     verify(code, &Gate::new(NumberFormat::F32, code.facts()), 7, &mut |_, _| ())
 }
 
@@ -129,7 +129,7 @@ fn what_a_decoder_reports_is_not_believed() {
 
     let found = verified(&code);
     assert_eq!((found.sets, found.failed, found.worst_residual), (5, 4, 1.0), "all but {{3}}");
-    let defect = |found: &Verified, at: usize| found.failures[at].refusal;
+    let defect = |found: &Verification, at: usize| found.failures[at].refusal;
     assert!(matches!(defect(&found, 0), Some(GateError::Defect(Defect::Report { .. }))));
 
     let found = verified(&Wrong::new(4, Mistake::Amplification));

@@ -4,7 +4,7 @@
 use super::{CONFIG, Config, Driver};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon, Scheme};
-use codedgrad::ids::{Job, Part, Step, Task, Weighted, Worker, WorkerSet};
+use codedgrad::ids::{Job, Part, Step, Task, WeightedResult, Worker, WorkerSet};
 use codedgrad::schedulers::{Action, EngineError, Input, Planned, Reduce, Refusal, Replan, Unfit};
 use codedgrad::sums::SumId;
 use proptest::prelude::*;
@@ -223,13 +223,13 @@ impl Chaos<'_> {
         self.waiting.remove(&step);
     }
 
-    fn check_fold(&mut self, sum: SumId, sums: &[Worker], results: &[Weighted]) {
+    fn check_fold(&mut self, sum: SumId, sums: &[Worker], results: &[WeightedResult]) {
         let step = sum.step;
         let summed = sums.iter().flat_map(|worker| {
             self.sums[&(step, *worker)].iter().map(|(task, weight)| (*worker, *task, *weight))
         });
         let single = results.iter().map(|result| (result.worker, result.task, result.weight));
-        let there = |result: &Weighted| {
+        let there = |result: &WeightedResult| {
             self.places[result.worker.index()].results.contains_key(&result.task)
         };
         assert!(results.iter().all(there), "what is folded is held");
@@ -279,7 +279,7 @@ impl Chaos<'_> {
         );
     }
 
-    fn fold(&mut self, sum: SumId, sums: &[Worker], results: &[Weighted]) {
+    fn fold(&mut self, sum: SumId, sums: &[Worker], results: &[WeightedResult]) {
         self.check_fold(sum, sums, results);
         let step = sum.step;
         let before = self.asked.insert(step, sum);
@@ -341,12 +341,13 @@ impl Chaos<'_> {
     }
 
     /// Whose results in a sum are not finite.
-    fn culprits(&self, step: Step, sums: &[Worker], results: &[Weighted]) -> Vec<Worker> {
+    fn culprits(&self, step: Step, sums: &[Worker], results: &[WeightedResult]) -> Vec<Worker> {
         let of_sum = |worker: &&Worker| {
             let tasks = self.sums[&(step, **worker)].iter();
             tasks.into_iter().any(|(task, _)| self.nonfinite.contains(&(**worker, *task)))
         };
-        let of_fold = |result: &&Weighted| self.nonfinite.contains(&(result.worker, result.task));
+        let of_fold =
+            |result: &&WeightedResult| self.nonfinite.contains(&(result.worker, result.task));
         let single = results.iter().filter(of_fold).map(|result| result.worker);
         let mut culprits: Vec<Worker> = sums.iter().filter(of_sum).copied().chain(single).collect();
         culprits.sort();

@@ -2,12 +2,12 @@
 //! sequential schemes.
 
 use codedgrad::codes::sequential::{
-    Accept, Horizon, MSgc, MSgcParameters, Outlook, Returned, RoundEvent, Scheme, SchemeFacts,
+    Accept, Horizon, MSgc, MSgcParameters, Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts,
     Settle, SlotKind,
 };
 use codedgrad::codes::{Report, SchemeSpec};
 use codedgrad::delays::{Growth, Preset};
-use codedgrad::ids::{Job, Part, Task, Weighted, Worker, WorkerSet};
+use codedgrad::ids::{Job, Part, Task, WeightedResult, Worker, WorkerSet};
 use codedgrad::sim::{Close, Rules, SimulationOutcome, simulate};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -247,7 +247,7 @@ fn decodes_exactly(
         let mut decoded = Vec::new();
         scheme.close(&missing, &late, &mut decoded);
         for job in decoded {
-            let mut results: Vec<Weighted> = Vec::new();
+            let mut results: Vec<WeightedResult> = Vec::new();
             let report = scheme.settle(Settle::Job(job), &mut results);
             assert!(report.decodable && report.residual < 1e-9, "{report:?}");
             let terms: Vec<(f64, [f64; 3])> = results
@@ -269,7 +269,7 @@ fn decodes_exactly(
 }
 
 /// Units of the task of a result.
-fn units_of(scheme: &dyn Scheme, result: &Weighted) -> u32 {
+fn units_of(scheme: &dyn Scheme, result: &WeightedResult) -> u32 {
     scheme.facts().units_of(scheme.parts(result.worker, result.task))
 }
 
@@ -289,7 +289,7 @@ impl Scheme for TaskByTask {
         self.0.parts(worker, task)
     }
 
-    fn returned(&mut self, worker: Worker, task: Task) -> Returned {
+    fn returned(&mut self, worker: Worker, task: Task) -> ResultUse {
         self.0.returned(worker, task)
     }
 
@@ -313,7 +313,7 @@ impl Scheme for TaskByTask {
         self.0.close(missing, late, decoded);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
         self.0.settle(what, out)
     }
 
@@ -490,7 +490,7 @@ proptest! {
                 alive.iter().filter(|worker| !at[worker.index()].is_empty()).collect();
             if let Some(&worker) = busy.get(choose(busy.len())) {
                 let task = at[worker.index()].remove(0);
-                if scheme.returned(worker, task) != Returned::Unwanted {
+                if scheme.returned(worker, task) != ResultUse::Unwanted {
                     held.insert(task, worker);
                 }
             }
@@ -498,9 +498,9 @@ proptest! {
         let mut decoded = Vec::new();
         scheme.close(&WorkerSet::of(6, [dies]), &[None; 6], &mut decoded);
         prop_assert_eq!(&decoded, &[Job(0)], "{} is not complete", text);
-        let mut results: Vec<Weighted> = Vec::new();
+        let mut results: Vec<WeightedResult> = Vec::new();
         scheme.settle(Settle::Job(Job(0)), &mut results);
-        let is_held = |result: &Weighted| held.get(&result.task) == Some(&result.worker);
+        let is_held = |result: &WeightedResult| held.get(&result.task) == Some(&result.worker);
         prop_assert!(results.iter().all(|result| is_held(result) && result.weight == 1.0));
         let units: u32 = results.iter().map(|result| units_of(&*scheme, result)).sum();
         prop_assert_eq!(units, scheme.facts().units, "every unit once");
@@ -566,7 +566,7 @@ proptest! {
                 };
                 let task = at[worker.index()].remove(0);
                 let parts = scheme.parts(worker, task).iter().map(|part| part.units).collect();
-                if scheme.returned(worker, task) != Returned::Unwanted {
+                if scheme.returned(worker, task) != ResultUse::Unwanted {
                     held.insert(task, worker);
                     units.insert(task, parts);
                 }
@@ -574,7 +574,7 @@ proptest! {
             let mut decoded = Vec::new();
             scheme.close(&WorkerSet::empty(workers), &vec![None; workers], &mut decoded);
             for job in decoded {
-                let mut results: Vec<Weighted> = Vec::new();
+                let mut results: Vec<WeightedResult> = Vec::new();
                 scheme.settle(Settle::Job(job), &mut results);
                 prop_assert!(
                     results.iter().all(|result| held.get(&result.task) == Some(&result.worker)),

@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use clap::Args;
 use codedgrad::codes::{
     Choice, Defect, Facts, FailedSet, Gate, GradientCode, JudgedDecode, ParameterError, Report,
-    SchemeSpec, Verified, decode_judged, verify,
+    SchemeSpec, Verification, decode_judged, verify,
 };
 use codedgrad::ids::{Share, Worker, WorkerSet};
 use codedgrad::run::NumberFormat;
@@ -191,7 +191,7 @@ pub(crate) fn run(args: &CodeArgs, output: &mut Output<'_>) -> Result<(), Failur
 /// A claim that is not true, or a decoder that is wrong, is a failure, for programs that ask.
 fn holds(
     scheme: &str,
-    found: Option<&Verified>,
+    found: Option<&Verification>,
     defect: Option<Defect>,
     output: &mut Output<'_>,
 ) -> Result<(), Failure> {
@@ -214,7 +214,7 @@ fn gate(code: &dyn GradientCode) -> Gate {
     Gate::new(NumberFormat::F32, code.facts())
 }
 
-fn verified(scheme: &str, code: &dyn GradientCode, output: &Output<'_>) -> Verified {
+fn verified(scheme: &str, code: &dyn GradientCode, output: &Output<'_>) -> Verification {
     let bar = output.progress_bar(0, scheme);
     let verified = verify(code, &gate(code), VERIFY_SEED, &mut |done, all| {
         bar.set_length(all);
@@ -224,8 +224,8 @@ fn verified(scheme: &str, code: &dyn GradientCode, output: &Output<'_>) -> Verif
     verified
 }
 
-impl From<&Verified> for ShownVerified {
-    fn from(found: &Verified) -> Self {
+impl From<&Verification> for ShownVerified {
+    fn from(found: &Verification) -> Self {
         let shown = |failure: &FailedSet| ShownFailure {
             stragglers: failure.stragglers.iter().collect(),
             residual: failure.report.residual,
@@ -253,7 +253,7 @@ fn reason(failure: &FailedSet) -> String {
 }
 
 /// What trying the straggler sets has shown, in words.
-fn verdict(facts: &Facts, found: &Verified) -> String {
+fn verdict(facts: &Facts, found: &Verification) -> String {
     let sets = match (found.exhaustive, facts.tolerance) {
         (true, 0) => "the one set without stragglers".into(),
         (true, 1) => format!("all {} sets of at most 1 straggler", found.sets),
@@ -328,7 +328,7 @@ fn picture(code: &dyn GradientCode, survivors: &WorkerSet, weights: &[f64]) -> S
 
 /// What the code is. A tolerance that nothing proves and that was not tried on all sets, or was
 /// found wanting, is a claim.
-fn words(scheme: &SchemeSpec, code: &dyn GradientCode, verified: Option<&Verified>) -> String {
+fn words(scheme: &SchemeSpec, code: &dyn GradientCode, verified: Option<&Verification>) -> String {
     let facts = code.facts();
     let Facts { workers, tolerance, load, .. } = facts;
     let mut text = format!(
@@ -343,7 +343,7 @@ fn words(scheme: &SchemeSpec, code: &dyn GradientCode, verified: Option<&Verifie
     };
     let tolerates = match (verified, code.proof()) {
         (Some(found), _) if found.failed > 0 => format!("it claims to tolerate {any}"),
-        (Some(Verified { exhaustive: true, .. }), _) | (None, Some(_)) => {
+        (Some(Verification { exhaustive: true, .. }), _) | (None, Some(_)) => {
             format!("{any} tolerated")
         }
         (Some(_), Some(proof)) => format!("{any} tolerated, by construction ({proof})"),

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, anyhow};
 use codedgrad::doctor::{Record, RecordedStep, RunEvent};
-use codedgrad::files::Bounded;
+use codedgrad::files::BoundedReader;
 use codedgrad_shell::failure::{Failure, OrInput};
 use codedgrad_shell::folder::{
     self, EVENTS, PLAN, RECORD, RECORD_BYTES_MAX, SERVED, SUMMARY, read_line,
@@ -31,7 +31,7 @@ pub(crate) struct Recorded {
 /// Lines of JSON, one at a time.
 struct Lines {
     path: PathBuf,
-    input: BufReader<Bounded<File>>,
+    input: BufReader<BoundedReader<File>>,
     text: Vec<u8>,
     line: usize,
     read: u64,
@@ -39,7 +39,7 @@ struct Lines {
 
 impl Lines {
     fn open(path: &Path) -> io::Result<Self> {
-        let input = BufReader::new(Bounded::open(path, RECORD_BYTES_MAX)?);
+        let input = BufReader::new(BoundedReader::open(path, RECORD_BYTES_MAX)?);
         Ok(Self { path: path.into(), input, text: Vec::new(), line: 0, read: 0 })
     }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow};
 use codedgrad::delays::{
     DelayError, DelayRows, Growth, Preset, TRACE_BYTES_MAX, TraceReader, Unit, at_least,
 };
-use codedgrad::files::Bounded;
+use codedgrad::files::BoundedReader;
 use codedgrad_shell::failure::{Failure, OrInput};
 use codedgrad_shell::input::decoded;
 use codedgrad_shell::output::Output;
@@ -90,7 +90,7 @@ impl Source {
         let preset = Preset::named(name);
         if preset.is_none() && name == STDIN {
             let mut text = Vec::new();
-            Bounded::new(std::io::stdin(), TRACE_BYTES_MAX)
+            BoundedReader::new(std::io::stdin(), TRACE_BYTES_MAX)
                 .read_to_end(&mut text)
                 .context("cannot read the delays from standard input")
                 .or_input()?;

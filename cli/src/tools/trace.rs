@@ -16,7 +16,7 @@ use clap::{Args, Subcommand};
 use codedgrad::delays::{
     DelayError, DelayRows, Preset, StragglerStats, TraceReader, Unit, write_row,
 };
-use codedgrad::files::{self, Bounded};
+use codedgrad::files::{self, BoundedReader};
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::layout::help;
 use codedgrad_shell::output::Output;
@@ -149,7 +149,7 @@ fn of_file(
 ) -> Result<StragglerStats, Failure> {
     let path = Path::new(name);
     let bar = output.file_bar(path, true);
-    let input = text_of(path, Bounded::open_or_wait).or_input()?;
+    let input = text_of(path, BoundedReader::open_or_wait).or_input()?;
     let mut trace = TraceReader::new(input, path, workers).or_input()?;
     suspicious::say_of_columns(name, trace.workers(), trace.columns(), output);
     let mut stats = StragglerStats::new(trace.workers());

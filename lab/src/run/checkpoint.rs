@@ -12,7 +12,7 @@ pub(crate) use writer::{Saved, Writer};
 
 use crate::trainer::{GptConfig, Replica, ReplicaState};
 use anyhow::{Context, anyhow, bail};
-use codedgrad::files::{self, Bounded};
+use codedgrad::files::{self, BoundedReader};
 use codedgrad_shell::failure::{Failure, OrInput, told};
 use codedgrad_shell::folder::{JSON_BYTES_MAX, RunFolder, sync, write_keeping, write_whole};
 use codedgrad_shell::output::alert;
@@ -253,7 +253,7 @@ pub(crate) fn last(folder: &RunFolder) -> Option<Place> {
 /// A file of tensors, as far as its header says that it goes and a byte more: by that it is known
 /// not to be one.
 fn contents(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = Bounded::open(path, u64::MAX)?;
+    let mut file = BoundedReader::open(path, u64::MAX)?;
     let all = file.metadata()?.len();
     let mut bytes = Vec::new();
     (&mut file).take(size_of::<u64>() as u64).read_to_end(&mut bytes)?;

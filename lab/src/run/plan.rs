@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::SchemeFacts;
 use codedgrad::delays::{Delays, Preset, Trace, TraceReader};
-use codedgrad::files::{self, Bounded};
+use codedgrad::files::{self, BoundedReader};
 use codedgrad::ids::Worker;
 use codedgrad::run::{Jobs, Limits, Shape};
 use codedgrad::schedulers::Reduce;
@@ -448,7 +448,7 @@ impl Plan {
     /// The workers that come and are lost, if a pool says that.
     fn changes(&self) -> Result<Vec<PoolChange>, Failure> {
         let Some(path) = &self.timing.pool else { return Ok(Vec::new()) };
-        let pool = pool_file::read(path, Bounded::open)?;
+        let pool = pool_file::read(path, BoundedReader::open)?;
         let (least, most) = (self.limits.min_workers.unwrap_or(1), self.shape.workers);
         if pool.first() > 0 {
             return Err(Failure::Input(anyhow!(
@@ -479,7 +479,7 @@ impl Plan {
             return Delays::for_rounds(name, workers, self.training.seed, rounds).or_input();
         }
         // It is read several times, and again where the run goes on: no pipe is.
-        let text = text_of(path, Bounded::open).or_input()?;
+        let text = text_of(path, BoundedReader::open).or_input()?;
         let reader = TraceReader::new(text, path, Some(workers)).or_input()?;
         Ok(Delays::Trace(Trace::of(reader, rounds).or_input()?))
     }

@@ -7,7 +7,7 @@ use super::session::Session;
 use crate::pool_file;
 use anyhow::anyhow;
 use clap::Args;
-use codedgrad::files::Bounded;
+use codedgrad::files::BoundedReader;
 use codedgrad::train::AUTO;
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::families::{self, RunScheme};
@@ -77,7 +77,7 @@ impl TrainArgs {
             (Some(seats), _) => Ok(seats),
             (None, None) => Ok(WORKERS),
             (None, Some(path)) => {
-                let pool = pool_file::read(path, Bounded::open)?;
+                let pool = pool_file::read(path, BoundedReader::open)?;
                 let least = u32::try_from(pool.least()).unwrap_or(u32::MAX);
                 Ok(Seats::between(least.max(1), pool.most() as u32))
             }

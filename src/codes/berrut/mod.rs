@@ -63,6 +63,6 @@ pub use interpolate::{Interpolant, floater_hormann_weights};
 pub use locator::{Form, dct_locate, extended_syndromes};
 pub use mixture::{Mixture, MixtureParameters};
 pub use points::{Nodes, Points, data_points};
-pub use prior::{Tolerance, Trimmed, residuals_by_exponent, robust_locate, trimmed_locate};
+pub use prior::{Tolerance, TrimmedFit, residuals_by_exponent, robust_locate, trimmed_locate};
 pub use received::{Gram, ReceivedOutputs};
 pub use secure::{ByzantineDefence, Evidence, Locator, Verdict};

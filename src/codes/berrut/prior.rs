@@ -62,7 +62,7 @@ impl Tolerance {
 
 /// Who is left out, and how well the rest fits.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Trimmed {
+pub struct TrimmedFit {
     /// The workers left out, ascending.
     pub workers: Vec<Worker>,
     /// The residual of each, in noise variances: `t_j`.
@@ -283,7 +283,7 @@ pub fn robust_locate(
     gram: &Gram,
     wrong: usize,
     tolerance: Tolerance,
-) -> Result<Trimmed, BerrutError> {
+) -> Result<TrimmedFit, BerrutError> {
     enough(gram, wrong, 1)?;
     let profile = profile(gram, wrong);
     let Some(fit) = profile.fits.iter().min_by(|a, b| a.likelihood.total_cmp(&b.likelihood)) else {
@@ -313,7 +313,7 @@ pub fn robust_locate(
         match back {
             Some(position) => drop(bad.remove(position)),
             None => {
-                return Ok(Trimmed {
+                return Ok(TrimmedFit {
                     workers: gram.at.workers_at(&bad),
                     scores: judged.iter().copied().map(score).collect(),
                     sizes: judged.into_iter().map(size).collect(),
@@ -362,7 +362,11 @@ fn judged(gram: &Gram, covariance: &DMatrix<f64>, keep: &[usize], j: usize) -> (
 /// assert_eq!(found.workers, [Worker(3)]);
 /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
 /// ```
-pub fn trimmed_locate(gram: &Gram, dimension: usize, wrong: usize) -> Result<Trimmed, BerrutError> {
+pub fn trimmed_locate(
+    gram: &Gram,
+    dimension: usize,
+    wrong: usize,
+) -> Result<TrimmedFit, BerrutError> {
     let count = gram.at.count();
     if dimension == 0 {
         return Err(BerrutError::Dimension { dimension, survivors: count });
@@ -384,7 +388,7 @@ fn parity(gram: &Gram, positions: &[usize], dimension: usize) -> DMatrix<f64> {
 }
 
 /// What to say of workers found on a code of fixed dimension.
-pub(super) fn of_dimension(gram: &Gram, dimension: usize, positions: &[usize]) -> Trimmed {
+pub(super) fn of_dimension(gram: &Gram, dimension: usize, positions: &[usize]) -> TrimmedFit {
     let mut positions = positions.to_vec();
     positions.sort_unstable();
     let keep = others(gram.at.count(), &positions);
@@ -403,7 +407,7 @@ pub(super) fn of_dimension(gram: &Gram, dimension: usize, positions: &[usize]) -
         (error / variance, (error / projection[(keep.len(), keep.len())] / typical).sqrt())
     };
     let (scores, sizes) = positions.iter().map(judged).unzip();
-    Trimmed {
+    TrimmedFit {
         workers: gram.at.workers_at(&positions),
         scores,
         sizes,

@@ -36,7 +36,7 @@ pub(super) struct Trim {
 }
 
 /// Outputs that are left out, beside those that are kept.
-pub(super) struct LeftOut {
+pub(super) struct OmittedOutputs {
     /// `J(E)`
     pub(super) residual: f64,
     /// `ln det W_EE`
@@ -85,12 +85,12 @@ impl Trim {
     }
 
     /// What leaving out a set does; none if it cannot be left out.
-    pub(super) fn left_out(&self, set: &[usize]) -> Option<LeftOut> {
+    pub(super) fn left_out(&self, set: &[usize]) -> Option<OmittedOutputs> {
         let of = |matrix: &DMatrix<f64>| matrix.select_rows(set).select_columns(set);
         let factor = of(&self.weight).cholesky()?;
         let cross = factor.solve(&of(&self.cross));
         let errors = factor.solve(&cross.transpose()).diagonal().as_slice().to_vec();
-        Some(LeftOut {
+        Some(OmittedOutputs {
             residual: self.total - cross.trace(),
             log_determinant: factor.ln_determinant(),
             errors,

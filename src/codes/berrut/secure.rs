@@ -3,7 +3,7 @@
 use super::code::BerrutCode;
 use super::error::BerrutError;
 use super::locator::{Form, dct_locate};
-use super::prior::{Tolerance, Trimmed, of_dimension, robust_locate, trimmed_locate};
+use super::prior::{Tolerance, TrimmedFit, of_dimension, robust_locate, trimmed_locate};
 use super::received::{Gram, ReceivedOutputs};
 use crate::ids::Worker;
 
@@ -54,7 +54,7 @@ pub struct ByzantineDefence {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// Who is wrong and how well the rest fits.
-    pub trimmed: Trimmed,
+    pub trimmed: TrimmedFit,
     /// How many Byzantine workers more could still be located.
     pub capacity: usize,
     /// Whether more seem wrong than were looked for.
@@ -177,7 +177,7 @@ impl ByzantineDefence {
         Ok(Verdict { capacity: capacity - trimmed.workers.len().min(capacity), trimmed, suspect })
     }
 
-    fn located(&self, evidence: &Evidence, wrong: usize) -> Result<Trimmed, BerrutError> {
+    fn located(&self, evidence: &Evidence, wrong: usize) -> Result<TrimmedFit, BerrutError> {
         let gram = || match evidence {
             Evidence::Products(gram) => gram.clone(),
             Evidence::Outputs(received) => received.gram(),

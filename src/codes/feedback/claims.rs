@@ -2,7 +2,7 @@
 
 use crate::codes::Report;
 use crate::codes::sequential::{Outlook, Settle, UNCODED};
-use crate::ids::{Job, Part, Run, Task, Units, Weighted, Worker};
+use crate::ids::{Job, Part, Run, Task, Units, WeightedResult, Worker};
 use std::ops::Range;
 
 /// The pieces of one job after the other, each claimed once.
@@ -111,11 +111,11 @@ impl Claims {
     }
 
     /// Every piece of the current job counts once.
-    pub(super) fn settle(&self, what: Settle, out: &mut Vec<Weighted>) -> Report {
+    pub(super) fn settle(&self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
         if let Settle::Job(job) = what {
             let won = (0..).zip(&self.winner);
             let won = won.filter_map(|(piece, winner)| Some((piece, (*winner)?)));
-            out.extend(won.map(|(piece, worker)| Weighted {
+            out.extend(won.map(|(piece, worker)| WeightedResult {
                 worker,
                 task: Task { job, piece, plan: 0 },
                 weight: 1.0,

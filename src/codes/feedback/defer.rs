@@ -25,11 +25,11 @@ mod scores;
 
 use crate::codes::family::{Family, Recipe, Space, Traits, doublings, keyed};
 use crate::codes::sequential::{
-    FastForward, Horizon, JobStream, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle,
+    FastForward, Horizon, JobStream, Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts, Settle,
     UNCODED,
 };
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Run, Task, Units, Weighted, Worker, WorkerSet};
+use crate::ids::{Job, Part, Run, Task, Units, WeightedResult, Worker, WorkerSet};
 use bundles::Bundles;
 use scores::Scores;
 use std::collections::VecDeque;
@@ -93,7 +93,7 @@ pub struct DeferParameters {
 ///
 /// ```
 /// use codedgrad::codes::feedback::{Defer, DeferParameters};
-/// use codedgrad::codes::sequential::{Accept, RoundEvent, Horizon, Returned, Scheme};
+/// use codedgrad::codes::sequential::{Accept, RoundEvent, Horizon, ResultUse, Scheme};
 /// use codedgrad::ids::{Job, Worker, WorkerSet};
 /// let horizon =
 ///     Horizon { workers: 3, units: None, jobs: Job(0)..Job(2), accept: Accept::Lookahead };
@@ -106,7 +106,7 @@ pub struct DeferParameters {
 ///     defer.assign(worker, &mut tasks);
 ///     let finished = if worker == Worker(2) { 1 } else { 2 };
 ///     for task in &tasks[..finished] {
-///         assert_eq!(defer.returned(worker, *task), Returned::Final);
+///         assert_eq!(defer.returned(worker, *task), ResultUse::Final);
 ///     }
 /// }
 /// let late = WorkerSet::of(3, [Worker(2)]);
@@ -140,7 +140,7 @@ pub struct Defer {
 /// What passes from one step to the next where late units count for that.
 struct NextStep {
     /// What the last step is made of, and how many batch units that is.
-    taken: (Vec<Weighted>, u32),
+    taken: (Vec<WeightedResult>, u32),
     /// What was left when the last round to begin began.
     carried: (Job, VecDeque<Open>),
 }
@@ -226,7 +226,7 @@ impl Defer {
     /// ```
     /// use codedgrad::codes::{
     ///     feedback::{Defer, DeferParameters},
-    ///     sequential::{Accept, RoundEvent, Horizon, Returned, Scheme, Settle},
+    ///     sequential::{Accept, RoundEvent, Horizon, ResultUse, Scheme, Settle},
     /// };
     /// use codedgrad::ids::{Job, Worker, WorkerSet};
     /// let horizon =
@@ -241,7 +241,7 @@ impl Defer {
     ///     tasks.clear();
     ///     defer.assign(worker, &mut tasks);
     ///     for task in &tasks[..finished] {
-    ///         assert_eq!(defer.returned(worker, *task), Returned::Wanted);
+    ///         assert_eq!(defer.returned(worker, *task), ResultUse::Wanted);
     ///     }
     /// }
     /// defer.close(&WorkerSet::of(2, [Worker(1)]), &[Some(1.0), None], &mut decoded);
@@ -271,7 +271,7 @@ impl Defer {
     }
 
     /// Everything that was finished in a round, for its step, and how many batch units that is.
-    fn take_step(&mut self) -> (Vec<Weighted>, u32) {
+    fn take_step(&mut self) -> (Vec<WeightedResult>, u32) {
         let mut results = Vec::new();
         self.stream.open.iter().for_each(|open| self.won(open, &mut results));
         let own = results
@@ -290,7 +290,7 @@ impl Defer {
     }
 
     /// What was finished of a job, in the order of its units.
-    fn won(&self, open: &Open, results: &mut Vec<Weighted>) {
+    fn won(&self, open: &Open, results: &mut Vec<WeightedResult>) {
         let (cut, job) = (self.parameters.cut as u32, open.job);
         let mut won: Vec<(u32, Worker, Task)> = open
             .bundles
@@ -302,7 +302,7 @@ impl Defer {
             won.extend(pieces.map(|piece| (piece, worker, Task { job, piece, plan: 0 })));
         }
         won.sort_unstable();
-        results.extend(won.into_iter().map(|(_, worker, task)| Weighted {
+        results.extend(won.into_iter().map(|(_, worker, task)| WeightedResult {
             worker,
             task,
             weight: 1.0,
@@ -517,23 +517,23 @@ impl Scheme for Defer {
         }
     }
 
-    fn returned(&mut self, worker: Worker, task: Task) -> Returned {
+    fn returned(&mut self, worker: Worker, task: Task) -> ResultUse {
         if !self.stream.is_begun() || self.gone.contains(worker) {
-            return Returned::Unwanted;
+            return ResultUse::Unwanted;
         }
         if (task.piece as usize) < self.own.len() {
             if !self.own_returned(worker, task, 1) {
-                return Returned::Unwanted;
+                return ResultUse::Unwanted;
             }
         } else {
             let Some(bundle) = self.bundles.finish(worker, task) else {
-                return Returned::Unwanted;
+                return ResultUse::Unwanted;
             };
             let range = bundle.range.clone();
             self.stream.open[bundle.open].bundles.push((worker, task, range));
         }
         // A step of which only a part is there divides by how much that is.
-        if self.next_step.is_none() { Returned::Final } else { Returned::Wanted }
+        if self.next_step.is_none() { ResultUse::Final } else { ResultUse::Wanted }
     }
 
     fn on(&mut self, event: RoundEvent<'_>) -> bool {
@@ -593,11 +593,13 @@ impl Scheme for Defer {
         self.stream.close();
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
         let Settle::Job(job) = what else { return UNCODED };
         if let Some(NextStep { taken, .. }) = &self.next_step {
             let coverage = f64::from(taken.1) / f64::from(self.facts.units);
-            out.extend(taken.0.iter().map(|result| Weighted { weight: 1.0 / coverage, ..*result }));
+            out.extend(
+                taken.0.iter().map(|result| WeightedResult { weight: 1.0 / coverage, ..*result }),
+            );
             return Report { coverage, amplification: coverage.sqrt().recip(), ..UNCODED };
         }
         if let Some(open) = self.stream.open.iter().find(|open| open.job == job) {

@@ -24,10 +24,10 @@
 use super::claims::Claims;
 use crate::codes::family::{Family, Recipe, Space, Traits, doublings, keyed};
 use crate::codes::sequential::{
-    FastForward, Horizon, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle, UNCODED,
+    FastForward, Horizon, Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts, Settle, UNCODED,
 };
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Run, Task, Weighted, Worker, WorkerSet};
+use crate::ids::{Job, Part, Run, Task, WeightedResult, Worker, WorkerSet};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -103,7 +103,7 @@ impl Losses {
 /// ```
 /// use codedgrad::codes::{
 ///     feedback::Queue,
-///     sequential::{Accept, Horizon, Returned, Scheme},
+///     sequential::{Accept, Horizon, ResultUse, Scheme},
 /// };
 /// use codedgrad::ids::{Job, Worker, WorkerSet};
 /// let horizon =
@@ -112,10 +112,10 @@ impl Losses {
 /// let mut tasks = Vec::new();
 /// queue.assign(Worker(0), &mut tasks);
 /// queue.assign(Worker(1), &mut tasks);
-/// assert_eq!(queue.returned(Worker(1), tasks[1]), Returned::Final);
+/// assert_eq!(queue.returned(Worker(1), tasks[1]), ResultUse::Final);
 /// queue.assign(Worker(1), &mut tasks);
 /// assert_eq!(tasks[2], tasks[0], "nothing is left: the slow worker's item is duplicated");
-/// assert_eq!(queue.returned(Worker(1), tasks[2]), Returned::Final);
+/// assert_eq!(queue.returned(Worker(1), tasks[2]), ResultUse::Final);
 /// assert!(queue.admits(&WorkerSet::of(2, [Worker(0)])));
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
@@ -263,12 +263,12 @@ impl Scheme for Queue {
         self.claims.parts(task)
     }
 
-    fn returned(&mut self, worker: Worker, task: Task) -> Returned {
+    fn returned(&mut self, worker: Worker, task: Task) -> ResultUse {
         let first = self.claims.returned(worker, task);
         if first.is_some() {
             self.holders[task.piece as usize] -= 1;
         }
-        if first == Some(true) { Returned::Final } else { Returned::Unwanted }
+        if first == Some(true) { ResultUse::Final } else { ResultUse::Unwanted }
     }
 
     fn on(&mut self, event: RoundEvent<'_>) -> bool {
@@ -313,7 +313,7 @@ impl Scheme for Queue {
         self.holders.fill(0);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
         self.claims.settle(what, out)
     }
 

@@ -21,10 +21,10 @@
 use super::claims::Claims;
 use crate::codes::family::{Family, Recipe, Traits};
 use crate::codes::sequential::{
-    FastForward, Horizon, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle, UNCODED,
+    FastForward, Horizon, Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts, Settle, UNCODED,
 };
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Run, Task, Weighted, Worker, WorkerSet};
+use crate::ids::{Job, Part, Run, Task, WeightedResult, Worker, WorkerSet};
 use std::ops::Range;
 
 /// Neighbours that help.
@@ -171,9 +171,9 @@ impl Scheme for Ring {
         self.claims.parts(task)
     }
 
-    fn returned(&mut self, worker: Worker, task: Task) -> Returned {
+    fn returned(&mut self, worker: Worker, task: Task) -> ResultUse {
         let first = self.claims.returned(worker, task) == Some(true);
-        if first { Returned::Final } else { Returned::Unwanted }
+        if first { ResultUse::Final } else { ResultUse::Unwanted }
     }
 
     fn on(&mut self, event: RoundEvent<'_>) -> bool {
@@ -213,7 +213,7 @@ impl Scheme for Ring {
         self.claims.close(decoded);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
         self.claims.settle(what, out)
     }
 

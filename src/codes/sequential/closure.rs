@@ -7,14 +7,14 @@
 
 use super::models::{self, Admission, Bursty};
 use super::{
-    Accept, Horizon, MSgc, MSgcParameters, Returned, RoundEvent, Scheme, SlotKind, SrSgc,
+    Accept, Horizon, MSgc, MSgcParameters, ResultUse, RoundEvent, Scheme, SlotKind, SrSgc,
     SrSgcParameters,
 };
 use crate::ids::{Job, Worker, WorkerSet};
 use std::collections::HashSet;
 
 /// A scheme whose state can be told apart from its other states.
-pub(super) trait Explored: Scheme + Clone {
+pub(super) trait KeyedScheme: Scheme + Clone {
     fn admission(&self) -> &Admission;
     /// How old every open job is, what is known of it, and whether it is decoded.
     fn open(&self) -> Vec<(usize, String, bool)>;
@@ -30,7 +30,7 @@ pub(super) trait Explored: Scheme + Clone {
 
 /// A sequence of straggler sets after which a job is late or could only be saved by luck; none if
 /// there is none among those that `allows` lets through.
-fn counterexample<S: Explored>(
+fn counterexample<S: KeyedScheme>(
     scheme: &S,
     allows: &dyn Fn(&S, &WorkerSet) -> bool,
 ) -> Option<Vec<String>> {
@@ -62,7 +62,7 @@ fn counterexample<S: Explored>(
                 // The rule must not depend on when it is asked.
                 let before = next.admits(&missing);
                 for task in answers {
-                    assert_ne!(next.returned(worker, task), Returned::Unwanted);
+                    assert_ne!(next.returned(worker, task), ResultUse::Unwanted);
                 }
                 if next.admits(&missing) != before {
                     return Some(path);
@@ -104,7 +104,7 @@ fn m_sgc(
         .expect("legal parameters")
 }
 
-fn bursty<S: Explored>(
+fn bursty<S: KeyedScheme>(
     (burst, window, distinct): (usize, usize, usize),
 ) -> impl Fn(&S, &WorkerSet) -> bool {
     let model = Bursty { burst, window, distinct };
@@ -113,7 +113,7 @@ fn bursty<S: Explored>(
 
 /// In every `window` rounds at most `distinct` workers straggle, each in at most `rounds` of them:
 /// `(N, W', lambda')` of Krishnan et al. 2023.
-fn arbitrary<S: Explored>(
+fn arbitrary<S: KeyedScheme>(
     (rounds, window, distinct): (usize, usize, usize),
 ) -> impl Fn(&S, &WorkerSet) -> bool {
     move |state: &S, missing: &WorkerSet| {

@@ -22,13 +22,13 @@
 //! (arXiv 2211.13802). The look-ahead rule is our own.
 
 use super::models::{Admission, Bursty};
-use super::scheme::{FastForward, Outlook, Returned, RoundEvent, Scheme, Settle};
+use super::scheme::{FastForward, Outlook, ResultUse, RoundEvent, Scheme, Settle};
 use super::slots::{SlotCode, SlotKind, atoms_to_units};
 use super::stream::JobStream;
 use super::{Horizon, SchemeFacts, UNCODED};
 use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Run, Task, Weighted, Worker, WorkerSet};
+use crate::ids::{Job, Part, Run, Task, WeightedResult, Worker, WorkerSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -309,9 +309,9 @@ impl MSgc {
         WorkerSet::of(workers, Worker::all(workers).filter(|worker| row[worker.index()]))
     }
 
-    fn decode(&self, open: &Open, out: &mut Vec<Weighted>) -> Report {
+    fn decode(&self, open: &Open, out: &mut Vec<WeightedResult>) -> Report {
         let (workers, job) = (self.facts.workers as u32, open.job);
-        out.extend((0..(self.window as u32 - 1) * workers).map(|piece| Weighted {
+        out.extend((0..(self.window as u32 - 1) * workers).map(|piece| WeightedResult {
             worker: Worker(piece % workers),
             task: Task { job, piece, plan: 0 },
             weight: 1.0,
@@ -319,16 +319,22 @@ impl MSgc {
         super::worst((0..self.burst).map(|group| self.decode_group(open, group, out)))
     }
 
-    fn decode_group(&self, open: &Open, group: usize, out: &mut Vec<Weighted>) -> Report {
+    fn decode_group(&self, open: &Open, group: usize, out: &mut Vec<WeightedResult>) -> Report {
         let Some(slots) = &self.slots else { return UNCODED };
         slots.decode(&self.answers(open, group), |worker, weight| {
             out.push(self.result_of_group(open, group, worker, weight));
         })
     }
 
-    fn result_of_group(&self, open: &Open, group: usize, worker: Worker, weight: f64) -> Weighted {
+    fn result_of_group(
+        &self,
+        open: &Open,
+        group: usize,
+        worker: Worker,
+        weight: f64,
+    ) -> WeightedResult {
         let piece = self.piece(self.window - 1 + group, worker);
-        Weighted { worker, task: Task { job: open.job, piece, plan: 0 }, weight }
+        WeightedResult { worker, task: Task { job: open.job, piece, plan: 0 }, weight }
     }
 
     /// The groups that are answered in a round.
@@ -353,7 +359,7 @@ impl MSgc {
     }
 
     /// The weights of the groups that were answered in the round that was just closed.
-    fn settle_round(&self, out: &mut Vec<Weighted>) -> Report {
+    fn settle_round(&self, out: &mut Vec<WeightedResult>) -> Report {
         let groups = self.groups_of(Job(self.stream.round.0 - 1)).map(|(open, group)| {
             let (mut unused, used) = (self.answers(open, group), out.len());
             let report = self.decode_group(open, group, out);
@@ -402,32 +408,32 @@ impl Scheme for MSgc {
         &self.parts[task.piece as usize]
     }
 
-    fn returned(&mut self, worker: Worker, task: Task) -> Returned {
+    fn returned(&mut self, worker: Worker, task: Task) -> ResultUse {
         let workers = self.facts.workers;
         let piece = task.piece as usize;
         let stream = &mut self.stream;
         let first = stream.open.front().map_or(task.job.0, |open| open.job.0);
         let place = task.job.0.checked_sub(first).map(|at| at as usize);
         let Some(open) = place.and_then(|at| stream.open.get_mut(at)) else {
-            return Returned::Unwanted;
+            return ResultUse::Unwanted;
         };
         if piece % workers != worker.index() || piece >= open.returned.len() || open.is_over() {
-            return Returned::Unwanted;
+            return ResultUse::Unwanted;
         }
         let row = piece / workers;
         let slot = (stream.round.0 - task.job.0) as usize;
         let coded = row + 1 >= self.window;
         // The weights of a group are settled with its round.
         if coded && row != slot || std::mem::replace(&mut open.returned[piece], true) {
-            return Returned::Unwanted;
+            return ResultUse::Unwanted;
         }
         if coded {
-            return Returned::Wanted;
+            return ResultUse::Wanted;
         }
         if slot > row {
             open.owed[worker.index()] -= 1;
         }
-        Returned::Final
+        ResultUse::Final
     }
 
     fn on(&mut self, event: RoundEvent<'_>) -> bool {
@@ -496,7 +502,7 @@ impl Scheme for MSgc {
         self.admission.remember(missing);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
         let Settle::Job(job) = what else { return self.settle_round(out) };
         let open = self.stream.open.iter().find(|open| open.job == job);
         open.map_or(UNCODED, |open| self.decode(open, out))
@@ -519,7 +525,7 @@ impl FastForward for MSgc {
 }
 
 #[cfg(test)]
-impl super::closure::Explored for MSgc {
+impl super::closure::KeyedScheme for MSgc {
     fn admission(&self) -> &Admission {
         &self.admission
     }

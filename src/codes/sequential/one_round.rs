@@ -1,10 +1,10 @@
 //! Any one-round code as a scheme: job `t` is computed and decoded in round `t`.
 
-use super::scheme::{FastForward, Outlook, Returned, RoundEvent, Scheme, Settle};
+use super::scheme::{FastForward, Outlook, ResultUse, RoundEvent, Scheme, Settle};
 use super::{SchemeFacts, UNCODED, unheld};
 use crate::codes::judged::{CodeJudge, Rows};
 use crate::codes::{Decoder, GradientCode, Groups, Report, Status};
-use crate::ids::{Cut, Job, Part, Run, Share, Task, Units, Weighted, Worker, WorkerSet};
+use crate::ids::{Cut, Job, Part, Run, Share, Task, Units, WeightedResult, Worker, WorkerSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -173,12 +173,12 @@ impl Scheme for OneRound {
         &self.parts[worker.index()]
     }
 
-    fn returned(&mut self, worker: Worker, task: Task) -> Returned {
+    fn returned(&mut self, worker: Worker, task: Task) -> ResultUse {
         if self.closed || task != self.task(worker) || !self.returned.insert(worker) {
-            return Returned::Unwanted;
+            return ResultUse::Unwanted;
         }
         self.decodable |= self.decoder.arrive(worker) == Status::Decodable;
-        Returned::Wanted
+        ResultUse::Wanted
     }
 
     fn on(&mut self, event: RoundEvent<'_>) -> bool {
@@ -221,7 +221,7 @@ impl Scheme for OneRound {
         decoded.push(self.job);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
         assert!(self.closed, "weights are final when the round is closed");
         if what == Settle::Round {
             return UNCODED;
@@ -231,7 +231,7 @@ impl Scheme for OneRound {
             **weight != 0.0 || self.facts.mixture && self.returned.contains(*worker)
         };
         let used = Worker::all(self.facts.workers).zip(self.judge.weights()).filter(counts);
-        out.extend(used.map(|(worker, &weight)| Weighted {
+        out.extend(used.map(|(worker, &weight)| WeightedResult {
             worker,
             task: self.task(worker),
             weight,
@@ -286,7 +286,7 @@ mod tests {
     fn answer(scheme: &mut OneRound, worker: u32) -> bool {
         let mut tasks = Vec::new();
         scheme.assign(Worker(worker), &mut tasks);
-        let wanted = |task| scheme.returned(Worker(worker), task) == Returned::Wanted;
+        let wanted = |task| scheme.returned(Worker(worker), task) == ResultUse::Wanted;
         tasks.pop().is_some_and(wanted)
     }
 
@@ -314,14 +314,14 @@ mod tests {
         let old = Task { job: Job(5), piece: 1, plan: 0 };
         assert!(answer(&mut scheme, 0) && answer(&mut scheme, 2));
         let again = Task { job: Job(5), piece: 0, plan: 0 };
-        assert_eq!(scheme.returned(Worker(0), again), Returned::Unwanted);
+        assert_eq!(scheme.returned(Worker(0), again), ResultUse::Unwanted);
         assert!(scheme.admits(&WorkerSet::of(4, [Worker(1), Worker(3)])));
         assert_eq!(close(&mut scheme, &[1, 3]), [Job(5)]);
-        assert_eq!(scheme.returned(Worker(1), old), Returned::Unwanted, "closed");
+        assert_eq!(scheme.returned(Worker(1), old), ResultUse::Unwanted, "closed");
         assert!(!answer(&mut scheme, 1), "no round is open");
         open(&mut scheme);
         assert!(answer(&mut scheme, 1), "the next round has begun");
-        assert_eq!(scheme.returned(Worker(1), old), Returned::Unwanted);
+        assert_eq!(scheme.returned(Worker(1), old), ResultUse::Unwanted);
     }
 
     #[test]

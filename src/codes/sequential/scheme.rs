@@ -2,7 +2,7 @@
 
 use super::SchemeFacts;
 use crate::codes::Report;
-use crate::ids::{Job, Part, Run, Task, Units, Weighted, Worker, WorkerSet};
+use crate::ids::{Job, Part, Run, Task, Units, WeightedResult, Worker, WorkerSet};
 use std::ops::Range;
 
 /// What a scheme has to know beside the results.
@@ -40,7 +40,7 @@ pub enum RoundEvent<'a> {
 
 /// What happens to a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Returned {
+pub enum ResultUse {
     /// The scheme does not want it (any more).
     Unwanted,
     /// It counts; its weight becomes known when the round closes or the job is decoded.
@@ -71,7 +71,7 @@ pub enum Outlook {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settle {
     /// Those of results whose weights, which may be 0, became final with the close of the last
-    /// round, whether or not their jobs are decoded; not those that were [`Returned::Final`].
+    /// round, whether or not their jobs are decoded; not those that were [`ResultUse::Final`].
     Round,
     /// Those of all results of a job that can be decoded.
     Job(Job),
@@ -109,7 +109,7 @@ pub enum Settle {
 ///
 /// ```
 /// use codedgrad::codes::SchemeSpec;
-/// use codedgrad::codes::sequential::{RoundEvent, Returned, Settle};
+/// use codedgrad::codes::sequential::{RoundEvent, ResultUse, Settle};
 /// use codedgrad::ids::{Worker, WorkerSet};
 /// let mut scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(4, 4, 0..1)?;
 /// let mut tasks = Vec::new();
@@ -118,7 +118,7 @@ pub enum Settle {
 /// scheme.on(RoundEvent::Opened { dead: &WorkerSet::empty(4) });
 /// for worker in [Worker(1), Worker(2)] {
 ///     scheme.assign(worker, &mut tasks);
-///     assert_eq!(scheme.returned(worker, tasks.pop().unwrap()), Returned::Wanted);
+///     assert_eq!(scheme.returned(worker, tasks.pop().unwrap()), ResultUse::Wanted);
 /// }
 /// let missing = WorkerSet::of(4, [Worker(0), Worker(3)]);
 /// assert!(scheme.admits(&missing));
@@ -135,7 +135,7 @@ pub trait Scheme: Send {
     /// What a task consists of: goes with it to the worker.
     fn parts(&self, worker: Worker, task: Task) -> &[Part];
     /// A result is in. A second one of the same task is unwanted.
-    fn returned(&mut self, worker: Worker, task: Task) -> Returned;
+    fn returned(&mut self, worker: Worker, task: Task) -> ResultUse;
     /// Something else has happened. False only of a worker that is back and must not be asked for
     /// tasks in this round.
     fn on(&mut self, event: RoundEvent<'_>) -> bool;
@@ -153,7 +153,7 @@ pub trait Scheme: Send {
     /// nothing.
     fn close(&mut self, missing: &WorkerSet, late: &[Option<f64>], decoded: &mut Vec<Job>);
     /// Weights that are final, and how good the decodes are that they are of.
-    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report;
+    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report;
     /// Goes on with other jobs, all of the earlier ones being decoded or refused, or with the
     /// current ones from the beginning; what was learnt of the workers stays.
     fn restart(&mut self, jobs: Range<Job>);

@@ -22,13 +22,13 @@
 //! answer.
 
 use super::models::{Admission, Bursty};
-use super::scheme::{Outlook, Returned, RoundEvent, Scheme, Settle};
+use super::scheme::{Outlook, ResultUse, RoundEvent, Scheme, Settle};
 use super::slots::{SlotCode, SlotKind};
 use super::stream::JobStream;
 use super::{Horizon, SchemeFacts, UNCODED};
 use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Task, Weighted, Worker, WorkerSet};
+use crate::ids::{Job, Part, Task, WeightedResult, Worker, WorkerSet};
 use std::ops::Range;
 
 /// Selective repetition.
@@ -273,10 +273,10 @@ impl Scheme for SrSgc {
         &self.parts[worker.index()]
     }
 
-    fn returned(&mut self, worker: Worker, task: Task) -> Returned {
+    fn returned(&mut self, worker: Worker, task: Task) -> ResultUse {
         let open = self.find(task.job).filter(|_| task.piece == worker.0);
         let wanted = open.is_some_and(|open| open.answered.insert(worker));
-        if wanted { Returned::Wanted } else { Returned::Unwanted }
+        if wanted { ResultUse::Wanted } else { ResultUse::Unwanted }
     }
 
     fn on(&mut self, event: RoundEvent<'_>) -> bool {
@@ -336,11 +336,15 @@ impl Scheme for SrSgc {
         self.admission.remember(missing);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<Weighted>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
         let Settle::Job(job) = what else { return UNCODED };
         let answered = self.find(job).map(|open| open.answered.clone()).unwrap_or_default();
         self.slots.decode(&answered, |worker, weight| {
-            out.push(Weighted { worker, task: Task { job, piece: worker.0, plan: 0 }, weight });
+            out.push(WeightedResult {
+                worker,
+                task: Task { job, piece: worker.0, plan: 0 },
+                weight,
+            });
         })
     }
 
@@ -350,7 +354,7 @@ impl Scheme for SrSgc {
 }
 
 #[cfg(test)]
-impl super::closure::Explored for SrSgc {
+impl super::closure::KeyedScheme for SrSgc {
     fn admission(&self) -> &Admission {
         &self.admission
     }

@@ -3,8 +3,8 @@
 #![cfg(test)]
 
 use super::*;
-use crate::codes::sequential::{Accept, Returned, Scheme, Settle};
-use crate::ids::{Job, Weighted};
+use crate::codes::sequential::{Accept, ResultUse, Scheme, Settle};
+use crate::ids::{Job, WeightedResult};
 
 /// A scheme and the vote on what it is told of.
 struct Voted {
@@ -34,7 +34,7 @@ impl Voted {
         assert!(self.verifier.heard(worker, task, digest, &mut right));
         assert!(!self.verifier.heard(worker, task, digest, &mut right), "once");
         for (worker, task) in right {
-            assert_eq!(self.scheme.returned(worker, task), Returned::Wanted);
+            assert_eq!(self.scheme.returned(worker, task), ResultUse::Wanted);
         }
         true
     }
@@ -115,7 +115,7 @@ fn what_was_voted_on_stays_accepted_when_a_holder_is_lost() {
     }
     voted.scheme.close(&WorkerSet::of(4, [Worker(3)]), &[None; 4], &mut Vec::new());
     assert_eq!(voted.lose(0, Some(Job(0))), []);
-    let mut results: Vec<Weighted> = Vec::new();
+    let mut results: Vec<WeightedResult> = Vec::new();
     voted.scheme.settle(Settle::Job(Job(0)), &mut results);
     assert_eq!(results.iter().map(|result| result.worker).collect::<Vec<_>>(), [Worker(1)]);
     assert_eq!(voted.lose(1, Some(Job(0))), [Task { job: Job(0), piece: 1, plan: 0 }]);

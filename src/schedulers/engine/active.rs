@@ -3,9 +3,9 @@
 //! A scheme for some of the workers numbers them from 0: the numbers are translated here, and
 //! nowhere else.
 
-use crate::codes::sequential::{Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
+use crate::codes::sequential::{Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts, Settle};
 use crate::codes::{Dispute, Gate, GateError, Report, Verifier};
-use crate::ids::{Job, Part, Task, Weighted, Worker, WorkerSet};
+use crate::ids::{Job, Part, Task, WeightedResult, Worker, WorkerSet};
 use crate::run::NumberFormat;
 use std::ops::Range;
 
@@ -127,19 +127,19 @@ impl ActiveScheme {
         worker: Worker,
         task: Task,
         digest: Option<u128>,
-    ) -> Returned {
+    ) -> ResultUse {
         let place = self.place(worker).filter(|_| task.plan == self.plan);
-        let Some(place) = place else { return Returned::Unwanted };
+        let Some(place) = place else { return ResultUse::Unwanted };
         let task = Task { plan: 0, ..task };
         let Some(verifier) = &mut self.verifier else { return self.scheme.returned(place, task) };
         let mut right = Vec::new();
         if !verifier.heard(place, task, digest.unwrap_or(0), &mut right) {
-            return Returned::Unwanted;
+            return ResultUse::Unwanted;
         }
         for (worker, task) in right {
             self.scheme.returned(worker, task);
         }
-        Returned::Wanted
+        ResultUse::Wanted
     }
 
     /// Something has happened; see [`Scheme::on`].
@@ -204,7 +204,7 @@ impl ActiveScheme {
     }
 
     /// Weights that are final, and how good the decodes are that they are of.
-    pub(super) fn settle(&mut self, what: Settle) -> (Vec<Weighted>, Report) {
+    pub(super) fn settle(&mut self, what: Settle) -> (Vec<WeightedResult>, Report) {
         let mut results = Vec::new();
         let report = self.scheme.settle(what, &mut results);
         for result in &mut results {

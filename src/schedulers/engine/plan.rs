@@ -17,7 +17,7 @@ use super::steps::Steps;
 use super::{ActiveScheme, Engine};
 use crate::codes::sequential::{Outlook, Scheme, SchemeFacts, Settle};
 use crate::codes::{Report, SchemeSpec};
-use crate::ids::{Job, Step, Weighted, Worker, WorkerSet};
+use crate::ids::{Job, Step, WeightedResult, Worker, WorkerSet};
 use crate::run::RunConfig;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -151,7 +151,10 @@ impl RunPlan {
     }
 
     /// What a job that can be decoded is made of.
-    pub(super) fn decode(&mut self, job: Job) -> Result<(Vec<Weighted>, Report), EngineError> {
+    pub(super) fn decode(
+        &mut self,
+        job: Job,
+    ) -> Result<(Vec<WeightedResult>, Report), EngineError> {
         let (results, report) = self.scheme.settle(Settle::Job(job));
         self.check(job.step(self.config.jobs.micro_steps), &report)?;
         Ok((results, report))

@@ -2,7 +2,7 @@
 
 use super::{Coordinator, Erasure, Happening, Observer};
 use crate::gpu::nonfinite_mask;
-use crate::ids::{Step, Weighted, Worker};
+use crate::ids::{Step, WeightedResult, Worker};
 use crate::schedulers::Input;
 use crate::sums::{Piece, SumId, What};
 use crate::transport::{Transport, Unneeded};
@@ -10,7 +10,7 @@ use crate::transport::{Transport, Unneeded};
 impl<T: Transport> Coordinator<T> {
     /// Says why a sum that was made here is not finite: the first of its results that is not, if
     /// they are here to be looked at.
-    pub(super) fn blame(&mut self, of: SumId, results: &[Weighted]) {
+    pub(super) fn blame(&mut self, of: SumId, results: &[WeightedResult]) {
         let nonfinite = results.iter().find(|result| {
             let piece = Piece { worker: result.worker, what: What::Result(result.task) };
             self.transport.received(piece).is_some_and(|result| nonfinite_mask(&result) != 0.0)

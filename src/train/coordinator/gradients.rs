@@ -1,7 +1,7 @@
 //! The gradients of the steps: those on their way to their holders, and those decided last.
 
 use crate::codes::Report;
-use crate::ids::{Step, Units, Weighted, Worker, WorkerSet};
+use crate::ids::{Step, Units, WeightedResult, Worker, WorkerSet};
 use crate::schedulers::Engine;
 use crate::sums::{Decoded, StepSums, SumId, SumNotice};
 use crate::transport::Order;
@@ -14,7 +14,7 @@ pub(super) struct PendingSum {
     /// The vector, if it was made here.
     pub(super) decoded: Option<Arc<Decoded>>,
     pub(super) aux: Vec<f64>,
-    pub(super) parts: Vec<Weighted>,
+    pub(super) parts: Vec<WeightedResult>,
     pub(super) decode: Report,
     /// Workers that were sent the vector to hold.
     pub(super) sent: WorkerSet,

@@ -9,7 +9,7 @@ use super::{Coordinator, Erasure, Happening, Observer, RunError};
 use crate::codes::Report;
 use crate::codes::sequential::worst;
 use crate::gpu::{Folded, add_into, digest, nonfinite_mask};
-use crate::ids::{Job, Task, Weighted, Worker, WorkerSet};
+use crate::ids::{Job, Task, WeightedResult, Worker, WorkerSet};
 use crate::schedulers::Input;
 use crate::sums::{Piece, What};
 use crate::transport::{Summed, Transport};
@@ -77,25 +77,25 @@ impl Judging {
     /// weights.
     pub(super) fn decode(
         &mut self,
-        results: &mut Vec<Weighted>,
+        results: &mut Vec<WeightedResult>,
         mut received: impl FnMut(Piece) -> Option<Arc<Vec<f32>>>,
     ) -> Result<(Summed, Report), RunError> {
         let judge = self.judge.as_mut().ok_or(RunError::NoJudge)?;
-        let mut jobs: BTreeMap<Job, Vec<Weighted>> = BTreeMap::new();
+        let mut jobs: BTreeMap<Job, Vec<WeightedResult>> = BTreeMap::new();
         results.drain(..).for_each(|result| jobs.entry(result.task.job).or_default().push(result));
         let (mut gradient, mut reports) = (Vec::new(), Vec::new());
         for (job, mut answers) in jobs {
             answers.sort_by_key(|result| result.worker);
             let mut vectors = Vec::with_capacity(answers.len());
-            for Weighted { worker, task, .. } in &answers {
+            for WeightedResult { worker, task, .. } in &answers {
                 let piece = Piece { worker: *worker, what: What::Result(*task) };
                 let vector = received(piece).ok_or(RunError::NotReceived { worker: *worker })?;
                 vectors.push((*worker, vector));
             }
             let judged = judge.judge(job, &vectors).map_err(RunError::Judge)?;
-            let weight = |result: Weighted| {
+            let weight = |result: WeightedResult| {
                 let used = judged.weights.iter().find(|(worker, _)| *worker == result.worker)?;
-                Some(Weighted { weight: used.1, ..result })
+                Some(WeightedResult { weight: used.1, ..result })
             };
             results.extend(answers.into_iter().filter_map(weight));
             self.wrong.extend(judged.wrong);

@@ -1,6 +1,6 @@
 //! What came with results, and of what they were made.
 
-use crate::ids::{Job, Part, Step, Task, Weighted, Worker};
+use crate::ids::{Job, Part, Step, Task, WeightedResult, Worker};
 use crate::scalars;
 use crate::sums::{Piece, What};
 use std::collections::{BTreeMap, HashMap};
@@ -25,7 +25,7 @@ pub(super) struct Results {
 #[derive(Debug, Default)]
 struct Sum {
     aux: Vec<f64>,
-    parts: Vec<Weighted>,
+    parts: Vec<WeightedResult>,
 }
 
 impl Results {
@@ -51,8 +51,8 @@ impl Results {
     }
 
     /// A result was added to its worker's sum of a step.
-    pub(super) fn reduced(&mut self, step: Step, result: Weighted) {
-        let Weighted { worker, task, weight } = result;
+    pub(super) fn reduced(&mut self, step: Step, result: WeightedResult) {
+        let WeightedResult { worker, task, weight } = result;
         let aux = self.take_aux(worker, task).unwrap_or_default();
         let sum = self.sums.entry(step).or_default().entry(worker).or_default();
         scalars::add(&mut sum.aux, weight, &aux);
@@ -61,7 +61,7 @@ impl Results {
 
     /// For every result, all holders of one of the same parts, its worker first; no others where
     /// workers are not trusted.
-    pub(super) fn equivalents(&self, results: &[Weighted], trusted: bool) -> Vec<Vec<Piece>> {
+    pub(super) fn equivalents(&self, results: &[WeightedResult], trusted: bool) -> Vec<Vec<Piece>> {
         let mut alike: HashMap<(Job, u64), Vec<Piece>> = HashMap::new();
         let held = self.aux.iter().filter(|(_, aux)| !aux.is_empty() && trusted);
         let mut held: Vec<(Worker, Task)> = held.map(|(key, _)| *key).collect();
@@ -74,7 +74,7 @@ impl Results {
                     .push(Piece { worker, what: What::Result(task) });
             }
         }
-        let equivalents = |result: &Weighted| {
+        let equivalents = |result: &WeightedResult| {
             let own = Piece { worker: result.worker, what: What::Result(result.task) };
             let parts = self.parts.get(&(result.worker, result.task));
             let alike = parts.and_then(|parts| alike.get(&(result.task.job, *parts)));
@@ -89,8 +89,8 @@ impl Results {
         &self,
         step: Step,
         sums: &[Worker],
-        results: Vec<Weighted>,
-    ) -> (Vec<f64>, Vec<Weighted>) {
+        results: Vec<WeightedResult>,
+    ) -> (Vec<f64>, Vec<WeightedResult>) {
         let (mut aux, mut parts) = (Vec::new(), Vec::new());
         let held = self.sums.get(&step);
         for sum in sums.iter().filter_map(|worker| held?.get(worker)) {

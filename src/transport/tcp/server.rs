@@ -8,7 +8,7 @@ use super::mailbox::{Waker, mailbox};
 use super::status::TcpStatus;
 use super::{Exchange, TcpError, wait};
 use crate::gpu::{CombineError, Folded, digest, nonfinite_mask};
-use crate::ids::{Step, Weighted, Worker};
+use crate::ids::{Step, WeightedResult, Worker};
 use crate::run::NumberFormat;
 use crate::sums::exchange::{CoordinatorEvent, SharedSums, Vectors};
 use crate::sums::ledger::Ledgers;
@@ -247,12 +247,12 @@ impl Transport for TcpTransport {
         self.held.as_ref()?.0.of(piece.worker).result(task).cloned()
     }
 
-    fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError> {
+    fn reduce(&mut self, step: Step, result: WeightedResult) -> Result<(), CombineError> {
         if let Some((ledgers, vectors)) = &self.held {
             let spent = ledgers.of(result.worker).reduce(step, result.task, result.weight)?;
             spent.into_iter().for_each(|vector| vectors.give(vector));
         } else {
-            let Weighted { worker, task, weight } = result;
+            let WeightedResult { worker, task, weight } = result;
             self.tell(worker, SumCommand::Reduce { step, task, weight });
         }
         Ok(())

@@ -4,7 +4,7 @@
 use crate::tools::trace::to_output;
 use anyhow::anyhow;
 use codedgrad::delays::{Preset, TRACE_BYTES_MAX, TraceReader, write_row};
-use codedgrad::files::Bounded;
+use codedgrad::files::BoundedReader;
 use codedgrad::ids::Rank;
 use codedgrad::mesh::Mesh;
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
@@ -27,7 +27,7 @@ pub(super) fn write(
 ) -> Result<(), Failure> {
     let name = delays.display().to_string();
     if name == STDIN {
-        let input = BufReader::new(Bounded::new(std::io::stdin(), TRACE_BYTES_MAX));
+        let input = BufReader::new(BoundedReader::new(std::io::stdin(), TRACE_BYTES_MAX));
         let rows = TraceReader::new(input, Path::new("standard input"), None).or_input()?;
         return write_rows(mesh, rows, ("standard input", out), output);
     }

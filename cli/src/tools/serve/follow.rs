@@ -8,7 +8,7 @@ use super::record::RecordFile;
 use crate::tools::doctor;
 use anyhow::Context;
 use codedgrad::doctor::RunEvent;
-use codedgrad::files::{self, Bounded};
+use codedgrad::files::{self, BoundedReader};
 use codedgrad::ids::{Step, Worker};
 use codedgrad::schedulers::EngineError;
 use codedgrad::sums::Decoded;
@@ -370,7 +370,7 @@ impl<'a> Follower<'a> {
         let again = before.len() - kept;
         if again > AGAIN {
             let aside = format!("run-until-{}.jsonl", before.len());
-            let mut record = Bounded::open(&self.folder.file(RECORD), RECORD_BYTES_MAX)?;
+            let mut record = BoundedReader::open(&self.folder.file(RECORD), RECORD_BYTES_MAX)?;
             io::copy(&mut record, &mut files::create(&self.folder.file(&aside))?)?;
             say!(
                 "the workers have come to step {step}: {again} recorded steps are made again, and \

@@ -1,7 +1,7 @@
 //! The secret that the processes of one job share, and files that only their owner can read.
 
 use super::SecurityError;
-use crate::files::Bounded;
+use crate::files::BoundedReader;
 use ring::hmac;
 use ring::rand::SystemRandom;
 use std::fmt;
@@ -104,7 +104,7 @@ pub(super) fn random() -> Result<[u8; BYTES], SecurityError> {
 /// Reads a file, unless others than its owner could.
 pub(super) fn read_secret(path: &Path) -> Result<Vec<u8>, SecurityError> {
     let failed = |source| SecurityError::File { path: path.into(), source };
-    let mut file = Bounded::open(path, LONGEST).map_err(failed)?;
+    let mut file = BoundedReader::open(path, LONGEST).map_err(failed)?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
