@@ -2,7 +2,7 @@
 //!
 //! `RAYON_NUM_THREADS=1 cargo bench -p codedgrad --no-default-features --bench doctor`
 
-use codedgrad::doctor::{Known, Record, examine};
+use codedgrad::doctor::{Record, RunContext, examine};
 use criterion::{Criterion, criterion_group, criterion_main};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -69,7 +69,7 @@ fn doctor(criterion: &mut Criterion) {
         });
         let record = read(&text);
         criterion.bench_function(&format!("examine_{name}"), |bencher| {
-            bencher.iter(|| examine(&record, &Known::default()).findings.len());
+            bencher.iter(|| examine(&record, &RunContext::default()).findings.len());
         });
     }
 }

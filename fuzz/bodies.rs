@@ -1,7 +1,7 @@
 //! What is tried with any bytes: by the fuzzer in `fuzz_targets`, and with the seeds in
 //! tests/tcp/fuzz_corpus.rs.
 
-use codedgrad::doctor::{Known, Record, RecordedStep, examine};
+use codedgrad::doctor::{Record, RecordedStep, RunContext, examine};
 use codedgrad::sums::{Across, CHUNK, Header, Kind};
 use codedgrad::transport::wire::{
     CONTROL_BYTES_MAX, FromWorker, HEADER_BYTES, HELLO_BYTES_MAX, ToWorker, VERSION,
@@ -67,7 +67,7 @@ pub(crate) fn record(bytes: &[u8]) {
             let under = RecordedStep { scheme: scheme.into(), using: None, ..step.clone() };
             taken += usize::from(record.push(under).is_ok());
         }
-        let found = examine(&record, &Known::default());
+        let found = examine(&record, &RunContext::default());
         assert_eq!((found.steps, found.rounds), (taken, record.rounds()));
         let costs = found.findings.iter().map(|finding| finding.costs);
         let dearest = |cost: Option<f64>| cost.unwrap_or(f64::NEG_INFINITY);
@@ -75,6 +75,8 @@ pub(crate) fn record(bytes: &[u8]) {
         assert!(costs.windows(2).all(|pair| pair[0].total_cmp(&pair[1]).is_ge()), "{costs:?}");
         assert!(found.findings.iter().all(|finding| !finding.to_string().is_empty()));
         let part = record.between(Some(1), None);
-        assert!(part.is_err() || examine(&part.expect("a part"), &Known::default()).steps <= taken);
+        assert!(
+            part.is_err() || examine(&part.expect("a part"), &RunContext::default()).steps <= taken
+        );
     }
 }

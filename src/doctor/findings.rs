@@ -2,7 +2,7 @@
 
 use super::record::RunEvent;
 use super::time::{Stall, TimeGap};
-use super::workers::Because;
+use super::workers::SlowCause;
 use crate::sim::planner::DEAD;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -96,7 +96,7 @@ pub enum Problem {
     /// Workers that are slow by a little, but steadily.
     SlightlySlow {
         /// Which, how many times as long they take as the median, and why, if that is known.
-        workers: Vec<(usize, f64, Option<Because>)>,
+        workers: Vec<(usize, f64, Option<SlowCause>)>,
     },
     /// Workers that compute for longer per unit than the quickest, under a scheme whose workers
     /// take tasks until none is left.
@@ -113,7 +113,7 @@ pub enum Problem {
         /// How many times as long as before.
         times: f64,
         /// Why, if that is known.
-        because: Option<Because>,
+        because: Option<SlowCause>,
     },
     /// All workers became slower.
     EverybodySlowerSince {
@@ -333,8 +333,8 @@ impl fmt::Display for Told<'_> {
             Problem::SlowPerUnit { workers } => slow_per_unit(workers, self.names, out),
             Problem::SlowerSince { worker: which, since, times, because } => {
                 let (has, where_else) = match because {
-                    Some(Because::Computing) => ("has computed", ""),
-                    Some(Because::Elsewhere) => {
+                    Some(SlowCause::Computing) => ("has computed", ""),
+                    Some(SlowCause::Elsewhere) => {
                         ("has taken", ", outside its computation (network, queue, host)")
                     }
                     None => ("has taken", ""),
@@ -480,7 +480,7 @@ fn slow_per_unit(
 }
 
 fn slightly_slow(
-    workers: &[(usize, f64, Option<Because>)],
+    workers: &[(usize, f64, Option<SlowCause>)],
     names: &[String],
     out: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
@@ -490,10 +490,10 @@ fn slightly_slow(
     let times = spread(&ratios);
     write!(out, "{} {take} {times} times as long as the median", named(&numbers, names))?;
     for (because, why) in [
-        (Because::Computing, "computation"),
-        (Because::Elsewhere, "network, queue or host, not computation"),
+        (SlowCause::Computing, "computation"),
+        (SlowCause::Elsewhere, "network, queue or host, not computation"),
     ] {
-        let of = |(worker, _, found): &(usize, f64, Option<Because>)| {
+        let of = |(worker, _, found): &(usize, f64, Option<SlowCause>)| {
             (*found == Some(because)).then_some(*worker)
         };
         let of: Vec<usize> = workers.iter().filter_map(of).collect();

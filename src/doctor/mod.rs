@@ -32,7 +32,7 @@ pub use record::{
 pub use rows::AnswerRows;
 pub use time::{Stall, TimeGap, TimeSpent};
 pub use what_if::{REPLAY_ERROR_MAX, SlowRounds, WorstWorkers};
-pub use workers::{Because, ExaminedWorker};
+pub use workers::{ExaminedWorker, SlowCause};
 
 use crate::codes::registry::{Family, Registry};
 use crate::codes::sequential::SchemeFacts;
@@ -42,7 +42,7 @@ use crate::ids::Worker;
 use crate::sim::planner::{Candidate, Plan};
 use findings::WorkerEvents;
 use rows::{Reports, Times};
-use seen::{Seen, of_events, unseen};
+use seen::{Observations, of_events, unseen};
 use std::collections::BTreeMap;
 use thiserror::Error;
 use time::{Stalls, WallClock};
@@ -150,14 +150,14 @@ pub enum NoReplay {
 
 /// What an examination knows beside the record.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<'a> {
+pub struct RunContext<'a> {
     /// The schemes.
     pub registry: &'a Registry,
     /// What happened in this run beside its steps, in order.
     pub events: &'a [RunEvent],
 }
 
-impl Default for Known<'_> {
+impl Default for RunContext<'_> {
     fn default() -> Self {
         Self { registry: Registry::builtin(), events: &[] }
     }
@@ -285,10 +285,10 @@ pub struct Examination {
 /// O(rounds x workers) for uncoded runs and groups; other codes are replayed twice per worker.
 ///
 /// ```
-/// use codedgrad::doctor::{Known, Problem, Record, examine};
+/// use codedgrad::doctor::{Problem, Record, RunContext, examine};
 /// let slow = |round| if round < 60 { 1.0 } else { 1.5 };
 /// let rows = (0..120).map(|round| vec![1.0, slow(round), 1.0, 1.0]);
-/// let found = examine(&Record::of_trace(rows)?, &Known::default());
+/// let found = examine(&Record::of_trace(rows)?, &RunContext::default());
 /// assert_eq!((found.what_if.slowdown, found.findings.len()), (Some(1.25), 1));
 /// let finding = &found.findings[0];
 /// assert_eq!(finding.to_string(), "worker 1 has taken 1.50 times as long since step 60 (1:00)");
@@ -296,7 +296,7 @@ pub struct Examination {
 /// # Ok::<(), codedgrad::doctor::RecordError>(())
 /// ```
 #[must_use]
-pub fn examine(record: &Record, known: &Known<'_>) -> Examination {
+pub fn examine(record: &Record, known: &RunContext<'_>) -> Examination {
     let events = in_record(record, known.events);
     let time = TimeSpent::of(record);
     let wall = WallClock::of(record, &events);
@@ -505,7 +505,7 @@ impl Examination {
         self.of_workers =
             workers::examined(record, &reports, Some(&times), what_ifs.as_deref(), equal_loads);
         self.changes = times.changes(&times.quickest.times, record);
-        let seen = Seen { record, reports: &reports, times: &times, replay, equal_loads };
+        let seen = Observations { record, reports: &reports, times: &times, replay, equal_loads };
         let found = seen.findings(self, events, spec.family() != "uncoded");
         self.findings.extend(found);
     }
@@ -551,7 +551,7 @@ impl Examination {
             (worker.ratio, worker.slow) = (*ratio, *is_slow);
             if let (Some(true), Some(ratio)) = (is_slow, ratio) {
                 // What is compared is computation alone.
-                worker.because = Some(Because::Computing);
+                worker.because = Some(SlowCause::Computing);
                 slow.push((worker.worker, *ratio));
             }
         }
@@ -603,7 +603,7 @@ impl Examination {
     #[must_use]
     pub fn to_plan(&self) -> Option<(Vec<Vec<f64>>, Growth)> {
         let (rows, load) = self.planned_on.as_ref()?;
-        let computing = Some(Because::Computing);
+        let computing = Some(SlowCause::Computing);
         if self.of_workers.iter().any(|worker| worker.because == computing) {
             return Some((rows.clone(), Growth::Proportional { base: *load }));
         }

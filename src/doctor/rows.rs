@@ -4,7 +4,7 @@ use super::changes::{LevelShift, LevelShifts};
 use super::numbers::{Scratch, times};
 use super::record::{Record, WorkReport};
 use crate::delays::recorded_row;
-use crate::sim::planner::Quickest;
+use crate::sim::planner::QuickestWorkers;
 
 /// The times of all workers in the rounds of a record.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,7 +107,7 @@ pub(super) struct Times {
     /// The median of each row.
     pub(super) medians: Vec<f64>,
     /// How long the quickest workers took in each.
-    pub(super) quickest: Quickest,
+    pub(super) quickest: QuickestWorkers,
     /// For each worker its times over the medians.
     pub(super) ratios: Vec<Vec<f64>>,
 }
@@ -123,7 +123,7 @@ impl Times {
             let shares = row.iter().map(|time| times(*time, *median));
             ratios.iter_mut().zip(shares).for_each(|(ratios, ratio)| ratios.push(ratio));
         }
-        let quickest = Quickest::of(&rows);
+        let quickest = QuickestWorkers::of(&rows);
         Self { rows, places, medians, quickest, ratios }
     }
 

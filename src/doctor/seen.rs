@@ -4,7 +4,7 @@ use super::changes::{Rise, lasting_rise};
 use super::findings::WorkerEvents;
 use super::rows::{Reports, Times};
 use super::what_if::Replay;
-use super::workers::Spent;
+use super::workers::ReportMedians;
 use super::{
     Examination, ExaminedWorker, Finding, Moment, Problem, Record, RecordedRound, WARM_UP_MOST,
     numbers,
@@ -64,7 +64,7 @@ pub(super) fn of_events(dead: &[usize], costs: Option<f64>, events: &WorkerEvent
 }
 
 /// All that findings about workers are made of.
-pub(super) struct Seen<'a> {
+pub(super) struct Observations<'a> {
     pub(super) record: &'a Record,
     pub(super) reports: &'a Reports<'a>,
     pub(super) times: &'a Times,
@@ -72,7 +72,7 @@ pub(super) struct Seen<'a> {
     pub(super) equal_loads: bool,
 }
 
-impl Seen<'_> {
+impl Observations<'_> {
     pub(super) fn findings(
         &self,
         found: &Examination,
@@ -250,7 +250,7 @@ impl Seen<'_> {
     fn slower(&self, worker: &ExaminedWorker) -> Option<Finding> {
         let series = &self.times.ratios[worker.worker];
         let Rise { at: row, times } = lasting_rise(series)?;
-        let spent = Spent::since(self.record, self.reports, self.times.places[row]);
+        let spent = ReportMedians::since(self.record, self.reports, self.times.places[row]);
         let problem = Problem::SlowerSince {
             worker: worker.worker,
             since: self.moment(row)?,

@@ -5,7 +5,7 @@ use super::numbers::{median, times};
 use super::record::{Record, RecordedRound, WorkReport};
 use super::rows::{Reports, Times};
 use super::what_if::OfWorker;
-use crate::sim::planner::Quickest;
+use crate::sim::planner::QuickestWorkers;
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -31,7 +31,7 @@ const WORKERS_LEAST: usize = 3;
 /// What makes a worker slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Because {
+pub enum SlowCause {
     /// It computes for longer than others.
     Computing,
     /// Its time passes outside computation: network, queues, the host.
@@ -59,7 +59,7 @@ pub struct ExaminedWorker {
     /// Whether it is slow, be it by 5 %.
     pub slow: Option<bool>,
     /// Why, if it is.
-    pub because: Option<Because>,
+    pub because: Option<SlowCause>,
     /// Seconds that it computes, by its reports: their median.
     pub computing: Option<f64>,
     /// Seconds that its answers take besides: their median.
@@ -69,14 +69,14 @@ pub struct ExaminedWorker {
 }
 
 /// Medians of workers' reports.
-pub(super) struct Spent {
+pub(super) struct ReportMedians {
     /// Seconds of computation and elsewhere, of workers with reports.
     of_workers: Vec<Option<(f64, f64)>>,
     /// Their medians over these workers.
     usual: (f64, f64),
 }
 
-impl Spent {
+impl ReportMedians {
     /// Of the rounds from a place on.
     pub(super) fn since(record: &Record, reports: &Reports<'_>, from: usize) -> Self {
         let of = |worker: usize| {
@@ -92,10 +92,10 @@ impl Spent {
     }
 
     /// What makes a slow worker slow; none without its reports.
-    pub(super) fn because(&self, worker: usize) -> Option<Because> {
+    pub(super) fn because(&self, worker: usize) -> Option<SlowCause> {
         let (computing, elsewhere) = self.of_workers[worker]?;
         let more = (computing - self.usual.0, elsewhere - self.usual.1);
-        Some(if more.0 >= more.1 { Because::Computing } else { Because::Elsewhere })
+        Some(if more.0 >= more.1 { SlowCause::Computing } else { SlowCause::Elsewhere })
     }
 }
 
@@ -140,7 +140,7 @@ impl PerUnit {
         if usual.len() < 2 {
             return None;
         }
-        let quickest = Quickest::of(&[usual]).usual;
+        let quickest = QuickestWorkers::of(&[usual]).usual;
         let ratio =
             |told: &Vec<f64>| (!told.is_empty()).then(|| times(median(told.clone()), quickest));
         let slow = |told: &Vec<f64>| {
@@ -177,7 +177,7 @@ pub(super) fn examined(
     what_ifs: Option<&[OfWorker]>,
     equal_loads: bool,
 ) -> Vec<ExaminedWorker> {
-    let spent = Spent::since(record, reports, 0);
+    let spent = ReportMedians::since(record, reports, 0);
     let slow = known.map(slow);
     let mut closed = vec![0; record.workers()];
     record.closed.iter().filter_map(closed_by).for_each(|worker| closed[worker] += 1);

@@ -139,7 +139,7 @@ pub enum SimError<E: std::error::Error + 'static> {
 
 /// What happened in one round, for those who draw it.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct RoundView<'a> {
     /// Number of the round, from 1.
     pub round: usize,
     /// How long it took.
@@ -228,7 +228,7 @@ pub fn simulate<E: std::error::Error + 'static>(
     jobs: u64,
     rows: &mut dyn FnMut() -> Result<Vec<f64>, E>,
     rules: &Rules,
-    watch: &mut dyn FnMut(Seen<'_>),
+    watch: &mut dyn FnMut(RoundView<'_>),
 ) -> Result<SimulationOutcome, SimError<E>> {
     if let Some((name, value)) = rules.wrong() {
         return Err(SimError::Rule { name, value });
@@ -280,7 +280,14 @@ pub fn simulate<E: std::error::Error + 'static>(
         }
         scheme.close(&played.missing, &played.late, &mut decoded);
         let Played { seconds, missing, .. } = &played;
-        watch(Seen { round, seconds: *seconds, runs: &runs, missing, decoded: &decoded, free });
+        watch(RoundView {
+            round,
+            seconds: *seconds,
+            runs: &runs,
+            missing,
+            decoded: &decoded,
+            free,
+        });
         tally.round(&played, free, round <= jobs as usize, &decoded);
     }
     Ok(tally.finish(&facts, jobs))

@@ -3,8 +3,8 @@
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::registry::Registry;
 use codedgrad::doctor::{
-    AnswerRows, Because, Caution, Examination, ExaminedWorker, Known, LevelShift, LevelShifts,
-    NoReplay, Problem, Record, RecordedStep, RunEvent, WorkReport, examine,
+    AnswerRows, Caution, Examination, ExaminedWorker, LevelShift, LevelShifts, NoReplay, Problem,
+    Record, RecordedStep, RunContext, RunEvent, SlowCause, WorkReport, examine,
 };
 use codedgrad::sim::{Close, Rules, simulate};
 use proptest::prelude::*;
@@ -32,11 +32,11 @@ fn record(steps: impl IntoIterator<Item = RecordedStep>) -> Record {
 }
 
 fn examined(record: &Record) -> Examination {
-    examine(record, &Known::default())
+    examine(record, &RunContext::default())
 }
 
-fn known_events(events: &[RunEvent]) -> Known<'_> {
-    Known { registry: Registry::builtin(), events }
+fn known_events(events: &[RunEvent]) -> RunContext<'_> {
+    RunContext { registry: Registry::builtin(), events }
 }
 
 /// The examination with the names that the expected files have.
@@ -331,7 +331,7 @@ fn part_of_a_run_is_told_by_the_runs_own_numbers() {
     assert_eq!(kinds(&found)[0], slower);
     assert_eq!(found.findings[0].since().unwrap().step, 60);
     let Problem::SlowerSince { because, times, .. } = found.findings[0].problem else { panic!() };
-    assert_eq!(because, Some(Because::Computing));
+    assert_eq!(because, Some(SlowCause::Computing));
     assert!((times - 1.3).abs() < 0.02, "{times}");
     let two = examined(&all.between(Some(30), Some(31)).unwrap());
     assert_eq!((two.rounds, two.steps), (2, 2));
@@ -403,7 +403,7 @@ fn a_run_that_broke_off_is_told_with_why() {
         |kind: &str, step: u64, what: &str| event(kind, &json!({"step": step, "what": what}));
     let end = || event("end", 20, "failed: step 20 cannot be decoded");
     let cautions = |record: &Record, events: &[RunEvent]| -> Vec<String> {
-        let found = examine(record, &Known { events, ..Known::default() });
+        let found = examine(record, &RunContext { events, ..RunContext::default() });
         found.cautions.iter().map(ToString::to_string).collect()
     };
     let told = "the run broke off in step 20, of which nothing is recorded: step 20 cannot be \
@@ -620,7 +620,7 @@ fn who_computes_slowly_is_named_where_workers_pull_their_tasks() {
         assert_eq!(kinds(&found), [("slow-per-unit", vec![2], None)], "{scheme}");
         let words = found.findings[0].to_string();
         assert!(words.starts_with("worker 2 computes 4.00 times as long per unit"), "{words}");
-        assert_eq!(found.of_workers[2].because, Some(Because::Computing));
+        assert_eq!(found.of_workers[2].because, Some(SlowCause::Computing));
         assert_eq!(found.of_workers[0].slow, Some(false));
         let even = examined(&pulled(scheme, [0.1, 0.1, 0.101, 0.1]));
         assert!(even.findings.is_empty(), "{:?}", even.findings);

@@ -7,7 +7,7 @@ use codedgrad::codes::sequential::SchemeFacts;
 use codedgrad::ids::{Job, Step};
 use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
 use codedgrad::schedulers::VirtualClock;
-use codedgrad::sim::{EngineOutcome, EngineRound, OverEngineError, Seen, over_engine};
+use codedgrad::sim::{EngineOutcome, EngineRound, OverEngineError, RoundView, over_engine};
 use codedgrad::train::{Builder, Coordinator};
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::families;
@@ -159,7 +159,7 @@ impl TrainerArgs {
         asked: &Asked<'_>,
         delays: Source,
         output: &mut Output<'_>,
-        watch: &mut dyn FnMut(&Seen<'_>),
+        watch: &mut dyn FnMut(&RoundView<'_>),
     ) -> Result<Predicted, Failure> {
         let Asked { scheme: text, spec, jobs, slope, rounds, .. } = *asked;
         let workers = delays.workers();
@@ -208,7 +208,7 @@ impl Drawn {
         Self { jobs, step: (0, Job(0)) }
     }
 
-    fn draw(&mut self, round: &EngineRound, draw: impl FnOnce(&Seen<'_>)) {
+    fn draw(&mut self, round: &EngineRound, draw: impl FnOnce(&RoundView<'_>)) {
         let EngineRound { report, runs, missing, decoded, committed, .. } = round;
         let micro_steps = self.jobs.micro_steps;
         let complete: Vec<Job> = decoded
@@ -219,7 +219,7 @@ impl Drawn {
             .map(Job)
             .collect();
         let (first_round, first_job) = self.step;
-        draw(&Seen {
+        draw(&RoundView {
             // A job's age tells what its tasks are called; jobs begin one a round.
             round: (report.round.0 - first_round + first_job.0) as usize + 1,
             seconds: report.closed_at - report.opened_at,

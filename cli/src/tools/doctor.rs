@@ -10,7 +10,7 @@ use advice::Advice;
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::codes::SchemeSpec;
-use codedgrad::doctor::{Examination, Finding, Known, Record, RunEvent, examine};
+use codedgrad::doctor::{Examination, Finding, Record, RunContext, RunEvent, examine};
 use codedgrad::sim::planner::{Plan, Question, plan};
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::families;
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &DoctorArgs, output: &mut Output<'_>) -> Result<(), Fail
         .record
         .between(args.from, args.to)
         .map_err(|error| Failure::Input(anyhow::Error::new(error).context("--from and --to")))?;
-    let known = Known { registry: families::registry(), events: &case.events };
+    let known = RunContext { registry: families::registry(), events: &case.events };
     let mut found = examine(&record, &known);
     found.cautions.iter().for_each(|it| output.note(format_args!("warning: {it}")));
     let plan = if args.plan { planned(&found, output)? } else { None };
@@ -203,7 +203,7 @@ pub fn hint(folder: &Path, number: usize) -> (String, String) {
     let (mut out, mut notes) = (io::sink(), io::sink());
     let case = Case::read(&args, &mut Output { out: &mut out, notes: Notes::Kept(&mut notes) });
     let found = case.ok().and_then(|case| {
-        let known = Known { registry: families::registry(), events: &case.events };
+        let known = RunContext { registry: families::registry(), events: &case.events };
         let findings = examine(&case.record, &known).findings;
         let told = |it: &&Finding| it.costs.is_some_and(|costs| costs >= TOLD_LEAST);
         let dearest = findings.iter().find(told)?;
@@ -307,7 +307,7 @@ mod tests {
     fn every_command_to_try_parses() {
         let row = |round: usize| vec![1.0, 1.0 + (round / 30) as f64, 1.0, 2.5];
         let record = Record::of_trace((0..60).map(row)).unwrap();
-        let found = examine(&record, &Known::default());
+        let found = examine(&record, &RunContext::default());
         let since = Moment { round: 30, step: 30, seconds: 75.0 };
         let problems = [
             Problem::DeadWorkers { workers: vec![1], since: Some(since), answered: false },

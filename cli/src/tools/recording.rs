@@ -2,7 +2,7 @@
 
 use super::recorded::Recorded;
 use codedgrad::delays::{Growth, write_row};
-use codedgrad::doctor::{AnswerRows, Known, examine};
+use codedgrad::doctor::{AnswerRows, RunContext, examine};
 use codedgrad_shell::failure::{Failure, OrWork};
 use codedgrad_shell::families;
 use codedgrad_shell::folder::{self, ADDRESS, PLAN};
@@ -49,7 +49,7 @@ impl Recording {
         output: &mut Output<'_>,
     ) -> Result<(Vec<u8>, Option<Growth>), Failure> {
         let recorded = Recorded::read(run, None, false, output)?;
-        let known = Known { registry: families::registry(), events: &[] };
+        let known = RunContext { registry: families::registry(), events: &[] };
         let found = grown.then(|| examine(&recorded.record, &known).to_plan()).flatten();
         let made = Self::of(recorded)?;
         made.say(output);

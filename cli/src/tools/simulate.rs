@@ -9,7 +9,7 @@ use codedgrad::codes::sequential::{Accept, Horizon, Scheme, SchemeFacts};
 use codedgrad::delays::{DelayError, Growth, Preset};
 use codedgrad::ids::{Job, Worker};
 use codedgrad::sim::planner::ClosingRules;
-use codedgrad::sim::{Close, Rules, Seen, SimulationOutcome, simulate};
+use codedgrad::sim::{Close, RoundView, Rules, SimulationOutcome, simulate};
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::families;
 use codedgrad_shell::itself::RELEASE;
@@ -521,7 +521,7 @@ struct Grid {
 }
 
 impl Grid {
-    fn add(&mut self, spec: &SchemeSpec, workers: usize, seen: &Seen<'_>) {
+    fn add(&mut self, spec: &SchemeSpec, workers: usize, seen: &RoundView<'_>) {
         if seen.free {
             return self.rounds.push((Vec::new(), " nothing left to do".into()));
         }

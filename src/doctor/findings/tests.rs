@@ -13,11 +13,11 @@ fn findings_are_told_in_a_sentence() {
     let since = Moment { round: 61, step: 60, seconds: 3792.5 };
     let slower = |because| Problem::SlowerSince { worker: 5, since, times: 1.293, because };
     assert_eq!(
-        words(slower(Some(Because::Computing))),
+        words(slower(Some(SlowCause::Computing))),
         "worker 5 has computed 1.29 times as long since step 60 (1:03:12)"
     );
-    assert!(words(slower(Some(Because::Elsewhere))).contains("outside its computation"));
-    let (computing, elsewhere) = (Some(Because::Computing), Some(Because::Elsewhere));
+    assert!(words(slower(Some(SlowCause::Elsewhere))).contains("outside its computation"));
+    let (computing, elsewhere) = (Some(SlowCause::Computing), Some(SlowCause::Elsewhere));
     let slow = vec![(2, 1.06, elsewhere), (3, 1.1, computing), (4, 1.2, computing)];
     assert_eq!(
         words(Problem::SlightlySlow { workers: slow.clone() }),

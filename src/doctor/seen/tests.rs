@@ -2,13 +2,15 @@
 
 #![cfg(test)]
 
-use crate::doctor::{Examination, Known, Record, RecordedRound, RecordedStep, WorkReport, examine};
+use crate::doctor::{
+    Examination, Record, RecordedRound, RecordedStep, RunContext, WorkReport, examine,
+};
 
 /// Of a trace of 90 rounds of four workers, of whom one takes so long from round 30 to a later one.
 fn of_trace(seconds: f64, until: usize) -> Examination {
     let of_one = |round| if (30..until).contains(&round) { seconds } else { 1.0 };
     let rows = (0..90).map(|round| vec![1.0, of_one(round), 1.0, 1.0]);
-    examine(&Record::of_trace(rows).unwrap(), &Known::default())
+    examine(&Record::of_trace(rows).unwrap(), &RunContext::default())
 }
 
 fn first(found: &Examination) -> String {
@@ -69,7 +71,7 @@ fn of_units(times: f64, units: u64) -> Examination {
         };
         record.push(line).unwrap();
     }
-    examine(&record, &Known::default())
+    examine(&record, &RunContext::default())
 }
 
 #[test]
@@ -112,7 +114,7 @@ fn nothing_is_planned_from_estimates_of_a_worker_that_was_never_seen() {
             };
             record.push(line).unwrap();
         }
-        examine(&record, &Known::default())
+        examine(&record, &RunContext::default())
     };
     let found = of_run(0.0);
     assert_eq!((found.findings[0].kind(), found.to_plan()), ("never-in-time", None));

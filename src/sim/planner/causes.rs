@@ -129,7 +129,7 @@ fn named(workers: &[usize]) -> String {
 /// are schemes that give slow workers less work.
 pub(super) fn of_workers(replay: &Replay, baseline: f64, less: &[Run]) -> Vec<Cause> {
     let rows = replay.rows();
-    let quickest = Quickest::of(rows);
+    let quickest = QuickestWorkers::of(rows);
     let ratio = |round: usize, worker: usize| {
         rows[round][worker] / quickest.times[round].max(f64::MIN_POSITIVE)
     };
@@ -199,7 +199,7 @@ fn slower_than_the_rest(
     rows: &[Vec<f64>],
     mut slow: Vec<usize>,
     gone: &[usize],
-    quickest: &Quickest,
+    quickest: &QuickestWorkers,
 ) -> (Vec<usize>, Vec<f64>, Vec<f64>) {
     loop {
         let usual = of_the_rest(rows, &[gone, &slow].concat(), quickest);
@@ -269,7 +269,11 @@ fn without(rows: &[Vec<f64>], gone: &[usize]) -> Vec<Vec<f64>> {
 }
 
 /// The median of each round's times of all but these workers, of whom some are slow.
-pub(super) fn of_the_rest(rows: &[Vec<f64>], some: &[usize], quickest: &Quickest) -> Vec<f64> {
+pub(super) fn of_the_rest(
+    rows: &[Vec<f64>],
+    some: &[usize],
+    quickest: &QuickestWorkers,
+) -> Vec<f64> {
     let rest = without(rows, some);
     let median = |(row, quick): (Vec<f64>, &f64)| match row.is_empty() {
         true => *quick,
@@ -300,13 +304,13 @@ fn share_saved(replay: &Replay, rows: Vec<Vec<f64>>, baseline: f64) -> f64 {
 /// How long the quickest quarter of the workers took in each round, at least one of them. A median
 /// would not do: with few workers it is late as often as two of them are, each for a reason of its
 /// own.
-pub(crate) struct Quickest {
+pub(crate) struct QuickestWorkers {
     pub(crate) times: Vec<f64>,
     /// Their median over the rounds.
     pub(crate) usual: f64,
 }
 
-impl Quickest {
+impl QuickestWorkers {
     pub(crate) fn of(rows: &[Vec<f64>]) -> Self {
         let mut sorted = Vec::new();
         let times = rows.iter().map(|row| {
@@ -330,7 +334,7 @@ impl Quickest {
     }
 }
 
-fn slow_rounds(rows: &[Vec<f64>], quickest: &Quickest, baseline: f64) -> Option<Cause> {
+fn slow_rounds(rows: &[Vec<f64>], quickest: &QuickestWorkers, baseline: f64) -> Option<Cause> {
     let slow = quickest.slow_rounds();
     let more: f64 = slow.iter().map(|round| quickest.times[*round] - quickest.usual).sum();
     let costs = more / (baseline * rows.len() as f64);

@@ -162,7 +162,7 @@ impl Walk {
 /// A gain over some jobs, and what is left of it without the block that speaks most for it: what
 /// one block says is not enough.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct ObservedGain {
     pub(super) gain: f64,
     /// What it is at least, at 95 %: few blocks that differ much are not enough either.
     pub(super) least: f64,
@@ -195,16 +195,16 @@ impl<'a> Judge<'a> {
     }
 
     /// What the half that decides says of a scheme.
-    pub(super) fn deciding(&self, scheme: &Seconds) -> Seen {
+    pub(super) fn deciding(&self, scheme: &Seconds) -> ObservedGain {
         self.seen(scheme, self.half)
     }
 
     /// What all jobs say of a scheme, for those who try it and see.
-    pub(super) fn whole(&self, scheme: &Seconds) -> Seen {
+    pub(super) fn whole(&self, scheme: &Seconds) -> ObservedGain {
         self.seen(scheme, self.uncoded.jobs())
     }
 
-    fn seen(&self, scheme: &Seconds, jobs: usize) -> Seen {
+    fn seen(&self, scheme: &Seconds, jobs: usize) -> ObservedGain {
         let block = self.least(MEMORIES_DECIDING).max(jobs / BLOCKS_MOST);
         let block = block.min(jobs / DECIDING_LEAST);
         let mut blocks = blocks(&edges(0, jobs, block.max(1)), |_| scheme);
@@ -222,7 +222,7 @@ impl<'a> Judge<'a> {
         if let Some(best) = best {
             blocks.swap_remove(best);
         }
-        Seen { gain, least, without_best: Gain::over(self.uncoded, &blocks).gain }
+        ObservedGain { gain, least, without_best: Gain::over(self.uncoded, &blocks).gain }
     }
 
     /// By how much blocks of so many jobs that lie side by side widen a variance.

@@ -19,7 +19,7 @@ mod unequal;
 mod verdict;
 
 pub use causes::{Cause, CauseKind};
-pub(crate) use causes::{DEAD, Quickest};
+pub(crate) use causes::{DEAD, QuickestWorkers};
 pub use judge::GainInterval;
 pub use question::{ClosingRules, PlanError, Question};
 
@@ -30,7 +30,7 @@ use crate::delays::{Growth, StragglerStats, Suspicion, after_exchange};
 use crate::spelling::several;
 use families::spaces;
 use formulas::Pool;
-use judge::{Judge, Seconds, Seen, TooFew};
+use judge::{Judge, ObservedGain, Seconds, TooFew};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rayon::ThreadPoolBuilder;
@@ -95,7 +95,7 @@ pub(crate) struct Doubts {
     /// Without the block of the trace that speaks most for it.
     pub(crate) whole: f64,
     /// What its newer half says.
-    newer: Seen,
+    newer: ObservedGain,
 }
 
 /// A scheme that was tried: time against work.

@@ -1,6 +1,6 @@
 //! Schemes replayed on a trace: the simulator, round after round or step after step.
 
-use super::super::{Close, Rules, Seen, SimulationOutcome, simulate};
+use super::super::{Close, RoundView, Rules, SimulationOutcome, simulate};
 use super::ClosingRules;
 use crate::codes::SchemeSpec;
 use crate::codes::sequential::{Accept, Horizon, Scheme};
@@ -207,7 +207,7 @@ impl Replay {
         };
         let mut next = || Ok::<_, Infallible>(rows.next().cloned().unwrap_or_default());
         let mut seconds = Vec::with_capacity(jobs);
-        let mut watch = |seen: Seen<'_>| seconds.push(seen.seconds);
+        let mut watch = |seen: RoundView<'_>| seconds.push(seen.seconds);
         let outcome = simulate(scheme, jobs as u64, &mut next, &rules, &mut watch).ok()?;
         (outcome.jobs_decoded == jobs).then_some((outcome, seconds))
     }

@@ -1,6 +1,6 @@
 //! Workers whose speeds differ for good, and the intervals of the batch that are cut for them.
 
-use super::causes::{Quickest, of_the_rest, quantile, times_of};
+use super::causes::{QuickestWorkers, of_the_rest, quantile, times_of};
 use super::replay::{Replay, Setting};
 use crate::codes::SchemeSpec;
 use crate::delays::Growth;
@@ -57,7 +57,7 @@ fn speeds(replay: &Replay) -> Option<String> {
     if others.is_empty() {
         return None;
     }
-    let usual = of_the_rest(rows, &others, &Quickest::of(rows));
+    let usual = of_the_rest(rows, &others, &QuickestWorkers::of(rows));
     let time = quantile(usual.iter().copied(), 0.5);
     let mut times = vec![1.0; workers];
     others.iter().for_each(|worker| times[*worker] = times_of(rows, *worker, &usual));

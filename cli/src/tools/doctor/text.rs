@@ -4,7 +4,7 @@ use super::STDIN;
 use super::advice::Advice;
 use crate::tools::planner::table_of;
 use codedgrad::doctor::{
-    Because, Caution, Examination, ExaminedWorker, Finding, NoReplay, Problem,
+    Caution, Examination, ExaminedWorker, Finding, NoReplay, Problem, SlowCause,
 };
 use codedgrad::sim::planner::Candidate;
 use codedgrad_shell::layout::{Column, Table, Width};
@@ -219,8 +219,8 @@ fn workers(named: &[&ExaminedWorker], advice: &Advice<'_>) -> Table {
     let number = |number: Option<f64>| number.map_or("-".into(), |number| format!("{number:.3}"));
     for worker in named {
         let why = match worker.because {
-            Some(Because::Computing) => "computing",
-            Some(Because::Elsewhere) => "elsewhere",
+            Some(SlowCause::Computing) => "computing",
+            Some(SlowCause::Elsewhere) => "elsewhere",
             None => "",
         };
         table.row([

@@ -37,7 +37,10 @@ fn what_is_chosen_is_judged_on_what_comes_after() {
     let first: Vec<f64> = (0..40).map(|job| if job < 20 { 0.5 } else { 1.6 }).collect();
     let schemes = [seconds(&[1.0; 40]), seconds(&first)];
     let judge = Judge { uncoded: &uncoded, half: 20, memory: 1 };
-    assert_eq!(judge.deciding(&schemes[1]), Seen { gain: 0.5, least: 0.5, without_best: 0.5 });
+    assert_eq!(
+        judge.deciding(&schemes[1]),
+        ObservedGain { gain: 0.5, least: 0.5, without_best: 0.5 }
+    );
     let walk = judge.walk(&schemes);
     assert!(judge.gain(&walk, &schemes) < 0.0);
     let interval = judge.interval(&walk, &schemes, Vec::new).unwrap();
