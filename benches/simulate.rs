@@ -8,7 +8,7 @@ use codedgrad::codes::sequential::{Accept, Horizon};
 use codedgrad::delays::Growth;
 use codedgrad::ids::{Job, Worker};
 use codedgrad::run::{Limits, RunConfig, Shape};
-use codedgrad::schedulers::{Action, Engine, Input, Planned, Settings};
+use codedgrad::schedulers::{Action, Engine, Input, PlannedScheme, Settings};
 use codedgrad::sim::{Close, Rules, simulate};
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use rand_chacha::ChaCha8Rng;
@@ -80,7 +80,7 @@ fn planning(criterion: &mut Criterion) {
             let shape = Shape { workers, units, unit_samples: 1 };
             let config = RunConfig { limits, ..RunConfig::new(shape, 1000, STEPS) };
             let scheme = spec.scheme(workers, units, 0..STEPS).expect("legal parameters");
-            let replan = Some(Planned::by(spec.clone(), units, 0..STEPS));
+            let replan = Some(PlannedScheme::by(spec.clone(), units, 0..STEPS));
             let settings = Settings { replan, ..Settings::default() };
             let mut engine = Engine::new(scheme, config, settings).expect("a run");
             let mut told = Vec::new();

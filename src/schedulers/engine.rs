@@ -34,8 +34,8 @@ mod trust;
 mod waiting;
 
 use active::ActiveScheme;
-pub use leaving::Leaving;
-pub use plan::{Planned, Replan, RunPlan};
+pub use leaving::Departures;
+pub use plan::{PlannedScheme, Replan, RunPlan};
 use round::CurrentRound;
 pub use settings::Settings;
 pub use states::States;
@@ -45,17 +45,17 @@ use trust::Trust;
 pub use waiting::OpenRound;
 
 use super::agreement::Verdict;
-use super::events::{Action, EngineError, Input, Unfit};
+use super::events::{Action, EngineError, Input, UnfitReason};
 use super::open_steps::{Fate, OpenSteps};
 use super::reduce::Reduce;
-use super::roster::{Doing, Roster};
+use super::roster::{Activity, Roster};
 use crate::codes::sequential::{Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts, Settle};
 use crate::ids::{Part, Step, Task, WeightedResult, Worker, WorkerSet};
 use crate::run::{ConfigError, RunConfig};
 use tracing::debug_span;
 
 /// A worker and the tasks that it is given, with what each consists of.
-pub(crate) type Given = (Worker, Vec<(Task, Vec<Part>)>);
+pub(crate) type Assignment = (Worker, Vec<(Task, Vec<Part>)>);
 
 /// Which task is done, whether its result is finite, and its digest where one was taken.
 type Answer = (Task, bool, Option<u128>);
@@ -110,7 +110,7 @@ pub struct Engine {
     steps: Steps,
     round: CurrentRound,
     states: States,
-    leaving: Leaving,
+    leaving: Departures,
     /// Whose parameters and results are known to be right.
     trust: Trust,
     /// Workers that died since the round was closed.
@@ -141,7 +141,7 @@ impl Engine {
             states: States::new(workers, &config, restores),
             trust: Trust::new(workers, &config),
             died_since_close: WorkerSet::empty(workers),
-            leaving: Leaving::new(workers),
+            leaving: Departures::new(workers),
             plan: RunPlan::new(scheme, config, replan),
             config,
             reduce,
@@ -190,7 +190,7 @@ impl Engine {
 
     /// The tasks of the open round that workers will be given when they have dropped what they are
     /// at; none where those depend on who answers in between.
-    pub(crate) fn tasks_to_come(&mut self) -> Vec<Given> {
+    pub(crate) fn tasks_to_come(&mut self) -> Vec<Assignment> {
         if !self.plan.facts().has_fixed_tasks() || !self.round.phase().is_open() {
             return Vec::new();
         }
@@ -221,7 +221,7 @@ impl Engine {
 
     /// Who goes.
     #[must_use]
-    pub fn leaving(&self) -> &Leaving {
+    pub fn leaving(&self) -> &Departures {
         &self.leaving
     }
 
@@ -338,7 +338,7 @@ impl Engine {
                     return Ok(());
                 }
                 if refused && self.states.refused(worker, from) {
-                    out.push(Action::Dismiss { worker, why: Unfit::RefusesStates });
+                    out.push(Action::Dismiss { worker, why: UnfitReason::RefusesStates });
                     return Ok(());
                 }
                 // It is another's turn to hand one over.
@@ -476,7 +476,7 @@ impl Engine {
                 self.open_steps.gave(worker, *task, start);
             }
             *self.roster.doing(worker) =
-                Doing::Tasks(tasks.iter().map(|(task, _)| *task).collect());
+                Activity::Tasks(tasks.iter().map(|(task, _)| *task).collect());
             out.push(Action::Compute { worker, round: self.round.number(), tasks });
         }
     }
@@ -524,7 +524,7 @@ impl Engine {
         let disputed = finite && verdict == Verdict::Disputed;
         // An answer that crossed the order to abandon: its worker is not at it any more. Where the
         // scheme takes late answers it comes as one of these instead.
-        let Doing::Tasks(tasks) = self.roster.doing(worker) else {
+        let Activity::Tasks(tasks) = self.roster.doing(worker) else {
             self.judge(worker, answer, false, out);
             return Ok(());
         };
@@ -544,7 +544,7 @@ impl Engine {
             self.round.failed(worker);
         }
         if finished {
-            *self.roster.doing(worker) = Doing::Nothing;
+            *self.roster.doing(worker) = Activity::Nothing;
             // Only now: of several tasks of one worker those that were finite before count no more
             // either, as schemes know workers, not single results, as missing.
             if self.round.has_failed(worker) {
@@ -579,7 +579,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         match self.roster.doing(worker) {
             // It was told to drop its tasks, and has: nothing is lost.
-            doing @ Doing::Dropping => *doing = Doing::Nothing,
+            doing @ Activity::Dropping => *doing = Activity::Nothing,
             _ => return Ok(()),
         }
         if self.roster.is_stale(worker) {

@@ -266,7 +266,7 @@ pub enum Action {
         /// Whom.
         worker: Worker,
         /// Why none is.
-        why: Unfit,
+        why: UnfitReason,
     },
     /// A worker that leaves, or is [drained](super::Engine::drain), is not needed any more: it may
     /// end once it has applied what it was sent. It counts as gone from here on.
@@ -327,7 +327,7 @@ pub enum SumFailure {
 
 /// Why no state is any good for a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
+pub enum UnfitReason {
     /// It has refused the driver's own, or those of several workers.
     RefusesStates,
     /// Three times running its parameters differed from the others', though it had taken over

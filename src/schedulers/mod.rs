@@ -14,9 +14,9 @@ pub(crate) mod orders;
 mod reduce;
 pub mod roster;
 
-pub(crate) use engine::Given;
-pub use engine::{Engine, Leaving, OpenRound, Planned, Replan, RunPlan, Settings, States};
-pub use events::{Action, EngineError, Input, Refusal, RoundReport, SumFailure, Unfit};
+pub(crate) use engine::Assignment;
+pub use engine::{Departures, Engine, OpenRound, PlannedScheme, Replan, RunPlan, Settings, States};
+pub use events::{Action, EngineError, Input, Refusal, RoundReport, SumFailure, UnfitReason};
 pub use orders::VirtualClock;
 pub use reduce::Reduce;
 pub use roster::Roster;

@@ -41,7 +41,7 @@ pub struct VirtualClock {
 
 /// What came of an ordered task, as far as its time is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Came {
+pub(crate) enum TaskOutcome {
     /// Its result, which may have entries that are not finite.
     Done { task: Task, finite: bool },
     /// The worker has dropped what it was at.
@@ -53,14 +53,14 @@ pub(crate) enum Came {
 /// Something that comes from a worker.
 pub(crate) trait Answer {
     /// What it means for the worker's orders; none if it is about something else.
-    fn came(&self) -> Option<Came>;
+    fn came(&self) -> Option<TaskOutcome>;
     /// That a worker has dropped what it was at.
     fn freed() -> Self;
 }
 
 /// Where results are modelled too, there is no more to come than this.
-impl Answer for Came {
-    fn came(&self) -> Option<Came> {
+impl Answer for TaskOutcome {
+    fn came(&self) -> Option<TaskOutcome> {
         Some(*self)
     }
 
@@ -121,7 +121,7 @@ impl Dues {
 
 /// What to do next.
 #[derive(Debug)]
-pub(crate) enum Next<A> {
+pub(crate) enum NextMove<A> {
     /// This answer counts as arrived now; `late` if its round is over.
     Arrived { worker: Worker, answer: A, late: bool },
     /// The deadline is reached.
@@ -141,7 +141,7 @@ pub(crate) struct Arrival<A> {
 
 /// What happens to a worker that is told to drop its tasks.
 #[derive(Debug)]
-pub(crate) struct Abandoned<A> {
+pub(crate) struct Cancellation<A> {
     /// What counts at once: that it is free, or gone.
     pub(crate) now: Option<A>,
     /// Its computation can be broken off.
@@ -242,7 +242,7 @@ impl<A: Answer> Orders<A> {
         now: f64,
         worker: Worker,
         late_counts: bool,
-    ) -> Abandoned<A> {
+    ) -> Cancellation<A> {
         let modelled = self.model.is_some();
         let mut unwanted = Vec::new();
         let mut busy = false;
@@ -259,7 +259,7 @@ impl<A: Answer> Orders<A> {
             // Under a model a computation that is not over at this instant is broken off; on a wall
             // clock only the worker knows how far it is, and its answer tells.
             let computed = if modelled { out.computed <= now } else { true };
-            let lost = matches!(came, Some(Came::Lost | Came::Idle));
+            let lost = matches!(came, Some(TaskOutcome::Lost | TaskOutcome::Idle));
             out.state = if late_counts && computed && !lost { Wanted::Late } else { Wanted::No };
             if out.state == Wanted::No {
                 dues.remove(worker, out);
@@ -268,10 +268,10 @@ impl<A: Answer> Orders<A> {
             cancel &= !(modelled && out.state == Wanted::Late && !there);
             let dropped = there && out.state == Wanted::No;
             match (out.answer.take_if(|_| dropped), came) {
-                (Some(_), Some(Came::Done { task, finite })) => {
+                (Some(_), Some(TaskOutcome::Done { task, finite })) => {
                     unwanted.extend(finite.then_some(task));
                 }
-                (answer, Some(Came::Lost)) => gone = gone.take().or(answer),
+                (answer, Some(TaskOutcome::Lost)) => gone = gone.take().or(answer),
                 _ => {}
             }
             !dropped
@@ -282,7 +282,7 @@ impl<A: Answer> Orders<A> {
         if now.is_none() {
             self.leaving.insert(worker);
         }
-        Abandoned { now, cancel, unwanted }
+        Cancellation { now, cancel, unwanted }
     }
 
     /// Whether a worker is still busy with something that the run does not want.
@@ -294,20 +294,21 @@ impl<A: Answer> Orders<A> {
     /// Takes in what came from a worker.
     pub(crate) fn arrived(&mut self, now: f64, worker: Worker, answer: A) -> Arrival<A> {
         match answer.came() {
-            Some(Came::Done { task, finite }) => {
+            Some(TaskOutcome::Done { task, finite }) => {
                 let mut arrival = self.done(now, worker, task, answer);
                 arrival.unwanted = arrival.unwanted.filter(|_| finite);
                 arrival
             }
-            Some(Came::Idle) => self.ended(worker, answer, false),
-            Some(Came::Lost) => self.ended(worker, answer, true),
+            Some(TaskOutcome::Idle) => self.ended(worker, answer, false),
+            Some(TaskOutcome::Lost) => self.ended(worker, answer, true),
             None => Arrival { now: Some(answer), unwanted: None },
         }
     }
 
     /// That a worker is lost, if it is known and the time has not come to say so.
     pub(crate) fn withheld_loss(&mut self, worker: Worker) -> Option<A> {
-        let lost = |out: &Out<A>| out.answer.as_ref().and_then(Answer::came) == Some(Came::Lost);
+        let lost =
+            |out: &Out<A>| out.answer.as_ref().and_then(Answer::came) == Some(TaskOutcome::Lost);
         let at = self.outs[worker.index()].iter().position(lost)?;
         self.remove(worker, at).answer
     }
@@ -383,7 +384,7 @@ impl<A: Answer> Orders<A> {
     /// What happens next, given when the engine wants to be woken at the latest, and what time it
     /// is then: a virtual clock goes on to the next answer or the deadline, but not beyond an
     /// answer that counts as arrived before it is there.
-    pub(crate) fn next(&mut self, now: f64, deadline: Option<f64>) -> (f64, Next<A>) {
+    pub(crate) fn next(&mut self, now: f64, deadline: Option<f64>) -> (f64, NextMove<A>) {
         let first = self.dues.0.first().and_then(|&(due, worker, number)| {
             let at = self.outs[worker.index()].iter().position(|out| out.number == number)?;
             Some((f64::from_bits(due), worker, at, self.outs[worker.index()][at].answer.is_some()))
@@ -395,7 +396,7 @@ impl<A: Answer> Orders<A> {
             // The clock must not pass an answer that is due and not there yet, or the record would
             // depend on how long the computation took in fact.
             if first.is_some_and(|first| !first.3) && due <= limit {
-                return (now, Next::Wait(None));
+                return (now, NextMove::Wait(None));
             }
             if due.min(limit).is_finite() {
                 now = now.max(due.min(limit));
@@ -406,13 +407,13 @@ impl<A: Answer> Orders<A> {
             let out = self.remove(worker, at);
             if let Some(answer) = out.answer {
                 let late = out.state == Wanted::Late;
-                return (now, Next::Arrived { worker, answer, late });
+                return (now, NextMove::Arrived { worker, answer, late });
             }
         }
         if limit <= now {
-            return (now, Next::Deadline);
+            return (now, NextMove::Deadline);
         }
         let wait = due.min(limit) - now;
-        (now, Next::Wait(wait.is_finite().then_some(wait)))
+        (now, NextMove::Wait(wait.is_finite().then_some(wait)))
     }
 }

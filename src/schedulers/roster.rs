@@ -4,7 +4,7 @@ use crate::ids::{Task, Worker, WorkerSet};
 
 /// What a worker is doing, as far as the coordinator knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Doing {
+pub(super) enum Activity {
     /// Waiting for orders.
     Nothing,
     /// Computing these tasks, in order.
@@ -21,8 +21,8 @@ pub(super) enum Doing {
 }
 
 /// All workers of a run and what they do, as their [engine](super::Engine) knows it; others read
-/// it. [`States`](super::States) knows which steps each has applied, [`Leaving`](super::Leaving)
-/// who is to go.
+/// it. [`States`](super::States) knows which steps each has applied,
+/// [`Departures`](super::Departures) who is to go.
 ///
 /// The engine writes to `doing` when it gives a worker tasks or hears that they are done, and tells
 /// the roster who is lost, who is back (`joined`), who has taken over a state (`synced`), and that
@@ -30,22 +30,22 @@ pub(super) enum Doing {
 /// until it is `synced`.
 #[derive(Clone, Debug)]
 pub struct Roster {
-    doing: Vec<Doing>,
+    doing: Vec<Activity>,
     /// Workers that must take over another's state before they compute again.
     stale: WorkerSet,
 }
 
 impl Roster {
     pub(super) fn new(workers: usize) -> Self {
-        Self { doing: vec![Doing::Nothing; workers], stale: WorkerSet::empty(workers) }
+        Self { doing: vec![Activity::Nothing; workers], stale: WorkerSet::empty(workers) }
     }
 
-    pub(super) fn doing(&mut self, worker: Worker) -> &mut Doing {
+    pub(super) fn doing(&mut self, worker: Worker) -> &mut Activity {
         &mut self.doing[worker.index()]
     }
 
     /// Workers of whom something is true, lowest number first.
-    fn those(&self, keep: impl Fn(&Doing) -> bool) -> impl Iterator<Item = Worker> {
+    fn those(&self, keep: impl Fn(&Activity) -> bool) -> impl Iterator<Item = Worker> {
         Worker::all(self.doing.len())
             .zip(&self.doing)
             .filter(move |(_, doing)| keep(doing))
@@ -53,13 +53,13 @@ impl Roster {
     }
 
     pub(super) fn dead(&self) -> WorkerSet {
-        WorkerSet::of(self.doing.len(), self.those(|doing| *doing == Doing::Dead))
+        WorkerSet::of(self.doing.len(), self.those(|doing| *doing == Activity::Dead))
     }
 
     /// Whether a worker is known to be gone.
     #[must_use]
     pub fn is_lost(&self, worker: Worker) -> bool {
-        self.doing[worker.index()] == Doing::Dead
+        self.doing[worker.index()] == Activity::Dead
     }
 
     pub(super) fn alive(&self) -> WorkerSet {
@@ -69,7 +69,7 @@ impl Roster {
     /// The worker of the lowest number that is there.
     #[must_use]
     pub fn first_alive(&self) -> Option<Worker> {
-        self.those(|doing| *doing != Doing::Dead).next()
+        self.those(|doing| *doing != Activity::Dead).next()
     }
 
     /// Whether no worker is there.
@@ -81,35 +81,35 @@ impl Roster {
     pub(super) fn out(&self) -> WorkerSet {
         WorkerSet::of(
             self.doing.len(),
-            self.those(|doing| !matches!(doing, Doing::Dead | Doing::Nothing)),
+            self.those(|doing| !matches!(doing, Activity::Dead | Activity::Nothing)),
         )
     }
 
     /// Whether a worker may still send a result in this round.
     pub(super) fn any_busy(&self) -> bool {
-        self.doing.iter().any(|doing| !matches!(doing, Doing::Dead | Doing::Nothing))
+        self.doing.iter().any(|doing| !matches!(doing, Activity::Dead | Activity::Nothing))
     }
 
     /// Workers that were told to drop their tasks and have not been heard of since.
     pub(super) fn dropping(&self) -> impl Iterator<Item = Worker> {
-        self.those(|doing| *doing == Doing::Dropping)
+        self.those(|doing| *doing == Activity::Dropping)
     }
 
     /// Workers who could be given a task.
     pub(super) fn ready(&self) -> Vec<Worker> {
-        self.those(|doing| *doing == Doing::Nothing)
+        self.those(|doing| *doing == Activity::Nothing)
             .filter(|worker| !self.is_stale(*worker))
             .collect()
     }
 
     /// Whether a worker could be given a task.
     pub(super) fn is_ready(&self, worker: Worker) -> bool {
-        self.doing[worker.index()] == Doing::Nothing && !self.is_stale(worker)
+        self.doing[worker.index()] == Activity::Nothing && !self.is_stale(worker)
     }
 
     /// Workers that are there and take over no state.
     pub(super) fn here(&self) -> impl Iterator<Item = Worker> {
-        self.those(|doing| !matches!(doing, Doing::Dead | Doing::Syncing { .. }))
+        self.those(|doing| !matches!(doing, Activity::Dead | Activity::Syncing { .. }))
     }
 
     /// Workers whose state is one of this run's last.
@@ -126,9 +126,9 @@ impl Roster {
 
     /// Workers with tasks, now told to drop them.
     pub(super) fn abandon_all(&mut self) -> Vec<Worker> {
-        let busy: Vec<Worker> = self.those(|doing| matches!(doing, Doing::Tasks(_))).collect();
+        let busy: Vec<Worker> = self.those(|doing| matches!(doing, Activity::Tasks(_))).collect();
         for worker in &busy {
-            *self.doing(*worker) = Doing::Dropping;
+            *self.doing(*worker) = Activity::Dropping;
         }
         busy
     }
@@ -139,7 +139,7 @@ impl Roster {
 
     /// Workers that have nothing to do until they have taken over another's state.
     pub(super) fn stale_idle(&self) -> Vec<Worker> {
-        self.stale.iter().filter(|worker| self.doing[worker.index()] == Doing::Nothing).collect()
+        self.stale.iter().filter(|worker| self.doing[worker.index()] == Activity::Nothing).collect()
     }
 
     /// Whether the worker must take over another's state.
@@ -149,23 +149,23 @@ impl Roster {
 
     /// The state of a provider is in: the worker is not behind any more.
     pub(super) fn synced(&mut self, worker: Worker) {
-        *self.doing(worker) = Doing::Nothing;
+        *self.doing(worker) = Activity::Nothing;
         self.stale.remove(worker);
     }
 
     /// A worker is lost.
     pub(super) fn lost(&mut self, worker: Worker) {
-        *self.doing(worker) = Doing::Dead;
+        *self.doing(worker) = Activity::Dead;
     }
 
     /// Whether a worker has tasks that are waited for.
     pub(crate) fn is_at_tasks(&self, worker: Worker) -> bool {
-        matches!(self.doing[worker.index()], Doing::Tasks(_))
+        matches!(self.doing[worker.index()], Activity::Tasks(_))
     }
 
     /// A worker that was gone is back, with a state that can be gone on from or with none.
     pub(super) fn joined(&mut self, worker: Worker, has_state: bool) {
-        *self.doing(worker) = Doing::Nothing;
+        *self.doing(worker) = Activity::Nothing;
         // Without a state of this run it must take one over before it computes.
         if has_state {
             self.stale.remove(worker)
@@ -176,16 +176,16 @@ impl Roster {
 
     /// Whether a worker waits for orders.
     pub(super) fn is_idle(&self, worker: Worker) -> bool {
-        self.doing[worker.index()] == Doing::Nothing
+        self.doing[worker.index()] == Activity::Nothing
     }
 
     /// Whether a worker is to take over a state.
     pub(super) fn is_syncing(&self, worker: Worker) -> bool {
-        matches!(self.doing[worker.index()], Doing::Syncing { .. })
+        matches!(self.doing[worker.index()], Activity::Syncing { .. })
     }
 
     /// Workers waiting for a state that `provider` was to hand over.
     pub(super) fn waiting_for(&self, provider: Worker) -> Vec<Worker> {
-        self.those(|doing| *doing == Doing::Syncing { from: Some(provider) }).collect()
+        self.those(|doing| *doing == Activity::Syncing { from: Some(provider) }).collect()
     }
 }

@@ -12,7 +12,7 @@ use super::{Played, RoundTime};
 use crate::codes::Report;
 use crate::codes::sequential::by_worker;
 use crate::ids::{Part, Round, Run, Step, Task, WeightedResult, Worker, WorkerSet};
-use crate::schedulers::orders::{Abandoned, Came, Next, Orders};
+use crate::schedulers::orders::{Cancellation, NextMove, Orders, TaskOutcome};
 use crate::schedulers::{Action, Engine, EngineError, Input, RoundReport, VirtualClock};
 use std::collections::{BTreeMap, VecDeque};
 use thiserror::Error;
@@ -241,7 +241,7 @@ impl<E: std::error::Error + 'static> Rows<'_, E> {
 
 struct Driver<'a, E> {
     engine: Engine,
-    orders: Orders<Came>,
+    orders: Orders<TaskOutcome>,
     now: f64,
     rows: Rows<'a, E>,
     /// What the engine is told once all that was decided before is carried out: that workers have
@@ -279,14 +279,18 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
         let (now, next) = self.orders.next(self.now, self.engine.deadline());
         self.now = now;
         match next {
-            Next::Arrived { worker, answer: Came::Done { task, finite }, late: true } => {
-                Input::Late { worker, task, finite }
-            }
-            Next::Arrived { worker, answer: Came::Done { task, finite }, late: false } => {
-                Input::Done { worker, task, finite, digest: None }
-            }
-            Next::Deadline => Input::Tick,
-            Next::Arrived { .. } | Next::Wait(_) => {
+            NextMove::Arrived {
+                worker,
+                answer: TaskOutcome::Done { task, finite },
+                late: true,
+            } => Input::Late { worker, task, finite },
+            NextMove::Arrived {
+                worker,
+                answer: TaskOutcome::Done { task, finite },
+                late: false,
+            } => Input::Done { worker, task, finite, digest: None },
+            NextMove::Deadline => Input::Tick,
+            NextMove::Arrived { .. } | NextMove::Wait(_) => {
                 unreachable!("all answers are results that are there, and a run has a deadline")
             }
         }
@@ -296,7 +300,7 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
         match action {
             Action::Compute { worker, round, tasks } => self.assign(worker, round, &tasks)?,
             Action::Abandon { worker, late_counts } => {
-                let Abandoned { now, .. } = self.orders.abandoned(self.now, worker, late_counts);
+                let Cancellation { now, .. } = self.orders.abandoned(self.now, worker, late_counts);
                 self.first.extend(now.map(|_| Input::Idle { worker }));
                 self.journal.missing.insert(worker);
             }
@@ -342,7 +346,7 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
         let loads = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
         self.orders.assigned(self.now, worker, (round, late_by), loads);
         for (task, parts) in tasks {
-            self.orders.arrived(self.now, worker, Came::Done { task: *task, finite: true });
+            self.orders.arrived(self.now, worker, TaskOutcome::Done { task: *task, finite: true });
             let units = self.engine.plan().facts().units_of(parts);
             self.journal.runs.push(Run::one(worker, *task, units));
         }

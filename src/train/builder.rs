@@ -15,7 +15,7 @@ use crate::codes::sequential::{Accept, Horizon, Scheme};
 use crate::codes::{ParameterError, SchemeSpec};
 use crate::ids::{Job, Step, Worker};
 use crate::run::{Jobs, Limits, NumberFormat, RunConfig, Shape};
-use crate::schedulers::{Engine, Planned, Reduce, Settings};
+use crate::schedulers::{Engine, PlannedScheme, Reduce, Settings};
 use crate::transport::local::{self, LocalTransport};
 use crate::transport::{RunFacts, Transport};
 use std::fmt;
@@ -639,7 +639,7 @@ impl Builder {
                 let scheme = spec.to_string();
                 return Err(BuildError::NotReplanned { scheme, min_workers: fewest });
             }
-            replan = Some(Planned::by(spec, units, numbers));
+            replan = Some(PlannedScheme::by(spec, units, numbers));
         }
         let Self { round, reduce, restores, .. } = *self;
         let engine = Engine::new(scheme, config, Settings { round, reduce, restores, replan })?;

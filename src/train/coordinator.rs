@@ -48,7 +48,7 @@ use waiting::Watchdog;
 pub(super) use waiting::median;
 pub use waiting::{MissingWorker, Waiting};
 
-use super::run_clock::{Abandoned, Arrival, Next, RunClock};
+use super::run_clock::{Arrival, Cancellation, Next, RunClock};
 use crate::codes::Report;
 use crate::gpu::Vector;
 use crate::ids::{Step, Task, WeightedResult, Worker, WorkerSet};
@@ -457,7 +457,7 @@ impl<T: Transport> Coordinator<T> {
                 self.transport.send(worker, order);
             }
             Action::Abandon { worker, late_counts } => {
-                let Abandoned { now, cancel, unwanted } =
+                let Cancellation { now, cancel, unwanted } =
                     self.run_clock.abandoned(worker, late_counts);
                 self.discard_all(worker, unwanted);
                 if cancel {

@@ -11,7 +11,7 @@
 use crate::delays::Delays;
 use crate::ids::{Round, Task, Worker};
 use crate::schedulers::VirtualClock;
-use crate::schedulers::orders::{self, Answer, Came, Orders};
+use crate::schedulers::orders::{self, Answer, Orders, TaskOutcome};
 use crate::sim::PoolChange;
 use crate::transport::Notice;
 use std::collections::{BTreeSet, VecDeque};
@@ -34,11 +34,11 @@ enum Clock {
 }
 
 impl Answer for Notice {
-    fn came(&self) -> Option<Came> {
+    fn came(&self) -> Option<TaskOutcome> {
         match *self {
-            Self::Done { task, finite, .. } => Some(Came::Done { task, finite }),
-            Self::Idle { .. } => Some(Came::Idle),
-            Self::Lost { .. } => Some(Came::Lost),
+            Self::Done { task, finite, .. } => Some(TaskOutcome::Done { task, finite }),
+            Self::Idle { .. } => Some(TaskOutcome::Idle),
+            Self::Lost { .. } => Some(TaskOutcome::Lost),
             _ => None,
         }
     }
@@ -52,7 +52,7 @@ impl Answer for Notice {
 pub(super) type Arrival = orders::Arrival<Notice>;
 
 /// What happens to a worker that is told to drop its tasks.
-pub(super) type Abandoned = orders::Abandoned<Notice>;
+pub(super) type Cancellation = orders::Cancellation<Notice>;
 
 /// A worker that comes, or is lost, at a time that is known beforehand.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -272,7 +272,7 @@ impl RunClock {
 
     /// A worker's tasks are not waited for any more; `late_counts` if a result that comes all the
     /// same still counts.
-    pub(super) fn abandoned(&mut self, worker: Worker, late_counts: bool) -> Abandoned {
+    pub(super) fn abandoned(&mut self, worker: Worker, late_counts: bool) -> Cancellation {
         self.orders.abandoned(self.now(), worker, late_counts)
     }
 
@@ -300,12 +300,12 @@ impl RunClock {
             *now = then;
         }
         match next {
-            orders::Next::Arrived { worker, answer, late } => {
+            orders::NextMove::Arrived { worker, answer, late } => {
                 Next::Arrived { worker, notice: answer, late }
             }
-            orders::Next::Deadline if by == change => self.change(),
-            orders::Next::Deadline => Next::Deadline,
-            orders::Next::Wait(wait) => {
+            orders::NextMove::Deadline if by == change => self.change(),
+            orders::NextMove::Deadline => Next::Deadline,
+            orders::NextMove::Wait(wait) => {
                 Next::Wait(wait.map(|wait| Duration::from_secs_f64(wait.max(1e-6))))
             }
         }

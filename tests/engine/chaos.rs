@@ -5,7 +5,9 @@ use super::{CONFIG, Config, Driver};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon, Scheme};
 use codedgrad::ids::{Job, Part, Step, Task, WeightedResult, Worker, WorkerSet};
-use codedgrad::schedulers::{Action, EngineError, Input, Planned, Reduce, Refusal, Replan, Unfit};
+use codedgrad::schedulers::{
+    Action, EngineError, Input, PlannedScheme, Reduce, Refusal, Replan, UnfitReason,
+};
 use codedgrad::sums::SumId;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -529,7 +531,7 @@ impl Chaos<'_> {
             Action::LetGo { worker, leaves } => self.let_go(worker, leaves),
             // It may stay for a while: whoever sends it away hears later that it is lost.
             Action::Dismiss { worker, why } => {
-                assert_eq!(why, Unfit::Differs, "{worker} has refused no state");
+                assert_eq!(why, UnfitReason::Differs, "{worker} has refused no state");
                 assert!(self.mishaps.drifts, "{worker} is right");
             }
             Action::Finish => self.finished = true,
@@ -1126,7 +1128,7 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         let plan = Arc::clone(&plan);
         Box::new(move |workers| {
             let (scheme, text) = (plan(workers)?, String::new());
-            Some(Planned { scheme, text, misfit: None })
+            Some(PlannedScheme { scheme, text, misfit: None })
         })
     });
     let engine = config.replanned(scheme, STEPS, replan).unwrap();

@@ -3,7 +3,7 @@
 use super::{CONFIG, Config, Driver, assigned, folded};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::ids::{Step, Worker, WorkerSet};
-use codedgrad::schedulers::{Action, EngineError, Input, Planned};
+use codedgrad::schedulers::{Action, EngineError, Input, PlannedScheme};
 
 /// Waits long for those that may come back.
 const PATIENT: Config = Config { return_seconds: 40.0, ..CONFIG };
@@ -124,7 +124,7 @@ fn all_who_are_told_to_leave_have_not_made_the_run_to_its_end() {
 fn pool() -> Driver {
     let config = Config { min_workers: Some(1), ..PATIENT };
     let scheme = SchemeSpec::uncoded().scheme(2, 2, 0..3).unwrap();
-    let replan = Planned::by(SchemeSpec::uncoded(), 2, 0..3);
+    let replan = PlannedScheme::by(SchemeSpec::uncoded(), 2, 0..3);
     let mut driver = Driver::of(config.replanned(scheme, 3, Some(replan)).unwrap());
     driver.give(Input::Begin).unwrap();
     driver

@@ -3,7 +3,7 @@
 use super::{CONFIG, Config, Driver, applies, assigned};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::ids::{Step, Worker, WorkerSet};
-use codedgrad::schedulers::{Action, EngineError, Input, Planned};
+use codedgrad::schedulers::{Action, EngineError, Input, PlannedScheme};
 
 const UNITS: u32 = 12;
 const STEPS: u64 = 9;
@@ -19,7 +19,7 @@ fn begin(
     let made = spec.scheme(workers, UNITS, 0..STEPS).unwrap();
     let config =
         Config { return_seconds: 40.0, min_workers: Some(least), settle_seconds, ..CONFIG };
-    let replan = Planned::by(spec, UNITS, 0..STEPS);
+    let replan = PlannedScheme::by(spec, UNITS, 0..STEPS);
     let mut driver = Driver::of(config.replanned(made, STEPS, Some(replan)).unwrap());
     for worker in empty {
         driver.lost(*worker);

@@ -2,7 +2,7 @@
 
 use super::{CONFIG, Config, Driver, applies, assigned, folded};
 use codedgrad::ids::{Job, Step, Task, Worker, WorkerSet};
-use codedgrad::schedulers::{Action, EngineError, Input, Unfit};
+use codedgrad::schedulers::{Action, EngineError, Input, UnfitReason};
 
 /// A run under `groups:s=1` whose first step is committed, and nothing is reported yet.
 fn begun(workers: u32, config: Config) -> Driver {
@@ -205,7 +205,7 @@ fn who_refuses_every_state_is_sent_away() {
             .unwrap();
         last.extend(driver.give(Input::Idle { worker: Worker(3) }).unwrap());
     }
-    let sent_away = Action::Dismiss { worker: Worker(3), why: Unfit::RefusesStates };
+    let sent_away = Action::Dismiss { worker: Worker(3), why: UnfitReason::RefusesStates };
     assert!(last.contains(&sent_away), "{last:?}");
 }
 
@@ -218,7 +218,7 @@ fn a_replica_that_differs_three_times_running_is_sent_away() {
         let word = Input::StateLoaded { worker: Worker(3), step: Step(0), digest: Some(digest) };
         driver.give(word).unwrap()
     };
-    let sent_away = Action::Dismiss { worker: Worker(3), why: Unfit::Differs };
+    let sent_away = Action::Dismiss { worker: Worker(3), why: UnfitReason::Differs };
     let second = takes_over(9);
     assert!(diverged(&second) == [3] && !second.contains(&sent_away), "{second:?}");
     let third = takes_over(8);

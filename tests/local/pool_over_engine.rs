@@ -5,7 +5,7 @@
 use codedgrad::codes::SchemeSpec;
 use codedgrad::ids::{Step, Task, Worker};
 use codedgrad::run::{Limits, RunConfig, Shape};
-use codedgrad::schedulers::{Action, Engine, Input, Planned, Settings};
+use codedgrad::schedulers::{Action, Engine, Input, PlannedScheme, Settings};
 use codedgrad::sim::{Pool, PoolOutcome, PoolRules, replay};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -73,7 +73,7 @@ impl Driven {
         };
         let shape = Shape::new(workers, UNITS);
         let config = RunConfig { limits, ..RunConfig::new(shape, 1, STEPS) };
-        let replan = Some(Planned::by(spec.clone(), UNITS, 0..STEPS));
+        let replan = Some(PlannedScheme::by(spec.clone(), UNITS, 0..STEPS));
         let settings = Settings { replan, ..Settings::default() };
         let absent = (there..workers).map(|seat| Input::Lost { worker: at(seat), kept: true });
         let mut driven = Self {

@@ -27,7 +27,7 @@ const SETTLE_SECONDS: f64 = 3.0;
 /// the end (`ends_the_run`). Whether all have left is asked whenever one is lost or let go
 /// (`end_it_together`).
 #[derive(Debug)]
-pub struct Leaving {
+pub struct Departures {
     /// Workers that said that they do not come back.
     left: WorkerSet,
     /// Workers that are gone since they were told to end, whether they come back or not.
@@ -46,7 +46,7 @@ pub struct Leaving {
     pub(super) ends_at: Option<f64>,
 }
 
-impl Leaving {
+impl Departures {
     pub(super) fn new(workers: usize) -> Self {
         let nobody = WorkerSet::empty(workers);
         Self {
@@ -154,7 +154,7 @@ impl Leaving {
         roster.dead().iter().any(|worker| !self.left.contains(worker))
     }
 
-    /// The open round cannot close; [`Leaving::ends_the_run`] tells what follows.
+    /// The open round cannot close; [`Departures::ends_the_run`] tells what follows.
     pub(super) fn block(&mut self) {
         self.blocked = true;
     }

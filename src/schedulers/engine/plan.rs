@@ -11,7 +11,7 @@
 use super::super::events::{Action, EngineError};
 use super::super::open_steps::OpenSteps;
 use super::super::roster::Roster;
-use super::leaving::Leaving;
+use super::leaving::Departures;
 use super::membership::{PlanMembers, Seats};
 use super::steps::Steps;
 use super::{ActiveScheme, Engine};
@@ -24,10 +24,10 @@ use std::ops::Range;
 
 /// Makes a scheme for so many workers and the run's batches, where there is one; one that the
 /// engine's [`Jobs`](crate::run::Jobs) do not fit is not used.
-pub type Replan = Box<dyn FnMut(usize) -> Option<Planned> + Send>;
+pub type Replan = Box<dyn FnMut(usize) -> Option<PlannedScheme> + Send>;
 
 /// A scheme for some of a run's workers.
-pub struct Planned {
+pub struct PlannedScheme {
     /// The scheme.
     pub scheme: Box<dyn Scheme>,
     /// What it is called.
@@ -36,7 +36,7 @@ pub struct Planned {
     pub misfit: Option<String>,
 }
 
-impl Planned {
+impl PlannedScheme {
     /// How a run is planned again that was begun under this scheme: by it, or uncoded where it does
     /// not fit so few workers.
     #[must_use]
@@ -177,7 +177,7 @@ impl RunPlan {
     }
 
     /// Whether the current step cannot be computed without workers that have left.
-    pub(super) fn is_blocked_by_leaving(&self, roster: &Roster, leaving: &Leaving) -> bool {
+    pub(super) fn is_blocked_by_leaving(&self, roster: &Roster, leaving: &Departures) -> bool {
         let left = leaving.gone_for_good(roster);
         !left.is_empty() && matches!(self.scheme.outlook(&left), Outlook::Blocked { .. })
     }
@@ -187,7 +187,7 @@ impl RunPlan {
         &self,
         step: Step,
         roster: &Roster,
-        leaving: &Leaving,
+        leaving: &Departures,
     ) -> EngineError {
         let (left, tolerance) = (leaving.gone_for_good(roster), self.facts().tolerance);
         if self.is_blocked_by_leaving(roster, leaving)
@@ -209,7 +209,7 @@ impl RunPlan {
     }
 
     /// Whether the run goes on without these, and those that are lost or about to leave.
-    pub(super) fn bears(&self, drained: &WorkerSet, roster: &Roster, leaving: &Leaving) -> bool {
+    pub(super) fn bears(&self, drained: &WorkerSet, roster: &Roster, leaving: &Departures) -> bool {
         if self.least().is_some() {
             let fit = roster.able_to_hold();
             let stays =
@@ -224,7 +224,7 @@ impl RunPlan {
 
     /// Between two steps of a run that is always made by all: who is about to leave, and who is to
     /// be taken out and can be spared.
-    pub(super) fn parting(&self, roster: &Roster, leaving: &Leaving) -> WorkerSet {
+    pub(super) fn parting(&self, roster: &Roster, leaving: &Departures) -> WorkerSet {
         let going = leaving.going(roster);
         if self.least().is_some() || going.is_empty() {
             return WorkerSet::empty(going.capacity());
@@ -248,7 +248,7 @@ impl RunPlan {
     }
 
     /// Who is about to leave or to be taken out, and has no part in the plan and nothing to do.
-    pub(super) fn unneeded(&self, roster: &Roster, leaving: &Leaving) -> Vec<Worker> {
+    pub(super) fn unneeded(&self, roster: &Roster, leaving: &Departures) -> Vec<Worker> {
         if !leaving.any_goes() || !self.are_enough(&leaving.staying(roster)) {
             return Vec::new();
         }
@@ -282,7 +282,7 @@ impl RunPlan {
             return false;
         }
         let members = members.unwrap_or(everybody);
-        let before = self.again.replace(Planned::by(spec, units, jobs));
+        let before = self.again.replace(PlannedScheme::by(spec, units, jobs));
         let is_planned = self.plan_for(&members);
         if !is_planned {
             self.again = before;
@@ -296,7 +296,7 @@ impl RunPlan {
         &mut self,
         again: bool,
         roster: &Roster,
-        leaving: &Leaving,
+        leaving: &Departures,
     ) -> Option<Action> {
         let staying = leaving.staying(roster);
         // Who goes helps to the end where it must.
@@ -310,7 +310,7 @@ impl RunPlan {
         &mut self,
         now: f64,
         roster: &Roster,
-        leaving: &Leaving,
+        leaving: &Departures,
     ) -> Option<Action> {
         let least = self.least()?;
         let fit = leaving.staying(roster);
@@ -341,7 +341,7 @@ impl RunPlan {
     /// Takes the scheme of the plan for these, where that may be.
     fn plan_for(&mut self, members: &WorkerSet) -> bool {
         let planned = self.again.as_mut().and_then(|plan| plan(members.len()));
-        let Some(Planned { scheme, text, misfit }) = planned else { return false };
+        let Some(PlannedScheme { scheme, text, misfit }) = planned else { return false };
         let (now, then) = (self.facts(), scheme.facts());
         // What holds Byzantine workers off is not given up for who is lost.
         // Batches are cut into these units at every worker; other ones would be other samples.

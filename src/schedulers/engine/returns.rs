@@ -2,7 +2,7 @@
 //! for either.
 
 use super::super::events::{Action, EngineError};
-use super::super::roster::Doing;
+use super::super::roster::Activity;
 use super::Engine;
 use crate::codes::sequential::RoundEvent;
 use crate::ids::{Step, Worker, WorkerSet};
@@ -43,7 +43,7 @@ impl Engine {
         next: Step,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        let Doing::Syncing { from } = *self.roster.doing(worker) else { return Ok(()) };
+        let Activity::Syncing { from } = *self.roster.doing(worker) else { return Ok(()) };
         self.roster.synced(worker);
         self.states.replaced(worker, next);
         self.trust.agreement.copied(worker, from);

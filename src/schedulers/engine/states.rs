@@ -2,9 +2,9 @@
 //! waited for who may come back with one.
 
 use super::super::events::{Action, EngineError};
-use super::super::roster::{Doing, Roster};
+use super::super::roster::{Activity, Roster};
 use super::active::ActiveScheme;
-use super::leaving::Leaving;
+use super::leaving::Departures;
 use super::round::Moment;
 use super::steps::Steps;
 use crate::codes::sequential::RoundEvent;
@@ -23,8 +23,8 @@ pub(super) fn recall(
     scheme: &mut ActiveScheme,
 ) -> Option<Action> {
     roster.mark_stale(worker);
-    let doing @ Doing::Tasks(_) = roster.doing(worker) else { return None };
-    *doing = Doing::Dropping;
+    let doing @ Activity::Tasks(_) = roster.doing(worker) else { return None };
+    *doing = Activity::Dropping;
     scheme.on(RoundEvent::Dropped(worker));
     Some(Action::Abandon { worker, late_counts: false })
 }
@@ -149,7 +149,7 @@ impl States {
 
     /// Whether a worker that is there has gone on where others left. It has applied more than those
     /// that left last, or has nothing left to apply or to compute.
-    pub(super) fn any_goes_on(&self, roster: &Roster, leaving: &Leaving, decided: Step) -> bool {
+    pub(super) fn any_goes_on(&self, roster: &Roster, leaving: &Departures, decided: Step) -> bool {
         let sent_all = self.sent_all(decided);
         let left = sent_all.iter().filter(|worker| leaving.has_left(*worker));
         let last = left.map(|worker| self.next_of(worker)).min();
@@ -161,7 +161,7 @@ impl States {
     }
 
     /// Whether it makes sense to wait for a worker to come back.
-    pub(super) fn may_return(&self, roster: &Roster, leaving: &Leaving) -> bool {
+    pub(super) fn may_return(&self, roster: &Roster, leaving: &Departures) -> bool {
         self.limits.return_seconds > 0.0 && leaving.may_return(roster)
     }
 
@@ -177,7 +177,7 @@ impl States {
         &self,
         needy: Worker,
         roster: &Roster,
-        leaving: &Leaving,
+        leaving: &Departures,
     ) -> Option<Worker> {
         self.most_recent(roster, leaving, |worker| worker != needy)
     }
@@ -190,9 +190,9 @@ impl States {
         asked: Worker,
         steps: &Steps,
         roster: &mut Roster,
-        leaving: &Leaving,
+        leaving: &Departures,
     ) -> Option<Action> {
-        if *roster.doing(needy) != (Doing::Syncing { from: Some(asked) }) {
+        if *roster.doing(needy) != (Activity::Syncing { from: Some(asked) }) {
             return None;
         }
         let could = |worker| ![needy, asked].contains(&worker) && roster.is_idle(worker);
@@ -200,14 +200,14 @@ impl States {
         if !steps.are_recent(self.next_of(from)) {
             return None;
         }
-        *roster.doing(needy) = Doing::Syncing { from: Some(from) };
+        *roster.doing(needy) = Activity::Syncing { from: Some(from) };
         Some(Action::Resync { worker: needy, from })
     }
 
     fn most_recent(
         &self,
         roster: &Roster,
-        leaving: &Leaving,
+        leaving: &Departures,
         keep: impl Fn(Worker) -> bool,
     ) -> Option<Worker> {
         let mut fit: Vec<Worker> = roster
@@ -231,16 +231,16 @@ impl States {
         worker: Worker,
         at: Moment,
         roster: &mut Roster,
-        leaving: &Leaving,
+        leaving: &Departures,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         let from = self.provider(worker, roster, leaving);
-        *roster.doing(worker) = Doing::Syncing { from };
+        *roster.doing(worker) = Activity::Syncing { from };
         match from {
             Some(from) => out.push(Action::Resync { worker, from }),
             None if self.restores => out.push(Action::Restore { worker }),
             None if self.may_return(roster, leaving) => {
-                *roster.doing(worker) = Doing::Nothing;
+                *roster.doing(worker) = Activity::Nothing;
                 self.await_returns(at);
             }
             None => return Err(EngineError::NoState { worker }),
@@ -254,7 +254,7 @@ impl States {
         &mut self,
         at: Moment,
         roster: &mut Roster,
-        leaving: &Leaving,
+        leaving: &Departures,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         let needy = roster.stale_idle();
@@ -267,7 +267,7 @@ impl States {
         donor: Worker,
         at: Moment,
         roster: &mut Roster,
-        leaving: &Leaving,
+        leaving: &Departures,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         let needy = roster.waiting_for(donor);

@@ -5,7 +5,7 @@
 //! state. Where it cannot tell, the run ends.
 
 use super::super::agreement::{Agreement, Tie, Verdict};
-use super::super::events::{Action, EngineError, Unfit};
+use super::super::events::{Action, EngineError, UnfitReason};
 use super::super::roster::Roster;
 use super::round::Moment;
 use super::states::recall;
@@ -183,7 +183,7 @@ impl Engine {
             any_counted |= counted;
             out.extend(recall(worker, &mut self.roster, &mut self.plan.scheme));
             if is_hopeless {
-                out.push(Action::Dismiss { worker, why: Unfit::Differs });
+                out.push(Action::Dismiss { worker, why: UnfitReason::Differs });
             }
             // A worker that is about to take over its state must not.
             self.states.resync_those_waiting_for(

@@ -3,7 +3,7 @@
 use super::{Coordinator, RunError};
 use crate::codes::sequential::SchemeFacts;
 use crate::ids::{Job, Step, Task, Units, Worker};
-use crate::schedulers::{Action, Given};
+use crate::schedulers::{Action, Assignment};
 use crate::sums::{Piece, Summand, What};
 use crate::transport::{Stage, SumRequest, Transport};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 pub(super) fn expected_terms(
     facts: &SchemeFacts,
     actions: &[Action],
-    later: &[Given],
+    later: &[Assignment],
 ) -> Option<(Job, Vec<Summand>)> {
     let alternatives = facts.has_fixed_tasks() && facts.error_max == 0.0 && !facts.mixture;
     let mut classes: BTreeMap<(u32, u32), Vec<(Worker, Task)>> = BTreeMap::new();

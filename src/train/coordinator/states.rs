@@ -3,7 +3,7 @@
 use super::replicas::{Resync, SentState};
 use super::{Coordinator, Happening, Observer, RunError};
 use crate::ids::{Step, Worker};
-use crate::schedulers::{EngineError, Input, Unfit};
+use crate::schedulers::{EngineError, Input, UnfitReason};
 use crate::transport::{Dismissal, Order, State, Transport};
 use std::sync::Arc;
 
@@ -50,12 +50,12 @@ impl<T: Transport> Coordinator<T> {
     pub(super) fn dismiss(
         &mut self,
         worker: Worker,
-        why: Unfit,
+        why: UnfitReason,
         observer: &mut dyn Observer<T::Vector>,
     ) {
         let reason = match why {
-            Unfit::RefusesStates => "it can go on from no state of this run",
-            Unfit::Differs => {
+            UnfitReason::RefusesStates => "it can go on from no state of this run",
+            UnfitReason::Differs => {
                 "its parameters differ from the others' three times running, though it took over \
                  theirs each time: the body of a step does something else on each worker (numbers \
                  drawn by a generator of its own, what depends on the worker's number), or its \
