@@ -10,7 +10,7 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Settings};
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
 };
@@ -97,7 +97,7 @@ impl Observer for Watch {
     fn step(
         &mut self,
         record: &StepRecord,
-        _: Option<&Decoded>,
+        _: Option<&DecodedSum>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         if record.step + 1 == WARMUP {
             self.begun = Some((seconds()?, record.committed));

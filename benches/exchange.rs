@@ -13,7 +13,7 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, NumberFormat, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Settings};
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
 };
@@ -164,7 +164,7 @@ impl Observer for Watch<'_> {
     fn step(
         &mut self,
         record: &StepRecord,
-        _: Option<&Decoded>,
+        _: Option<&DecodedSum>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         if let (Some(signal), Some(last)) = (&self.case.signal, self.children.last())
             && record.step == self.case.warmup + self.case.steps / 2

@@ -2,7 +2,7 @@
 //! tests/tcp/fuzz_corpus.rs.
 
 use codedgrad::doctor::{Record, RecordedStep, RunContext, examine};
-use codedgrad::sums::{Across, CHUNK, Header, Kind};
+use codedgrad::sums::{CHUNK, Header, Kind, PeerMessage};
 use codedgrad::transport::wire::{
     CONTROL_BYTES_MAX, FromWorker, HEADER_BYTES, HELLO_BYTES_MAX, ToWorker, VERSION,
 };
@@ -41,7 +41,7 @@ pub(crate) fn control(bytes: &[u8]) {
     }
     there_and_back::<ToWorker>(bytes);
     there_and_back::<FromWorker>(bytes);
-    there_and_back::<Across>(bytes);
+    there_and_back::<PeerMessage>(bytes);
 }
 
 /// A stream is cut into frames without a byte lost, and no frame is seen before its last byte.

@@ -9,7 +9,7 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Settings};
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
 };
@@ -130,7 +130,7 @@ impl Observer for Journal<'_> {
     fn step(
         &mut self,
         record: &StepRecord,
-        _: Option<&Decoded>,
+        _: Option<&DecodedSum>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         writeln!(self.file, "{}", record.step)?;
         // Of ten steps some take it no time, and some long.

@@ -9,7 +9,7 @@ use codedgrad::delays::{Delays, Trace};
 use codedgrad::gpu::Vector;
 use codedgrad::run::{RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Settings};
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
 };
@@ -171,7 +171,7 @@ impl<V: Vector> Observer<V> for Seconds {
     fn step(
         &mut self,
         record: &StepRecord,
-        _: Option<&Decoded<V>>,
+        _: Option<&DecodedSum<V>>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.0.push(record.seconds);
         Ok(Flow::Continue)

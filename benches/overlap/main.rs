@@ -22,7 +22,7 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Settings};
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{Coordinator, Flow, Observer, Progress, RunClock, StepRecord};
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Listen, TcpTransport};
@@ -45,7 +45,7 @@ impl Observer for Watch {
     fn step(
         &mut self,
         record: &StepRecord,
-        _: Option<&Decoded>,
+        _: Option<&DecodedSum>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.committed.push(Instant::now());
         self.digests.push(record.digest.clone());

@@ -9,7 +9,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::gpu::{Combine, Cpu, Source, Term, Vector};
 use codedgrad::run::{Limits, Shape};
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{AdamWConfig, Flow, Happened, Observer, RunClock, StepRecord};
 use codedgrad_lab::trainer::{
     Batches, Compute, Corpus, GptConfig, LocalRun, Memory, Precision, Processor, Replica,
@@ -66,7 +66,7 @@ impl<V: Vector> Observer<V> for Seconds {
     fn step(
         &mut self,
         record: &StepRecord,
-        _: Option<&Decoded<V>>,
+        _: Option<&DecodedSum<V>>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         if record.step >= WARM_UP {
             self.0 += record.seconds;

@@ -4,7 +4,7 @@ use crate::arguments::{Deadline, duration, lock, token, value_error};
 use crate::numbers::format_of;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::run::NumberFormat;
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
     self, AUTO, AutoSteps, Flow, Observer, Outcome, RunError, StepRecord, Stopper,
 };
@@ -181,7 +181,7 @@ impl Observer for Counter {
     fn step(
         &mut self,
         record: &StepRecord,
-        _decoded: Option<&Decoded>,
+        _decoded: Option<&DecodedSum>,
     ) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
         if let Some(why) = record.under.using.as_ref().and_then(|using| using.why.as_ref()) {
             eprintln!("codedgrad: {AUTO}: step {}: {why}", record.step);

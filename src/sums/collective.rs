@@ -4,7 +4,7 @@
 //! everything while there is no group.
 
 use super::ledger::Ledger;
-use super::{Summand, What, lock};
+use super::{Summand, TermKind, lock};
 use crate::gpu::{CombineError, Folded, Gradient, Vector, WireBuffer};
 use crate::ids::{Job, Step, Task, Worker};
 use crate::sums::SumId;
@@ -132,7 +132,7 @@ pub trait Collective: Send {
 /// when they are asked for.
 pub trait ResultStore: Send {
     /// A vector, for the host.
-    fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>>;
+    fn read(&self, step: Step, what: TermKind) -> Option<Arc<Vec<f32>>>;
     /// See [`Ledger::discard`].
     fn discard(&self, task: Task);
     /// See [`Ledger::reduce`].
@@ -156,7 +156,7 @@ struct Kept<V> {
     most: usize,
     next: Step,
     /// What the host asked for.
-    copies: Vec<(Step, What, Arc<Vec<f32>>)>,
+    copies: Vec<(Step, TermKind, Arc<Vec<f32>>)>,
     spare: Vec<V>,
 }
 
@@ -203,7 +203,7 @@ impl<V: Vector + Gradient> DeviceResults<V> {
 
     /// A vector that is held, where it lies.
     #[must_use]
-    pub fn vector(&self, step: Step, what: What) -> Option<Arc<V>> {
+    pub fn vector(&self, step: Step, what: TermKind) -> Option<Arc<V>> {
         self.kept().ledger.get(step, what).cloned()
     }
 
@@ -257,7 +257,7 @@ fn to_host<V: Vector + Gradient>(vector: &V) -> Option<Arc<Vec<f32>>> {
 }
 
 impl<V: Vector + Gradient> ResultStore for DeviceResults<V> {
-    fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>> {
+    fn read(&self, step: Step, what: TermKind) -> Option<Arc<Vec<f32>>> {
         let copied = |kept: &Kept<V>| {
             kept.copies
                 .iter()
@@ -278,7 +278,7 @@ impl<V: Vector + Gradient> ResultStore for DeviceResults<V> {
 
     fn discard(&self, task: Task) {
         let kept = &mut *self.kept();
-        kept.copies.retain(|(_, what, _)| *what != What::Result(task));
+        kept.copies.retain(|(_, what, _)| *what != TermKind::Result(task));
         let spent = kept.ledger.discard(task);
         kept.spend(spent);
     }
@@ -286,7 +286,7 @@ impl<V: Vector + Gradient> ResultStore for DeviceResults<V> {
     fn reduce(&self, step: Step, task: Task, weight: f64) -> Result<(), CombineError> {
         let kept = &mut *self.kept();
         kept.copies.retain(|(of, what, _)| {
-            *what != What::Result(task) && (*of, *what) != (step, What::Sum)
+            *what != TermKind::Result(task) && (*of, *what) != (step, TermKind::Sum)
         });
         let spent = kept.ledger.reduce(step, task, weight)?;
         kept.spend(spent);
@@ -296,8 +296,8 @@ impl<V: Vector + Gradient> ResultStore for DeviceResults<V> {
     fn release(&self, step: Step, end: Job) {
         let kept = &mut *self.kept();
         kept.copies.retain(|(of, what, _)| match what {
-            What::Result(task) => task.job >= end,
-            What::Sum => *of != step,
+            TermKind::Result(task) => task.job >= end,
+            TermKind::Sum => *of != step,
         });
         let spent = kept.ledger.release(step, end);
         kept.spend(spent);

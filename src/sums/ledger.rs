@@ -7,7 +7,7 @@
 //! of that summation depends on who did what; so `Reduce::Tree`, which keeps results until their
 //! step is folded by one tree, is the default wherever it gives the bits of uncoded training.
 
-use super::{Piece, Summand, What, lock};
+use super::{Piece, Summand, TermKind, lock};
 use crate::gpu::{CombineError, Folded, Vector};
 use crate::ids::{Job, Step, Task, Worker};
 use std::collections::{BTreeMap, VecDeque};
@@ -82,10 +82,10 @@ impl<V: Vector> Ledger<V> {
     }
 
     /// A result or the sum of a step, if it is held.
-    pub(crate) fn get(&self, step: Step, what: What) -> Option<&Arc<V>> {
+    pub(crate) fn get(&self, step: Step, what: TermKind) -> Option<&Arc<V>> {
         match what {
-            What::Sum => self.sum(step),
-            What::Result(task) => self.result(task),
+            TermKind::Sum => self.sum(step),
+            TermKind::Result(task) => self.result(task),
         }
     }
 

@@ -226,7 +226,7 @@ pub enum SumReport {
 /// From one worker to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Across {
+pub enum PeerMessage {
     /// First on a connection: who connects.
     Peer {
         /// Which worker.

@@ -4,8 +4,9 @@
 //! [`StepSums`] stands between a driver and its engine: it knows which sum of a step counts
 //! and who holds it. `exchange` has the machines by which workers and coordinator make
 //! sums over connections; a transport drives them, and carries what they tell each other
-//! ([`SumCommand`], [`SumReport`], [`Across`]) and the chunks of vectors, each with a [`Header`].
-//! What a worker keeps for them is in its [`ledger`]; a [`collective`] sums where vectors lie.
+//! ([`SumCommand`], [`SumReport`], [`PeerMessage`]) and the chunks of vectors, each with a
+//! [`Header`]. What a worker keeps for them is in its [`ledger`]; a [`collective`] sums where
+//! vectors lie.
 
 mod chunks;
 pub mod collective;
@@ -23,7 +24,7 @@ mod tests;
 
 pub use chunks::{CHUNK, COORDINATOR, Header, Kind, chunk_range, chunks};
 pub use exchange::{Exchange, StalledSum, SumCounts};
-pub use messages::{Across, NotFinite, Owner, Predecessor, SumCommand, SumPlan, SumReport};
+pub use messages::{NotFinite, Owner, PeerMessage, Predecessor, SumCommand, SumPlan, SumReport};
 pub use steps::StepSums;
 pub(crate) use terms::lock;
-pub use terms::{Decoded, Piece, SumId, SumNotice, Summand, TaskSpent, What};
+pub use terms::{DecodedSum, Piece, SumId, SumNotice, Summand, TaskSpent, TermKind};

@@ -7,7 +7,7 @@
 //! stands between them. It alone counts attempts: a sum of the same step that was asked for before
 //! is void, and what is still said of it is passed over.
 
-use super::{Piece, SumId, Summand, What};
+use super::{Piece, SumId, Summand, TermKind};
 use crate::ids::{Step, WeightedResult, Worker, WorkerSet};
 use crate::schedulers::{Action, Engine, EngineError, Input, OpenRound, SumFailure};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,7 +25,7 @@ impl Expected {
     /// numbers.
     fn is_of(&self, sums: &[Worker], results: &[WeightedResult]) -> bool {
         let alike = |(term, result): (&Summand, &WeightedResult)| {
-            let piece = Piece { worker: result.worker, what: What::Result(result.task) };
+            let piece = Piece { worker: result.worker, what: TermKind::Result(result.task) };
             term.weight == result.weight && term.holders.contains(&piece)
         };
         sums.is_empty()

@@ -42,7 +42,7 @@ impl fmt::Display for SumId {
 
 /// A decoded gradient and the scalars decoded with the same weights.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decoded<V = Vec<f32>> {
+pub struct DecodedSum<V = Vec<f32>> {
     /// The gradient, summed over the whole batch; empty in orders to workers that keep it among
     /// themselves.
     pub gradient: Arc<V>,
@@ -65,7 +65,7 @@ pub struct TaskSpent {
 /// What of a worker's goes into a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub enum TermKind {
     /// The result of a task.
     Result(Task),
     /// What it has added up for the step.
@@ -78,7 +78,7 @@ pub struct Piece {
     /// Whose.
     pub worker: Worker,
     /// Which of its vectors.
-    pub what: What,
+    pub what: TermKind,
 }
 
 /// One term of a sum.
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn whoever_sums_takes_its_own_vector() {
-        let piece = |worker| Piece { worker: Worker(worker), what: What::Sum };
+        let piece = |worker| Piece { worker: Worker(worker), what: TermKind::Sum };
         let term = Summand { weight: 1.0, holders: vec![piece(3), piece(5)] };
         assert_eq!(term.source(Worker(5), 0), Some(piece(5)));
         assert_eq!(

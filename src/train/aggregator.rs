@@ -19,7 +19,7 @@ pub use owned::{OwnedEvent, ProvideRequest};
 
 use crate::gpu::Vector;
 use crate::ids::{Part, Step, Task, Worker};
-use crate::sums::{Decoded, SumNotice, TaskSpent};
+use crate::sums::{DecodedSum, SumNotice, TaskSpent};
 use crate::transport::{
     Cancel, Closer, Dismissal, FailedUnit, LET_GO, Link, Notice, Order, Parting, Received, RunFacts,
 };
@@ -34,7 +34,7 @@ use work::{Desk, Work};
 ///
 /// ```
 /// # use codedgrad::train::{Aggregator, Event};
-/// # use codedgrad::sums::{Piece, SumId, Summand, What};
+/// # use codedgrad::sums::{Piece, SumId, Summand, TermKind};
 /// # use codedgrad::transport::{Notice, Order, Stage, SumRequest, Transport, local};
 /// # use codedgrad::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
 /// # let (mut coordinator, mut links) = local::connect(1);
@@ -45,7 +45,8 @@ use work::{Desk, Work};
 /// # let coordinator = std::thread::spawn(move || {
 /// #     let Some((worker, Notice::Done { task, .. })) = coordinator.receive(None) else { panic!() };
 /// #     coordinator.send(worker, Order::Stop { why: "all is done".into() });
-/// #     let summand = Summand { weight: 1.0, holders: vec![Piece { worker, what: What::Result(task) }] };
+/// #     let piece = Piece { worker, what: TermKind::Result(task) };
+/// #     let summand = Summand { weight: 1.0, holders: vec![piece] };
 /// #     let (sum, terms, length) = (SumId::first(Step(0)), &[summand], 1);
 /// #     let (counted, stage) = (&WorkerSet::full(1), Stage::Decided);
 /// #     let spares_one = false;
@@ -112,7 +113,7 @@ pub(super) struct Membership {
 /// The event that was given last, until it is settled.
 enum AtHand<V> {
     Task(Box<Work<V>>),
-    Step { step: Step, decoded: Arc<Decoded>, gradient: Arc<V> },
+    Step { step: Step, decoded: Arc<DecodedSum>, gradient: Arc<V> },
     Skipped(Step),
     State,
 }
@@ -698,7 +699,7 @@ mod tests {
                 in_parts: false,
             },
         );
-        let decoded = Decoded { gradient: Arc::new(vec![3.0, 4.0]), aux: vec![], digest: 0 };
+        let decoded = DecodedSum { gradient: Arc::new(vec![3.0, 4.0]), aux: vec![], digest: 0 };
         coordinator.send(
             Worker(0),
             Order::Apply {

@@ -54,7 +54,7 @@ use crate::gpu::Vector;
 use crate::ids::{Step, Task, WeightedResult, Worker, WorkerSet};
 use crate::run::RunConfig;
 use crate::schedulers::{Action, Engine, EngineError, Input};
-use crate::sums::{Decoded, Piece, SumNotice, Summand, What};
+use crate::sums::{DecodedSum, Piece, SumNotice, Summand, TermKind};
 use crate::transport::{Cancel, Notice, Order, Stage, SumRequest, Summed, Transport, Unneeded};
 use std::sync::Arc;
 use std::time::Duration;
@@ -555,7 +555,7 @@ impl<T: Transport> Coordinator<T> {
             let equivalents = self.results.equivalents(&results, self.trusts());
             let of_sum = |worker: &Worker| Summand {
                 weight: 1.0,
-                holders: vec![Piece { worker: *worker, what: What::Sum }],
+                holders: vec![Piece { worker: *worker, what: TermKind::Sum }],
             };
             let of_result = |(result, equivalents): (&WeightedResult, Vec<Piece>)| Summand {
                 weight: result.weight,
@@ -584,7 +584,7 @@ impl<T: Transport> Coordinator<T> {
         let (aux, parts) = self.results.decoded(step, sums, results);
         let sent = self.nobody();
         let decoded = summed.map(|Summed { gradient, folded }| {
-            Arc::new(Decoded {
+            Arc::new(DecodedSum {
                 gradient: Arc::new(gradient),
                 aux: aux.clone(),
                 digest: folded.digest,
@@ -620,7 +620,7 @@ impl<T: Transport> Coordinator<T> {
         };
         let elsewhere = || {
             let gradient = vector.as_ref().and_then(T::Vector::host).cloned().unwrap_or_default();
-            Arc::new(Decoded { gradient, aux: aux.clone(), digest })
+            Arc::new(DecodedSum { gradient, aux: aux.clone(), digest })
         };
         let decoded = made.unwrap_or_else(elsewhere);
         self.name_wrong(observer);
@@ -628,7 +628,7 @@ impl<T: Transport> Coordinator<T> {
         let mut record = self.record(step, Some((&pending, digest)), Vec::new());
         record.doubts.unverified.extend(unverified);
         self.remember(step, StepGradient::Decided { sum, decoded });
-        let shown = vector.map(|gradient| Decoded { gradient, aux, digest });
+        let shown = vector.map(|gradient| DecodedSum { gradient, aux, digest });
         let outcome = self.show(&record, shown.as_ref(), observer)?;
         self.inbox.add(observer.parameters().map(|digest| Input::Own { step, digest }));
         Ok(outcome)
@@ -695,7 +695,7 @@ impl<T: Transport> Coordinator<T> {
     fn show(
         &mut self,
         record: &StepRecord,
-        decoded: Option<&Decoded<T::Vector>>,
+        decoded: Option<&DecodedSum<T::Vector>>,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Option<Outcome>, RunError> {
         if let Some(seconds) = self.watchdog.goes_on(self.run_clock.now()) {

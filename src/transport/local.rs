@@ -10,7 +10,7 @@ use super::{
 use crate::gpu::{CombineError, Vector};
 use crate::ids::{Step, Task, WeightedResult, Worker};
 use crate::sums::ledger::Ledgers;
-use crate::sums::{Piece, SumId, SumNotice, What, lock};
+use crate::sums::{Piece, SumId, SumNotice, TermKind, lock};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -385,7 +385,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
     }
 
     fn received(&mut self, piece: Piece) -> Option<Arc<Vec<f32>>> {
-        let What::Result(task) = piece.what else { return None };
+        let TermKind::Result(task) = piece.what else { return None };
         V::host(self.ledgers.of(piece.worker).result(task)?).cloned()
     }
 
@@ -522,7 +522,7 @@ mod tests {
         links[1].keep(task, NonHostVector(vec![1.0, 2.0]));
         let summand = Summand {
             weight: 3.0,
-            holders: vec![Piece { worker: Worker(1), what: What::Result(task) }],
+            holders: vec![Piece { worker: Worker(1), what: TermKind::Result(task) }],
         };
         assert!(coordinator.received(summand.holders[0]).is_none());
         let all = WorkerSet::full(3);

@@ -23,7 +23,7 @@ pub use state::{NotBytes, State};
 
 use crate::gpu::{CombineError, Folded, Vector};
 use crate::ids::{Job, Part, Step, Task, Units, WeightedResult, Worker, WorkerSet};
-use crate::sums::{Decoded, Piece, SumId, SumNotice, Summand, TaskSpent};
+use crate::sums::{DecodedSum, Piece, SumId, SumNotice, Summand, TaskSpent};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -68,14 +68,14 @@ pub enum Order {
         /// Which sum.
         sum: SumId,
         /// The vector.
-        decoded: Arc<Decoded>,
+        decoded: Arc<DecodedSum>,
     },
     /// Apply a committed step.
     Apply {
         /// By which sum.
         sum: SumId,
         /// The vector.
-        decoded: Arc<Decoded>,
+        decoded: Arc<DecodedSum>,
         /// Who saves what is trained, now that this step is decided.
         saver: Worker,
     },

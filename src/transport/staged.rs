@@ -159,7 +159,7 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Decoded, Transport, local};
+    use super::super::{DecodedSum, Transport, local};
     use super::*;
     use crate::gpu::non_host::NonHostVector;
     use crate::ids::{Job, Step, Worker};
@@ -170,7 +170,7 @@ mod tests {
         let mut link: Staged<NonHostVector> = Staged::new(Box::new(links.remove(0)), 0);
         for step in 0..3u64 {
             let decoded =
-                Decoded { gradient: Arc::new(vec![step as f32; 2]), aux: Vec::new(), digest: 0 };
+                DecodedSum { gradient: Arc::new(vec![step as f32; 2]), aux: Vec::new(), digest: 0 };
             coordinator.send(
                 Worker(0),
                 Order::Apply {

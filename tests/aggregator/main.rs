@@ -23,7 +23,7 @@ use codedgrad::gpu::Vector;
 use codedgrad::ids::{Cut, Share, Step, Units, Worker};
 use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Reduce, Refusal, Settings};
-use codedgrad::sums::{Decoded, SumNotice};
+use codedgrad::sums::{DecodedSum, SumNotice};
 use codedgrad::train::{
     AdamW, AdamWConfig, Aggregator, AggregatorError, Coordinator, Event, Flow, Happened, Happening,
     Observer, Outcome, OwnedEvent, Progress, ProvideRequest, RunClock, RunError, StepRecord,
@@ -98,7 +98,7 @@ impl<V: Numbers> Observer<V> for Recorder<'_> {
     fn step(
         &mut self,
         record: &StepRecord,
-        decoded: Option<&Decoded<V>>,
+        decoded: Option<&DecodedSum<V>>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.log.records.push(record.clone());
         self.log.gradients.push(decoded.map(|decoded| decoded.gradient.numbers().to_vec()));

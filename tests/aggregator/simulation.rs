@@ -17,7 +17,7 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Settings};
-use codedgrad::sums::{CHUNK, Decoded};
+use codedgrad::sums::{CHUNK, DecodedSum};
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Happening, Observer, Outcome, Progress,
     RunClock, StepRecord, Using,
@@ -173,7 +173,7 @@ impl Observer for Reference {
     fn step(
         &mut self,
         record: &StepRecord,
-        decoded: Option<&Decoded>,
+        decoded: Option<&DecodedSum>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         let voyage = &self.shared.voyage;
         let samples = (UNIT_SAMPLES * usize::from(voyage.workers)) as f64;

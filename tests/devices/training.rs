@@ -238,7 +238,7 @@ fn a_card_without_memory_costs_its_worker_and_not_the_run() {
 mod several {
     use super::*;
     use crate::gpu::cuda::DeviceSource;
-    use crate::sums::Decoded;
+    use crate::sums::DecodedSum;
     use crate::train::{Flow, Observer, StepRecord};
     use crate::transport::nccl::{self, Group, Timeouts};
 
@@ -249,7 +249,7 @@ mod several {
         fn step(
             &mut self,
             _: &StepRecord,
-            decoded: Option<&Decoded<DeviceVector>>,
+            decoded: Option<&DecodedSum<DeviceVector>>,
         ) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
             self.0.push(decoded.ok_or("every step is here")?.gradient.to_host()?);
             Ok(Flow::Continue)
@@ -333,7 +333,7 @@ mod with_collective {
     use crate::gpu::digest_of_bits;
     use crate::ids::{Step, Worker};
     use crate::sums::CHUNK;
-    use crate::sums::Decoded;
+    use crate::sums::DecodedSum;
     use crate::sums::collective::{Collective, CollectiveCommand, CollectiveEvent, ReportSink};
     use crate::train::{Flow, Observer, Progress, RunError, StepRecord};
     use crate::transport::nccl::{self, NcclCollective, Timeouts};
@@ -585,7 +585,7 @@ mod with_collective {
     }
 
     impl Observer for Watch<'_> {
-        fn step(&mut self, record: &StepRecord, _: Option<&Decoded>) -> Result<Flow, Failure> {
+        fn step(&mut self, record: &StepRecord, _: Option<&DecodedSum>) -> Result<Flow, Failure> {
             let there = (self.at)(record.step)?;
             for _ in 0..20_000 {
                 let status = self.status.lock().expect("no error").clone();

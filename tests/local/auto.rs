@@ -1,6 +1,6 @@
 //! A run whose scheme is chosen while it goes on.
 
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{Auto, Builder, Coordinator, Event, Flow, Observer, Outcome, StepRecord};
 use std::error::Error;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ impl Observer for Kept {
     fn step(
         &mut self,
         record: &StepRecord,
-        _: Option<&Decoded>,
+        _: Option<&DecodedSum>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.records.push(record.clone());
         let stop = self.stop_after == Some(record.step);

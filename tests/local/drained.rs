@@ -1,7 +1,7 @@
 //! Threads that are done without for some steps.
 
 use codedgrad::ids::Worker;
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, Outcome, StepRecord,
 };
@@ -22,7 +22,7 @@ impl Observer for Drains {
     fn step(
         &mut self,
         record: &StepRecord,
-        decoded: Option<&Decoded>,
+        decoded: Option<&DecodedSum>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         assert_eq!(decoded.map(|decoded| decoded.gradient[0]), Some(8.0), "all samples count");
         (self.step, _) = (record.step, self.survivors.push(record.survivors.clone()));

@@ -1,7 +1,7 @@
 //! A worker whose trainer hangs is lost, instead of being carried for ever.
 
 use codedgrad::ids::Worker;
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
     Aggregator, AggregatorError, Coordinator, Event, Flow, Happened, Happening, Observer, Outcome,
     StepRecord,
@@ -24,7 +24,7 @@ impl Observer for Watch {
     fn step(
         &mut self,
         _: &StepRecord,
-        decoded: Option<&Decoded>,
+        decoded: Option<&DecodedSum>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.gradients.extend(decoded.map(|decoded| decoded.gradient[0]));
         Ok(Flow::Continue)

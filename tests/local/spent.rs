@@ -1,7 +1,7 @@
 //! The record tells what workers have computed, also of those that no round waited for.
 
 use codedgrad::ids::Worker;
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, StepRecord};
 use std::error::Error;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ impl Observer for Records {
     fn step(
         &mut self,
         record: &StepRecord,
-        _: Option<&Decoded>,
+        _: Option<&DecodedSum>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.0.push(record.clone());
         Ok(Flow::Continue)

@@ -5,7 +5,7 @@
 mod bodies;
 
 use codedgrad::doctor::Record;
-use codedgrad::sums::{Across, Header};
+use codedgrad::sums::{Header, PeerMessage};
 use codedgrad::transport::wire::{
     CONTROL_BYTES_MAX, FromWorker, HEADER_BYTES, ToWorker, decode, encode, frame,
 };
@@ -70,13 +70,16 @@ fn examples_in_the_protocol_are_messages() {
     let examples: Vec<&str> = text.lines().filter(|line| line.starts_with("{\"")).collect();
     for example in &examples {
         let body = example.as_bytes();
-        let again =
-            match (decode::<ToWorker>(body), decode::<FromWorker>(body), decode::<Across>(body)) {
-                (Ok(down), ..) => encode(&down),
-                (_, Ok(up), _) => encode(&up),
-                (_, _, Ok(across)) => encode(&across),
-                (Err(reason), ..) => panic!("{example}: {reason}"),
-            };
+        let again = match (
+            decode::<ToWorker>(body),
+            decode::<FromWorker>(body),
+            decode::<PeerMessage>(body),
+        ) {
+            (Ok(down), ..) => encode(&down),
+            (_, Ok(up), _) => encode(&up),
+            (_, _, Ok(across)) => encode(&across),
+            (Err(reason), ..) => panic!("{example}: {reason}"),
+        };
         assert_eq!(String::from_utf8(again).unwrap(), *example);
     }
     for (name, bytes) in seeds("control").into_iter().filter(|(name, _)| !name.starts_with("bad")) {

@@ -6,7 +6,7 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Settings};
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Happened, Observer, Outcome, RunClock, RunError,
     StepRecord,
@@ -145,10 +145,10 @@ impl Observer for Watch<'_> {
     fn step(
         &mut self,
         record: &StepRecord,
-        decoded: Option<&Decoded>,
+        decoded: Option<&DecodedSum>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.log.records.push(record.clone());
-        let bits = |decoded: &Decoded| decoded.gradient.iter().map(|x| x.to_bits()).collect();
+        let bits = |decoded: &DecodedSum| decoded.gradient.iter().map(|x| x.to_bits()).collect();
         self.log.gradients.push(decoded.map(bits).unwrap_or_default());
         (self.at)(record.step);
         Ok(Flow::Continue)

@@ -1,7 +1,7 @@
 //! A coordinator that learns from its first worker what is trained.
 
 use codedgrad::ids::Step;
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, JoinError, Observer, Open, Outcome, RunError, StepRecord,
 };
@@ -186,7 +186,7 @@ impl Observer for Tells {
     fn step(
         &mut self,
         _: &StepRecord,
-        _: Option<&Decoded>,
+        _: Option<&DecodedSum>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         if let Some(told) = self.0.take() {
             told.send(()).unwrap();

@@ -2,7 +2,7 @@
 
 use codedgrad::ids::{Units, Worker};
 use codedgrad::schedulers::EngineError;
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
     Aggregator, AggregatorError, Builder, Coordinator, Event, Flow, Happened, Observer, Outcome,
     OwnedEvent, RunError, StepRecord,
@@ -33,7 +33,7 @@ impl Observer for Seen {
     fn step(
         &mut self,
         record: &StepRecord,
-        decoded: Option<&Decoded>,
+        decoded: Option<&DecodedSum>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.refused.extend(&record.refused);
         self.rounds += record.rounds.len();

@@ -119,7 +119,7 @@ fn a_transport_is_small_and_has_few_messages() {
         "Notice",
         "ToWorker",
         "FromWorker",
-        "Across",
+        "PeerMessage",
         "Command",
         "Heard",
         "Event",

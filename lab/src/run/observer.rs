@@ -7,7 +7,7 @@ use super::plan::{ClockKind, LateKind, Plan};
 use super::record::Line;
 use crate::trainer::{Batches, Memory, Replica, ReplicaError, ReplicaState};
 use codedgrad::gpu::Real;
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{AUTO, Flow, Happened, Observer, StepRecord, Waiting};
 use codedgrad_shell::clock::unix_seconds;
 use codedgrad_shell::events::EventFile;
@@ -201,7 +201,7 @@ impl RunObserver<'_> {
     fn difference<V: Memory>(
         &self,
         step: &StepRecord,
-        decoded: &Decoded<V>,
+        decoded: &DecodedSum<V>,
     ) -> Result<Option<(f64, f64)>, ReplicaError> {
         let counterpart = self.baseline.counterpart(self.lines.len());
         if counterpart.is_some_and(|line| same_gradient(&line.record, step)) {
@@ -224,7 +224,7 @@ impl RunObserver<'_> {
     fn follow<V: Memory>(
         &mut self,
         record: &StepRecord,
-        decoded: Option<&Decoded<V>>,
+        decoded: Option<&DecodedSum<V>>,
     ) -> anyhow::Result<Flow> {
         let mut difference = None;
         if let Some(decoded) = decoded {
@@ -344,7 +344,7 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
     fn step(
         &mut self,
         record: &StepRecord,
-        decoded: Option<&Decoded<V>>,
+        decoded: Option<&DecodedSum<V>>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.follow(record, decoded).map_err(|error| format!("{error:#}").into())
     }

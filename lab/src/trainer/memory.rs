@@ -330,7 +330,7 @@ mod tests {
     use codedgrad::delays::Delays;
     use codedgrad::ids::Worker;
     use codedgrad::run::Shape;
-    use codedgrad::sums::Decoded;
+    use codedgrad::sums::DecodedSum;
     use codedgrad::train::{Flow, Happened, Observer, RunClock, StepRecord};
     use std::error::Error;
 
@@ -368,7 +368,7 @@ mod tests {
         fn step(
             &mut self,
             record: &StepRecord,
-            decoded: Option<&Decoded<V>>,
+            decoded: Option<&DecodedSum<V>>,
         ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
             let bits = decoded
                 .ok_or("every step is seen")?

@@ -15,7 +15,7 @@ use codedgrad::ids::{Job, Worker};
 use codedgrad::run::{Jobs, Limits, Shape};
 use codedgrad::schedulers::{Engine, Reduce};
 use codedgrad::sim::PoolChange;
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
     AdamWConfig, Aggregator, AggregatorError, Auto, BuildError, Builder, ComputeTask, Coordinator,
     Event, Flow, Happened, Observer, Outcome, RunClock, RunError, StepRecord,
@@ -652,7 +652,7 @@ pub fn calibrate(
         fn step(
             &mut self,
             record: &StepRecord,
-            _: Option<&Decoded<V>>,
+            _: Option<&DecodedSum<V>>,
         ) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
             self.0.push(record.seconds);
             Ok(Flow::Continue)

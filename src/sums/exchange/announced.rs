@@ -3,25 +3,25 @@
 
 use super::frame::Body;
 use crate::ids::{Job, Step, Task};
-use crate::sums::{What, chunk_range};
+use crate::sums::{TermKind, chunk_range};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// A vector of a worker's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Own {
+pub(super) enum OwnVector {
     Result(Task),
     /// The sum of its results of a step.
     Sum(Step),
 }
 
-impl Own {
+impl OwnVector {
     /// What a worker has of a step.
-    pub(super) fn of(step: Step, what: What) -> Self {
+    pub(super) fn of(step: Step, what: TermKind) -> Self {
         match what {
-            What::Result(task) => Self::Result(task),
-            What::Sum => Self::Sum(step),
+            TermKind::Result(task) => Self::Result(task),
+            TermKind::Sum => Self::Sum(step),
         }
     }
 }
@@ -38,14 +38,14 @@ struct Part {
 ///
 /// The parts of a vector are one range of chunks, which grows at either end.
 #[derive(Debug, Default)]
-pub(super) struct Announcements(BTreeMap<Own, Vec<Part>>);
+pub(super) struct Announcements(BTreeMap<OwnVector, Vec<Part>>);
 
 impl Announcements {
     /// These chunks of a vector are final; gives all that are. What has all that was announced
     /// before takes its place; another part that is not next to that is not taken.
     pub(super) fn add(
         &mut self,
-        own: Own,
+        own: OwnVector,
         chunks: Range<usize>,
         numbers: Arc<Vec<f32>>,
     ) -> Range<usize> {
@@ -62,7 +62,7 @@ impl Announcements {
     }
 
     /// Which chunks of a vector are final.
-    pub(super) fn final_chunks(&self, own: Own) -> Range<usize> {
+    pub(super) fn final_chunks(&self, own: OwnVector) -> Range<usize> {
         let parts = self.0.get(&own).map(Vec::as_slice).unwrap_or_default();
         let start = parts.iter().map(|part| part.chunks.start).min();
         let end = parts.iter().map(|part| part.chunks.end).max();
@@ -70,7 +70,7 @@ impl Announcements {
     }
 
     /// A chunk of a vector of `length` numbers, if it is final.
-    pub(super) fn chunk(&self, own: Own, chunk: usize, length: usize) -> Option<Body> {
+    pub(super) fn chunk(&self, own: OwnVector, chunk: usize, length: usize) -> Option<Body> {
         let mut parts = self.0.get(&own)?.iter();
         let part = parts.find(|part| part.chunks.contains(&chunk))?;
         let start = chunk_range(part.chunks.start, length).start;
@@ -82,8 +82,8 @@ impl Announcements {
     /// A step is decided, and jobs below `end` are.
     pub(super) fn release(&mut self, step: Step, end: Job) {
         self.0.retain(|own, _| match own {
-            Own::Result(task) => task.job >= end,
-            Own::Sum(of) => *of > step,
+            OwnVector::Result(task) => task.job >= end,
+            OwnVector::Sum(of) => *of > step,
         });
     }
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::sums::CHUNK;
 
-    const TASK: Own = Own::Result(Task { job: Job(3), piece: 0, plan: 0 });
+    const TASK: OwnVector = OwnVector::Result(Task { job: Job(3), piece: 0, plan: 0 });
 
     #[test]
     fn parts_grow_from_either_end() {

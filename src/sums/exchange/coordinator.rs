@@ -21,7 +21,7 @@ use super::hosts::Hosts;
 use super::monitor::{ExchangeMonitor, StalledSum};
 use super::plan::share_out;
 use super::store::{SharedSums, Sum};
-use super::told::Told;
+use super::told::SumAssignment;
 use super::{Block, QUIET};
 use crate::ids::{Step, Worker, named};
 use crate::sums::{
@@ -338,7 +338,7 @@ impl CoordinatorSums {
         monitor.own = group.is_none() && alone;
         // Where the coordinator sums alone, no worker can go on with it.
         if group.is_none() && !alone {
-            monitor.parts.told = Some(Told::of(&plan, chunks(length)));
+            monitor.parts.told = Some(SumAssignment::of(&plan, chunks(length)));
             monitor.parts.can_ask(&plan.terms);
         }
         // Chunks may have been made of what was announced.

@@ -8,7 +8,7 @@ use super::monitors::Monitors;
 use super::node::NodeExchanges;
 use super::store::Sum;
 use crate::ids::{Step, Worker};
-use crate::sums::{COORDINATOR, Decoded, Owner, SumCommand, SumId, SumNotice, chunks};
+use crate::sums::{COORDINATOR, DecodedSum, Owner, SumCommand, SumId, SumNotice, chunks};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -48,7 +48,7 @@ impl Copies {
         &mut self,
         now: Instant,
         (worker, id): (u32, SumId),
-        decoded: &Decoded,
+        decoded: &DecodedSum,
         present: &BTreeSet<u32>,
         out: &mut Effects,
     ) {

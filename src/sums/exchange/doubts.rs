@@ -30,7 +30,7 @@ pub(super) struct Doubts {
 
 /// Who is wrong where a sum is finite.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Wrong {
+pub(super) struct Culprits {
     /// Those who said that this very sum is not.
     pub(super) deny: BTreeSet<u32>,
     /// Of the sum that others made: some, one of whom has lied.
@@ -110,10 +110,10 @@ impl Doubts {
     }
 
     /// The sum is finite: gives those who must have lied.
-    pub(super) fn are_wrong(&mut self, sum: SumId) -> Wrong {
+    pub(super) fn are_wrong(&mut self, sum: SumId) -> Culprits {
         let doubt = self.steps.get_mut(&sum.step);
         let accusers = doubt.map(|doubt| std::mem::take(&mut doubt.accusers)).unwrap_or_default();
-        let mut wrong = Wrong::default();
+        let mut wrong = Culprits::default();
         for ((accused, worker), of) in accusers {
             if accused == sum.attempt {
                 wrong.deny.insert(worker);
@@ -189,7 +189,7 @@ mod tests {
         let mut doubts = Doubts::default();
         doubts.accuse(id(1), 2, NotFinite::default());
         let deny = BTreeSet::from([2]);
-        assert_eq!(doubts.are_wrong(id(1)), Wrong { deny, one_of: None });
-        assert_eq!(doubts.are_wrong(id(1)), Wrong::default(), "once");
+        assert_eq!(doubts.are_wrong(id(1)), Culprits { deny, one_of: None });
+        assert_eq!(doubts.are_wrong(id(1)), Culprits::default(), "once");
     }
 }

@@ -3,7 +3,7 @@
 
 use super::block::Block;
 use crate::ids::Step;
-use crate::sums::{Across, CHUNK, Header, SumId, chunks};
+use crate::sums::{CHUNK, Header, PeerMessage, SumId, chunks};
 use std::collections::BTreeMap;
 
 /// Attempts at a step beyond the last one that this node was told of, of which something is kept:
@@ -15,20 +15,21 @@ const LEAST_CHUNKS: usize = 64;
 
 /// Something that came too early.
 #[derive(Debug)]
-pub(super) enum Came {
-    Word(Across),
+pub(super) enum EarlyMessage {
+    Word(PeerMessage),
     Chunk(Header, Block),
 }
 
 /// What came of exchanges that are not known here, in the order in which it came: it is
-/// [put](Early::put) here until its exchange begins or is over, and [taken](Early::take) then.
+/// [put](EarlyBuffer::put) here until its exchange begins or is over, and
+/// [taken](EarlyBuffer::take) then.
 ///
 /// Who sends it may be wrong, so it is bounded in steps and attempts ahead, and in bytes per node:
 /// what a node can make another one keep does not depend on how many exchanges it names.
 #[derive(Debug)]
-pub(super) struct Early {
+pub(super) struct EarlyBuffer {
     /// Of which exchange, from whom, and what.
-    waiting: Vec<(SumId, u32, Came)>,
+    waiting: Vec<(SumId, u32, EarlyMessage)>,
     /// Bytes that wait, by who sent them.
     bytes: BTreeMap<u32, usize>,
     /// Bytes that may wait of one node.
@@ -39,7 +40,7 @@ pub(super) struct Early {
     ahead: u64,
 }
 
-impl Early {
+impl EarlyBuffer {
     /// Nothing has come yet of sums of vectors of `length` numbers, of which `kept` are kept.
     pub(super) fn new(length: usize, kept: usize) -> Self {
         let of_chunk = length.clamp(1, CHUNK) * size_of::<f32>();
@@ -50,11 +51,11 @@ impl Early {
         Self { waiting: Vec::new(), bytes: BTreeMap::new(), most, of_chunk, ahead }
     }
 
-    fn bytes_of(&self, came: &Came) -> usize {
-        let beside = size_of::<(SumId, u32, Came)>();
+    fn bytes_of(&self, came: &EarlyMessage) -> usize {
+        let beside = size_of::<(SumId, u32, EarlyMessage)>();
         match came {
-            Came::Word(_) => beside,
-            Came::Chunk(..) => beside + self.of_chunk,
+            EarlyMessage::Word(_) => beside,
+            EarlyMessage::Chunk(..) => beside + self.of_chunk,
         }
     }
 
@@ -69,7 +70,7 @@ impl Early {
         first: Step,
         last: Option<SumId>,
         from: u32,
-        came: Came,
+        came: EarlyMessage,
     ) -> Result<(), String> {
         let step = id.step;
         let last = last.map_or(0, |last| last.attempt);
@@ -90,9 +91,9 @@ impl Early {
     }
 
     /// Takes out what came for some exchanges, and from whom.
-    pub(super) fn take(&mut self, is_taken: impl Fn(&SumId) -> bool) -> Vec<(u32, Came)> {
+    pub(super) fn take(&mut self, is_taken: impl Fn(&SumId) -> bool) -> Vec<(u32, EarlyMessage)> {
         let taken = self.waiting.extract_if(.., |(id, ..)| is_taken(id));
-        let taken: Vec<(u32, Came)> = taken.map(|(_, from, came)| (from, came)).collect();
+        let taken: Vec<(u32, EarlyMessage)> = taken.map(|(_, from, came)| (from, came)).collect();
         for (from, came) in &taken {
             let less = self.bytes_of(came);
             if let Some(bytes) = self.bytes.get_mut(from) {

@@ -9,7 +9,7 @@ use super::reassembly::WriteSlot;
 use crate::ids::{Job, Step, Task, Worker};
 use crate::sums::collective::{CollectiveCommand, CollectiveEvent, ResultStore};
 use crate::sums::{
-    Across, Decoded, Header, Kind, SumCommand, SumId, SumNotice, SumReport, Summand,
+    DecodedSum, Header, Kind, PeerMessage, SumCommand, SumId, SumNotice, SumReport, Summand,
 };
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -57,9 +57,9 @@ pub(crate) enum CoordinatorEvent {
     /// can be decided when two of those that are counted hold it, or the one that there is.
     Sum { sum: SumId, terms: Vec<Summand>, spares_one: bool, counted: BTreeSet<u32> },
     /// A worker is to hold a sum that was made on this side.
-    Store { worker: u32, sum: SumId, decoded: Arc<Decoded> },
+    Store { worker: u32, sum: SumId, decoded: Arc<DecodedSum> },
     /// A worker is sent a step that is decided.
-    Decided { worker: u32, sum: SumId, decoded: Arc<Decoded> },
+    Decided { worker: u32, sum: SumId, decoded: Arc<DecodedSum> },
     /// A step is decided and recorded: nothing of it, and of jobs below `end`, is needed any more.
     Released { step: Step, end: Job },
     /// A worker says what has come of a sum.
@@ -123,7 +123,7 @@ pub(crate) enum WorkerEvent {
     /// Its trainer has done a task, whose result is finite.
     Computed { task: Task },
     /// Another worker says what it has of an expected term, or asks for it.
-    Peer { from: u32, message: Across },
+    Peer { from: u32, message: PeerMessage },
     /// A step is decided, by this sum if it is not refused.
     Decided { step: Step, sum: Option<SumId> },
     /// The trainer has been given everything below a step.
@@ -154,7 +154,7 @@ pub(crate) enum WorkerEffect {
     /// A chunk goes to a node, unless so many bytes wait for it already.
     Send { to: u32, frame: Frame, most: usize },
     /// Other workers are told.
-    TellPeers { to: Vec<u32>, message: Across },
+    TellPeers { to: Vec<u32>, message: PeerMessage },
     /// The coordinator is told what has come of a sum.
     Tell(SumReport),
     /// The collective is told.

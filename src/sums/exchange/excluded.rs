@@ -28,7 +28,7 @@ const IN_A_ROW: u64 = 16;
 /// [lost](Self::clear). From that it says of which steps a worker
 /// [owns nothing](Self::owns_nothing).
 #[derive(Debug, Default)]
-pub(super) struct Excluded(BTreeMap<u32, Exclusion>);
+pub(super) struct Exclusions(BTreeMap<u32, Exclusion>);
 
 #[derive(Clone, Copy, Debug)]
 struct Exclusion {
@@ -38,7 +38,7 @@ struct Exclusion {
     until: Step,
 }
 
-impl Excluded {
+impl Exclusions {
     /// A sum of this step stood still for the worker; ignored if it owns nothing of the step: that
     /// was counted. Gives the first step of which it may own something again, if it has been
     /// excluded several times in a row.
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn who_never_answers_is_tried_less_and_less() {
-        let mut excluded = Excluded::default();
+        let mut excluded = Exclusions::default();
         let mut tried = Vec::new();
         for step in (0..10_000).map(Step) {
             if !excluded.owns_nothing(2, step) {
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn who_has_answered_for_a_while_is_trusted_again() {
-        let mut excluded = Excluded::default();
+        let mut excluded = Exclusions::default();
         for step in [Step(3), Step(21), Step(39)] {
             excluded.exclude(0, step);
             assert_eq!(excluded.exclude(0, step), None, "that was counted");

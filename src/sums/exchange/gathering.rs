@@ -2,12 +2,12 @@
 //! and a chunk at a time; of results that are there, one holder of each sends all chunks unasked.
 //!
 //! # How to drive it
-//! [`Gathering`] is told which terms are sent unasked ([`Gathering::is_sent`]), which chunks of a
-//! term are final, here ([`Gathering::is_final`]) or at another holder ([`Gathering::announced`]),
-//! and which chunk has come ([`Gathering::came`]). After each of these, and after
-//! [`Gathering::next`], [`Gathering::asks`] tells what to ask for now. [`Gathering::next`] gives a
-//! chunk all of whose terms are here, once, with what has come of it. [`Gathering::look`] is called
-//! now and then: what was asked for in vain is asked of another.
+//! [`TermBuffer`] is told which terms are sent unasked ([`TermBuffer::is_sent`]), which chunks of a
+//! term are final, here ([`TermBuffer::is_final`]) or at another holder
+//! ([`TermBuffer::announced`]), and which chunk has come ([`TermBuffer::came`]). After each of
+//! these, and after [`TermBuffer::next`], [`TermBuffer::asks`] tells what to ask for now.
+//! [`TermBuffer::next`] gives a chunk all of whose terms are here, once, with what has come of it.
+//! [`TermBuffer::look`] is called now and then: what was asked for in vain is asked of another.
 //!
 //! # Which chunk of whom
 //! What is sent unasked is asked for only once its sender's connection has broken, or its numbers
@@ -21,7 +21,7 @@
 //! that is late, since the others are added up in subtrees of the one tree where it gets tight.
 
 use super::adder::{Adder, Content, Node};
-use super::announced::Own;
+use super::announced::OwnVector;
 use super::block::Block;
 use crate::ids::{Step, Worker};
 use crate::sums::Summand;
@@ -54,7 +54,7 @@ pub(super) struct TermAt {
     /// Who has it, or will have it.
     holders: Vec<u32>,
     /// What it is here, if this node is one of them.
-    mine: Option<Own>,
+    mine: Option<OwnVector>,
     /// Which chunks of that are final.
     here: Range<usize>,
     /// Who sends all chunks of it unasked.
@@ -69,7 +69,7 @@ impl TermAt {
             Self {
                 weight: term.weight as f32,
                 holders: term.holders.iter().map(|piece| piece.worker.0).collect(),
-                mine: mine.map(|piece| Own::of(step, piece.what)),
+                mine: mine.map(|piece| OwnVector::of(step, piece.what)),
                 here: 0..0,
                 sender: None,
             }
@@ -86,7 +86,7 @@ struct Asked {
 
 /// The terms of an owner's chunks, until they are summed.
 #[derive(Debug)]
-pub(super) struct Gathering {
+pub(super) struct TermBuffer {
     me: u32,
     terms: Vec<TermAt>,
     /// What is here of every chunk that is not summed, in the order of the terms.
@@ -120,7 +120,7 @@ fn want(wanted: &mut VecDeque<usize>, chunk: usize) {
     wanted.insert(at, chunk);
 }
 
-impl Gathering {
+impl TermBuffer {
     /// The terms of these chunks; at most so many chunks of others wait here, if all goes well.
     pub(super) fn new(
         me: u32,
@@ -153,12 +153,12 @@ impl Gathering {
     }
 
     /// What each of the terms is here, if this node has it or will have it.
-    pub(super) fn own_terms(&self) -> impl ExactSizeIterator<Item = Option<Own>> {
+    pub(super) fn own_terms(&self) -> impl ExactSizeIterator<Item = Option<OwnVector>> {
         self.terms.iter().map(|term| term.mine)
     }
 
     /// What one of them is here.
-    pub(super) fn own(&self, term: usize) -> Option<Own> {
+    pub(super) fn own(&self, term: usize) -> Option<OwnVector> {
         self.terms.get(term)?.mine
     }
 

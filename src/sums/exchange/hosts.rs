@@ -2,7 +2,7 @@
 
 use super::choices::Exchange;
 use super::events::{CoordinatorEffect, tell};
-use super::excluded::Excluded;
+use super::excluded::Exclusions;
 use super::owners::{cut, loads, prefer, shares, taking_turns};
 use super::plan::share_chunks;
 use super::suspects::Suspects;
@@ -40,7 +40,7 @@ pub(super) struct Hosts {
     unresponsive: BTreeSet<u32>,
     /// Workers to which no other can connect.
     unreachable: BTreeSet<u32>,
-    excluded: Excluded,
+    excluded: Exclusions,
     /// Workers one of which has lied about sums, and those that have for certain: they sum nothing,
     /// not after they have come again either.
     suspects: Suspects,

@@ -3,7 +3,7 @@
 //! When an exchange stands still, the node to blame is one that others wait for and that waits for
 //! none. The coordinator ends its connection.
 
-use super::told::Told;
+use super::told::SumAssignment;
 use super::waits::{WaitGraph, Waits};
 use crate::ids::{Step, Task, Worker, named};
 use crate::sums::{COORDINATOR, Owner, SumNotice, SumPlan, SumReport, Summand, chunks};
@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// Why a sum comes to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Void {
+pub(super) enum VoidReason {
     /// A node that sums is lost, or does not answer: others can go on with what they have.
     Interrupted,
     /// Something in it may be wrong, or not all nodes get it: it is made from its beginning.
@@ -30,7 +30,7 @@ pub(super) struct Parts {
     /// Who sums which chunks, over connections.
     pub(super) owners: Vec<Owner>,
     /// What workers were told of that.
-    pub(super) told: Option<Told>,
+    pub(super) told: Option<SumAssignment>,
     /// Who can be asked for each term, where workers sum over connections.
     pub(super) askable: Vec<Vec<u32>>,
     /// A worker that has something that is summed is lost: it cannot be made again of the same.
@@ -66,7 +66,7 @@ pub(super) struct ExchangeMonitor {
     pub(super) receivers: Vec<u32>,
     pub(super) parts: Parts,
     /// It comes to nothing, and is made again by another attempt.
-    pub(super) void: Option<Void>,
+    pub(super) void: Option<VoidReason>,
     /// Who gets the sum without asking for it.
     pub(super) given: BTreeSet<u32>,
     /// Who has the whole sum, with which digest, if it takes one.
@@ -143,10 +143,10 @@ impl ExchangeMonitor {
     }
 
     /// It comes to nothing; whether that is news.
-    pub(super) fn end(&mut self, why: Void) -> bool {
+    pub(super) fn end(&mut self, why: VoidReason) -> bool {
         let is_news = self.void.is_none();
         // No node goes on with what may be wrong.
-        if is_news || why == Void::Refused {
+        if is_news || why == VoidReason::Refused {
             self.void = Some(why);
         }
         is_news
@@ -404,7 +404,7 @@ mod tests {
             (0..=20).for_each(|tenths| {
                 monitor.waits.says(1, vec![0, 2], begun + SECOND * tenths / 10);
             });
-            monitor.void = monitor.forget(lost).then_some(Void::Interrupted);
+            monitor.void = monitor.forget(lost).then_some(VoidReason::Interrupted);
             monitor.is_stuck(begun + 2 * SECOND, SECOND, 60 * SECOND)
         };
         assert!(!stuck(None, 0) && !stuck(Some(0), 0), "its result, or the only sum, went with it");

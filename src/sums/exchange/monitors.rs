@@ -1,6 +1,6 @@
 //! The exchanges that nodes were told to make, and the attempts that were decided.
 
-use super::monitor::{ExchangeMonitor, StalledSum, Void};
+use super::monitor::{ExchangeMonitor, StalledSum, VoidReason};
 use crate::ids::{Step, Task, Worker};
 use crate::sums::SumId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,7 +106,8 @@ impl Monitors {
 
     /// The last exchange of a step, if others can go on with it.
     pub(super) fn interrupted(&self, step: Step) -> Option<&ExchangeMonitor> {
-        self.last(step).filter(|monitor| monitor.void == Some(Void::Interrupted) && !monitor.done)
+        self.last(step)
+            .filter(|monitor| monitor.void == Some(VoidReason::Interrupted) && !monitor.done)
     }
 
     /// Whether the coordinator makes a sum by itself, and sees what it is made of.
@@ -159,7 +160,7 @@ impl Monitors {
         let mut failed = Vec::new();
         for (id, monitor) in self.iter_mut() {
             let lost = monitor.forget(worker) && !is_whole(id);
-            if lost && !monitor.done && monitor.end(Void::Interrupted) {
+            if lost && !monitor.done && monitor.end(VoidReason::Interrupted) {
                 failed.push(id);
             }
         }
@@ -170,7 +171,7 @@ impl Monitors {
     /// news.
     pub(super) fn refuse(&mut self, id: SumId) -> Option<u32> {
         let monitor = self.get_mut(id)?;
-        monitor.end(Void::Refused).then(|| monitor.some_worker())
+        monitor.end(VoidReason::Refused).then(|| monitor.some_worker())
     }
 
     /// Gives up a group. Gives its sums under way that no node has, each with a worker to report it
@@ -185,7 +186,7 @@ impl Monitors {
             }
             if !monitor.holders.is_empty() {
                 begun.push(id);
-            } else if monitor.end(Void::Refused) {
+            } else if monitor.end(VoidReason::Refused) {
                 failed.push((id, monitor.some_worker()));
             }
         }
@@ -211,7 +212,7 @@ impl Monitors {
         if let Some((id, _)) = found
             && let Some(monitor) = self.get_mut(id)
         {
-            monitor.end(Void::Interrupted);
+            monitor.end(VoidReason::Interrupted);
         }
         found
     }
@@ -233,7 +234,7 @@ impl Monitors {
                 && monitor.group.is_none()
                 && now.duration_since(monitor.begun) > most;
             let owners = may_be.then(|| monitor.owners_cut_off(now, able))??;
-            monitor.end(Void::Interrupted);
+            monitor.end(VoidReason::Interrupted);
             step.cut_off = true;
             Some((*id, owners))
         })

@@ -1,18 +1,18 @@
 //! All exchanges a node takes part in, and the sums it keeps of those that are over.
 
-use super::announced::{Announcements, Own};
+use super::announced::{Announcements, OwnVector};
 use super::assembly::Assembly;
 use super::block::Block;
 use super::context::NodeContext;
-use super::early::{Came, Early};
+use super::early::{EarlyBuffer, EarlyMessage};
 use super::events::WorkerEffect;
 use super::part::ExchangePart;
 use super::reassembly::WriteSlot;
 use super::store::{SharedSums, Sum};
 use crate::ids::{Step, Task, Worker};
 use crate::sums::{
-    Across, COORDINATOR, Header, Kind, NotFinite, Owner, Piece, SumId, SumPlan, What, chunk_range,
-    chunks,
+    COORDINATOR, Header, Kind, NotFinite, Owner, PeerMessage, Piece, SumId, SumPlan, TermKind,
+    chunk_range, chunks,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -50,7 +50,7 @@ pub(super) struct NodeExchanges {
     context: NodeContext,
     open: BTreeMap<SumId, Open>,
     /// What came of exchanges that the coordinator has not told of.
-    early: Early,
+    early: EarlyBuffer,
     /// The sums that are whole.
     pub(super) sums: SharedSums,
     /// Steps below this one take no new exchange.
@@ -66,7 +66,7 @@ impl NodeExchanges {
         let NodeContext { length, kept_max, ref vectors, .. } = context;
         let sums = SharedSums::new(kept_max, length, vectors.clone());
         let announced = Announcements::default();
-        let early = Early::new(length, kept_max);
+        let early = EarlyBuffer::new(length, kept_max);
         let open = BTreeMap::new();
         Self { context, open, early, sums, first: Step(0), announced, latest: None }
     }
@@ -90,7 +90,7 @@ impl NodeExchanges {
     pub(super) fn begin(
         &mut self,
         plan: SumPlan,
-        held: impl Fn(What) -> Option<Arc<Vec<f32>>>,
+        held: impl Fn(TermKind) -> Option<Arc<Vec<f32>>>,
         now: Instant,
         out: &mut Vec<WorkerEffect>,
     ) -> Vec<String> {
@@ -132,7 +132,7 @@ impl NodeExchanges {
             let me = Worker(context.me);
             for Piece { what, .. } in plan.terms.iter().filter_map(|term| term.piece_of(me)) {
                 if let Some(whole) = held(what) {
-                    announced.add(Own::of(id.step, what), 0..chunks(context.length), whole);
+                    announced.add(OwnVector::of(id.step, what), 0..chunks(context.length), whole);
                 }
             }
             open.part = Some(ExchangePart::join(context, plan, &mut open.sum, announced, out));
@@ -144,13 +144,13 @@ impl NodeExchanges {
     fn take_in(
         &mut self,
         id: SumId,
-        came: Vec<(u32, Came)>,
+        came: Vec<(u32, EarlyMessage)>,
         now: Instant,
         out: &mut Vec<WorkerEffect>,
     ) -> Vec<String> {
         // Announcements first: chunks that came early are then asked for no more.
         let (words, chunks): (Vec<_>, Vec<_>) =
-            came.into_iter().partition(|(_, came)| matches!(came, Came::Word(_)));
+            came.into_iter().partition(|(_, came)| matches!(came, EarlyMessage::Word(_)));
         let mut wrong = Vec::new();
         for (from, came) in words.into_iter().chain(chunks) {
             wrong.extend(self.deliver(id, from, came, now, out).err());
@@ -226,7 +226,7 @@ impl NodeExchanges {
         out: &mut Vec<WorkerEffect>,
     ) {
         self.latest = Some(now);
-        let result = Own::Result(task);
+        let result = OwnVector::Result(task);
         let known = self.announced.final_chunks(result);
         let all = self.announced.add(result, chunks, numbers);
         for part in self.open.values_mut().filter_map(|open| open.part.as_mut()) {
@@ -240,7 +240,7 @@ impl NodeExchanges {
 
     /// Whether a step is summed, while it is computed, of the result of a task.
     pub(super) fn expects(&self, task: Task) -> bool {
-        let is_of = |(_, own): &(usize, Own)| *own == Own::Result(task);
+        let is_of = |(_, own): &(usize, OwnVector)| *own == OwnVector::Result(task);
         let parts = self.open.values().filter_map(|open| open.part.as_ref());
         let mut expected = parts.filter(|part| part.is_expected());
         expected.any(|part| part.own_terms().iter().any(is_of))
@@ -250,20 +250,20 @@ impl NodeExchanges {
     pub(super) fn hear(
         &mut self,
         from: u32,
-        message: Across,
+        message: PeerMessage,
         now: Instant,
         out: &mut Vec<WorkerEffect>,
     ) -> Result<(), String> {
         let id = match &message {
-            Across::Ready { sum, .. } | Across::Ask { sum, .. } => *sum,
-            Across::Peer { .. } => return Err("it says twice who it is".into()),
+            PeerMessage::Ready { sum, .. } | PeerMessage::Ask { sum, .. } => *sum,
+            PeerMessage::Peer { .. } => return Err("it says twice who it is".into()),
         };
         self.latest = Some(now);
         if self.is_over(id) {
             return Ok(());
         }
         let current = self.current(id);
-        self.deliver(current, from, Came::Word(message), now, out)?;
+        self.deliver(current, from, EarlyMessage::Word(message), now, out)?;
         self.ask(current, now, out);
         Ok(())
     }
@@ -274,24 +274,25 @@ impl NodeExchanges {
         &mut self,
         id: SumId,
         from: u32,
-        came: Came,
+        came: EarlyMessage,
         now: Instant,
         out: &mut Vec<WorkerEffect>,
     ) -> Result<(), String> {
         let Self { context, open, early, announced, .. } = self;
         match (came, open.get_mut(&id)) {
-            (Came::Word(message), Some(Open { sum, part: Some(part), .. })) => {
+            (EarlyMessage::Word(message), Some(Open { sum, part: Some(part), .. })) => {
                 part.hear(from, &message, sum, announced, out)
             }
-            (Came::Chunk(header, block), Some(Open { sum, progressed, .. }))
+            (EarlyMessage::Chunk(header, block), Some(Open { sum, progressed, .. }))
                 if header.kind == Kind::Sum && sum.comes_of(from, &header) =>
             {
                 *progressed = now;
                 sum.came(&header, from, block, &context.blocks)
             }
-            (Came::Chunk(header, block), Some(Open { sum, part: Some(part), progressed, .. }))
-                if header.kind == Kind::Term =>
-            {
+            (
+                EarlyMessage::Chunk(header, block),
+                Some(Open { sum, part: Some(part), progressed, .. }),
+            ) if header.kind == Kind::Term => {
                 *progressed = now;
                 let what = (sum.chunk_of_term(&header)?, header.piece as usize);
                 part.term(what, from, block, announced, now)?;
@@ -300,8 +301,8 @@ impl NodeExchanges {
             }
             (came, _) => {
                 let named = match &came {
-                    Came::Word(_) => id,
-                    Came::Chunk(header, _) => header.sum(),
+                    EarlyMessage::Word(_) => id,
+                    EarlyMessage::Chunk(header, _) => header.sum(),
                 };
                 let mut of_step = open.range(SumId::first(id.step).and_later());
                 let last = of_step.next_back().map(|(last, _)| *last);
@@ -370,7 +371,7 @@ impl NodeExchanges {
         if header.kind == Kind::Sum && from == COORDINATOR {
             self.listen(current, now);
         }
-        self.deliver(current, from, Came::Chunk(*header, block), now, out)
+        self.deliver(current, from, EarlyMessage::Chunk(*header, block), now, out)
     }
 
     /// Takes in a chunk of a sum that was read into the place where it belongs.

@@ -10,16 +10,16 @@
 //! are expected, another exchange carries that one on ([`ExchangePart::carry_on`]).
 
 use super::adder::{Adder, Content, Node};
-use super::announced::{Announcements, Own};
+use super::announced::{Announcements, OwnVector};
 use super::assembly::{Assembly, Finiteness};
 use super::block::{Block, Blocks};
 use super::context::NodeContext;
 use super::events::{WorkerEffect, chunk_for};
 use super::frame::{Body, Frame};
-use super::gathering::{Gathering, TermAt, budget};
+use super::gathering::{TermAt, TermBuffer, budget};
 use crate::gpu::{Folded, nonfinite_mask};
 use crate::run::NumberFormat;
-use crate::sums::{Across, COORDINATOR, Header, Kind, Owner, SumPlan, chunk_range, chunks};
+use crate::sums::{COORDINATOR, Header, Kind, Owner, PeerMessage, SumPlan, chunk_range, chunks};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ struct OwnTerms<'a> {
 }
 
 impl OwnTerms<'_> {
-    fn content(&self, own: Own, chunk: usize) -> Option<Content> {
+    fn content(&self, own: OwnVector, chunk: usize) -> Option<Content> {
         let Body::Slice(numbers, range) = self.announced.chunk(own, chunk, self.length)? else {
             return None;
         };
@@ -55,9 +55,10 @@ impl OwnTerms<'_> {
 /// A part is made by a plan ([`ExchangePart::join`]), or by one that carries on another exchange
 /// ([`ExchangePart::carry_on`]). It is told what becomes final here ([`ExchangePart::is_final`]),
 /// what other nodes say ([`ExchangePart::hear`]) and which chunks of terms come
-/// ([`ExchangePart::term`]), and its [`Gathering`] who is lost and that time goes by. After each of
-/// these, [`ExchangePart::asks`] gives what is asked of others. As long as there is a chunk all of
-/// whose terms are here, [`ExchangePart::sum_next`] sums it into the [`Assembly`] of the exchange.
+/// ([`ExchangePart::term`]), and its [`TermBuffer`] who is lost and that time goes by. After each
+/// of these, [`ExchangePart::asks`] gives what is asked of others. As long as there is a chunk all
+/// of whose terms are here, [`ExchangePart::sum_next`] sums it into the [`Assembly`] of the
+/// exchange.
 #[derive(Debug)]
 pub(super) struct ExchangePart {
     me: u32,
@@ -66,11 +67,16 @@ pub(super) struct ExchangePart {
     blocks: Blocks,
     plan: SumPlan,
     /// The terms of the chunks that this node sums.
-    pub(super) gathering: Gathering,
+    pub(super) gathering: TermBuffer,
 }
 
 impl ExchangePart {
-    fn new(context: &NodeContext, plan: SumPlan, owners: Vec<Owner>, gathering: Gathering) -> Self {
+    fn new(
+        context: &NodeContext,
+        plan: SumPlan,
+        owners: Vec<Owner>,
+        gathering: TermBuffer,
+    ) -> Self {
         let NodeContext { me, length, format, ref blocks, .. } = *context;
         let plan = SumPlan { owners, ..plan };
         Self { me, length, format, blocks: blocks.clone(), plan, gathering }
@@ -91,7 +97,7 @@ impl ExchangePart {
         sum.plan(&owners);
         let own = (0..count).filter(|chunk| sum.owns(me, *chunk));
         let terms = TermAt::of(plan.sum.step, &plan.terms, me);
-        let gathering = Gathering::new(me, terms, own, budget(count));
+        let gathering = TermBuffer::new(me, terms, own, budget(count));
         let are_there = plan.is_of_results_that_are_there();
         let mut part = Self::new(context, plan, owners, gathering);
         if are_there {
@@ -135,7 +141,7 @@ impl ExchangePart {
         let gathering = match before.filter(|before| before.own_terms().len() == terms.len()) {
             Some(before) => before.carry_on(terms, &open),
             // It had the whole sum, or was told of other terms.
-            None => Gathering::new(me, terms, open.into_iter(), budget(count)),
+            None => TermBuffer::new(me, terms, open.into_iter(), budget(count)),
         };
         let mut part = Self::new(context, plan, owners, gathering);
         for (term, own) in part.own_terms() {
@@ -173,7 +179,7 @@ impl ExchangePart {
     }
 
     /// The terms that this node has, or will have.
-    pub(super) fn own_terms(&self) -> Vec<(usize, Own)> {
+    pub(super) fn own_terms(&self) -> Vec<(usize, OwnVector)> {
         let terms = self.gathering.own_terms().enumerate();
         terms.filter_map(|(at, own)| Some((at, own?))).collect()
     }
@@ -200,15 +206,15 @@ impl ExchangePart {
         }
     }
 
-    fn ready(&self, term: usize, chunks: Range<usize>) -> Across {
+    fn ready(&self, term: usize, chunks: Range<usize>) -> PeerMessage {
         let id = self.plan.sum;
         let term = self.plan.place(term);
-        Across::Ready { sum: id, term, start: chunks.start, end: chunks.end }
+        PeerMessage::Ready { sum: id, term, start: chunks.start, end: chunks.end }
     }
 
     fn own_chunk(
         &self,
-        (term, own): (usize, Own),
+        (term, own): (usize, OwnVector),
         chunk: usize,
         announced: &Announcements,
     ) -> Option<Frame> {
@@ -224,25 +230,25 @@ impl ExchangePart {
     pub(super) fn hear(
         &mut self,
         from: u32,
-        message: &Across,
+        message: &PeerMessage,
         sum: &Assembly,
         announced: &Announcements,
         out: &mut Vec<WorkerEffect>,
     ) -> Result<(), String> {
         match *message {
-            Across::Ready { term, start, end, .. } => {
+            PeerMessage::Ready { term, start, end, .. } => {
                 let count = chunks(self.length);
                 if start > end || end > count {
                     return Err(format!("it announces chunks {start}..{end} of {count}"));
                 }
                 self.gathering.announced(term as usize, from, start..end)
             }
-            Across::Ask { term, chunk, .. } => {
+            PeerMessage::Ask { term, chunk, .. } => {
                 let frame = self.asked(term, chunk, from, sum, announced)?;
                 out.extend(frame.map(|frame| chunk_for(from, frame)));
                 Ok(())
             }
-            Across::Peer { .. } => Ok(()),
+            PeerMessage::Peer { .. } => Ok(()),
         }
     }
 
@@ -270,7 +276,7 @@ impl ExchangePart {
     pub(super) fn asks(&mut self, now: Instant, out: &mut Vec<WorkerEffect>) {
         let id = self.plan.sum;
         let ask = |(to, term, chunk): (u32, usize, usize)| {
-            let message = Across::Ask { sum: id, term: term as u32, chunk };
+            let message = PeerMessage::Ask { sum: id, term: term as u32, chunk };
             WorkerEffect::TellPeers { to: vec![to], message }
         };
         out.extend(self.gathering.asks(now).into_iter().map(ask));
@@ -337,7 +343,7 @@ impl ExchangePart {
         let came = self.gathering.came((chunk, term), from, block, now)?;
         came.into_iter().for_each(|block| self.blocks.give(block));
         for chunk in self.gathering.to_condense(chunk) {
-            let own: Vec<Option<Own>> = self.gathering.own_terms().collect();
+            let own: Vec<Option<OwnVector>> = self.gathering.own_terms().collect();
             let (range, blocks) = (chunk_range(chunk, self.length), &self.blocks);
             let mine = OwnTerms { announced, blocks, format: self.format, length: self.length };
             let mine = |term: usize| mine.content(own[term]?, chunk);

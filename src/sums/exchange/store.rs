@@ -7,7 +7,7 @@ use crate::ids::{Job, Step, Task};
 use crate::run::NumberFormat;
 use crate::sums::collective::ResultStore;
 use crate::sums::ledger::Ledger;
-use crate::sums::{Header, Kind, NotFinite, SumId, What, chunk_range, chunks, lock};
+use crate::sums::{Header, Kind, NotFinite, SumId, TermKind, chunk_range, chunks, lock};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -28,7 +28,7 @@ impl HostResults {
 }
 
 impl ResultStore for HostResults {
-    fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>> {
+    fn read(&self, step: Step, what: TermKind) -> Option<Arc<Vec<f32>>> {
         lock(&self.ledger).get(step, what).cloned()
     }
 

@@ -10,8 +10,8 @@ use crate::run::NumberFormat;
 use crate::sums::collective::ResultStore;
 use crate::sums::ledger::Ledger;
 use crate::sums::{
-    Across, CHUNK, Header, Kind, NotFinite, Piece, SumCommand, SumId, SumNotice, SumPlan,
-    SumReport, Summand, What, chunk_range, chunks, lock,
+    CHUNK, Header, Kind, NotFinite, PeerMessage, Piece, SumCommand, SumId, SumNotice, SumPlan,
+    SumReport, Summand, TermKind, chunk_range, chunks, lock,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -28,7 +28,7 @@ enum Packet {
     ToWorker(SumCommand),
     FromWorker(SumReport),
     Changed(Task),
-    Across(Across),
+    Across(PeerMessage),
     Chunk(Frame),
 }
 
@@ -276,7 +276,7 @@ fn vector(group: u32, length: usize) -> Vec<f32> {
 
 /// One term per group of two, which either member has.
 fn terms(groups: u32, lost: &BTreeSet<u32>) -> Vec<Summand> {
-    let piece = |worker| Piece { worker: Worker(worker), what: What::Result(TASK) };
+    let piece = |worker| Piece { worker: Worker(worker), what: TermKind::Result(TASK) };
     let holders = |group: u32| {
         let members = [2 * group, 2 * group + 1].into_iter();
         members.filter(|member| !lost.contains(member)).map(piece).collect()
@@ -951,7 +951,7 @@ const LIAR: u32 = 3;
 
 /// Says something of a term that is expected to all others.
 fn say_ready(world: &mut World, attempt: u32, term: u32, (start, end): (usize, usize)) {
-    let word = Across::Ready { sum: of_step(attempt), term, start, end };
+    let word = PeerMessage::Ready { sum: of_step(attempt), term, start, end };
     (0..3).for_each(|to| world.under_way.push((LIAR, to, Packet::Across(word.clone()))));
 }
 
@@ -1012,7 +1012,7 @@ const LIES: [(&str, Lie); 22] = [
     ("sums of all workers", |world| send_chunks(world, Kind::Sum, of_step(0), 0)),
     ("asks for what is not its", |world| {
         for (to, term) in (0..3).flat_map(|to| [0, 1, 9].map(|term| (to, term))) {
-            let ask = |chunk| Across::Ask { sum: of_step(0), term, chunk };
+            let ask = |chunk| PeerMessage::Ask { sum: of_step(0), term, chunk };
             let asks = [0, 5, usize::MAX].map(|chunk| (LIAR, to, Packet::Across(ask(chunk))));
             world.under_way.extend(asks);
         }

@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 
 /// What workers were told of a sum that they make over connections.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct SumAssignment {
     terms: Vec<Summand>,
     plan: Predecessor,
 }
 
-impl Told {
+impl SumAssignment {
     /// Workers are told of a sum of `count` chunks.
     pub(super) fn of(plan: &SumPlan, count: usize) -> Self {
         // Owners of no stripe are those of one that is the whole vector.

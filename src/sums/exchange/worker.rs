@@ -10,7 +10,9 @@ use super::warnings::Warnings;
 use crate::gpu::{Folded, nonfinite_mask};
 use crate::ids::{Step, Task, Worker};
 use crate::sums::collective::{CollectiveCommand, CollectiveEvent, CollectiveSum, ResultStore};
-use crate::sums::{COORDINATOR, NotFinite, SumCommand, SumId, SumPlan, SumReport, What, chunks};
+use crate::sums::{
+    COORDINATOR, NotFinite, SumCommand, SumId, SumPlan, SumReport, TermKind, chunks,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -85,7 +87,7 @@ impl WorkerSums {
         match event {
             WorkerEvent::SendEagerly { task, order } => {
                 // Of whichever step, a result is told by its task.
-                if let Some(vector) = self.results.read(Step(0), What::Result(task)) {
+                if let Some(vector) = self.results.read(Step(0), TermKind::Result(task)) {
                     let frames = eager::frames(&vector, task, order);
                     out.extend(frames.map(|frame| chunk_for(COORDINATOR, frame)));
                     drop(vector);
@@ -98,7 +100,7 @@ impl WorkerSums {
             }
             WorkerEvent::Computed { task } => {
                 // Of whichever step, a result is told by its task.
-                let result = || self.results.read(Step(0), What::Result(task));
+                let result = || self.results.read(Step(0), TermKind::Result(task));
                 if let Some(result) = self.node.expects(task).then(result).flatten() {
                     let all = 0..chunks(self.length);
                     self.node.announce(task, all, result, now, out);

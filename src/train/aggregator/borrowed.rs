@@ -3,7 +3,7 @@
 use super::{Aggregator, AggregatorError, AtHand, OwnedEvent, ProvideRequest, Samples};
 use crate::gpu::{Gradient, GradientError, GradientMut, Vector, WireBuffer};
 use crate::ids::{Step, Task, Units};
-use crate::sums::Decoded;
+use crate::sums::DecodedSum;
 use crate::transport::{Cancel, Parting, State};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -250,7 +250,7 @@ impl<V: Vector> Drop for ComputeTask<'_, V> {
 pub struct Decided<'a, V: Vector = Vec<f32>> {
     /// Number of the step, from 0.
     pub index: u64,
-    decoded: Arc<Decoded>,
+    decoded: Arc<DecodedSum>,
     gradient: Arc<V>,
     digest: Option<u64>,
     aggregator: &'a mut Aggregator<V>,

@@ -4,7 +4,7 @@ use super::{Coordinator, Erasure, Happening, Observer};
 use crate::gpu::nonfinite_mask;
 use crate::ids::{Step, WeightedResult, Worker};
 use crate::schedulers::Input;
-use crate::sums::{Piece, SumId, What};
+use crate::sums::{Piece, SumId, TermKind};
 use crate::transport::{Transport, Unneeded};
 
 impl<T: Transport> Coordinator<T> {
@@ -12,7 +12,7 @@ impl<T: Transport> Coordinator<T> {
     /// they are here to be looked at.
     pub(super) fn blame(&mut self, of: SumId, results: &[WeightedResult]) {
         let nonfinite = results.iter().find(|result| {
-            let piece = Piece { worker: result.worker, what: What::Result(result.task) };
+            let piece = Piece { worker: result.worker, what: TermKind::Result(result.task) };
             self.transport.received(piece).is_some_and(|result| nonfinite_mask(&result) != 0.0)
         });
         let sums = &mut self.gradients.sums;

@@ -3,7 +3,7 @@
 use crate::codes::Report;
 use crate::ids::{Step, Units, WeightedResult, Worker, WorkerSet};
 use crate::schedulers::Engine;
-use crate::sums::{Decoded, StepSums, SumId, SumNotice};
+use crate::sums::{DecodedSum, StepSums, SumId, SumNotice};
 use crate::transport::Order;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(super) struct PendingSum {
     pub(super) sum: SumId,
     /// The vector, if it was made here.
-    pub(super) decoded: Option<Arc<Decoded>>,
+    pub(super) decoded: Option<Arc<DecodedSum>>,
     pub(super) aux: Vec<f64>,
     pub(super) parts: Vec<WeightedResult>,
     pub(super) decode: Report,
@@ -25,7 +25,7 @@ pub(super) enum StepGradient {
     /// Its sum was asked for.
     Pending(PendingSum),
     /// It is decided by this sum.
-    Decided { sum: SumId, decoded: Arc<Decoded> },
+    Decided { sum: SumId, decoded: Arc<DecodedSum> },
     /// It is refused: of these units no finite results suffice, or the sum of all is not finite.
     Refused(Arc<[Units]>),
 }

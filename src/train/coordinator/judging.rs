@@ -11,7 +11,7 @@ use crate::codes::sequential::worst;
 use crate::gpu::{Folded, add_into, digest, nonfinite_mask};
 use crate::ids::{Job, Task, WeightedResult, Worker, WorkerSet};
 use crate::schedulers::Input;
-use crate::sums::{Piece, What};
+use crate::sums::{Piece, TermKind};
 use crate::transport::{Summed, Transport};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl Judging {
             answers.sort_by_key(|result| result.worker);
             let mut vectors = Vec::with_capacity(answers.len());
             for WeightedResult { worker, task, .. } in &answers {
-                let piece = Piece { worker: *worker, what: What::Result(*task) };
+                let piece = Piece { worker: *worker, what: TermKind::Result(*task) };
                 let vector = received(piece).ok_or(RunError::NotReceived { worker: *worker })?;
                 vectors.push((*worker, vector));
             }
@@ -138,7 +138,7 @@ impl<T: Transport> Coordinator<T> {
         if self.trusts() || self.engine.plan().facts().mixture {
             return (true, None);
         }
-        let Some(result) = self.transport.received(Piece { worker, what: What::Result(task) })
+        let Some(result) = self.transport.received(Piece { worker, what: TermKind::Result(task) })
         else {
             self.tell(Happening::Erased { worker, why: Erasure::NotReceived }, observer);
             return (false, None);

@@ -9,7 +9,7 @@ use crate::codes::sequential::by_worker;
 use crate::gpu::{CombineError, Vector};
 use crate::ids::{Round, Step, Units, Worker, WorkerSet};
 use crate::schedulers::{EngineError, Refusal, RoundReport};
-use crate::sums::Decoded;
+use crate::sums::DecodedSum;
 use crate::train::BuildError;
 use crate::train::policy::Using;
 use crate::transport::{Differences, FailedUnit, Parting, State, Transport};
@@ -191,7 +191,7 @@ pub trait Observer<V: Vector = Vec<f32>> {
     fn step(
         &mut self,
         _record: &StepRecord,
-        _decoded: Option<&Decoded<V>>,
+        _decoded: Option<&DecodedSum<V>>,
     ) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
         Ok(Flow::Continue)
     }

@@ -2,7 +2,7 @@
 
 use crate::ids::{Job, Part, Step, Task, WeightedResult, Worker};
 use crate::scalars;
-use crate::sums::{Piece, What};
+use crate::sums::{Piece, TermKind};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64;
@@ -71,11 +71,11 @@ impl Results {
                 alike
                     .entry((task.job, *parts))
                     .or_default()
-                    .push(Piece { worker, what: What::Result(task) });
+                    .push(Piece { worker, what: TermKind::Result(task) });
             }
         }
         let equivalents = |result: &WeightedResult| {
-            let own = Piece { worker: result.worker, what: What::Result(result.task) };
+            let own = Piece { worker: result.worker, what: TermKind::Result(result.task) };
             let parts = self.parts.get(&(result.worker, result.task));
             let alike = parts.and_then(|parts| alike.get(&(result.task.job, *parts)));
             let others = alike.into_iter().flatten().filter(|piece| **piece != own);

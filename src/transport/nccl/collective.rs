@@ -7,7 +7,7 @@ use crate::ids::Worker;
 use crate::sums::collective::{
     Collective, CollectiveCommand, CollectiveEvent, CollectiveSum, DeviceResults, ReportSink,
 };
-use crate::sums::{SumId, What};
+use crate::sums::{SumId, TermKind};
 use crate::transport::Cancel;
 use std::ops::Range;
 use std::sync::Arc;
@@ -307,7 +307,11 @@ impl CollectiveThread {
         Ok(())
     }
 
-    fn held(&self, collective: &CollectiveSum, what: What) -> Result<Arc<DeviceVector>, Trouble> {
+    fn held(
+        &self,
+        collective: &CollectiveSum,
+        what: TermKind,
+    ) -> Result<Arc<DeviceVector>, Trouble> {
         let vector = self
             .results
             .vector(collective.sum.step, what)

@@ -7,7 +7,7 @@ use super::security::{self, Role, Security, SecurityError, Stream};
 use super::{HANDSHAKE, Listener, Network, TcpError, Welcome};
 use crate::ids::Worker;
 use crate::run::Limits;
-use crate::sums::Across;
+use crate::sums::PeerMessage;
 use crate::transport::RunFacts;
 use crate::transport::wire::{
     self, CONTROL_BYTES_MAX, FromWorker, Hello, Offer, ToWorker, WireError,
@@ -164,7 +164,7 @@ pub(super) async fn answer(
             // It has proved itself, or never will: others may have its place.
             drop(pass);
             match met {
-                Ok((_, role, Across::Peer { worker, run: theirs, .. }))
+                Ok((_, role, PeerMessage::Peer { worker, run: theirs, .. }))
                     if theirs != run
                         || worker as usize >= workers
                         || role.is_some_and(|role| role != Role::Worker(Worker(worker))) =>
@@ -174,10 +174,10 @@ pub(super) async fn answer(
                         &format!("worker {worker} of run {theirs:016x} is not who it says"),
                     );
                 }
-                Ok((stream, _, Across::Peer { worker, epoch, .. })) => {
+                Ok((stream, _, PeerMessage::Peer { worker, epoch, .. })) => {
                     drop(streams.send((worker, epoch, Some(stream))));
                 }
-                Ok((_, _, Across::Ready { .. } | Across::Ask { .. })) => {
+                Ok((_, _, PeerMessage::Ready { .. } | PeerMessage::Ask { .. })) => {
                     door.refuse(from, "it does not say first who it is");
                 }
                 Err(reason) => door.refuse(from, &reason),
@@ -192,7 +192,7 @@ pub(super) async fn call_peer(
     address: &str,
     worker: Worker,
     security: &Security,
-    hello: &Across,
+    hello: &PeerMessage,
 ) -> Result<Stream, TcpError> {
     let mut stream = dial(network, address, Role::Worker(worker), security).await?;
     write_first(&mut stream, hello).await.map_err(unreachable(address))?;

@@ -40,7 +40,7 @@ use crate::sums::exchange::TICK;
 use crate::sums::exchange::{
     Blocks, Frame, Warnings, WorkerEffect, WorkerEvent, WorkerSums, name_of,
 };
-use crate::sums::{Across, CHUNK, COORDINATOR, Kind, SumCommand, SumNotice, TaskSpent};
+use crate::sums::{CHUNK, COORDINATOR, Kind, PeerMessage, SumCommand, SumNotice, TaskSpent};
 use crate::transport::tcp::states::{Arriving, frames as state_frames};
 use crate::transport::wire::{self, FromWorker, ToWorker};
 use crate::transport::{Dismissal, Notice, Order, Parting};
@@ -322,7 +322,7 @@ impl WorkerNode {
                 }
             }
             (From::Peer(worker, line), Incoming::Control(Ok(body))) => {
-                match wire::decode::<Across>(&body) {
+                match wire::decode::<PeerMessage>(&body) {
                     Ok(message) => {
                         self.peers.heard_of(worker, line);
                         self.sums(WorkerEvent::Peer { from: worker, message });

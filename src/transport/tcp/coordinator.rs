@@ -43,7 +43,7 @@ use crate::sums::exchange::{
     NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors,
 };
 use crate::sums::ledger::Ledgers;
-use crate::sums::{COORDINATOR, Decoded, Kind, SumId, TaskSpent};
+use crate::sums::{COORDINATOR, DecodedSum, Kind, SumId, TaskSpent};
 use crate::transport::tcp::states::frames as state_frames;
 use crate::transport::wire::{self, FromWorker, TaskOrder, ToWorker};
 use crate::transport::{Dismissal, Notice, Order, RunFacts};
@@ -372,12 +372,12 @@ impl CoordinatorNode {
     }
 
     /// The order to apply a step, over connections of this number.
-    fn apply_frame(&mut self, which: (SumId, u32, Worker), decoded: &Decoded) -> Frame {
+    fn apply_frame(&mut self, which: (SumId, u32, Worker), decoded: &DecodedSum) -> Frame {
         if let Some((_, frame)) = self.apply.as_ref().filter(|(of, _)| *of == which) {
             return frame.clone();
         }
         let (sum, epoch, Worker(saver)) = which;
-        let Decoded { digest, aux, .. } = decoded;
+        let DecodedSum { digest, aux, .. } = decoded;
         let (digest, aux) = (*digest, aux.clone());
         let apply = ToWorker::Apply { epoch, sum, digest, aux, saver };
         let frame = Frame::control(&apply);

@@ -12,7 +12,7 @@ use crate::ids::{Step, WeightedResult, Worker};
 use crate::run::NumberFormat;
 use crate::sums::exchange::{CoordinatorEvent, SharedSums, Vectors};
 use crate::sums::ledger::Ledgers;
-use crate::sums::{Piece, SumCommand, SumId, What, lock};
+use crate::sums::{Piece, SumCommand, SumId, TermKind, lock};
 use crate::transport::{
     Notice, Order, Parting, RunFacts, Stage, SumRequest, Summed, Transport, Unneeded,
 };
@@ -243,7 +243,7 @@ impl Transport for TcpTransport {
     }
 
     fn received(&mut self, piece: Piece) -> Option<Arc<Vec<f32>>> {
-        let What::Result(task) = piece.what else { return None };
+        let TermKind::Result(task) = piece.what else { return None };
         self.held.as_ref()?.0.of(piece.worker).result(task).cloned()
     }
 

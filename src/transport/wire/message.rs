@@ -319,8 +319,8 @@ pub enum FromWorker {
         units: Option<u32>,
     },
     /// Numbers of a result are others now than were said to be
-    /// [final](crate::sums::Across::Ready), and the task will not be done; others may have summed
-    /// them as they were.
+    /// [final](crate::sums::PeerMessage::Ready), and the task will not be done; others may have
+    /// summed them as they were.
     Changed {
         /// Number of the order it was in.
         order: u64,
@@ -421,7 +421,7 @@ pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
 mod tests {
     use super::*;
     use crate::ids::Job;
-    use crate::sums::Across;
+    use crate::sums::PeerMessage;
     use proptest::prelude::*;
 
     #[test]
@@ -470,7 +470,7 @@ mod tests {
         fn garbage_is_no_message(bytes: Vec<u8>) {
             let _ = decode::<ToWorker>(&bytes);
             let _ = decode::<FromWorker>(&bytes);
-            let _ = decode::<Across>(&bytes);
+            let _ = decode::<PeerMessage>(&bytes);
         }
     }
 }

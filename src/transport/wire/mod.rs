@@ -2,8 +2,9 @@
 //!
 //! A frame is a [`Header`] of [`HEADER_BYTES`] bytes, little-endian, and a body. The body of a
 //! control frame is one JSON object ([`ToWorker`] from the coordinator, [`FromWorker`] from a
-//! worker, [`Across`](crate::sums::Across) between workers); that of any other frame is a chunk of
-//! a vector. docs/protocol.md tells the same to those who write a worker in another language.
+//! worker, [`PeerMessage`](crate::sums::PeerMessage) between workers); that of any other frame is a
+//! chunk of a vector. docs/protocol.md tells the same to those who write a worker in another
+//! language.
 
 mod message;
 

@@ -11,7 +11,7 @@ use codedgrad::doctor::RunEvent;
 use codedgrad::files::{self, BoundedReader};
 use codedgrad::ids::{Step, Worker};
 use codedgrad::schedulers::EngineError;
-use codedgrad::sums::Decoded;
+use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
     self, AUTO, Flow, Happened, Happening, Observer, RunError, StepRecord, Stopper, Waiting,
 };
@@ -513,7 +513,7 @@ impl Observer for Follower<'_> {
     fn step(
         &mut self,
         record: &StepRecord,
-        _decoded: Option<&Decoded>,
+        _decoded: Option<&DecodedSum>,
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.follow(record).map_err(|error| format!("{error:#}").into())
     }

@@ -4,9 +4,9 @@
 use super::{CoordinatorSums, Effects, report};
 use crate::ids::{Step, Task, Worker};
 use crate::sums::exchange::monitor::ExchangeMonitor;
-use crate::sums::exchange::told::Told;
+use crate::sums::exchange::told::SumAssignment;
 use crate::sums::{
-    Owner, Piece, Predecessor, SumCommand, SumId, SumNotice, SumPlan, Summand, What, chunks,
+    Owner, Piece, Predecessor, SumCommand, SumId, SumNotice, SumPlan, Summand, TermKind, chunks,
 };
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -46,10 +46,10 @@ impl CoordinatorSums {
         let group = None;
         let plan = SumPlan { sum, places, terms, owners, stripe, predecessor, receivers, group };
         let mut monitor = ExchangeMonitor::of_plan(&plan, Some(Vec::new()), &[], length, now);
-        monitor.parts.told = Some(Told::of(&plan, chunks(length)));
+        monitor.parts.told = Some(SumAssignment::of(&plan, chunks(length)));
         let result = |piece: &Piece| match piece.what {
-            What::Result(task) => Some((piece.worker, task)),
-            What::Sum => None,
+            TermKind::Result(task) => Some((piece.worker, task)),
+            TermKind::Sum => None,
         };
         monitor.parts.announced =
             plan.terms.iter().flat_map(|term| &term.holders).filter_map(result).collect();

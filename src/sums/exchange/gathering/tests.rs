@@ -8,7 +8,7 @@ use super::*;
 use crate::gpu::{Source, Term, fold_chunk};
 use crate::ids::{Job, Task};
 use crate::run::NumberFormat;
-use crate::sums::{Piece, What};
+use crate::sums::{Piece, TermKind};
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -20,13 +20,14 @@ fn task(worker: u32) -> Task {
 }
 
 fn summand(holders: &[u32]) -> Summand {
-    let piece = |worker: &u32| Piece { worker: Worker(*worker), what: What::Result(task(*worker)) };
+    let piece =
+        |worker: &u32| Piece { worker: Worker(*worker), what: TermKind::Result(task(*worker)) };
     Summand { weight: 1.0, holders: holders.iter().map(piece).collect() }
 }
 
-fn gathering(terms: &[&[u32]], chunks: usize, budget: usize) -> Gathering {
+fn gathering(terms: &[&[u32]], chunks: usize, budget: usize) -> TermBuffer {
     let terms: Vec<Summand> = terms.iter().map(|holders| summand(holders)).collect();
-    Gathering::new(ME, TermAt::of(Step(4), &terms, ME), 0..chunks, budget)
+    TermBuffer::new(ME, TermAt::of(Step(4), &terms, ME), 0..chunks, budget)
 }
 
 fn block(blocks: &Blocks, value: f32) -> Block {
@@ -162,7 +163,7 @@ proptest! {
             Summand { weight: *weight, ..summand(holder) }
         };
         let terms: Vec<Summand> = holders.iter().zip(&weights).map(term).collect();
-        let mut gathering = Gathering::new(ME, TermAt::of(Step(4), &terms, ME), 0..1, 0);
+        let mut gathering = TermBuffer::new(ME, TermAt::of(Step(4), &terms, ME), 0..1, 0);
         let mut turns: Vec<usize> = (0..count).collect();
         turns.sort_by_key(|term| order[*term]);
         let none = |_| None;
@@ -251,7 +252,7 @@ fn holders_share_the_sending() {
         all.announced(0, holder, 0..90).unwrap();
         few.announced(0, holder, if holder == 1 { 0..6 } else { 0..90 }).unwrap();
     }
-    let sent = |gathering: &mut Gathering| {
+    let sent = |gathering: &mut TermBuffer| {
         let mut sent: BTreeMap<u32, usize> = BTreeMap::new();
         loop {
             let asks = gathering.asks(now);
@@ -287,7 +288,7 @@ fn who_sends_nan_is_named_and_passed_over() {
             }
         }
         gathering.asks(now);
-        let came = |gathering: &mut Gathering, from: u32, term: usize, value: f32| {
+        let came = |gathering: &mut TermBuffer, from: u32, term: usize, value: f32| {
             let back = gathering.came((0, term), from, block(&blocks, value), now).unwrap();
             if early {
                 gathering.condense(0, &adder);

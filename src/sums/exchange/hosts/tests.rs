@@ -5,10 +5,10 @@
 use super::super::plan::share_out;
 use super::*;
 use crate::sums::CHUNK;
-use crate::sums::{Piece, What};
+use crate::sums::{Piece, TermKind};
 
 fn terms(holders: &[&[u32]]) -> Vec<Summand> {
-    let piece = |worker: &u32| Piece { worker: Worker(*worker), what: What::Sum };
+    let piece = |worker: &u32| Piece { worker: Worker(*worker), what: TermKind::Sum };
     let term = |held: &&[u32]| Summand { weight: 1.0, holders: held.iter().map(piece).collect() };
     holders.iter().map(term).collect()
 }

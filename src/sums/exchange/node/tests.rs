@@ -36,7 +36,7 @@ fn a_step_is_summed_again_for_another_coordinator() {
     let mut node = NodeExchanges::new(NodeContext::of_tests(0, 3));
     let id = SumId::first(Step(7));
     let sends = |node: &mut NodeExchanges| {
-        let holders = vec![Piece { worker: Worker(0), what: What::Sum }];
+        let holders = vec![Piece { worker: Worker(0), what: TermKind::Sum }];
         let owners = vec![Owner { node: COORDINATOR, start: 0, end: 1 }];
         let terms = vec![Summand { weight: 1.0, holders }];
         let mut out = Vec::new();
@@ -91,7 +91,7 @@ fn what_nobody_began_takes_little_memory() {
         (0..60u64).flat_map(|step| (0..16).flat_map(move |at| (0..4).map(move |c| (step, at, c))))
     {
         let sum = SumId { step: Step(step), attempt };
-        let word = Across::Ready { sum, term: 0, start: 0, end: 1 };
+        let word = PeerMessage::Ready { sum, term: 0, start: 0, end: 1 };
         let _ = node.hear(1, word, now, &mut Vec::new());
         let range = chunk_range(chunk, length);
         let header =
@@ -115,7 +115,8 @@ fn what_nobody_began_takes_little_memory() {
 /// Takes part in a step of which this worker (0) and worker 1 hold the one term, and worker 2
 /// alone the other; all three own a chunk of every stripe.
 fn expecting(node: &mut NodeExchanges, out: &mut Vec<WorkerEffect>) {
-    let piece = |worker: u32| Piece { worker: Worker(worker), what: What::Result(task(worker)) };
+    let piece =
+        |worker: u32| Piece { worker: Worker(worker), what: TermKind::Result(task(worker)) };
     let term = |holders: &[u32]| Summand {
         weight: 1.0,
         holders: holders.iter().copied().map(piece).collect(),
@@ -138,12 +139,12 @@ fn task(worker: u32) -> Task {
     Task { job: Job(0), piece: worker, plan: 0 }
 }
 
-fn ready(term: u32, start: usize, end: usize) -> Across {
-    Across::Ready { sum: SumId::first(Step(0)), term, start, end }
+fn ready(term: u32, start: usize, end: usize) -> PeerMessage {
+    PeerMessage::Ready { sum: SumId::first(Step(0)), term, start, end }
 }
 
-fn ask(term: u32, chunk: usize) -> Across {
-    Across::Ask { sum: SumId::first(Step(0)), term, chunk }
+fn ask(term: u32, chunk: usize) -> PeerMessage {
+    PeerMessage::Ask { sum: SumId::first(Step(0)), term, chunk }
 }
 
 /// What workers say of terms that are not theirs, of chunks that there are not, or too often,
@@ -159,7 +160,7 @@ fn what_other_workers_say_is_looked_at() {
     assert!(early(1 << 12, &mut node).is_ok());
     assert!(early(1 << 20, &mut node).is_err(), "too much before the plan");
     node.hear(2, ready(1, 0, 0), now, &mut out).unwrap();
-    let far = |sum| Across::Ready { sum, term: 0, start: 0, end: 1 };
+    let far = |sum| PeerMessage::Ready { sum, term: 0, start: 0, end: 1 };
     let sum = SumId::first(Step(1 << 40));
     assert!(node.hear(1, far(sum), now, &mut out).is_err(), "a step that no worker is at");
     let sum = SumId { step: Step(1), attempt: 99 };
@@ -183,7 +184,7 @@ fn what_other_workers_say_is_looked_at() {
     ] {
         assert!(node.hear(from, message.clone(), now, &mut out).is_err(), "{from} {message:?}");
     }
-    let hello = Across::Peer { worker: 1, run: 1, epoch: 1 };
+    let hello = PeerMessage::Peer { worker: 1, run: 1, epoch: 1 };
     assert!(node.hear(1, hello, now, &mut out).is_err());
     out.clear();
     node.hear(1, ask(0, 1), now, &mut out).unwrap();
@@ -193,7 +194,7 @@ fn what_other_workers_say_is_looked_at() {
     let part = Arc::new(vec![1.0; 3 * CHUNK]);
     node.announce(task(0), 3..6, part, now, &mut out);
     let told = |outgoing: &WorkerEffect| match outgoing {
-        WorkerEffect::TellPeers { to, message: Across::Ready { start, end, .. } } => {
+        WorkerEffect::TellPeers { to, message: PeerMessage::Ready { start, end, .. } } => {
             to == &[1, 2] && (*start, *end) == (3, 6)
         }
         _ => false,

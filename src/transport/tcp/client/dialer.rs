@@ -7,7 +7,7 @@ use super::super::security::Stream;
 use super::super::{Network, TcpError, Welcome};
 use super::From;
 use crate::ids::Worker;
-use crate::sums::Across;
+use crate::sums::PeerMessage;
 use crate::transport::RunFacts;
 use crate::transport::wire::Offer;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Dialer {
         let security = self.join.security.clone();
         let dialled = self.dialled.clone();
         let stamp = &self.context.stamp;
-        let hello = Across::Peer { worker: stamp.worker, run: stamp.run, epoch: stamp.epoch };
+        let hello = PeerMessage::Peer { worker: stamp.worker, run: stamp.run, epoch: stamp.epoch };
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
             let stream = call_peer(&*network, &address, Worker(worker), &security, &hello).await;

@@ -18,7 +18,7 @@ use super::uplink::Uplink;
 use super::word::Word;
 use crate::ids::{Part, Step, Task, Worker};
 use crate::sums::exchange::{QUIET, WorkerSums};
-use crate::sums::{Decoded, SumId};
+use crate::sums::{DecodedSum, SumId};
 use crate::transport::tcp::states::Arriving;
 use crate::transport::{Cancel, Dismissal, Order};
 use std::collections::VecDeque;
@@ -302,7 +302,7 @@ impl Trainer {
                 Some(Queued::Apply { decision, .. }) => {
                     let Decision { sum, digest, aux, saver } = decision;
                     let Some(gradient) = sums.vector(sum) else { return };
-                    let decoded = Arc::new(Decoded { gradient, aux, digest });
+                    let decoded = Arc::new(DecodedSum { gradient, aux, digest });
                     (uplink.name_of(0), Order::Apply { sum, decoded, saver })
                 }
                 Some(Queued::Take(transfer)) => {
