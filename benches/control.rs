@@ -12,7 +12,7 @@ use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
+    Aggregator, Coordinator, Event, Flow, Incident, Observer, RunClock, StepRecord,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, Sockets, TcpLink, TcpTransport};
@@ -105,7 +105,7 @@ impl Observer for Watch {
         self.ended = record.committed;
         Ok(Flow::Continue)
     }
-    fn event(&mut self, happened: &Happened) {
+    fn event(&mut self, happened: &Incident) {
         eprintln!("{happened}");
     }
 }

@@ -15,7 +15,7 @@ use codedgrad::run::{Limits, NumberFormat, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
+    Aggregator, Coordinator, Event, Flow, Incident, Observer, RunClock, StepRecord,
 };
 use codedgrad::transport::Link;
 use codedgrad::transport::tcp::security::{Security, Token};
@@ -176,7 +176,7 @@ impl Observer for Watch<'_> {
             record.rounds.iter().filter(|round| round.arrivals.iter().any(Option::is_none)).count();
         Ok(Flow::Continue)
     }
-    fn event(&mut self, happened: &Happened) {
+    fn event(&mut self, happened: &Incident) {
         eprintln!("{happened}");
     }
 }

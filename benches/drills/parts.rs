@@ -11,7 +11,7 @@ use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
+    Aggregator, Coordinator, Event, Flow, Incident, Observer, RunClock, StepRecord,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Join, Listen, TcpLink, TcpTransport};
@@ -148,7 +148,7 @@ impl Observer for Journal<'_> {
         Ok(Flow::Continue)
     }
 
-    fn event(&mut self, happened: &Happened) {
+    fn event(&mut self, happened: &Incident) {
         eprintln!("{:.3} {happened}", now() % 1000.0);
     }
 }

@@ -11,7 +11,7 @@ use codedgrad::run::{RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Happened, Observer, RunClock, StepRecord,
+    Aggregator, Coordinator, Event, Flow, Incident, Observer, RunClock, StepRecord,
 };
 use codedgrad::transport::{Link, local};
 use std::error::Error;
@@ -177,7 +177,7 @@ impl<V: Vector> Observer<V> for Seconds {
         Ok(Flow::Continue)
     }
 
-    fn event(&mut self, happened: &Happened) {
+    fn event(&mut self, happened: &Incident) {
         panic!("{happened}");
     }
 }

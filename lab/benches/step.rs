@@ -10,7 +10,7 @@ use codedgrad::delays::Delays;
 use codedgrad::gpu::{Combine, Cpu, Source, Term, Vector};
 use codedgrad::run::{Limits, Shape};
 use codedgrad::sums::DecodedSum;
-use codedgrad::train::{AdamWConfig, Flow, Happened, Observer, RunClock, StepRecord};
+use codedgrad::train::{AdamWConfig, Flow, Incident, Observer, RunClock, StepRecord};
 use codedgrad_lab::trainer::{
     Batches, Compute, Corpus, GptConfig, LocalRun, Memory, Precision, Processor, Replica,
     ReplicaState, RunStart, run_local_at,
@@ -73,7 +73,7 @@ impl<V: Vector> Observer<V> for Seconds {
         }
         Ok(Flow::Continue)
     }
-    fn event(&mut self, happened: &Happened) {
+    fn event(&mut self, happened: &Incident) {
         // A step that is long under way is none, as where other programs have the cores.
         assert!(!happened.what.is_fault(), "{happened}");
     }

@@ -8,7 +8,7 @@ use codedgrad::train::{
     Samples,
 };
 use codedgrad::transport::tcp::{Environment, Secrets, TcpError};
-use codedgrad::transport::wire::Has;
+use codedgrad::transport::wire::InitialReplica;
 use codedgrad::transport::{Cancel, Closer, FailedUnit, Parting, RunFacts, Start};
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -289,7 +289,7 @@ impl Worker {
         let worker = worker.or(environment.worker);
         let mut joining = Aggregator::join(address)
             .facts(facts)
-            .has(first.map_or(Has::Nothing, |first| Has::Below(Step(first))))
+            .has(first.map_or(InitialReplica::Nothing, |first| InitialReplica::Below(Step(first))))
             .patience(duration("patience", patience)?);
         if let Some(worker) = worker {
             joining = joining.worker(worker);

@@ -6,7 +6,7 @@ use crate::folder::{EVENTS, LineFile, RunFolder};
 use crate::steps::was_told;
 use codedgrad::doctor::{CheckpointCost, RunEvent, WorkerProcess};
 use codedgrad::ids::Worker;
-use codedgrad::train::{Happened, Happening};
+use codedgrad::train::{Incident, IncidentKind};
 
 /// Kinds of events that tell of a worker's process.
 const OF_PROCESSES: [&str; 7] = ["join", "begins", "lost", "leaving", "left", "drained", "missed"];
@@ -29,12 +29,12 @@ impl EventFile {
     pub fn happened(
         &mut self,
         run: usize,
-        happened: &Happened,
+        happened: &Incident,
         process: Option<WorkerProcess>,
     ) -> RunEvent {
-        let Happened { step, round, what } = happened;
+        let Incident { step, round, what } = happened;
         let seconds = match what {
-            Happening::Leaving { seconds, .. } => Some(*seconds),
+            IncidentKind::Leaving { seconds, .. } => Some(*seconds),
             _ => None,
         };
         self.push(RunEvent {

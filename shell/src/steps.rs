@@ -4,7 +4,7 @@ use crate::output::{plain, say};
 use crate::pool::{Changed, PoolSummary};
 use codedgrad::ids::Worker;
 use codedgrad::sim::percentile;
-use codedgrad::train::{Happened, Happening, RoundRecord, StepRecord};
+use codedgrad::train::{Incident, IncidentKind, RoundRecord, StepRecord};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -69,18 +69,18 @@ pub struct OfWorkers {
 
 impl OfWorkers {
     /// Something has happened.
-    pub fn note(&mut self, run: usize, happened: &Happened) {
-        let Happened { step, what, .. } = happened;
+    pub fn note(&mut self, run: usize, happened: &Incident) {
+        let Incident { step, what, .. } = happened;
         if let Some(worker) = what.worker().filter(|_| what.is_fault()) {
-            let stays = matches!(what, Happening::Changed { is_decided: true, .. });
+            let stays = matches!(what, IncidentKind::Changed { is_decided: true, .. });
             let what = what.to_string();
             self.faults.push(FaultLine { run, step: step.0, worker, what, stays });
         }
         let changed = self.changed.entry(run).or_default();
         match &happened.what {
-            Happening::Joined { .. } => changed.joined += 1,
-            Happening::Lost { .. } => changed.lost += 1,
-            Happening::Planned { again: true, .. } => changed.rounds_begun_again += 1,
+            IncidentKind::Joined { .. } => changed.joined += 1,
+            IncidentKind::Lost { .. } => changed.lost += 1,
+            IncidentKind::Planned { again: true, .. } => changed.rounds_begun_again += 1,
             _ if has_left(happened) => {
                 changed.left += 1;
                 self.preempted = was_told(happened);
@@ -108,15 +108,15 @@ fn is_none(count: &u64) -> bool {
 }
 
 /// Whether a worker has left, as it wanted.
-pub fn has_left(happened: &Happened) -> bool {
-    matches!(happened.what, Happening::Left { .. } | Happening::LetGo { leaves: true, .. })
+pub fn has_left(happened: &Incident) -> bool {
+    matches!(happened.what, IncidentKind::Left { .. } | IncidentKind::LetGo { leaves: true, .. })
 }
 
 /// Whether a worker has left since it was told to end.
-pub fn was_told(happened: &Happened) -> bool {
+pub fn was_told(happened: &Incident) -> bool {
     matches!(
         happened.what,
-        Happening::Left { told: true, .. } | Happening::LetGo { leaves: true, .. }
+        IncidentKind::Left { told: true, .. } | IncidentKind::LetGo { leaves: true, .. }
     )
 }
 
@@ -150,8 +150,8 @@ pub fn unverified<'a>(
 
 /// Says what has happened in a scheme's run; what is as it should be only to those who want to know
 /// all.
-pub fn tell(scheme: &str, happened: &Happened) {
-    if matches!(&happened.what, Happening::Planned { members, of, .. } if members.len() == *of) {
+pub fn tell(scheme: &str, happened: &Incident) {
+    if matches!(&happened.what, IncidentKind::Planned { members, of, .. } if members.len() == *of) {
         return tracing::info!("{happened}");
     }
     say!("{scheme}: {}", plain(&happened.to_string()));

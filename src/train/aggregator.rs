@@ -11,10 +11,10 @@ mod joining;
 mod owned;
 mod work;
 
-pub use borrowed::{ComputeTask, Decided, Event, Resync, Skipped};
+pub use borrowed::{CommittedStep, ComputeTask, Event, Resync, SkippedStep};
 pub use error::AggregatorError;
 #[cfg(feature = "tcp")]
-pub use joining::{JoinError, Joining};
+pub use joining::{JoinBuilder, JoinError};
 pub use owned::{OwnedEvent, ProvideRequest};
 
 use crate::gpu::Vector;

@@ -6,11 +6,11 @@
 
 mod chooser;
 
-use super::{Policy, StepRecord, Using};
+use super::{Policy, SchemeInUse, StepRecord};
 use crate::codes::family::Fields;
 use crate::codes::registry::Registry;
 use crate::codes::{ParameterError, SchemeSpec, family};
-use chooser::{Chooser, Seen};
+use chooser::{Chooser, StepSample};
 
 /// The scheme text that asks for [`Auto`], in programs that read scheme texts; [`AutoSteps`] reads
 /// it and its parameters.
@@ -51,7 +51,7 @@ pub struct Auto {
     steps: AutoSteps,
     waits: bool,
     registry: Registry,
-    history: Vec<Seen>,
+    history: Vec<StepSample>,
 }
 
 impl Default for Auto {
@@ -163,7 +163,7 @@ impl Auto {
     /// Tells of a step of a run that is resumed, in order: it goes on with what the last one was
     /// computed under.
     pub fn replay(&mut self, record: &StepRecord) {
-        self.history.push(Seen::of(record));
+        self.history.push(StepSample::of(record));
         if self.history.len() >= 2 * HISTORY {
             self.history.drain(..HISTORY);
         }
@@ -178,8 +178,8 @@ impl Auto {
     /// What the run goes on with: what the last step of a resumed one was computed under, else
     /// `uncoded`.
     #[must_use]
-    pub fn using(&self) -> Using {
-        self.history.last().map_or_else(Using::uncoded, Seen::using)
+    pub fn using(&self) -> SchemeInUse {
+        self.history.last().map_or_else(SchemeInUse::uncoded, StepSample::using)
     }
 
     /// The policy of a run of so many workers and units.

@@ -7,10 +7,10 @@ mod timing;
 
 pub use error::BuildError;
 #[cfg(feature = "tcp")]
-pub use served::{Open, Served};
+pub use served::{OpenPort, ServedRun};
 
 use super::aggregator::{Aggregator, Membership};
-use super::{Auto, Coordinator, Judge, Policy, RunClock, Using};
+use super::{Auto, Coordinator, Judge, Policy, RunClock, SchemeInUse};
 use crate::codes::sequential::{Accept, Horizon, Scheme};
 use crate::codes::{ParameterError, SchemeSpec};
 use crate::ids::{Job, Step, Worker};
@@ -103,7 +103,7 @@ struct Plan {
     clock: Clock,
     judge: Option<Box<dyn Judge>>,
     /// What decides under which scheme the run goes on, and under which it begins.
-    policy: Option<(Box<dyn Policy>, Using)>,
+    policy: Option<(Box<dyn Policy>, SchemeInUse)>,
     /// Whether the coordinator looks at results itself.
     #[cfg(feature = "tcp")]
     judged: bool,
@@ -278,7 +278,7 @@ impl Builder {
     /// ```
     /// use codedgrad::codes::Report;
     /// use codedgrad::ids::{Job, Worker};
-    /// use codedgrad::train::{Coordinator, Judge, Judged};
+    /// use codedgrad::train::{Coordinator, Judge, JudgedGradient};
     /// use std::{error::Error, sync::Arc};
     /// /// Adds up what has come.
     /// #[derive(Clone)]
@@ -288,7 +288,7 @@ impl Builder {
     ///         &mut self,
     ///         _: Job,
     ///         received: &[(Worker, Arc<Vec<f32>>)],
-    ///     ) -> Result<Judged, Box<dyn Error + Send + Sync>> {
+    ///     ) -> Result<JudgedGradient, Box<dyn Error + Send + Sync>> {
     ///         let gradient = vec![received.iter().map(|(_, result)| result[0]).sum()];
     ///         let report = Report {
     ///             decodable: true,
@@ -298,7 +298,7 @@ impl Builder {
     ///             error: 0.0,
     ///         };
     ///         let weights = received.iter().map(|(worker, _)| (*worker, 1.0)).collect();
-    ///         Ok(Judged { gradient, weights, wrong: vec![], report })
+    ///         Ok(JudgedGradient { gradient, weights, wrong: vec![], report })
     ///     }
     /// }
     /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(1);
@@ -740,7 +740,7 @@ impl Builder {
 fn decided<T: Transport>(
     coordinator: Coordinator<T>,
     judge: Option<Box<dyn Judge>>,
-    policy: Option<(Box<dyn Policy>, Using)>,
+    policy: Option<(Box<dyn Policy>, SchemeInUse)>,
 ) -> Coordinator<T> {
     let coordinator = match judge {
         Some(judge) => coordinator.judged_by(judge),

@@ -25,14 +25,14 @@ mod states;
 mod stopper;
 mod waiting;
 
-use choosing::Choosing;
+use choosing::PolicyState;
 use due::Patience;
-use ending::Ending;
+use ending::EndState;
 use gradients::{Gradients, PendingSum, StepGradient};
-pub use happened::{Erasure, Happened, Happening};
+pub use happened::{Erasure, Incident, IncidentKind};
 use inbox::Inbox;
-use judging::Judging;
-pub use judging::{Judge, Judged};
+use judging::JudgeState;
+pub use judging::{Judge, JudgedGradient};
 use record::Journal;
 pub use record::{
     DecodeRecord, DoubtRecord, Flow, Observer, Outcome, PlanRecord, Progress, RoundRecord,
@@ -40,15 +40,15 @@ pub use record::{
 };
 use replicas::Replicas;
 use results::Results;
-use spent::Spending;
+use spent::Accounts;
 pub use spent::SpentRecord;
 pub(super) use stopper::LOOK;
 pub use stopper::Stopper;
 use waiting::Watchdog;
 pub(super) use waiting::median;
-pub use waiting::{MissingWorker, Waiting};
+pub use waiting::{MissingWorker, WaitingRound};
 
-use super::run_clock::{Arrival, Cancellation, Next, RunClock};
+use super::run_clock::{Arrival, Cancellation, ClockMove, RunClock};
 use crate::codes::Report;
 use crate::gpu::Vector;
 use crate::ids::{Step, Task, WeightedResult, Worker, WorkerSet};
@@ -66,16 +66,16 @@ pub struct Coordinator<T: Transport> {
     engine: Engine,
     run_clock: RunClock,
     results: Results,
-    spending: Spending,
+    spending: Accounts,
     watchdog: Watchdog,
     gradients: Gradients,
     inbox: Inbox,
     patience: Patience,
     replicas: Replicas,
     journal: Journal,
-    judging: Judging,
-    choosing: Option<Choosing>,
-    ending: Ending,
+    judging: JudgeState,
+    choosing: Option<PolicyState>,
+    ending: EndState,
 }
 
 impl<T: Transport> Coordinator<T> {
@@ -86,17 +86,17 @@ impl<T: Transport> Coordinator<T> {
             transport,
             engine,
             results: Results::default(),
-            spending: Spending::new(shape.workers),
+            spending: Accounts::new(shape.workers),
             watchdog: Watchdog::new(shape.workers),
             gradients: Gradients::new(limits.max_wait_seconds),
             inbox: Inbox::default(),
             patience: Patience::new(limits.max_wait_seconds),
             replicas: Replicas::new(shape.workers),
             journal: Journal::new(first, run_clock.now()),
-            judging: Judging::new(shape.workers),
+            judging: JudgeState::new(shape.workers),
             run_clock,
             choosing: None,
-            ending: Ending::default(),
+            ending: EndState::default(),
         }
     }
 
@@ -286,12 +286,12 @@ impl<T: Transport> Coordinator<T> {
                 None => match self.inbox.next_notice() {
                     Some((worker, notice)) => self.input(worker, notice, false, observer),
                     None => match self.due()? {
-                        Next::Arrived { worker, notice, late } => {
+                        ClockMove::Arrived { worker, notice, late } => {
                             self.input(worker, notice, late, observer)
                         }
-                        Next::Changed(change) => self.changed_by_pool(change, observer),
-                        Next::Deadline => Input::Tick,
-                        Next::Wait(patience) => return Ok(Progress::Wait(patience)),
+                        ClockMove::Changed(change) => self.changed_by_pool(change, observer),
+                        ClockMove::Deadline => Input::Tick,
+                        ClockMove::Wait(patience) => return Ok(Progress::Wait(patience)),
                     },
                 },
             };
@@ -371,7 +371,7 @@ impl<T: Transport> Coordinator<T> {
                     (finite, digest) = self.look_at(worker, task, &aux, observer);
                     self.results.came(worker, task, aux);
                 } else {
-                    self.tell(Happening::Erased { worker, why: Erasure::NotFinite }, observer);
+                    self.tell(IncidentKind::Erased { worker, why: Erasure::NotFinite }, observer);
                 }
                 if late {
                     Input::Late { worker, task, finite }
@@ -408,7 +408,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Notice::Finish { after } => {
                 if let Some(last) = self.engine.shortened_to(after) {
-                    self.tell_of(last, Happening::Ended { by: worker }, observer);
+                    self.tell_of(last, IncidentKind::Ended { by: worker }, observer);
                 }
                 Input::Finish { after }
             }
@@ -417,11 +417,11 @@ impl<T: Transport> Coordinator<T> {
                 if !again {
                     self.journal.new.insert(worker);
                 }
-                self.tell(Happening::Joined { worker, again }, observer);
+                self.tell(IncidentKind::Joined { worker, again }, observer);
                 self.back(worker, next)
             }
             Notice::StepUnavailable => {
-                self.tell(Happening::Missed { worker }, observer);
+                self.tell(IncidentKind::Missed { worker }, observer);
                 Input::StepUnavailable { worker }
             }
             // It was given up before its connection was.
@@ -489,14 +489,14 @@ impl<T: Transport> Coordinator<T> {
             Action::Erase { worker, step } => self.erase(worker, step, observer),
             Action::Restart { step } => self.begin_again(step),
             Action::Switched { .. } => {
-                self.choosing.iter_mut().for_each(Choosing::switched);
+                self.choosing.iter_mut().for_each(PolicyState::switched);
                 self.journal.planned(self.engine.plan().current());
             }
             Action::Replanned { members, scheme, misfit, again } => {
                 self.journal.planned(Some((members.clone(), &scheme)));
                 let of = members.capacity();
                 let members = members.iter().collect();
-                self.tell(Happening::Planned { members, of, scheme, misfit, again }, observer);
+                self.tell(IncidentKind::Planned { members, of, scheme, misfit, again }, observer);
             }
             Action::Commit { step, digest, unverified, .. } => {
                 return self.commit(step, digest, unverified, observer);
@@ -511,7 +511,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Action::Apply { worker, step } => self.apply(worker, step),
             Action::Diverged { worker, step } => {
-                self.tell_of(step, Happening::Diverged { worker }, observer);
+                self.tell_of(step, IncidentKind::Diverged { worker }, observer);
             }
             Action::Resync { worker, from } => self.ask_for_state(worker, from, observer),
             Action::Restore { worker } => self.restore(worker, observer)?,
@@ -648,13 +648,13 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// Tells the observer what happened during the current step.
-    fn tell(&self, what: Happening, observer: &mut dyn Observer<T::Vector>) {
+    fn tell(&self, what: IncidentKind, observer: &mut dyn Observer<T::Vector>) {
         self.tell_of(self.journal.step, what, observer);
     }
 
     /// The same of another step.
-    fn tell_of(&self, step: Step, what: Happening, observer: &mut dyn Observer<T::Vector>) {
-        observer.event(&Happened { step, round: self.journal.round, what });
+    fn tell_of(&self, step: Step, what: IncidentKind, observer: &mut dyn Observer<T::Vector>) {
+        observer.event(&Incident { step, round: self.journal.round, what });
     }
 
     /// Forgets the results of a step that are known; those that are not are unwanted when they
@@ -699,7 +699,7 @@ impl<T: Transport> Coordinator<T> {
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Option<Outcome>, RunError> {
         if let Some(seconds) = self.watchdog.goes_on(self.run_clock.now()) {
-            self.tell(Happening::Unstuck { seconds }, observer);
+            self.tell(IncidentKind::Unstuck { seconds }, observer);
         }
         let flow =
             self.run_clock.pause(|| observer.step(record, decoded)).map_err(RunError::Observer)?;

@@ -22,22 +22,22 @@ mod sum_tree;
 
 pub use crate::schedulers::VirtualClock;
 pub use aggregator::{
-    Aggregator, AggregatorError, ComputeTask, Decided, Event, OwnedEvent, ProvideRequest, Resync,
-    Samples, Skipped,
+    Aggregator, AggregatorError, CommittedStep, ComputeTask, Event, OwnedEvent, ProvideRequest,
+    Resync, Samples, SkippedStep,
 };
 #[cfg(feature = "tcp")]
-pub use aggregator::{JoinError, Joining};
+pub use aggregator::{JoinBuilder, JoinError};
 pub use auto::{AUTO, Auto, AutoSteps};
 pub use builder::{BuildError, Builder};
 #[cfg(feature = "tcp")]
-pub use builder::{Open, Served};
+pub use builder::{OpenPort, ServedRun};
 pub use coordinator::{
-    Coordinator, DecodeRecord, DoubtRecord, Erasure, Flow, Happened, Happening, Judge, Judged,
-    MissingWorker, Observer, Outcome, PlanRecord, Progress, RoundRecord, RunError, SpentRecord,
-    StepRecord, Stopper, UnderRecord, Waiting,
+    Coordinator, DecodeRecord, DoubtRecord, Erasure, Flow, Incident, IncidentKind, Judge,
+    JudgedGradient, MissingWorker, Observer, Outcome, PlanRecord, Progress, RoundRecord, RunError,
+    SpentRecord, StepRecord, Stopper, UnderRecord, WaitingRound,
 };
 #[cfg(feature = "cuda")]
 pub use device_adamw::DeviceAdamW;
 pub use optimizer::{AdamW, AdamWConfig};
-pub use policy::{Policy, SchemeChoice, Using};
+pub use policy::{Policy, SchemeChoice, SchemeInUse};
 pub use run_clock::RunClock;

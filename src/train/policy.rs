@@ -32,7 +32,7 @@ pub struct SchemeChoice {
 
 /// What a step was computed under, where a policy decides that.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Using {
+pub struct SchemeInUse {
     /// A scheme text.
     pub scheme: String,
     /// Seconds per step that were expected of it; none while nothing was.
@@ -46,7 +46,7 @@ pub struct Using {
     pub disturbed: bool,
 }
 
-impl Using {
+impl SchemeInUse {
     /// Uncoded steps, of which nothing is expected.
     #[must_use]
     pub fn uncoded() -> Self {
@@ -59,7 +59,7 @@ impl Using {
     }
 }
 
-impl From<SchemeChoice> for Using {
+impl From<SchemeChoice> for SchemeInUse {
     fn from(choice: SchemeChoice) -> Self {
         let SchemeChoice { scheme, predicted, why } = choice;
         Self { scheme: scheme.to_string(), predicted, why, disturbed: false }

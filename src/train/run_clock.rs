@@ -109,7 +109,7 @@ pub struct RunClock {
 
 /// What to do next.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum ClockMove {
     /// This notice counts as arrived now; `late` if its round is over.
     Arrived { worker: Worker, notice: Notice, late: bool },
     /// A worker comes, or is lost, now.
@@ -215,12 +215,12 @@ impl RunClock {
     }
 
     /// What is due if nothing is to be done before a time.
-    pub(super) fn nothing_until(&self, time: f64) -> Next {
+    pub(super) fn nothing_until(&self, time: f64) -> ClockMove {
         let left = time - self.now();
         if left > 0.0 {
-            Next::Wait(Some(Duration::from_secs_f64(left.clamp(1e-6, 1e9))))
+            ClockMove::Wait(Some(Duration::from_secs_f64(left.clamp(1e-6, 1e9))))
         } else {
-            Next::Deadline
+            ClockMove::Deadline
         }
     }
 
@@ -292,7 +292,7 @@ impl RunClock {
     }
 
     /// What happens next, given when the engine wants to be woken at the latest.
-    pub(super) fn next(&mut self, deadline: Option<f64>) -> Next {
+    pub(super) fn next(&mut self, deadline: Option<f64>) -> ClockMove {
         let change = self.changes.left.front().map(|(at, _)| *at);
         let by = deadline.into_iter().chain(change).min_by(f64::total_cmp);
         let (then, next) = self.orders.next(self.now(), by);
@@ -301,12 +301,12 @@ impl RunClock {
         }
         match next {
             orders::NextMove::Arrived { worker, answer, late } => {
-                Next::Arrived { worker, notice: answer, late }
+                ClockMove::Arrived { worker, notice: answer, late }
             }
             orders::NextMove::Deadline if by == change => self.change(),
-            orders::NextMove::Deadline => Next::Deadline,
+            orders::NextMove::Deadline => ClockMove::Deadline,
             orders::NextMove::Wait(wait) => {
-                Next::Wait(wait.map(|wait| Duration::from_secs_f64(wait.max(1e-6))))
+                ClockMove::Wait(wait.map(|wait| Duration::from_secs_f64(wait.max(1e-6))))
             }
         }
     }
@@ -317,8 +317,8 @@ impl RunClock {
     }
 
     /// Carries out the first change that is left.
-    fn change(&mut self) -> Next {
-        let Some((_, change)) = self.changes.left.pop_front() else { return Next::Deadline };
+    fn change(&mut self) -> ClockMove {
+        let Some((_, change)) = self.changes.left.pop_front() else { return ClockMove::Deadline };
         let (worker, comes) = match change {
             Change::Comes(worker) => (worker, true),
             Change::Lost(worker) => {
@@ -327,6 +327,6 @@ impl RunClock {
             }
         };
         self.changes.carry_out.iter_mut().for_each(|carry_out| carry_out(worker, comes));
-        Next::Changed(change)
+        ClockMove::Changed(change)
     }
 }

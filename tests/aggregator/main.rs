@@ -25,9 +25,9 @@ use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Reduce, Refusal, Settings};
 use codedgrad::sums::{DecodedSum, SumNotice};
 use codedgrad::train::{
-    AdamW, AdamWConfig, Aggregator, AggregatorError, Coordinator, Event, Flow, Happened, Happening,
-    Observer, Outcome, OwnedEvent, Progress, ProvideRequest, RunClock, RunError, StepRecord,
-    VirtualClock,
+    AdamW, AdamWConfig, Aggregator, AggregatorError, Coordinator, Event, Flow, Incident,
+    IncidentKind, Observer, Outcome, OwnedEvent, Progress, ProvideRequest, RunClock, RunError,
+    StepRecord, VirtualClock,
 };
 use codedgrad::transport::{Link, Notice, Order, Received, Staged, State, local};
 use std::error::Error;
@@ -105,10 +105,10 @@ impl<V: Numbers> Observer<V> for Recorder<'_> {
         self.decided.store(record.step + 1, Ordering::Release);
         Ok(if record.step + 1 >= self.stop_after { Flow::Stop } else { Flow::Continue })
     }
-    fn event(&mut self, Happened { step, what, .. }: &Happened) {
+    fn event(&mut self, Incident { step, what, .. }: &Incident) {
         let worker = what.worker().map(|worker| (step.0, worker.0, what.to_string()));
         self.log.faults.extend(worker);
-        if let Happening::Stuck { waiting } = what
+        if let IncidentKind::Stuck { waiting } = what
             && waiting.summing
         {
             self.log.stuck.push(waiting.to_string());

@@ -19,8 +19,8 @@ use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::sums::{CHUNK, DecodedSum};
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Happened, Happening, Observer, Outcome, Progress,
-    RunClock, StepRecord, Using,
+    Aggregator, Coordinator, Event, Flow, Incident, IncidentKind, Observer, Outcome, Progress,
+    RunClock, SchemeInUse, StepRecord,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpStatus, TcpTransport, Waker};
@@ -202,10 +202,10 @@ impl Observer for Reference {
         Ok(Flow::Continue)
     }
 
-    fn event(&mut self, happened: &Happened) {
+    fn event(&mut self, happened: &Incident) {
         let what = &happened.what;
-        self.found.lost += u64::from(matches!(what, Happening::Lost { .. }));
-        self.found.resynced += u64::from(matches!(what, Happening::Resynced { .. }));
+        self.found.lost += u64::from(matches!(what, IncidentKind::Lost { .. }));
+        self.found.resynced += u64::from(matches!(what, IncidentKind::Resynced { .. }));
         self.shared.net.note(&happened.to_string());
     }
 
@@ -500,7 +500,8 @@ async fn steer(shared: &Arc<Shared>, transport: TcpTransport, config: RunConfig)
     let mut coordinator = Coordinator::new(transport, engine, run_clock);
     if shared.voyage.changes {
         let random = ChaCha8Rng::seed_from_u64(shared.voyage.seed ^ 0xc4a);
-        coordinator = coordinator.planned_by(Box::new(Whims { random, next: 0 }), Using::uncoded());
+        coordinator =
+            coordinator.planned_by(Box::new(Whims { random, next: 0 }), SchemeInUse::uncoded());
     }
     let replicas = Replicas::fresh(1, length);
     let mut reference = Reference {

@@ -3,7 +3,7 @@
 use codedgrad::ids::Worker;
 use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Happened, Observer, Outcome, StepRecord,
+    Aggregator, Coordinator, Event, Flow, Incident, Observer, Outcome, StepRecord,
 };
 use std::error::Error;
 use std::thread::spawn;
@@ -29,7 +29,7 @@ impl Observer for Drains {
         Ok(Flow::Continue)
     }
 
-    fn event(&mut self, happened: &Happened) {
+    fn event(&mut self, happened: &Incident) {
         self.kinds.push(happened.what.kind());
     }
 

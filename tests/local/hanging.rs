@@ -3,8 +3,8 @@
 use codedgrad::ids::Worker;
 use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
-    Aggregator, AggregatorError, Coordinator, Event, Flow, Happened, Happening, Observer, Outcome,
-    StepRecord,
+    Aggregator, AggregatorError, Coordinator, Event, Flow, Incident, IncidentKind, Observer,
+    Outcome, StepRecord,
 };
 use std::error::Error;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ impl Observer for Watch {
         Ok(Flow::Continue)
     }
 
-    fn event(&mut self, Happened { step, what, .. }: &Happened) {
-        if let Happening::Lost { worker, reason } = what {
+    fn event(&mut self, Incident { step, what, .. }: &Incident) {
+        if let IncidentKind::Lost { worker, reason } = what {
             self.lost.push((step.0, *worker, reason.clone()));
             self.found.store(true, Ordering::Release);
         }

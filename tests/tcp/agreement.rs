@@ -12,7 +12,7 @@ use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Outcome, RunClock};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpError, TcpLink, TcpTransport};
-use codedgrad::transport::wire::Has;
+use codedgrad::transport::wire::InitialReplica;
 use codedgrad::transport::{Link, RunFacts};
 use std::thread;
 use std::time::Duration;
@@ -137,7 +137,7 @@ fn a_trainer_that_differs_is_sent_away_and_the_run_goes_on() {
 }
 
 /// A run that begins at a step, with workers that say what they have; who took over a state.
-fn begun_at(first: u64, has: [Has; WORKERS]) -> Vec<u32> {
+fn begun_at(first: u64, has: [InitialReplica; WORKERS]) -> Vec<u32> {
     let secret = secret();
     let mut transport = listen(&secret, RunFacts::default());
     let workers: Vec<_> = (0..)
@@ -183,11 +183,18 @@ fn begun_at(first: u64, has: [Has; WORKERS]) -> Vec<u32> {
 /// What a process has that was not in the run before is what it says, not what the run begins with.
 #[test]
 fn a_fresh_process_is_not_believed_to_have_what_the_run_begins_with() {
-    let at = |step| Has::Below(Step(step));
-    assert_eq!(begun_at(0, [Has::FromJob, at(0), Has::FromJob]), [0u32; 0]);
-    assert_eq!(begun_at(0, [Has::FromJob, Has::FromJob, Has::Nothing]), [2]);
+    let at = |step| InitialReplica::Below(Step(step));
+    assert_eq!(begun_at(0, [InitialReplica::FromJob, at(0), InitialReplica::FromJob]), [0u32; 0]);
+    assert_eq!(
+        begun_at(0, [InitialReplica::FromJob, InitialReplica::FromJob, InitialReplica::Nothing]),
+        [2]
+    );
     assert_eq!(begun_at(500, [at(500), at(0), at(500)]), [1]);
-    assert_eq!(begun_at(500, [at(500), at(500), Has::FromJob]), [2], "the job is at step 0");
+    assert_eq!(
+        begun_at(500, [at(500), at(500), InitialReplica::FromJob]),
+        [2],
+        "the job is at step 0"
+    );
 }
 
 #[test]

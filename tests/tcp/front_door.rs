@@ -11,14 +11,14 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::{Job as JobNumber, Step, Task, Worker};
 use codedgrad::run::{NumberFormat, RunConfig, Shape};
 use codedgrad::train::{
-    Aggregator, AggregatorError, Builder, Coordinator, Event, Happened, JoinError, Observer,
+    Aggregator, AggregatorError, Builder, Coordinator, Event, Incident, JoinError, Observer,
     Outcome, OwnedEvent, RunClock, RunError, VirtualClock,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{
     Environment, Exchange, Join, Listen, Secrets, TcpLink, TcpTransport,
 };
-use codedgrad::transport::wire::Has;
+use codedgrad::transport::wire::InitialReplica;
 use codedgrad::transport::{Link, Transport, local};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -208,7 +208,7 @@ fn micro_steps_and_a_first_step_are_told_once() {
     let served = run.clone().serve("127.0.0.1:0", security.clone()).unwrap();
     let join = || {
         let joining = Aggregator::join(served.address().to_string()).security(security.clone());
-        joining.has(Has::Below(Step(10))).connect().unwrap()
+        joining.has(InitialReplica::Below(Step(10))).connect().unwrap()
     };
     let threads = [join(), join(), join()].map(|worker| {
         assert_eq!(worker.next_step(), Step(10));
@@ -665,7 +665,7 @@ fn a_gradient_of_no_part_or_of_another_length_is_refused_and_nothing_panics() {
 struct Ends(Vec<String>);
 
 impl Observer for Ends {
-    fn event(&mut self, happened: &Happened) {
+    fn event(&mut self, happened: &Incident) {
         if happened.what.kind() == "ended" {
             self.0.push(happened.to_string());
         }
@@ -767,7 +767,7 @@ fn states_are_bytes_as_well() {
         let signalling = [0x01, 0x00, 0xa0, 0x7f].repeat(70_000);
         vec![sum.to_le_bytes().to_vec(), vec![], b"odd".to_vec(), signalling]
     };
-    let threads = [join(0), join(1).has(Has::Nothing)].map(|joining| {
+    let threads = [join(0), join(1).has(InitialReplica::Nothing)].map(|joining| {
         let mut worker = joining.connect().unwrap();
         thread::spawn(move || {
             let (mut sum, mut taken) = (0.0f32, 0);

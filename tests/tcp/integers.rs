@@ -8,7 +8,7 @@ use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Settings};
 use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Happened, Observer, Outcome, RunClock, RunError,
+    Aggregator, Coordinator, Event, Flow, Incident, Observer, Outcome, RunClock, RunError,
     StepRecord,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
@@ -154,7 +154,7 @@ impl Observer for Watch<'_> {
         Ok(Flow::Continue)
     }
 
-    fn event(&mut self, Happened { step, what, .. }: &Happened) {
+    fn event(&mut self, Incident { step, what, .. }: &Incident) {
         let Some(worker) = what.worker() else { return };
         let said = what.to_string();
         (self.at_fault)(worker.0, &said);

@@ -3,11 +3,12 @@
 use codedgrad::ids::Step;
 use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, JoinError, Observer, Open, Outcome, RunError, StepRecord,
+    Aggregator, Coordinator, Event, Flow, JoinError, Observer, OpenPort, Outcome, RunError,
+    StepRecord,
 };
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::security::{Security, Token};
-use codedgrad::transport::wire::Has;
+use codedgrad::transport::wire::InitialReplica;
 use std::error::Error;
 use std::thread;
 use std::time::Duration;
@@ -28,7 +29,7 @@ fn work(
     (facts, from): (RunFacts, u64),
 ) -> Result<u64, JoinError> {
     let joining = Aggregator::join(address).security(security).worker(number);
-    let mut worker = joining.facts(facts).has(Has::Below(Step(from))).connect()?;
+    let mut worker = joining.facts(facts).has(InitialReplica::Below(Step(from))).connect()?;
     let mut next = from;
     while let Some(event) = worker.next_event().unwrap() {
         match event {
@@ -50,7 +51,7 @@ fn work(
     Ok(next)
 }
 
-fn open(workers: usize) -> (Open, String, Security) {
+fn open(workers: usize) -> (OpenPort, String, Security) {
     let security = Security::Plain { token: Token::fresh().unwrap() };
     let run = Coordinator::builder("uncoded").workers(workers).gather_within(LONG);
     let open = run.open("127.0.0.1:0", security.clone()).unwrap();

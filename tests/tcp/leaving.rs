@@ -4,7 +4,7 @@ use codedgrad::ids::{Units, Worker};
 use codedgrad::schedulers::EngineError;
 use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
-    Aggregator, AggregatorError, Builder, Coordinator, Event, Flow, Happened, Observer, Outcome,
+    Aggregator, AggregatorError, Builder, Coordinator, Event, Flow, Incident, Observer, Outcome,
     OwnedEvent, RunError, StepRecord,
 };
 use codedgrad::transport::Parting;
@@ -41,7 +41,7 @@ impl Observer for Seen {
         Ok(Flow::Continue)
     }
 
-    fn event(&mut self, happened: &Happened) {
+    fn event(&mut self, happened: &Incident) {
         self.events.push(happened.to_string());
     }
 }

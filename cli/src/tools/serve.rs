@@ -13,7 +13,7 @@ use board::Board;
 use clap::{Args, Command, Id};
 use codedgrad::run::{Limits, NumberFormat, RunConfig};
 use codedgrad::schedulers::EngineError;
-use codedgrad::train::{self, AUTO, Auto, Builder, Coordinator, Open, RunError, Served};
+use codedgrad::train::{self, AUTO, Auto, Builder, Coordinator, OpenPort, RunError, ServedRun};
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::security::Security;
 use codedgrad::transport::wire::framed_format;
@@ -502,8 +502,8 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output<'_>) -> Result<(), Failu
 /// A run that has its port.
 enum Opened {
     /// What is trained is still to be learned.
-    Open(Box<Open>),
-    Served(Box<Served>),
+    Open(Box<OpenPort>),
+    Served(Box<ServedRun>),
 }
 
 /// Makes the run, as far as it goes before a request to end.
@@ -594,7 +594,7 @@ fn carry_out(
 }
 
 /// Waits for the first worker, if it has to say what is trained.
-fn learned(opened: Opened, join_wait_seconds: f64) -> Result<Option<Served>, Failure> {
+fn learned(opened: Opened, join_wait_seconds: f64) -> Result<Option<ServedRun>, Failure> {
     match opened {
         Opened::Served(served) => Ok(Some(*served)),
         Opened::Open(open) => {

@@ -5,7 +5,7 @@ use super::http::fetch;
 use anyhow::Context;
 use clap::Args;
 use codedgrad::ids::Worker;
-use codedgrad::train::{PlanRecord, Waiting};
+use codedgrad::train::{PlanRecord, WaitingRound};
 use codedgrad::transport::tcp;
 use codedgrad_shell::failure::{Failure, OrWork};
 use codedgrad_shell::layout::{Column, Table, Width, help};
@@ -200,7 +200,7 @@ impl Progress {
 pub(crate) struct Shown {
     /// The step that is open, if it is open for a second or more.
     #[serde(default)]
-    pub(crate) waiting: Option<Waiting>,
+    pub(crate) waiting: Option<WaitingRound>,
     /// Rounds that were open for much longer than usual.
     #[serde(default)]
     pub(crate) stuck: u64,

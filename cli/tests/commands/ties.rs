@@ -7,7 +7,7 @@ use codedgrad::ids::Step;
 use codedgrad::train::{Aggregator, AggregatorError, Event};
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::security::Security;
-use codedgrad::transport::wire::Has;
+use codedgrad::transport::wire::InitialReplica;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -61,7 +61,7 @@ fn both(
     };
     let begin = |(number, drifts): (u32, Option<u64>)| {
         let joining = Aggregator::join(&address).security(security.clone()).facts(facts.clone());
-        let joining = joining.worker(number).unit_samples(1).has(Has::Below(Step(next)));
+        let joining = joining.worker(number).unit_samples(1).has(InitialReplica::Below(Step(next)));
         thread::spawn(move || work(joining.connect().unwrap(), next, drifts))
     };
     let workers: Vec<_> = [(0, None), (1, drifts)].into_iter().map(begin).collect();

@@ -18,7 +18,7 @@ use clap::Args;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Jobs, Limits, Shape};
-use codedgrad::transport::wire::Has;
+use codedgrad::transport::wire::InitialReplica;
 use codedgrad::transport::{RunFacts, Start};
 use codedgrad_shell::failure::{Failure, OrInput};
 use codedgrad_shell::families::RunScheme;
@@ -245,9 +245,9 @@ pub(super) struct Described {
 
 impl Described {
     /// Which replica this worker has before it joins.
-    pub(super) fn has(&self) -> Has {
+    pub(super) fn has(&self) -> InitialReplica {
         // Also of a fresh one: a run may have begun with another, which this worker lacks.
-        Has::Below(Step(self.saves.next))
+        InitialReplica::Below(Step(self.saves.next))
     }
 }
 

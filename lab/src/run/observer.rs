@@ -8,7 +8,7 @@ use super::record::Line;
 use crate::trainer::{Batches, Memory, Replica, ReplicaError, ReplicaState};
 use codedgrad::gpu::Real;
 use codedgrad::sums::DecodedSum;
-use codedgrad::train::{AUTO, Flow, Happened, Observer, StepRecord, Waiting};
+use codedgrad::train::{AUTO, Flow, Incident, Observer, StepRecord, WaitingRound};
 use codedgrad_shell::clock::unix_seconds;
 use codedgrad_shell::events::EventFile;
 use codedgrad_shell::failure::Failure;
@@ -349,13 +349,13 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
         self.follow(record, decoded).map_err(|error| format!("{error:#}").into())
     }
 
-    fn event(&mut self, happened: &Happened) {
+    fn event(&mut self, happened: &Incident) {
         self.files.events.happened(self.run, happened, None);
         tell(self.plan.schemes[self.run].text(), happened);
         self.of_workers.note(self.run, happened);
     }
 
-    fn waiting(&mut self, waiting: &Waiting) -> Flow {
+    fn waiting(&mut self, waiting: &WaitingRound) -> Flow {
         // A user who asks the run to end does not wait for a worker's return.
         let ends = self.interrupted.load(Ordering::Relaxed) && waiting.needs_return;
         if ends { Flow::Stop } else { Flow::Continue }

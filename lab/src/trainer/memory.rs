@@ -331,7 +331,7 @@ mod tests {
     use codedgrad::ids::Worker;
     use codedgrad::run::Shape;
     use codedgrad::sums::DecodedSum;
-    use codedgrad::train::{Flow, Happened, Observer, RunClock, StepRecord};
+    use codedgrad::train::{Flow, Incident, Observer, RunClock, StepRecord};
     use std::error::Error;
 
     impl Memory for NonHostVector {
@@ -380,7 +380,7 @@ mod tests {
             self.0.push((record.digest.clone(), record.aux.clone(), bits));
             Ok(Flow::Continue)
         }
-        fn event(&mut self, _: &Happened) {}
+        fn event(&mut self, _: &Incident) {}
     }
 
     /// The bundled model ends alike over the host's memory and over one that only its workers and

@@ -12,7 +12,7 @@ use codedgrad::codes::berrut::{
 };
 use codedgrad::gpu::{Real, add_into, gram};
 use codedgrad::ids::{Job, Worker};
-use codedgrad::train::{Judge, Judged, Samples};
+use codedgrad::train::{Judge, JudgedGradient, Samples};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::ops::Range;
@@ -258,7 +258,7 @@ impl Judge for MixtureJudge {
         &mut self,
         job: Job,
         received: &[(Worker, Arc<Vec<f32>>)],
-    ) -> Result<Judged, Box<dyn Error + Send + Sync>> {
+    ) -> Result<JudgedGradient, Box<dyn Error + Send + Sync>> {
         if let Some((worker, message)) =
             received.iter().find(|(_, message)| message.len() != self.mixed.length())
         {
@@ -283,7 +283,7 @@ impl Judge for MixtureJudge {
         let weights: Vec<(Worker, f64)> = used.into_iter().zip(weights).collect();
         let mut all = vec![0.0; self.mixture.code().workers()];
         weights.iter().for_each(|(worker, weight)| all[worker.index()] = *weight);
-        Ok(Judged { gradient, report: self.mixture.report(&all), weights, wrong })
+        Ok(JudgedGradient { gradient, report: self.mixture.report(&all), weights, wrong })
     }
 }
 

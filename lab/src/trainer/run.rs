@@ -18,7 +18,7 @@ use codedgrad::sim::PoolChange;
 use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
     AdamWConfig, Aggregator, AggregatorError, Auto, BuildError, Builder, ComputeTask, Coordinator,
-    Event, Flow, Happened, Observer, Outcome, RunClock, RunError, StepRecord,
+    Event, Flow, Incident, Observer, Outcome, RunClock, RunError, StepRecord,
 };
 use codedgrad::transport::local::{self, LocalLink};
 use codedgrad::transport::{Link, State, Transport};
@@ -657,7 +657,7 @@ pub fn calibrate(
             self.0.push(record.seconds);
             Ok(Flow::Continue)
         }
-        fn event(&mut self, happened: &Happened) {
+        fn event(&mut self, happened: &Incident) {
             tracing::warn!("while calibrating, {happened}");
         }
     }

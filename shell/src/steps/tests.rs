@@ -18,16 +18,16 @@ fn percentiles_interpolate() {
 #[test]
 fn the_state_that_a_worker_begins_with_is_no_fault() {
     let worker = Worker(1);
-    let takes = |begins| Happening::Resynced { worker, from: Some(Worker(0)), begins };
+    let takes = |begins| IncidentKind::Resynced { worker, from: Some(Worker(0)), begins };
     let mut of_workers = OfWorkers::default();
-    let mut note = |what: Happening| {
-        of_workers.note(0, &Happened { step: Step(0), round: Round(0), what });
+    let mut note = |what: IncidentKind| {
+        of_workers.note(0, &Incident { step: Step(0), round: Round(0), what });
         of_workers.faults.len()
     };
-    assert_eq!(note(Happening::Joined { worker, again: false }), 0);
+    assert_eq!(note(IncidentKind::Joined { worker, again: false }), 0);
     assert_eq!(note(takes(true)), 0);
     assert_eq!(note(takes(false)), 1);
-    assert_eq!(note(Happening::Joined { worker, again: true }), 2);
+    assert_eq!(note(IncidentKind::Joined { worker, again: true }), 2);
     assert_eq!(note(takes(false)), 3);
 }
 

@@ -15,9 +15,9 @@ pub enum Event<'a, V: Vector = Vec<f32>> {
     Compute(ComputeTask<'a, V>),
     /// Apply a decoded gradient: every step comes by this way, in order, also those the worker
     /// missed.
-    Apply(Decided<'a, V>),
+    Apply(CommittedStep<'a, V>),
     /// A step that no worker may apply: none has a finite gradient for some of its samples.
-    Skip(Skipped<'a, V>),
+    Skip(SkippedStep<'a, V>),
     /// Another worker needs this one's state.
     Provide(ProvideRequest),
     /// Take over this state: this worker missed too much, or its parameters differ from the
@@ -38,10 +38,10 @@ impl<'a, V: Vector> Event<'a, V> {
                 };
                 let (decoded, gradient) = (Arc::clone(decoded), Arc::clone(gradient));
                 let index = step.0;
-                Self::Apply(Decided { index, decoded, gradient, digest: None, aggregator })
+                Self::Apply(CommittedStep { index, decoded, gradient, digest: None, aggregator })
             }
             OwnedEvent::Skip { step, units } => {
-                Self::Skip(Skipped { index: step.0, units, aggregator })
+                Self::Skip(SkippedStep { index: step.0, units, aggregator })
             }
             OwnedEvent::Provide(request) => Self::Provide(request),
             OwnedEvent::Resync(state) => {
@@ -247,7 +247,7 @@ impl<V: Vector> Drop for ComputeTask<'_, V> {
 }
 
 /// A committed step. Dropping it reports it as applied.
-pub struct Decided<'a, V: Vector = Vec<f32>> {
+pub struct CommittedStep<'a, V: Vector = Vec<f32>> {
     /// Number of the step, from 0.
     pub index: u64,
     decoded: Arc<DecodedSum>,
@@ -256,7 +256,7 @@ pub struct Decided<'a, V: Vector = Vec<f32>> {
     aggregator: &'a mut Aggregator<V>,
 }
 
-impl Decided<'_> {
+impl CommittedStep<'_> {
     /// The decoded gradient, the same bytes for every worker.
     #[must_use]
     pub fn gradient(&self) -> &[f32] {
@@ -272,7 +272,7 @@ impl Decided<'_> {
     }
 }
 
-impl<V: Vector> Decided<'_, V> {
+impl<V: Vector> CommittedStep<'_, V> {
     /// The decoded gradient where it lies.
     #[must_use]
     pub fn vector(&self) -> &V {
@@ -298,7 +298,7 @@ impl<V: Vector> Decided<'_, V> {
     }
 }
 
-impl<V: Vector> Drop for Decided<'_, V> {
+impl<V: Vector> Drop for CommittedStep<'_, V> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.aggregator.report(Step(self.index), self.digest);
@@ -307,7 +307,7 @@ impl<V: Vector> Drop for Decided<'_, V> {
 }
 
 /// A refused step. Dropping it reports it as skipped.
-pub struct Skipped<'a, V: Vector = Vec<f32>> {
+pub struct SkippedStep<'a, V: Vector = Vec<f32>> {
     /// Number of the step, from 0.
     pub index: u64,
     /// Units of the batch that no worker had a finite gradient for.
@@ -315,7 +315,7 @@ pub struct Skipped<'a, V: Vector = Vec<f32>> {
     aggregator: &'a mut Aggregator<V>,
 }
 
-impl<V: Vector> Drop for Skipped<'_, V> {
+impl<V: Vector> Drop for SkippedStep<'_, V> {
     fn drop(&mut self) {
         self.aggregator.report(Step(self.index), None);
     }

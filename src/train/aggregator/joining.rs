@@ -4,7 +4,7 @@ use super::{Aggregator, Membership};
 use crate::gpu::Vector;
 use crate::transport::tcp::security::Security;
 use crate::transport::tcp::{Environment, EnvironmentError, Join, TcpError, TcpLink, Welcome};
-use crate::transport::wire::Has;
+use crate::transport::wire::InitialReplica;
 use crate::transport::{Link, RunFacts};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -32,17 +32,17 @@ pub enum JoinError {
 
 /// A worker that is about to join a run: what it says of itself. All of it may be left out.
 ///
-/// Without [`Joining::security`] the environment tells that, and the worker's number if that was
-/// not told either, as for [`Aggregator::from_env`].
+/// Without [`JoinBuilder::security`] the environment tells that, and the worker's number if that
+/// was not told either, as for [`Aggregator::from_env`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is joined before `connect`"]
-pub struct Joining {
+pub struct JoinBuilder {
     address: Option<String>,
     security: Option<Security>,
     worker: Option<u32>,
     identity: Option<String>,
     unit_samples: Option<usize>,
-    has: Has,
+    has: InitialReplica,
     facts: RunFacts,
     listen: Option<SocketAddr>,
     patience: Option<Duration>,
@@ -62,8 +62,8 @@ impl Aggregator {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn join(address: impl Into<String>) -> Joining {
-        Joining::at(Some(address.into()))
+    pub fn join(address: impl Into<String>) -> JoinBuilder {
+        JoinBuilder::at(Some(address.into()))
     }
 
     /// Joins the run that the environment names: `CODEDGRAD_ADDRESS` says where its coordinator
@@ -82,7 +82,7 @@ impl Aggregator {
     /// assert!(error.to_string().starts_with("CODEDGRAD_ADDRESS is not set"));
     /// ```
     pub fn from_env() -> Result<Self, JoinError> {
-        Joining::at(None).connect()
+        JoinBuilder::at(None).connect()
     }
 }
 
@@ -112,7 +112,7 @@ impl<V: Vector> Aggregator<V> {
 }
 
 /// What a worker says of itself. The examples say what they lead to without a coordinator.
-impl Joining {
+impl JoinBuilder {
     fn at(address: Option<String>) -> Self {
         Self {
             address,
@@ -120,7 +120,7 @@ impl Joining {
             worker: None,
             identity: None,
             unit_samples: None,
-            has: Has::FromJob,
+            has: InitialReplica::FromJob,
             facts: RunFacts::default(),
             listen: None,
             patience: None,
@@ -180,14 +180,14 @@ impl Joining {
     }
 
     /// Which replica this worker has before it joins: one that is fresh if not told, and one read
-    /// from a checkpoint is [`Has::Below`] the first step that is not applied in it.
+    /// from a checkpoint is [`InitialReplica::Below`] the first step that is not applied in it.
     ///
     /// ```
     /// # use codedgrad::train::Aggregator;
-    /// use codedgrad::{ids::Step, transport::wire::Has};
-    /// let _ = Aggregator::join("host0:7000").has(Has::Below(Step(500)));
+    /// use codedgrad::{ids::Step, transport::wire::InitialReplica};
+    /// let _ = Aggregator::join("host0:7000").has(InitialReplica::Below(Step(500)));
     /// ```
-    pub fn has(mut self, has: Has) -> Self {
+    pub fn has(mut self, has: InitialReplica) -> Self {
         self.has = has;
         self
     }

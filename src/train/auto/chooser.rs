@@ -6,7 +6,7 @@ use crate::delays::{Growth, recorded_row};
 use crate::ids::Worker;
 use crate::sim::planner::{GAIN_MIN, Plan, PlanError, Question, ROUNDS_MIN, plan};
 use crate::train::coordinator::median;
-use crate::train::{Policy, RoundRecord, SchemeChoice, StepRecord, Using};
+use crate::train::{Policy, RoundRecord, SchemeChoice, SchemeInUse, StepRecord};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
@@ -41,7 +41,7 @@ const REMEMBERED: u64 = 8;
 
 /// What is kept of a step.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct StepSample {
     #[cfg(feature = "tcp")]
     step: u64,
     scheme: String,
@@ -57,7 +57,7 @@ pub(super) struct Seen {
     in_time: Vec<bool>,
 }
 
-impl Seen {
+impl StepSample {
     pub(super) fn of(record: &StepRecord) -> Self {
         let using = record.under.using.as_ref();
         let row =
@@ -82,9 +82,9 @@ impl Seen {
         self.step
     }
 
-    pub(super) fn using(&self) -> Using {
+    pub(super) fn using(&self) -> SchemeInUse {
         let (scheme, predicted) = (self.scheme.clone(), self.predicted);
-        Using { scheme, predicted, ..Using::uncoded() }
+        SchemeInUse { scheme, predicted, ..SchemeInUse::uncoded() }
     }
 }
 
@@ -128,9 +128,9 @@ pub(super) struct Chooser {
     workers: usize,
     units: u32,
     /// The current scheme, and what was expected of it.
-    now: Using,
+    now: SchemeInUse,
     /// The last steps under it but the first, at most [`Auto::probe`].
-    last: VecDeque<Seen>,
+    last: VecDeque<StepSample>,
     /// Steps under it that were kept.
     steps: u64,
     /// Steps since something was decided.
@@ -178,7 +178,7 @@ impl Chooser {
             auto,
             workers,
             units,
-            now: Using::uncoded(),
+            now: SchemeInUse::uncoded(),
             last: VecDeque::new(),
             steps: 0,
             since: 0,
@@ -200,7 +200,7 @@ impl Chooser {
     }
 
     /// Keeps what matters of a step.
-    fn note(&mut self, seen: Seen) {
+    fn note(&mut self, seen: StepSample) {
         self.all += 1;
         self.since = if seen.decided { 1 } else { self.since + 1 };
         let given_up = self.remembered();
@@ -235,11 +235,11 @@ impl Chooser {
     }
 
     /// Steps are computed under another scheme from now on.
-    fn changes(&mut self, to: Using) {
+    fn changes(&mut self, to: SchemeInUse) {
         let from = std::mem::replace(&mut self.now, to);
         let measured = self.typical();
         if self.is_uncoded() {
-            let Using { scheme, predicted, .. } = from;
+            let SchemeInUse { scheme, predicted, .. } = from;
             self.before = Some(Known { scheme, predicted, measured });
             self.coded.looking = (0, 0.0);
         } else {
@@ -561,7 +561,8 @@ impl Chooser {
     /// Whether every worker was in time now and then.
     fn nobody_always_missing(&self) -> bool {
         let needed = self.last.len().div_ceil(IN_TIME);
-        let in_time = |seen: &&Seen, worker: usize| seen.in_time.get(worker).is_some_and(|at| *at);
+        let in_time =
+            |seen: &&StepSample, worker: usize| seen.in_time.get(worker).is_some_and(|at| *at);
         let times = |worker: usize| self.last.iter().filter(|seen| in_time(seen, worker)).count();
         self.coded.tells && (0..self.workers).all(|worker| times(worker) >= needed)
     }
@@ -570,7 +571,7 @@ impl Chooser {
 impl Policy for Chooser {
     fn decided(&mut self, record: &StepRecord) -> Option<SchemeChoice> {
         let kept = self.steps;
-        self.note(Seen::of(record));
+        self.note(StepSample::of(record));
         if self.asked.is_some() {
             return self.answered();
         }

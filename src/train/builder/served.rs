@@ -71,7 +71,7 @@ pub(super) struct Port {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "nothing runs before `run`"]
-pub struct Served {
+pub struct ServedRun {
     transport: TcpTransport,
     /// What was told, of which a run can be made.
     told: Builder,
@@ -165,8 +165,8 @@ impl Builder {
         self
     }
 
-    /// What is known of what is trained, all at once, such as an earlier run's [`Served::facts`];
-    /// what was told before stays.
+    /// What is known of what is trained, all at once, such as an earlier run's
+    /// [`ServedRun::facts`]; what was told before stays.
     ///
     /// ```
     /// # use codedgrad::{train::Coordinator, transport::RunFacts};
@@ -280,7 +280,7 @@ impl Builder {
     /// assert!(error.to_string().starts_with("\"localhost\" is no address to listen at"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn serve(self, address: impl Display, security: Security) -> Result<Served, BuildError> {
+    pub fn serve(self, address: impl Display, security: Security) -> Result<ServedRun, BuildError> {
         let listen = self.listen(at(&address.to_string())?, security)?;
         let sure = Some(listen.all_facts());
         let listen = Listen { sure, ..listen };
@@ -319,11 +319,11 @@ impl Builder {
     ///
     /// # Errors
     /// [`BuildError`] with what is wrong with that which is told.
-    pub fn open(self, address: impl Display, security: Security) -> Result<Open, BuildError> {
+    pub fn open(self, address: impl Display, security: Security) -> Result<OpenPort, BuildError> {
         let address = at(&address.to_string())?;
         let workers = self.check_before()?;
         let port = tcp::Port::open(address, security.clone(), workers)?;
-        Ok(Open { told: self.goes_on(true), port, security, stopper: Stopper::default() })
+        Ok(OpenPort { told: self.goes_on(true), port, security, stopper: Stopper::default() })
     }
 
     /// What is wrong with what is told, whatever is still to be learned; the number of workers.
@@ -344,11 +344,16 @@ impl Builder {
     }
 
     /// A run at a port that is open.
-    fn served(self, port: tcp::Port, listen: Listen, stopper: Stopper) -> Result<Served, TcpError> {
+    fn served(
+        self,
+        port: tcp::Port,
+        listen: Listen,
+        stopper: Stopper,
+    ) -> Result<ServedRun, TcpError> {
         let gather = self.port.gather.unwrap_or(GATHER);
         let facts = listen.all_facts();
         let transport = port.listen(listen)?;
-        Ok(Served { transport, told: self, facts, gather, stopper })
+        Ok(ServedRun { transport, told: self, facts, gather, stopper })
     }
 
     fn listen(&self, address: SocketAddr, security: Security) -> Result<Listen, BuildError> {
@@ -388,15 +393,15 @@ fn at(text: &str) -> Result<SocketAddr, BuildError> {
 }
 
 /// A port for the workers of a run that they will tell of: see [`Builder::open`].
-#[must_use = "nothing runs before `learn`, and then `Served::run`"]
-pub struct Open {
+#[must_use = "nothing runs before `learn`, and then `ServedRun::run`"]
+pub struct OpenPort {
     told: Builder,
     port: tcp::Port,
     security: Security,
     stopper: Stopper,
 }
 
-impl Open {
+impl OpenPort {
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -420,7 +425,7 @@ impl Open {
     ///
     /// # Errors
     /// [`RunError::NobodyCame`], or [`RunError::Build`] with what is wrong and what would be right.
-    pub fn learn(self, patience: Duration) -> Result<Option<Served>, RunError> {
+    pub fn learn(self, patience: Duration) -> Result<Option<ServedRun>, RunError> {
         let Self { told, mut port, security, stopper } = self;
         let mut left = patience;
         let facts = loop {
@@ -450,7 +455,7 @@ impl Open {
     }
 }
 
-impl Served {
+impl ServedRun {
     /// What is trained, as far as it was told or learned.
     #[must_use]
     pub fn facts(&self) -> &RunFacts {

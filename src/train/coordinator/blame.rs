@@ -1,6 +1,6 @@
 //! Sums that are not finite: whose result it was, and what is forgotten of it.
 
-use super::{Coordinator, Erasure, Happening, Observer};
+use super::{Coordinator, Erasure, IncidentKind, Observer};
 use crate::gpu::nonfinite_mask;
 use crate::ids::{Step, WeightedResult, Worker};
 use crate::schedulers::Input;
@@ -30,7 +30,7 @@ impl<T: Transport> Coordinator<T> {
         step: Step,
         observer: &mut dyn Observer<T::Vector>,
     ) {
-        self.tell_of(step, Happening::Erased { worker, why: Erasure::SaidFinite }, observer);
+        self.tell_of(step, IncidentKind::Erased { worker, why: Erasure::SaidFinite }, observer);
         self.gradients.take(step);
         let jobs = step.jobs(self.config().jobs.micro_steps);
         for task in self.results.erase(worker, step, &jobs) {

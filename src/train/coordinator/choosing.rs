@@ -4,33 +4,33 @@ use super::Coordinator;
 use crate::codes::SchemeSpec;
 use crate::ids::Step;
 use crate::train::StepRecord;
-use crate::train::policy::{Policy, Using};
+use crate::train::policy::{Policy, SchemeInUse};
 use crate::transport::{Notice, Transport};
 
 /// A policy, what steps are computed under, and what they will be.
 ///
-/// Of every step, [`Choosing::note`] gives what is written down; with the record,
-/// [`Choosing::decided`] gives the scheme that the engine is to switch to, if any; when the engine
-/// has, [`Choosing::switched`] is to be called.
-pub(super) struct Choosing {
+/// Of every step, [`PolicyState::note`] gives what is written down; with the record,
+/// [`PolicyState::decided`] gives the scheme that the engine is to switch to, if any; when the
+/// engine has, [`PolicyState::switched`] is to be called.
+pub(super) struct PolicyState {
     policy: Box<dyn Policy>,
-    using: Using,
+    using: SchemeInUse,
     /// What was chosen and is not used yet.
-    next: Option<Using>,
+    next: Option<SchemeInUse>,
     /// The last step that is disturbed.
     disturbed: Option<u64>,
 }
 
-impl Choosing {
+impl PolicyState {
     /// For a run that begins with something.
-    pub(super) fn new(policy: Box<dyn Policy>, using: Using) -> Self {
+    pub(super) fn new(policy: Box<dyn Policy>, using: SchemeInUse) -> Self {
         Self { policy, using, next: None, disturbed: None }
     }
 
     /// What the step that is decided now was computed under.
-    pub(super) fn note(&mut self, step: Step) -> Using {
+    pub(super) fn note(&mut self, step: Step) -> SchemeInUse {
         let disturbed = self.disturbed.is_some_and(|last| step.0 <= last);
-        let using = Using { disturbed, ..self.using.clone() };
+        let using = SchemeInUse { disturbed, ..self.using.clone() };
         self.using.why = None;
         using
     }
@@ -43,7 +43,7 @@ impl Choosing {
     /// A step is decided.
     pub(super) fn decided(&mut self, record: &StepRecord) -> Option<SchemeSpec> {
         let choice = self.policy.decided(record)?;
-        let (scheme, using) = (choice.scheme.clone(), Using::from(choice));
+        let (scheme, using) = (choice.scheme.clone(), SchemeInUse::from(choice));
         if self.next.is_none() && using.scheme == self.using.scheme {
             self.using = using;
             return None;
@@ -64,8 +64,8 @@ impl<T: Transport> Coordinator<T> {
     /// The same, with a policy that decides under which scheme the run goes on; it begins under
     /// that of `using`, of which the engine was made.
     #[must_use]
-    pub fn planned_by(mut self, policy: Box<dyn Policy>, using: Using) -> Self {
-        self.choosing = Some(Choosing::new(policy, using));
+    pub fn planned_by(mut self, policy: Box<dyn Policy>, using: SchemeInUse) -> Self {
+        self.choosing = Some(PolicyState::new(policy, using));
         self
     }
 

@@ -1,6 +1,6 @@
 //! Workers that leave with notice, and those that are done without on purpose.
 
-use super::{Coordinator, Happening, Observer};
+use super::{Coordinator, IncidentKind, Observer};
 use crate::ids::{Worker, WorkerSet};
 use crate::schedulers::Input;
 use crate::transport::{Dismissal, Order, Transport};
@@ -16,7 +16,7 @@ impl<T: Transport> Coordinator<T> {
         // The engine may not have been told yet of what was said before.
         let by = self.run_clock.now() + seconds;
         if !self.engine.roster().is_lost(worker) && self.watchdog.leaves(worker, by) {
-            self.tell(Happening::Leaving { worker, seconds }, observer);
+            self.tell(IncidentKind::Leaving { worker, seconds }, observer);
         }
         Input::Leaving { worker }
     }
@@ -28,7 +28,7 @@ impl<T: Transport> Coordinator<T> {
         leaves: bool,
         observer: &mut dyn Observer<T::Vector>,
     ) {
-        self.tell(Happening::LetGo { worker, leaves }, observer);
+        self.tell(IncidentKind::LetGo { worker, leaves }, observer);
         let why = if leaves { Dismissal::LetGo } else { Dismissal::Drained };
         self.transport.send(worker, Order::Dismiss(why));
         self.replicas.lost(worker);
@@ -45,7 +45,7 @@ impl<T: Transport> Coordinator<T> {
         let before = self.engine.leaving().drained().clone();
         if let Err(refused) = self.engine.drain(named) {
             let workers = refused.iter().collect();
-            self.tell(Happening::DrainRefused { workers }, observer);
+            self.tell(IncidentKind::DrainRefused { workers }, observer);
         }
         let after = self.engine.leaving().drained().clone();
         for worker in before.iter().filter(|worker| !after.contains(*worker)) {

@@ -1,6 +1,6 @@
 //! What a coordinator waits for, and how long.
 
-use super::super::run_clock::Next;
+use super::super::run_clock::ClockMove;
 use super::{Coordinator, RunError};
 use crate::transport::Transport;
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl Patience {
 impl<T: Transport> Coordinator<T> {
     /// What is due by the clock. While sums are on their way to their holders, answers
     /// are not delivered: they count in the next round.
-    pub(super) fn due(&mut self) -> Result<Next, RunError> {
+    pub(super) fn due(&mut self) -> Result<ClockMove, RunError> {
         let summing = self.engine.is_summing();
         let by = self.gradients.sums.deadline(&self.engine);
         if self.run_clock.is_virtual() && (summing || !self.replicas.unsettled().is_empty()) {
@@ -58,16 +58,16 @@ impl<T: Transport> Coordinator<T> {
 
     /// A modelled clock stands still until what is decided is held and applied. If nothing comes
     /// for long by the wall's clock, it goes on to the deadline there is.
-    fn due_by_the_wall(&mut self, deadline: Option<f64>) -> Result<Next, RunError> {
+    fn due_by_the_wall(&mut self, deadline: Option<f64>) -> Result<ClockMove, RunError> {
         let left = self.patience.max_wait_seconds - self.patience.idle_seconds;
         if left > 0.0 {
-            return Ok(Next::Wait(Some(Duration::from_secs_f64(left.min(1e9)))));
+            return Ok(ClockMove::Wait(Some(Duration::from_secs_f64(left.min(1e9)))));
         }
         let waited_seconds = std::mem::take(&mut self.patience.idle_seconds);
         match deadline {
             Some(deadline) => {
                 self.run_clock.go_on_to(deadline);
-                Ok(Next::Deadline)
+                Ok(ClockMove::Deadline)
             }
             None => Err(RunError::Unsettled {
                 step: self.journal.step,

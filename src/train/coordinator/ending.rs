@@ -1,7 +1,7 @@
 //! How a run comes to its end, and how workers leave one that goes on.
 
 use super::failures::Failures;
-use super::{Coordinator, Happening, Observer, Outcome, RunError, Stopper};
+use super::{Coordinator, IncidentKind, Observer, Outcome, RunError, Stopper};
 use crate::ids::Worker;
 use crate::schedulers::{EngineError, Input};
 use crate::transport::{Dismissal, Order, Parting, Transport};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// What may end the run before its last step, and why it is over.
 #[derive(Debug, Default)]
-pub(super) struct Ending {
+pub(super) struct EndState {
     pub(super) stopper: Stopper,
     pub(super) failures: Failures,
     /// Why it is over, for the workers.
@@ -72,9 +72,9 @@ impl<T: Transport> Coordinator<T> {
         let leaving = self.engine.leaving();
         let told = leaving.was_told(worker);
         let what = if told || leaving.has_left(worker) {
-            Happening::Left { worker, reason, told }
+            IncidentKind::Left { worker, reason, told }
         } else {
-            Happening::Lost { worker, reason }
+            IncidentKind::Lost { worker, reason }
         };
         self.tell(what, observer);
         self.gone(worker)

@@ -1,21 +1,21 @@
 //! What happens in a run beside its steps.
 
-use super::waiting::Waiting;
+use super::waiting::WaitingRound;
 use crate::ids::{Round, Step, Worker};
 use std::fmt;
 
 /// Something that happened, and when.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Happened {
+pub struct Incident {
     /// The current step, or the one that it is about.
     pub step: Step,
     /// The round that was opened last.
     pub round: Round,
     /// What.
-    pub what: Happening,
+    pub what: IncidentKind,
 }
 
-impl fmt::Display for Happened {
+impl fmt::Display for Incident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { step, what, .. } = self;
         match what.worker() {
@@ -28,7 +28,7 @@ impl fmt::Display for Happened {
 /// What can happen beside steps.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Happening {
+pub enum IncidentKind {
     /// A worker that was lost is there again, or one that had not come.
     Joined {
         /// Who.
@@ -140,7 +140,7 @@ pub enum Happening {
     /// A round is open for much longer than rounds usually are.
     Stuck {
         /// For whom it waits.
-        waiting: Box<Waiting>,
+        waiting: Box<WaitingRound>,
     },
     /// A round that was stuck is closed.
     Unstuck {
@@ -162,7 +162,7 @@ pub enum Erasure {
     Wrong,
 }
 
-impl Happening {
+impl IncidentKind {
     /// Its name in the list of a run's events.
     #[must_use]
     pub fn kind(&self) -> &'static str {
@@ -228,7 +228,7 @@ impl Happening {
 }
 
 /// What happened, without the worker that it happened to.
-impl fmt::Display for Happening {
+impl fmt::Display for IncidentKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Joined { again: true, .. } => f.write_str("is there again"),

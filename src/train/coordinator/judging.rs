@@ -5,7 +5,7 @@
 //! coordinator, which replaces the weights. Results that are not trusted never stand in for each
 //! other.
 
-use super::{Coordinator, Erasure, Happening, Observer, RunError};
+use super::{Coordinator, Erasure, IncidentKind, Observer, RunError};
 use crate::codes::Report;
 use crate::codes::sequential::worst;
 use crate::gpu::{Folded, add_into, digest, nonfinite_mask};
@@ -19,7 +19,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// A gradient decoded from results that were looked at first.
 #[derive(Clone, Debug)]
-pub struct Judged {
+pub struct JudgedGradient {
     /// The gradient, summed over the whole batch of its job.
     pub gradient: Vec<f32>,
     /// Whose results are in it, with the weights that scalars are decoded with.
@@ -40,18 +40,18 @@ pub trait Judge: Send {
         &mut self,
         job: Job,
         received: &[(Worker, Arc<Vec<f32>>)],
-    ) -> Result<Judged, Box<dyn std::error::Error + Send + Sync>>;
+    ) -> Result<JudgedGradient, Box<dyn std::error::Error + Send + Sync>>;
 }
 
 /// Who is found to be wrong, and the judge who finds it where results are mixtures.
-pub(super) struct Judging {
+pub(super) struct JudgeState {
     judge: Option<Box<dyn Judge>>,
     /// Workers found to be wrong since the last commit, and ever.
     wrong: Vec<Worker>,
     named: WorkerSet,
 }
 
-impl Judging {
+impl JudgeState {
     pub(super) fn new(workers: usize) -> Self {
         Self { judge: None, wrong: Vec::new(), named: WorkerSet::empty(workers) }
     }
@@ -140,7 +140,7 @@ impl<T: Transport> Coordinator<T> {
         }
         let Some(result) = self.transport.received(Piece { worker, what: TermKind::Result(task) })
         else {
-            self.tell(Happening::Erased { worker, why: Erasure::NotReceived }, observer);
+            self.tell(IncidentKind::Erased { worker, why: Erasure::NotReceived }, observer);
             return (false, None);
         };
         let mut hash = Xxh3::new();
@@ -162,14 +162,14 @@ impl<T: Transport> Coordinator<T> {
         if is_decided {
             self.journal.changed.insert(worker);
         }
-        self.tell_of(step, Happening::Changed { worker, is_decided }, observer);
+        self.tell_of(step, IncidentKind::Changed { worker, is_decided }, observer);
         Input::Tick
     }
 
     /// Names the workers that are wrong for the first time.
     pub(super) fn name_wrong(&mut self, observer: &mut dyn Observer<T::Vector>) {
         for worker in self.judging.newly_wrong() {
-            self.tell(Happening::Erased { worker, why: Erasure::Wrong }, observer);
+            self.tell(IncidentKind::Erased { worker, why: Erasure::Wrong }, observer);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What is written down of a run, who sees it, and how a run ends.
 
-use super::happened::Happened;
+use super::happened::Incident;
 use super::spent::SpentRecord;
-use super::waiting::{Waiting, median};
+use super::waiting::{WaitingRound, median};
 use super::{Coordinator, PendingSum};
 use crate::codes::Report;
 use crate::codes::sequential::by_worker;
@@ -11,7 +11,7 @@ use crate::ids::{Round, Step, Units, Worker, WorkerSet};
 use crate::schedulers::{EngineError, Refusal, RoundReport};
 use crate::sums::DecodedSum;
 use crate::train::BuildError;
-use crate::train::policy::Using;
+use crate::train::policy::SchemeInUse;
 use crate::transport::{Differences, FailedUnit, Parting, State, Transport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -148,7 +148,7 @@ pub struct StepRecord {
 pub struct UnderRecord {
     /// The scheme, where a policy decides that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub using: Option<Using>,
+    pub using: Option<SchemeInUse>,
     /// For whom it was planned, in a run's first record and where that has changed since the one
     /// before; nothing where a run is always made by all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -196,7 +196,7 @@ pub trait Observer<V: Vector = Vec<f32>> {
         Ok(Flow::Continue)
     }
     /// Something happened beside the steps, and the run goes on.
-    fn event(&mut self, happened: &Happened) {
+    fn event(&mut self, happened: &Incident) {
         match happened.what.worker() {
             Some(_) => tracing::warn!("{happened}"),
             None => tracing::info!("{happened}"),
@@ -204,7 +204,7 @@ pub trait Observer<V: Vector = Vec<f32>> {
     }
     /// The run waits for answers: told once a second at most, and nothing under a modelled clock.
     /// [`Flow::Stop`] ends the run at once, with the steps that are decided.
-    fn waiting(&mut self, _waiting: &Waiting) -> Flow {
+    fn waiting(&mut self, _waiting: &WaitingRound) -> Flow {
         Flow::Continue
     }
     /// Who is to be done without from the next step on, asked after every decided step; none where
@@ -269,7 +269,7 @@ pub enum RunError {
         #[source]
         error: EngineError,
         /// For whom the round waits.
-        waiting: Box<Waiting>,
+        waiting: Box<WaitingRound>,
     },
     /// What was told or learned of the run makes none.
     #[error(transparent)]

@@ -122,12 +122,12 @@ impl Account {
 /// is not answered in full. An account is closed once its round is, and its worker has answered all
 /// orders of that round or is lost.
 #[derive(Debug)]
-pub(super) struct Spending {
+pub(super) struct Accounts {
     of_workers: Vec<VecDeque<Account>>,
     closed: Vec<SpentRecord>,
 }
 
-impl Spending {
+impl Accounts {
     pub(super) fn new(workers: usize) -> Self {
         Self { of_workers: (0..workers).map(|_| VecDeque::new()).collect(), closed: Vec::new() }
     }
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_was_sent_home_is_in_a_later_line() {
-        let mut spending = Spending::new(2);
+        let mut spending = Accounts::new(2);
         spending.assigned(ME, Round(0), &[of_two(task(0, 0)), of_two(task(0, 1))], 0.0);
         spending.assigned(Worker(0), Round(0), &[of_two(task(0, 0))], 0.0);
         spending.done(Worker(0), task(0, 0), spent(1.0, 2), 11.0);
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn the_lost_are_accounted_for_and_the_silent_are_not() {
-        let mut spending = Spending::new(2);
+        let mut spending = Accounts::new(2);
         spending.assigned(ME, Round(4), &[of_two(task(4, 0)), of_two(task(4, 1))], 0.0);
         spending.done(ME, task(4, 9), spent(1.0, 2), 1.0);
         spending.done(ME, task(4, 0), spent(1.0, 2), 1.5);
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn rounds_that_were_begun_again_count_for_nothing() {
-        let mut spending = Spending::new(2);
+        let mut spending = Accounts::new(2);
         spending.assigned(ME, Round(0), &[of_two(task(0, 0))], 0.0);
         spending.done(ME, task(0, 0), spent(1.0, 2), 1.0);
         spending.assigned(ME, Round(1), &[of_two(task(0, 0))], 0.0);

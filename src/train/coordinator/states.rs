@@ -1,7 +1,7 @@
 //! States on their way from one worker to another: who gave them, and what became of them.
 
 use super::replicas::{Resync, SentState};
-use super::{Coordinator, Happening, Observer, RunError};
+use super::{Coordinator, IncidentKind, Observer, RunError};
 use crate::ids::{Step, Worker};
 use crate::schedulers::{EngineError, Input, UnfitReason};
 use crate::transport::{Dismissal, Order, State, Transport};
@@ -26,7 +26,7 @@ impl<T: Transport> Coordinator<T> {
             return self.inbox.postpone(from, lost);
         }
         let begins = self.journal.new.remove(&needy);
-        self.tell(Happening::Resynced { worker: needy, from: Some(from), begins }, observer);
+        self.tell(IncidentKind::Resynced { worker: needy, from: Some(from), begins }, observer);
         let (applied, asked_at) = (self.engine.states().next_of(from), self.run_clock.now());
         self.replicas.asked(Resync { needy, from, applied, asked_at });
         self.transport.send(from, Order::SendState { needy });
@@ -40,7 +40,7 @@ impl<T: Transport> Coordinator<T> {
     ) -> Result<(), RunError> {
         let state = observer.state().ok_or(EngineError::NoState { worker })?;
         let begins = self.journal.new.remove(&worker);
-        self.tell(Happening::Resynced { worker, from: None, begins }, observer);
+        self.tell(IncidentKind::Resynced { worker, from: None, begins }, observer);
         self.inbox.add([Input::Synced { worker, next: state.next }]);
         self.send_state(worker, None, state);
         Ok(())
@@ -63,7 +63,7 @@ impl<T: Transport> Coordinator<T> {
             }
         };
         let reason = reason.to_owned();
-        self.tell(Happening::SentAway { worker, reason: reason.clone() }, observer);
+        self.tell(IncidentKind::SentAway { worker, reason: reason.clone() }, observer);
         // It is refused for good: the run does not wait for it.
         self.inbox.add([Input::Left { worker, told: false }]);
         self.ending.failures.sent_away(worker, self.journal.step, &reason);
@@ -98,7 +98,7 @@ impl<T: Transport> Coordinator<T> {
         };
         if let Some(what) = wrong {
             let problem = format!("hands over {what}; another's is taken");
-            self.tell(Happening::BadState { worker: donor, problem }, observer);
+            self.tell(IncidentKind::BadState { worker: donor, problem }, observer);
             return Input::BadState { worker: needy, from: Some(donor), refused: false };
         }
         self.send_state(needy, Some(donor), state);
@@ -130,7 +130,7 @@ impl<T: Transport> Coordinator<T> {
         let whose =
             from.map_or("kept beside the workers".to_owned(), |donor| format!("of {donor}"));
         let problem = format!("cannot go on from the state {whose}: {reason}");
-        self.tell(Happening::BadState { worker, problem }, observer);
+        self.tell(IncidentKind::BadState { worker, problem }, observer);
         Input::BadState { worker, from, refused: true }
     }
 }

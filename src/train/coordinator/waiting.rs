@@ -1,6 +1,6 @@
 //! What a run waits for: the round that is open, who hangs, and whether it takes too long.
 
-use super::{Coordinator, Flow, Happening, Observer, RoundRecord};
+use super::{Coordinator, Flow, IncidentKind, Observer, RoundRecord};
 use crate::ids::{Worker, WorkerSet, named};
 use crate::schedulers::{Input, OpenRound};
 use crate::transport::{Dismissal, Notice, Order, Transport};
@@ -44,7 +44,7 @@ pub struct MissingWorker {
 
 /// A round that is open, and for whom it waits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Waiting {
+pub struct WaitingRound {
     /// The current step.
     pub step: u64,
     /// Number of the round.
@@ -71,7 +71,7 @@ pub struct Waiting {
     pub ends_within_seconds: Option<f64>,
 }
 
-impl Waiting {
+impl WaitingRound {
     /// In words, with what else is known of a worker.
     pub fn words(&self, known: impl Fn(Worker) -> Option<String>) -> String {
         let named = |workers: &[Worker]| named(workers, &known);
@@ -100,7 +100,7 @@ impl Waiting {
     }
 }
 
-impl fmt::Display for Waiting {
+impl fmt::Display for WaitingRound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words(|_| None))
     }
@@ -214,7 +214,7 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// What the run waits for; nothing under a modelled clock, which stands still meanwhile.
-    pub(super) fn waiting(&self) -> Option<Waiting> {
+    pub(super) fn waiting(&self) -> Option<WaitingRound> {
         if self.run_clock.is_virtual() {
             return None;
         }
@@ -226,7 +226,7 @@ impl<T: Transport> Coordinator<T> {
             worker,
             order_seconds: self.spending.since(worker).map(|since| now - since),
         };
-        Some(Waiting {
+        Some(WaitingRound {
             step: step.0,
             round: round.0,
             open_seconds: now - opened_at,
@@ -264,7 +264,7 @@ impl<T: Transport> Coordinator<T> {
         self.inbox.add(overdue.map(|(worker, from)| Input::StateOverdue { worker, from }));
         let waiting = self.waiting()?;
         if self.watchdog.gets_stuck(waiting.open_seconds, now) {
-            self.tell(Happening::Stuck { waiting: Box::new(waiting.clone()) }, observer);
+            self.tell(IncidentKind::Stuck { waiting: Box::new(waiting.clone()) }, observer);
         }
         if observer.waiting(&waiting) == Flow::Stop {
             self.stopper().stop();
@@ -289,11 +289,11 @@ mod tests {
         }
     }
 
-    fn waiting(missing: &[u32], needed: &[u32], enough: &[u32]) -> Waiting {
+    fn waiting(missing: &[u32], needed: &[u32], enough: &[u32]) -> WaitingRound {
         let workers = |numbers: &[u32]| numbers.iter().map(|worker| Worker(*worker)).collect();
         let of_missing =
             |worker: &u32| MissingWorker { worker: Worker(*worker), order_seconds: Some(8.0) };
-        Waiting {
+        WaitingRound {
             step: 166,
             round: 170,
             open_seconds: 8.25,
@@ -316,13 +316,13 @@ mod tests {
             needs.words(known),
             "step 166 open for 8.2 s: 11 of 12 answered, needs worker 1 (silent 8.2 s)"
         );
-        let lost = Waiting { ends_within_seconds: Some(29.6), ..needs };
+        let lost = WaitingRound { ends_within_seconds: Some(29.6), ..needs };
         let end = "needs worker 1; unless a lost worker comes back, the run ends in 30 s";
         assert!(lost.to_string().ends_with(end), "{lost}");
         let several = waiting(&[4, 5, 6], &[], &[4, 5]).to_string();
         assert!(several.ends_with("9 of 12 answered, any one of workers 4, 5 would do"));
         assert!(waiting(&[3], &[], &[3]).to_string().ends_with("worker 3 would do"));
-        let sum = Waiting { summing: true, ..waiting(&[0, 1], &[], &[]) };
+        let sum = WaitingRound { summing: true, ..waiting(&[0, 1], &[], &[]) };
         assert_eq!(
             sum.words(known),
             "step 166 open for 8.2 s: its sum is not held by workers 0, 1 (silent 8.2 s)"

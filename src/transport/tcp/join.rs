@@ -4,7 +4,7 @@ use super::environment::domain_of_process;
 use super::random;
 use super::security::Security;
 use crate::transport::RunFacts;
-use crate::transport::wire::Has;
+use crate::transport::wire::InitialReplica;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub struct Join {
     /// processes that ask for one number, the newer one has it and the older one is told to end.
     pub process: u64,
     /// Which replica this worker has before it joins.
-    pub has: Has,
+    pub has: InitialReplica,
     /// What this worker trains, as far as it knows before it joins; compared with what the run
     /// trains.
     pub facts: RunFacts,
@@ -50,7 +50,7 @@ impl Join {
             identity: format!("worker-{process:016x}"),
             domain: domain_of_process(),
             process,
-            has: Has::FromJob,
+            has: InitialReplica::FromJob,
             facts: RunFacts::default(),
             listen: None,
             patience: Duration::from_secs(30),

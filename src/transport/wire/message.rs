@@ -42,7 +42,7 @@ pub struct Offer {
 
 /// Which replica a process has that was not in the run before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Has {
+pub enum InitialReplica {
     /// The one that the job of the welcome tells how to make.
     #[default]
     FromJob,
@@ -52,7 +52,7 @@ pub enum Has {
     Below(Step),
 }
 
-impl Has {
+impl InitialReplica {
     /// Whether the job tells.
     #[must_use]
     pub fn is_from_job(&self) -> bool {
@@ -71,13 +71,13 @@ impl Has {
 }
 
 /// On the wire the field is absent, `null` or a number.
-impl Serialize for Has {
+impl Serialize for InitialReplica {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.next(None).serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Has {
+impl<'de> Deserialize<'de> for InitialReplica {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(Option::<Step>::deserialize(deserializer)?.map_or(Self::Nothing, Self::Below))
     }
@@ -274,8 +274,8 @@ pub struct Hello {
     /// What it still has of a run.
     pub offer: Option<Offer>,
     /// Which replica it has without having been in the run.
-    #[serde(default, skip_serializing_if = "Has::is_from_job")]
-    pub has: Has,
+    #[serde(default, skip_serializing_if = "InitialReplica::is_from_job")]
+    pub has: InitialReplica,
     /// What it trains, as far as it knows that already.
     #[serde(default)]
     pub facts: RunFacts,

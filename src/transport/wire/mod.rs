@@ -9,7 +9,7 @@
 mod message;
 
 pub use message::{
-    FromWorker, Has, Hello, Offer, Peer, TaskOrder, ToWorker, Welcome, decode, encode,
+    FromWorker, Hello, InitialReplica, Offer, Peer, TaskOrder, ToWorker, Welcome, decode, encode,
 };
 
 use crate::run::NumberFormat;

@@ -7,7 +7,7 @@ use crate::tools::status::{OfWorker, Progress, Shown};
 use anyhow::Context;
 use codedgrad::doctor::WorkerProcess;
 use codedgrad::ids::Worker;
-use codedgrad::train::{Happened, Happening, StepRecord, Waiting};
+use codedgrad::train::{Incident, IncidentKind, StepRecord, WaitingRound};
 use codedgrad::transport::tcp;
 use codedgrad_shell::clock::unix_seconds;
 use codedgrad_shell::failure::{Failure, OrInput};
@@ -30,7 +30,7 @@ const MU: f64 = 1.0;
 /// What is known of the step that is open, and of those that were open for long.
 #[derive(Debug, Default)]
 struct Open {
-    waiting: Option<Waiting>,
+    waiting: Option<WaitingRound>,
     stuck: u64,
 }
 
@@ -186,7 +186,7 @@ impl Board {
     }
 
     /// To which process something has happened, or to which a worker was last.
-    pub(crate) fn process_of(&self, happened: &Happened) -> Option<WorkerProcess> {
+    pub(crate) fn process_of(&self, happened: &Incident) -> Option<WorkerProcess> {
         let worker = happened.what.worker()?;
         let network = lock(&self.network);
         let told = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
@@ -198,18 +198,18 @@ impl Board {
     }
 
     /// A step is open.
-    pub(crate) fn waiting(&self, waiting: &Waiting) {
+    pub(crate) fn waiting(&self, waiting: &WaitingRound) {
         if waiting.open_seconds >= OPEN_LEAST {
             lock(&self.open).waiting = Some(waiting.clone());
         }
     }
 
     /// Something has happened.
-    pub(crate) fn happened(&self, happened: &Happened) {
+    pub(crate) fn happened(&self, happened: &Incident) {
         let what = &happened.what;
         match what.worker() {
             Some(worker) if what.is_fault() => self.fault(worker, &what.to_string()),
-            None if matches!(what, Happening::Stuck { .. }) => lock(&self.open).stuck += 1,
+            None if matches!(what, IncidentKind::Stuck { .. }) => lock(&self.open).stuck += 1,
             _ => {}
         }
         let mut progress = lock(&self.progress);
@@ -546,15 +546,15 @@ mod tests {
         let network = tcp::TcpStatus { workers, ..tcp::TcpStatus::default() };
         let board = Board::new("auto", 5, Arc::new(Mutex::new(network)));
         let happened = |what| {
-            board.happened(&Happened { step: Step(1), round: Round(1), what });
+            board.happened(&Incident { step: Step(1), round: Round(1), what });
         };
-        let lost = |worker| Happening::Lost { worker, reason: "it hung up".into() };
+        let lost = |worker| IncidentKind::Lost { worker, reason: "it hung up".into() };
         happened(lost(Worker(0)));
-        happened(Happening::Joined { worker: Worker(0), again: true });
+        happened(IncidentKind::Joined { worker: Worker(0), again: true });
         happened(lost(Worker(2)));
-        happened(Happening::LetGo { worker: Worker(3), leaves: true });
+        happened(IncidentKind::LetGo { worker: Worker(3), leaves: true });
         happened(lost(Worker(3)));
-        happened(Happening::LetGo { worker: Worker(4), leaves: false });
+        happened(IncidentKind::LetGo { worker: Worker(4), leaves: false });
         let table = board.table(Width::ENDLESS);
         assert!(
             table.contains("auto: the run has not begun: 1 of 5 workers are there\n"),

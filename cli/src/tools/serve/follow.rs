@@ -13,7 +13,7 @@ use codedgrad::ids::{Step, Worker};
 use codedgrad::schedulers::EngineError;
 use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
-    self, AUTO, Flow, Happened, Happening, Observer, RunError, StepRecord, Stopper, Waiting,
+    self, AUTO, Flow, Incident, IncidentKind, Observer, RunError, StepRecord, Stopper, WaitingRound,
 };
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::{TcpStatus, WorkerStatus};
@@ -518,7 +518,7 @@ impl Observer for Follower<'_> {
         self.follow(record).map_err(|error| format!("{error:#}").into())
     }
 
-    fn event(&mut self, happened: &Happened) {
+    fn event(&mut self, happened: &Incident) {
         if let Some(events) = &mut self.events {
             let event = events.happened(0, happened, self.board.process_of(happened));
             if self.look.events {
@@ -526,7 +526,7 @@ impl Observer for Follower<'_> {
             }
         }
         self.board.happened(happened);
-        if let Happening::Ended { by } = happened.what {
+        if let IncidentKind::Ended { by } = happened.what {
             self.ended_by = Some(by);
         }
         tell(&self.scheme, happened);
@@ -537,7 +537,7 @@ impl Observer for Follower<'_> {
         self.drain.changed()
     }
 
-    fn waiting(&mut self, waiting: &Waiting) -> Flow {
+    fn waiting(&mut self, waiting: &WaitingRound) -> Flow {
         self.board.waiting(waiting);
         if self.look.events && waiting.needs_return {
             let workers = waiting.needed.iter().map(|worker| worker.0).collect();

@@ -4,8 +4,8 @@
 
 use super::*;
 
-fn seen(scheme: &str, seconds: f64) -> Seen {
-    Seen {
+fn seen(scheme: &str, seconds: f64) -> StepSample {
+    StepSample {
         #[cfg(feature = "tcp")]
         step: 0,
         scheme: scheme.to_owned(),
