@@ -9,7 +9,7 @@ use codedgrad::train::{
 };
 use codedgrad::transport::tcp::{Environment, Secrets, TcpError};
 use codedgrad::transport::wire::InitialReplica;
-use codedgrad::transport::{Cancel, Closer, FailedUnit, Parting, RunFacts, Start};
+use codedgrad::transport::{Cancel, Closer, ExitReason, FailedUnit, RunFacts, Start};
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -619,10 +619,10 @@ impl Worker {
             samples: start..end,
         });
         let word = match how {
-            "for good" => Parting::for_good(reason),
-            "told" => Parting::told(reason),
-            "misuse" => Parting { failed, ..Parting::misuse(reason) },
-            _ => Parting::failed(failed, reason),
+            "for good" => ExitReason::for_good(reason),
+            "told" => ExitReason::told(reason),
+            "misuse" => ExitReason { failed, ..ExitReason::misuse(reason) },
+            _ => ExitReason::failed(failed, reason),
         };
         self.closer.part(match place {
             Some(place) => word.at(place),

@@ -54,7 +54,7 @@ fn left_half(count: usize) -> usize {
 
 /// What [`Cpu::combine_and_digest`] tells of its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Folded {
+pub struct SumCheck {
     /// The [`digest`] of the result.
     pub digest: u64,
     /// Whether every element of the result is finite.
@@ -111,13 +111,13 @@ impl Cpu {
         &self,
         terms: &[Term<'_>],
         out: &mut [f32],
-    ) -> Result<Folded, CombineError> {
+    ) -> Result<SumCheck, CombineError> {
         let mut chunks = vec![(0, 0.0); out.len().div_ceil(CHUNK)];
         self.run(terms, out, &mut chunks, |out| {
             (xxh3_64(bytemuck::cast_slice(out)), nonfinite_mask(out))
         })?;
         let (digests, poisons): (Vec<u64>, Vec<f32>) = chunks.into_iter().unzip();
-        Ok(Folded {
+        Ok(SumCheck {
             digest: xxh3_64(bytemuck::cast_slice(&digests)),
             finite: poisons.iter().all(|poison| *poison == 0.0),
         })
@@ -183,9 +183,9 @@ impl Combine for Cpu {
 
 /// One chunk of a sum, of at most 65,536 elements, on the calling thread; `digest` is the XXH3 of
 /// its bytes. All terms are as long as `out`.
-pub(crate) fn fold_chunk(terms: &[Term<'_>], out: &mut [f32]) -> Folded {
+pub(crate) fn fold_chunk(terms: &[Term<'_>], out: &mut [f32]) -> SumCheck {
     combine_chunk(terms, 0, out);
-    Folded { digest: xxh3_64(bytemuck::cast_slice(out)), finite: nonfinite_mask(out) == 0.0 }
+    SumCheck { digest: xxh3_64(bytemuck::cast_slice(out)), finite: nonfinite_mask(out) == 0.0 }
 }
 
 /// A digest of a vector's bytes: XXH3 over the XXH3 digests of chunks of 65,536 elements. It finds

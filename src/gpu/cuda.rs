@@ -202,7 +202,7 @@ pub struct Cuda {
     stream: Arc<CudaStream>,
     module: Arc<CudaModule>,
     blocks: u32,
-    staging: Mutex<staging::Staging>,
+    staging: Mutex<staging::StagingBuffers>,
 }
 
 impl Cuda {

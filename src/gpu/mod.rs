@@ -21,7 +21,7 @@ mod step;
 mod vector;
 
 pub(crate) use cpu::fold_chunk;
-pub use cpu::{Cpu, Folded, Plain, add_into, digest, digest_of_bits, piecewise};
+pub use cpu::{Cpu, Plain, SumCheck, add_into, digest, digest_of_bits, piecewise};
 pub(crate) use cpu::{nonfinite_mask, shared};
 pub use gradient::{Gradient, GradientError, GradientMut, WireBuffer, largest};
 pub use real::{Real, gram, signed_fold};

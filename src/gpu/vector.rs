@@ -1,6 +1,6 @@
 //! Results and sums in the memory where they lie, and stay.
 
-use super::{CombineError, Folded, Source, Term, add_into, nonfinite_mask, shared};
+use super::{CombineError, Source, SumCheck, Term, add_into, nonfinite_mask, shared};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub trait Vector: Clone + Debug + Send + Sync + Sized + 'static {
     ///
     /// # Errors
     /// [`CombineError::Length`] when a vector is not as long as `out`.
-    fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<Folded, CombineError>;
+    fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<SumCheck, CombineError>;
     /// Its numbers, if they are the host's; else the vector, which stays where it is.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Vector for Vec<f32> {
         nonfinite_mask(self) == 0.0
     }
 
-    fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<Folded, CombineError> {
+    fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<SumCheck, CombineError> {
         let terms: Vec<Term<'_>> = terms
             .iter()
             .map(|(weight, x)| Term { weight: *weight, source: Source::F32(x) })

@@ -5,7 +5,7 @@
 
 use super::ledger::Ledger;
 use super::{Summand, TermKind, lock};
-use crate::gpu::{CombineError, Folded, Gradient, Vector, WireBuffer};
+use crate::gpu::{CombineError, Gradient, SumCheck, Vector, WireBuffer};
 use crate::ids::{Job, Step, Task, Worker};
 use crate::sums::SumId;
 use std::collections::VecDeque;
@@ -101,7 +101,7 @@ pub enum CollectiveEvent {
         /// Which sum.
         sum: SumId,
         /// Its [`crate::gpu::digest_of_bits`], and whether it is finite.
-        folded: Folded,
+        folded: SumCheck,
     },
     /// A group was left: nothing more is said of it, or of older ones.
     Left {

@@ -8,7 +8,7 @@
 //! step is folded by one tree, is the default wherever it gives the bits of uncoded training.
 
 use super::{Piece, Summand, TermKind, lock};
-use crate::gpu::{CombineError, Folded, Vector};
+use crate::gpu::{CombineError, SumCheck, Vector};
 use crate::ids::{Job, Step, Task, Worker};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -191,7 +191,7 @@ impl<V: Vector> Ledgers<V> {
         step: Step,
         summands: &[Summand],
         out: &mut V,
-    ) -> Result<Folded, CombineError> {
+    ) -> Result<SumCheck, CombineError> {
         let term = |summand: &Summand| {
             let vector = self.vector(step, summand.holders[0]);
             (summand.weight as f32, vector.expect("what counts is held by its worker"))

@@ -21,7 +21,8 @@ use crate::gpu::Vector;
 use crate::ids::{Part, Step, Task, Worker};
 use crate::sums::{DecodedSum, SumNotice, TaskSpent};
 use crate::transport::{
-    Cancel, Closer, Dismissal, FailedUnit, LET_GO, Link, Notice, Order, Parting, Received, RunFacts,
+    Cancel, Closer, Dismissal, ExitReason, FailedUnit, LET_GO, Link, Notice, Order, ReceiveOutcome,
+    RunFacts,
 };
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -438,10 +439,12 @@ impl<V: Vector> Aggregator<V> {
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(now()));
             match self.link.receive(left) {
-                Received::Nothing => return Ok(None),
-                Received::Gone if self.closer.is_closed() => return Err(AggregatorError::Closed),
-                Received::Gone => return Err(AggregatorError::Disconnected),
-                Received::Order(order) => {
+                ReceiveOutcome::Nothing => return Ok(None),
+                ReceiveOutcome::Gone if self.closer.is_closed() => {
+                    return Err(AggregatorError::Closed);
+                }
+                ReceiveOutcome::Gone => return Err(AggregatorError::Disconnected),
+                ReceiveOutcome::Order(order) => {
                     if let Some(event) = self.take(order)? {
                         return Ok(Some(event));
                     }
@@ -521,7 +524,7 @@ impl<V: Vector> Aggregator<V> {
         let (what, due) = match &self.at_hand {
             None => return Ok(()),
             Some(AtHand::Task(_)) => {
-                self.give_up(|_| Parting::for_good(ABANDONED));
+                self.give_up(|_| ExitReason::for_good(ABANDONED));
                 return Ok(());
             }
             Some(AtHand::Step { step, .. } | AtHand::Skipped(step)) => {
@@ -534,7 +537,7 @@ impl<V: Vector> Aggregator<V> {
 
     /// Drops the current task, and those that were ordered with it. A worker that drops a wanted
     /// one ends its part in the run: another has to compute it.
-    fn give_up(&mut self, word: impl FnOnce(Option<FailedUnit>) -> Parting) {
+    fn give_up(&mut self, word: impl FnOnce(Option<FailedUnit>) -> ExitReason) {
         let cancelled = self.is_cancelled();
         let is_task = |at_hand: &mut AtHand<V>| matches!(at_hand, AtHand::Task(_));
         let Some(AtHand::Task(work)) = self.at_hand.take_if(is_task) else { return };
@@ -566,9 +569,9 @@ impl<V: Vector> Aggregator<V> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn fail(&mut self, reason: impl AsRef<str>) {
-        self.give_up(|unit| Parting::failed(unit, &reason));
+        self.give_up(|unit| ExitReason::failed(unit, &reason));
         // Where no task is current, or it is unwanted.
-        self.closer.part(Parting::failed(None, reason));
+        self.closer.part(ExitReason::failed(None, reason));
     }
 
     /// Whether the run wants the current tasks no more.
@@ -648,7 +651,7 @@ impl<V: Vector> Aggregator<V> {
         let now = now();
         let Some((work, mut desk)) = self.work() else { return Ok(()) };
         if cancelled && work.left() > 0 {
-            self.give_up(|_| Parting::for_good(ABANDONED));
+            self.give_up(|_| ExitReason::for_good(ABANDONED));
             return Ok(());
         }
         if astray {

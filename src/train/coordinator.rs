@@ -55,7 +55,9 @@ use crate::ids::{Step, Task, WeightedResult, Worker, WorkerSet};
 use crate::run::RunConfig;
 use crate::schedulers::{Action, Engine, EngineError, Input};
 use crate::sums::{DecodedSum, Piece, SumNotice, Summand, TermKind};
-use crate::transport::{Cancel, Notice, Order, Stage, SumRequest, Summed, Transport, Unneeded};
+use crate::transport::{
+    Cancel, CheckedSum, Notice, Order, Stage, SumRequest, Transport, UnneededItem,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::info_span;
@@ -470,7 +472,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Action::Reduce { step, result } => self.reduce(step, result)?,
             Action::Discard { worker, task } => {
-                self.transport.forget(Unneeded::Result { worker, task });
+                self.transport.forget(UnneededItem::Result { worker, task });
                 self.results.take_aux(worker, task);
             }
             Action::Close(report) => {
@@ -583,7 +585,7 @@ impl<T: Transport> Coordinator<T> {
         }
         let (aux, parts) = self.results.decoded(step, sums, results);
         let sent = self.nobody();
-        let decoded = summed.map(|Summed { gradient, folded }| {
+        let decoded = summed.map(|CheckedSum { gradient, folded }| {
             Arc::new(DecodedSum {
                 gradient: Arc::new(gradient),
                 aux: aux.clone(),
@@ -662,23 +664,23 @@ impl<T: Transport> Coordinator<T> {
     fn begin_again(&mut self, step: Step) {
         self.gradients.take(step);
         for (worker, task) in self.results.begin_again(step) {
-            self.transport.forget(Unneeded::Result { worker, task });
+            self.transport.forget(UnneededItem::Result { worker, task });
         }
         let end = self.journal.step.jobs(self.config().jobs.micro_steps).start;
-        self.transport.forget(Unneeded::Step { step, end });
+        self.transport.forget(UnneededItem::Step { step, end });
     }
 
     /// Has a worker forget unwanted results.
     fn discard_all(&mut self, worker: Worker, tasks: impl IntoIterator<Item = Task>) {
         for task in tasks {
-            self.transport.forget(Unneeded::Result { worker, task });
+            self.transport.forget(UnneededItem::Result { worker, task });
         }
     }
 
     /// Forgets what was collected for a step.
     fn release(&mut self, step: Step) {
         let end = step.jobs(self.config().jobs.micro_steps).end;
-        self.transport.forget(Unneeded::Step { step, end });
+        self.transport.forget(UnneededItem::Step { step, end });
         self.results.release(step, end);
         self.ending.failures.release(end);
     }
@@ -687,7 +689,7 @@ impl<T: Transport> Coordinator<T> {
         self.release(step);
         let log_steps = self.config().log_steps;
         for vector in self.gradients.remember(step, decision, log_steps) {
-            self.transport.forget(Unneeded::Vector(vector));
+            self.transport.forget(UnneededItem::Vector(vector));
         }
         self.journal.step = step.next();
     }

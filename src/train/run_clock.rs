@@ -187,7 +187,7 @@ impl RunClock {
     /// The same with workers that come and are lost, of whom those are there from now on that are
     /// there by then. `carry_out` is called with a worker and true to have a thread take its place,
     /// with false to end the one that is there; see
-    /// [`Replacing`](crate::transport::local::Replacing). A loss is noticed at once; an answer that
+    /// [`Replacer`](crate::transport::local::Replacer). A loss is noticed at once; an answer that
     /// is due at the same time comes before it.
     #[must_use]
     pub fn changing(

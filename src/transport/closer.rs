@@ -1,6 +1,6 @@
 //! A worker's part in a run, ended from outside.
 
-use super::Parting;
+use super::ExitReason;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,12 +11,12 @@ use std::time::Duration;
 /// coordinator takes the worker for lost: the run goes on without it.
 ///
 /// ```
-/// use codedgrad::transport::{Link, Received, local};
+/// use codedgrad::transport::{Link, ReceiveOutcome, local};
 /// let (_coordinator, mut links) = local::connect(1);
 /// let closer = links[0].closer();
 /// let waiting = std::thread::spawn(move || links[0].receive(None));
 /// closer.close();
-/// assert!(matches!(waiting.join().unwrap(), Received::Gone));
+/// assert!(matches!(waiting.join().unwrap(), ReceiveOutcome::Gone));
 /// ```
 #[derive(Clone)]
 pub struct Closer(Arc<Inner>);
@@ -29,7 +29,7 @@ struct Inner {
 }
 
 /// Ends a connection, with a last word if there is one.
-type End = Box<dyn Fn(Option<Parting>) + Send + Sync>;
+type End = Box<dyn Fn(Option<ExitReason>) + Send + Sync>;
 /// Says that the worker leaves.
 type Leave = Box<dyn Fn(Duration) + Send + Sync>;
 
@@ -38,7 +38,7 @@ impl Closer {
     /// once, with the worker's last word if it has one. `leave` says that the worker leaves with so
     /// much notice; it is called once too.
     pub fn new(
-        end: impl Fn(Option<Parting>) + Send + Sync + 'static,
+        end: impl Fn(Option<ExitReason>) + Send + Sync + 'static,
         leave: impl Fn(Duration) + Send + Sync + 'static,
     ) -> Self {
         let (closed, leaves) = Default::default();
@@ -80,18 +80,18 @@ impl Closer {
     /// waited for.
     ///
     /// ```
-    /// use codedgrad::transport::{Link, Notice, Parting, Transport, local};
+    /// use codedgrad::transport::{ExitReason, Link, Notice, Transport, local};
     /// let (mut coordinator, links) = local::connect(1);
-    /// links[0].closer().part(Parting::for_good("it has learned enough"));
+    /// links[0].closer().part(ExitReason::for_good("it has learned enough"));
     /// let Some((_, Notice::Parting(word))) = coordinator.receive(None) else { panic!() };
     /// assert!(word.for_good);
     /// assert!(matches!(coordinator.receive(None), Some((_, Notice::Lost { .. }))));
     /// ```
-    pub fn part(&self, word: Parting) {
+    pub fn part(&self, word: ExitReason) {
         self.end(Some(word));
     }
 
-    fn end(&self, word: Option<Parting>) {
+    fn end(&self, word: Option<ExitReason>) {
         if !self.0.closed.swap(true, Ordering::AcqRel) {
             (self.0.end)(word);
         }

@@ -4,8 +4,8 @@
 //! then they are summed there, and what is decoded stays there too.
 
 use super::{
-    Cancel, Closer, Dismissal, Link, Notice, Order, Parting, Received, Say, Stage, SumRequest,
-    Summed, Transport, Unneeded,
+    Cancel, CheckedSum, Closer, Dismissal, ExitReason, Link, Notice, Order, ReceiveOutcome, Say,
+    Stage, SumRequest, Transport, UnneededItem,
 };
 use crate::gpu::{CombineError, Vector};
 use crate::ids::{Step, Task, WeightedResult, Worker};
@@ -107,7 +107,7 @@ struct Thread {
 
 /// Has other threads take the places of workers that are lost, in the middle of a run.
 #[derive(Debug)]
-pub struct Replacing<V: Vector = Vec<f32>> {
+pub struct Replacer<V: Vector = Vec<f32>> {
     notices: Notices,
     threads: Arc<Mutex<Vec<Thread>>>,
     places: Vec<V::Place>,
@@ -116,7 +116,7 @@ pub struct Replacing<V: Vector = Vec<f32>> {
     staying: Staying<V>,
 }
 
-impl<V: Vector> Replacing<V> {
+impl<V: Vector> Replacer<V> {
     /// Ends what a thread is of the run, at once and without a word: the coordinator is to be told
     /// that the worker is lost.
     pub fn end(&self, worker: Worker) {
@@ -195,10 +195,10 @@ pub struct LocalLink<V: Vector = Vec<f32>> {
 ///
 /// ```
 /// use codedgrad::ids::Worker;
-/// use codedgrad::transport::{local, Link, Notice, Order, Received, Transport};
+/// use codedgrad::transport::{local, Link, Notice, Order, ReceiveOutcome, Transport};
 /// let (mut coordinator, mut links) = local::connect(2);
 /// coordinator.send(Worker(1), Order::Stop { why: "all is done".into() });
-/// assert!(matches!(links[1].receive(None), Received::Order(Order::Stop { .. })));
+/// assert!(matches!(links[1].receive(None), ReceiveOutcome::Order(Order::Stop { .. })));
 /// drop(links.remove(0));
 /// assert!(matches!(coordinator.receive(None), Some((Worker(0), Notice::Lost { .. }))));
 /// ```
@@ -225,23 +225,23 @@ pub fn connect_at<V: Vector>(
 ///
 /// ```
 /// use codedgrad::ids::Worker;
-/// use codedgrad::transport::{Link, Order, Received, Transport, local};
+/// use codedgrad::transport::{Link, Order, ReceiveOutcome, Transport, local};
 /// let (mut coordinator, mut links, replacing) =
 ///     local::connect_replacing::<Vec<f32>>((), vec![(); 2]);
 /// replacing.end(Worker(1));
-/// assert!(matches!(links[1].receive(None), Received::Gone));
+/// assert!(matches!(links[1].receive(None), ReceiveOutcome::Gone));
 /// let mut other = replacing.begin(Worker(1));
 /// coordinator.send(Worker(1), Order::Stop { why: "all is done".into() });
-/// assert!(matches!(other.receive(None), Received::Order(Order::Stop { .. })));
+/// assert!(matches!(other.receive(None), ReceiveOutcome::Order(Order::Stop { .. })));
 /// ```
 #[must_use]
 pub fn connect_replacing<V: Vector>(
     summed: V::Place,
     workers: Vec<V::Place>,
-) -> (LocalTransport<V>, Vec<LocalLink<V>>, Replacing<V>) {
+) -> (LocalTransport<V>, Vec<LocalLink<V>>, Replacer<V>) {
     let (notice_sender, notices) = channel();
     let (running, next) = (vec![None; workers.len()], vec![Some((Step(0), false)); workers.len()]);
-    let replacing = Replacing {
+    let replacing = Replacer {
         notices: notice_sender,
         threads: Arc::default(),
         ledgers: Ledgers::new(workers.len()),
@@ -273,7 +273,7 @@ fn closer_of(worker: Worker, orders: &Arc<Sender<Posted>>, notices: &Outbox) -> 
     let leave = move |notice: Duration| {
         told.send(worker, Notice::Leaving { seconds: notice.as_secs_f64() });
     };
-    let end = move |word: Option<Parting>| {
+    let end = move |word: Option<ExitReason>| {
         if let Some(word) = &word {
             notices.send(worker, Notice::Parting(word.clone()));
         }
@@ -395,7 +395,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
         Ok(())
     }
 
-    fn make_sum(&mut self, request: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
+    fn make_sum(&mut self, request: SumRequest<'_>) -> Result<Option<CheckedSum>, CombineError> {
         let SumRequest { sum, terms, length, stage, .. } = request;
         if stage == Stage::Expected {
             return Ok(None);
@@ -414,20 +414,20 @@ impl<V: Vector> Transport for LocalTransport<V> {
                 Vec::new()
             }
         };
-        Ok(Some(Summed { gradient, folded }))
+        Ok(Some(CheckedSum { gradient, folded }))
     }
 
     fn sum(&self, sum: SumId) -> Option<Arc<V>> {
         self.staying.get(sum)
     }
 
-    fn forget(&mut self, what: Unneeded) {
+    fn forget(&mut self, what: UnneededItem) {
         let spent = match what {
-            Unneeded::Result { worker, task } => {
+            UnneededItem::Result { worker, task } => {
                 self.ledgers.of(worker).discard(task).into_iter().collect()
             }
-            Unneeded::Step { step, end } => self.ledgers.release(step, end),
-            Unneeded::Worker(worker) => {
+            UnneededItem::Step { step, end } => self.ledgers.release(step, end),
+            UnneededItem::Worker(worker) => {
                 self.ledgers.forget(worker);
                 // One that is done without has the state with which it waits.
                 self.next[worker.index()].take_if(|(_, done_without)| !*done_without);
@@ -435,19 +435,19 @@ impl<V: Vector> Transport for LocalTransport<V> {
                 self.held.retain(|(of, _)| *of != worker);
                 Vec::new()
             }
-            Unneeded::Vector(vector) => V::of_host(Arc::new(vector)).into_iter().collect(),
+            UnneededItem::Vector(vector) => V::of_host(Arc::new(vector)).into_iter().collect(),
         };
         spent.into_iter().for_each(|vector| self.pool.give_shared(vector));
     }
 }
 
 impl<V: Vector> Link<V> for LocalLink<V> {
-    fn receive(&mut self, patience: Option<Duration>) -> Received {
+    fn receive(&mut self, patience: Option<Duration>) -> ReceiveOutcome {
         let posted = match patience {
             _ if self.closer.is_closed() => None,
             None => self.orders.recv().ok().flatten(),
             Some(patience) => match self.orders.recv_timeout(patience) {
-                Err(RecvTimeoutError::Timeout) => return Received::Nothing,
+                Err(RecvTimeoutError::Timeout) => return ReceiveOutcome::Nothing,
                 posted => posted.ok().flatten(),
             },
         };
@@ -456,7 +456,7 @@ impl<V: Vector> Link<V> for LocalLink<V> {
         let is_last =
             |order: &Order| matches!(order, Order::Stop { .. } | Order::Dismiss(Dismissal::LetGo));
         self.stopped |= order.as_ref().is_none_or(is_last);
-        order.map_or(Received::Gone, Received::Order)
+        order.map_or(ReceiveOutcome::Gone, ReceiveOutcome::Order)
     }
 
     fn closer(&self) -> Closer {
@@ -547,7 +547,7 @@ mod tests {
         assert_eq!(links[2].decoded(sums[1]).unwrap().0, [3.0, 6.0]);
         links[0].send(Notice::Applied { step: Step(0), digest: None });
         coordinator.receive(None);
-        coordinator.forget(Unneeded::Worker(Worker(2)));
+        coordinator.forget(UnneededItem::Worker(Worker(2)));
         assert!(links[1].decoded(sums[1]).is_some(), "worker 1 has not applied it");
         links[1].send(Notice::Applied { step: Step(0), digest: None });
         coordinator.receive(None);

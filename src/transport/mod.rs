@@ -17,11 +17,11 @@ pub mod wire;
 pub use closer::Closer;
 pub use differences::Differences;
 pub use facts::{Disagreement, RunFacts, Start};
-pub use parting::{FailedUnit, Parting, both_ends};
-pub use staged::Staged;
+pub use parting::{ExitReason, FailedUnit, both_ends};
+pub use staged::StagedLink;
 pub use state::{NotBytes, State};
 
-use crate::gpu::{CombineError, Folded, Vector};
+use crate::gpu::{CombineError, SumCheck, Vector};
 use crate::ids::{Job, Part, Step, Task, Units, WeightedResult, Worker, WorkerSet};
 use crate::sums::{DecodedSum, Piece, SumId, SumNotice, Summand, TaskSpent};
 use std::sync::Arc;
@@ -222,7 +222,7 @@ pub enum Notice {
         seconds: f64,
     },
     /// Why a worker ends its part in the run: that it is lost follows.
-    Parting(Parting),
+    Parting(ExitReason),
     /// The worker is lost.
     Lost {
         /// Why, as far as is known.
@@ -232,11 +232,11 @@ pub enum Notice {
 
 /// A sum that was made at once, and what is known of it.
 #[derive(Debug)]
-pub struct Summed {
+pub struct CheckedSum {
     /// The sum.
     pub gradient: Vec<f32>,
     /// Its digest, and whether it is finite.
-    pub folded: Folded,
+    pub folded: SumCheck,
 }
 
 /// What is known of a sum when it is asked for.
@@ -270,7 +270,7 @@ pub struct SumRequest<'a> {
 
 /// What the run needs no more.
 #[derive(Debug)]
-pub enum Unneeded {
+pub enum UnneededItem {
     /// A worker's result of a task.
     Result {
         /// Whose.
@@ -318,12 +318,12 @@ pub trait Transport {
     ///
     /// # Errors
     /// [`CombineError`] when a vector is not of gradient length.
-    fn make_sum(&mut self, sum: SumRequest<'_>) -> Result<Option<Summed>, CombineError>;
+    fn make_sum(&mut self, sum: SumRequest<'_>) -> Result<Option<CheckedSum>, CombineError>;
     /// The sum of a step that [`Transport::make_sum`] did not give back, if it is here or has come
     /// by here.
     fn sum(&self, sum: SumId) -> Option<Arc<Self::Vector>>;
     /// Has its holders forget what the run needs no more.
-    fn forget(&mut self, what: Unneeded);
+    fn forget(&mut self, what: UnneededItem);
 }
 
 /// What a link knows of the run that its worker has joined.
@@ -339,7 +339,7 @@ pub struct LinkPlace {
 
 /// What comes of a wait for an order.
 #[derive(Clone, Debug)]
-pub enum Received {
+pub enum ReceiveOutcome {
     /// An order.
     Order(Order),
     /// None in that time, or none yet where a link never waits.
@@ -354,7 +354,7 @@ pub type Say = Box<dyn FnOnce(Notice) + Send>;
 /// A worker's side, for results of one kind of memory.
 pub trait Link<V = Vec<f32>>: Send {
     /// The next order, for which it is waited at most so long (none = for ever).
-    fn receive(&mut self, patience: Option<Duration>) -> Received;
+    fn receive(&mut self, patience: Option<Duration>) -> ReceiveOutcome;
     /// Ends the link from outside, also while it waits.
     fn closer(&self) -> Closer;
     /// A way to send one notice later as if it were sent now: what an earlier connection was asked

@@ -46,7 +46,7 @@ mod tests;
 pub use collective::NcclCollective;
 pub use error::NcclError;
 pub use rules::{MANY_RANKS_SWITCH, UniqueId, Version};
-pub use transfers::{Receiving, Sending};
+pub use transfers::{IncomingVector, OutgoingVector};
 pub use watch::{Phase, Timeouts};
 
 use crate::gpu::cuda::{CudaError, DeviceTarget};
@@ -484,18 +484,18 @@ impl Group {
     /// As [`Group::reduce`].
     pub fn exchange(
         &mut self,
-        sends: &[Sending<'_>],
-        receives: &mut [Receiving<'_>],
+        sends: &[OutgoingVector<'_>],
+        receives: &mut [IncomingVector<'_>],
     ) -> Result<(), NcclError> {
         let mut transfers = Vec::with_capacity(sends.len() + receives.len());
         let mut locks = Vec::with_capacity(sends.len() + receives.len());
-        for Sending { from, to, vector } in sends {
+        for OutgoingVector { from, to, vector } in sends {
             let member = self.member(*from, *to, vector.context().ordinal())?;
             let (address, lock) = vector.address(&self.streams[member]);
             transfers.push((member, true, *to, address, vector.len(), format_of_source(vector)));
             locks.push(lock);
         }
-        for Receiving { at, from, vector } in receives {
+        for IncomingVector { at, from, vector } in receives {
             let member = self.member(*at, *from, vector.context().ordinal())?;
             let (length, format) = (vector.len(), format_of(vector));
             let (address, lock) = vector.address(&self.streams[member]);

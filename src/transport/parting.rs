@@ -35,14 +35,14 @@ impl fmt::Display for FailedUnit {
 /// may be made by others. A script that is wrong ends the run.
 ///
 /// ```
-/// use codedgrad::transport::Parting;
-/// assert_eq!(Parting::for_good("it has learned enough").to_string(), "it has learned enough");
-/// let failed = Parting::failed(None, "OSError: no space left\nTraceback");
+/// use codedgrad::transport::ExitReason;
+/// assert_eq!(ExitReason::for_good("it has learned enough").to_string(), "it has learned enough");
+/// let failed = ExitReason::failed(None, "OSError: no space left\nTraceback");
 /// assert_eq!(failed.to_string(), "OSError: no space left");
-/// assert!(Parting::told("SIGTERM").told && Parting::misuse("lr was changed").misuse);
+/// assert!(ExitReason::told("SIGTERM").told && ExitReason::misuse("lr was changed").misuse);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Parting {
+pub struct ExitReason {
     /// What it could not compute, if that is why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<FailedUnit>,
@@ -62,7 +62,7 @@ pub struct Parting {
     pub reason: String,
 }
 
-impl Parting {
+impl ExitReason {
     fn of(reason: &str) -> Self {
         let reason = line(reason);
         Self { failed: None, for_good: false, told: false, misuse: false, place: None, reason }
@@ -137,7 +137,7 @@ pub fn both_ends(text: &str) -> String {
     }
 }
 
-impl fmt::Display for Parting {
+impl fmt::Display for ExitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.failed {
             Some(failed) => write!(f, "{failed}: {}", self.reason),
@@ -153,13 +153,14 @@ mod tests {
     #[test]
     fn partings_are_told_in_a_line() {
         let failed = |samples| Some(FailedUnit { job: Job(10), unit: 1, samples });
-        let parting = Parting::failed(failed(8..16), "ValueError: corrupt\u{1b}[2J sample\nmore");
+        let parting =
+            ExitReason::failed(failed(8..16), "ValueError: corrupt\u{1b}[2J sample\nmore");
         let told = "unit 1 of batch 10 (samples 8 to 15): ValueError: corrupt [2J sample";
         assert_eq!(parting.to_string(), told);
-        let one = Parting::failed(failed(8..9), "x");
+        let one = ExitReason::failed(failed(8..9), "x");
         assert_eq!(one.to_string(), "unit 1 of batch 10 (sample 8): x");
         let text = format!("{}{}", "é".repeat(1000), "ends so".repeat(60));
-        let long = Parting { reason: text.clone(), ..one }.at("x".repeat(9000)).checked();
+        let long = ExitReason { reason: text.clone(), ..one }.at("x".repeat(9000)).checked();
         let (head, tail) = long.reason.split_once(" ... ").unwrap();
         assert!(head == "é".repeat(400) && text.ends_with(tail) && tail.chars().count() == 400);
         assert_eq!(long.place.unwrap().len(), 805);

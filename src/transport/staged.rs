@@ -1,7 +1,7 @@
 //! Workers whose vectors lie elsewhere than in the host's memory, over a link that carries vectors
 //! of the host.
 
-use super::{Closer, Link, LinkPlace, Notice, Order, Received, Say};
+use super::{Closer, Link, LinkPlace, Notice, Order, ReceiveOutcome, Say};
 use crate::gpu::{Gradient, GradientError, GradientMut, Vector, WireBuffer};
 use crate::ids::Task;
 use crate::sums::SumId;
@@ -13,15 +13,15 @@ use std::time::Duration;
 /// once, when a task is done; what is decoded goes back once.
 ///
 /// ```
-/// use codedgrad::transport::{Link, Order, Received, Staged, Transport, local};
+/// use codedgrad::transport::{Link, Order, ReceiveOutcome, StagedLink, Transport, local};
 /// use codedgrad::ids::Worker;
 /// let (mut coordinator, mut links) = local::connect(1);
-/// let mut link: Staged<Vec<f32>> = Staged::new(Box::new(links.remove(0)), ());
+/// let mut link: StagedLink<Vec<f32>> = StagedLink::new(Box::new(links.remove(0)), ());
 /// assert_eq!(link.buffer(3).len(), 3);
 /// coordinator.send(Worker(0), Order::Stop { why: "all is done".into() });
-/// assert!(matches!(link.receive(None), Received::Order(Order::Stop { .. })));
+/// assert!(matches!(link.receive(None), ReceiveOutcome::Order(Order::Stop { .. })));
 /// ```
-pub struct Staged<V: Vector + Gradient + GradientMut> {
+pub struct StagedLink<V: Vector + Gradient + GradientMut> {
     link: Box<dyn Link>,
     place: V::Place,
     spare: Vec<V>,
@@ -33,7 +33,7 @@ pub struct Staged<V: Vector + Gradient + GradientMut> {
     failed: bool,
 }
 
-impl<V: Vector + Gradient + GradientMut> Staged<V> {
+impl<V: Vector + Gradient + GradientMut> StagedLink<V> {
     /// A link for vectors at a place.
     #[must_use]
     pub fn new(link: Box<dyn Link>, place: V::Place) -> Self {
@@ -78,14 +78,14 @@ impl<V: Vector + Gradient + GradientMut> Staged<V> {
     }
 }
 
-impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
-    fn receive(&mut self, patience: Option<Duration>) -> Received {
+impl<V: Vector + Gradient + GradientMut> Link<V> for StagedLink<V> {
+    fn receive(&mut self, patience: Option<Duration>) -> ReceiveOutcome {
         // A worker that has not answered gets no order.
         if self.failed {
-            return Received::Gone;
+            return ReceiveOutcome::Gone;
         }
         let received = self.link.receive(patience);
-        let Received::Order(order) = &received else { return received };
+        let ReceiveOutcome::Order(order) = &received else { return received };
         if let Order::Apply { sum, decoded, .. } = order {
             self.bring(*sum, &decoded.gradient);
         }
@@ -99,7 +99,7 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
         if let Some((results, next)) = self.results.as_ref().zip(next) {
             results.passed(next);
         }
-        if self.failed { Received::Gone } else { received }
+        if self.failed { ReceiveOutcome::Gone } else { received }
     }
 
     fn closer(&self) -> Closer {
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn decoded_vectors_are_there_for_their_attempt_and_their_memory_goes_round() {
         let (mut coordinator, mut links) = local::connect(1);
-        let mut link: Staged<NonHostVector> = Staged::new(Box::new(links.remove(0)), 0);
+        let mut link: StagedLink<NonHostVector> = StagedLink::new(Box::new(links.remove(0)), 0);
         for step in 0..3u64 {
             let decoded =
                 DecodedSum { gradient: Arc::new(vec![step as f32; 2]), aux: Vec::new(), digest: 0 };
@@ -179,7 +179,7 @@ mod tests {
                     saver: Worker(0),
                 },
             );
-            assert!(matches!(link.receive(None), Received::Order(Order::Apply { .. })));
+            assert!(matches!(link.receive(None), ReceiveOutcome::Order(Order::Apply { .. })));
             let mut decoded = |step, attempt| link.decoded(SumId { step: Step(step), attempt });
             assert!(decoded(step, 0).is_none() && decoded(step + 1, 1).is_none());
             assert_eq!(decoded(step, 1).unwrap().0, [step as f32; 2]);
@@ -192,11 +192,11 @@ mod tests {
     #[test]
     fn a_worker_whose_device_fails_ends() {
         let (mut coordinator, mut links) = local::connect(1);
-        let mut link: Staged<NonHostVector> = Staged::new(Box::new(links.remove(0)), 0);
+        let mut link: StagedLink<NonHostVector> = StagedLink::new(Box::new(links.remove(0)), 0);
         let task = Task { job: Job(0), piece: 0, plan: 0 };
         link.keep(task, NonHostVector(vec![f32::NAN]));
         link.send(Notice::Done { task, aux: Vec::new(), finite: true, spent: None });
-        assert!(matches!(link.receive(None), Received::Gone));
+        assert!(matches!(link.receive(None), ReceiveOutcome::Gone));
         drop(link);
         assert!(
             matches!(coordinator.receive(None), Some((_, Notice::Lost { .. }))),

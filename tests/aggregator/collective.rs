@@ -4,7 +4,7 @@
 
 use super::Numbers;
 use super::non_host::NonHostVector;
-use codedgrad::gpu::{Folded, Vector, digest_of_bits};
+use codedgrad::gpu::{SumCheck, Vector, digest_of_bits};
 use codedgrad::ids::Worker;
 use codedgrad::sums::SumId;
 use codedgrad::sums::collective::{
@@ -261,7 +261,7 @@ impl World {
         let finite = NonHostVector::fold(&term(0, first.0), &mut sum).unwrap().finite;
         let digest = digest_of_bits(sum.numbers());
         assert_eq!(digest, digest_of_bits(other.numbers()));
-        let folded = Folded { digest, finite };
+        let folded = SumCheck { digest, finite };
         let sum_id = collective.sum;
         for number in members.values() {
             let (fails, pause) = (self.random.random_bool(self.faults / 1000.0), self.pause());

@@ -29,7 +29,7 @@ use codedgrad::train::{
     IncidentKind, Observer, Outcome, OwnedEvent, Progress, ProvideRequest, RunClock, RunError,
     StepRecord, VirtualClock,
 };
-use codedgrad::transport::{Link, Notice, Order, Received, Staged, State, local};
+use codedgrad::transport::{Link, Notice, Order, ReceiveOutcome, StagedLink, State, local};
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -437,7 +437,7 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
             let (transport, links) = local::connect(workers);
             let links = links.into_iter().map(once).collect();
             let worker = |me: Worker, link| {
-                let link: Staged<non_host::NonHostVector> = Staged::new(link, me.index());
+                let link: StagedLink<non_host::NonHostVector> = StagedLink::new(link, me.index());
                 live(me, Box::new(link), job, mischief, &decided)
             };
             run(links, worker, || Coordinator::new(transport, engine, run_clock).run(&mut recorder))
@@ -1442,8 +1442,10 @@ fn who_comes_back_twice_takes_over_one_state() {
     coordinator.stop();
     let mut orders = |worker: usize| {
         let all = std::iter::from_fn(|| match links[worker].receive(None) {
-            Received::Order(Order::Stop { .. }) | Received::Gone | Received::Nothing => None,
-            Received::Order(order) => Some(order),
+            ReceiveOutcome::Order(Order::Stop { .. })
+            | ReceiveOutcome::Gone
+            | ReceiveOutcome::Nothing => None,
+            ReceiveOutcome::Order(order) => Some(order),
         });
         all.collect::<Vec<Order>>()
     };
@@ -1467,7 +1469,7 @@ fn who_comes_back_twice_takes_over_one_state() {
 /// What a worker does that only holds sums: the states that it is sent.
 fn take(worker: &mut dyn Link) -> Vec<Step> {
     let mut taken = Vec::new();
-    while let Received::Order(order) = worker.receive(Some(Duration::ZERO)) {
+    while let ReceiveOutcome::Order(order) = worker.receive(Some(Duration::ZERO)) {
         match order {
             Order::LoadState { state } => taken.push(state.next),
             Order::Store { sum, decoded } => {

@@ -3,7 +3,7 @@
 //! the host's.
 
 use super::*;
-use codedgrad::gpu::{CombineError, Folded, Gradient, GradientError, GradientMut, WireBuffer};
+use codedgrad::gpu::{CombineError, Gradient, GradientError, GradientMut, SumCheck, WireBuffer};
 use std::sync::Arc;
 
 /// Numbers in one of two places; whatever is reused is spoilt first.
@@ -49,7 +49,7 @@ impl Vector for NonHostVector {
     fn finite(&self) -> bool {
         self.numbers.finite()
     }
-    fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<Folded, CombineError> {
+    fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<SumCheck, CombineError> {
         let terms: Vec<_> =
             terms.iter().map(|(weight, x)| (*weight, Arc::new(x.numbers.clone()))).collect();
         Vector::fold(&terms, &mut out.numbers)

@@ -363,7 +363,7 @@ fn gpus_reduce_and_exchange() {
     let sends: Vec<_> = x
         .iter()
         .enumerate()
-        .map(|(gpu, x)| Sending {
+        .map(|(gpu, x)| OutgoingVector {
             from: gpu,
             to: after(gpu),
             vector: DeviceSource::F32(x.as_view()),
@@ -372,7 +372,7 @@ fn gpus_reduce_and_exchange() {
     let mut receives: Vec<_> = y
         .iter_mut()
         .enumerate()
-        .map(|(gpu, y)| Receiving {
+        .map(|(gpu, y)| IncomingVector {
             at: gpu,
             from: (gpu + count - 1) % count,
             vector: DeviceTarget::F32(y.as_view_mut()),

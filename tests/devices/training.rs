@@ -12,7 +12,7 @@ use crate::gpu::cuda::emulated::{BYTES_OF_LAST, SCARCE};
 use crate::gpu::cuda::{Cuda, DeviceVector, devices};
 use crate::run::{Jobs, RunConfig, Shape};
 use crate::schedulers::{Engine, Settings};
-use crate::transport::{Link, Staged, Transport, local};
+use crate::transport::{Link, StagedLink, Transport, local};
 use std::sync::Arc;
 use std::{env, thread};
 
@@ -189,7 +189,7 @@ fn runs_on_devices_end_as_on_the_host() {
         let staged = links
             .into_iter()
             .zip(&places)
-            .map(|(link, place)| Staged::new(Box::new(link), Arc::clone(place)));
+            .map(|(link, place)| StagedLink::new(Box::new(link), Arc::clone(place)));
         let staged = train(job, transport, boxed(staged.collect()), on_device, |_| ());
         assert!(
             host.iter().flatten().filter(|state| state[0] != parameters).count() == WORKERS
@@ -226,7 +226,7 @@ fn a_card_without_memory_costs_its_worker_and_not_the_run() {
     let staged = links
         .into_iter()
         .zip(&places)
-        .map(|(link, place)| Staged::new(Box::new(link), Arc::clone(place)));
+        .map(|(link, place)| StagedLink::new(Box::new(link), Arc::clone(place)));
     let staged =
         train(("groups:s=1", 1, LENGTH), transport, boxed(staged.collect()), on_device, |_| ());
     for found in [staying, staged] {
@@ -546,7 +546,7 @@ mod with_collective {
         me: usize,
         address: String,
         security: Security,
-    ) -> Staged<DeviceVector> {
+    ) -> StagedLink<DeviceVector> {
         let own = Join { worker: Some(me as u32), ..Join::new(address, security) };
         let (link, welcome) = TcpLink::join(own).expect("no error");
         let collective =

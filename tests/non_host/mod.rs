@@ -2,7 +2,7 @@
 //! tests of the library and of the trainer.
 
 use codedgrad::gpu::{
-    CombineError, Folded, Gradient, GradientError, GradientMut, Vector, WireBuffer, add_into,
+    CombineError, Gradient, GradientError, GradientMut, SumCheck, Vector, WireBuffer, add_into,
 };
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Vector for NonHostVector {
     fn finite(&self) -> bool {
         self.0.finite()
     }
-    fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<Folded, CombineError> {
+    fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<SumCheck, CombineError> {
         let terms: Vec<_> =
             terms.iter().map(|(weight, x)| (*weight, Arc::new(x.0.clone()))).collect();
         Vector::fold(&terms, &mut out.0)

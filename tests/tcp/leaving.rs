@@ -7,7 +7,7 @@ use codedgrad::train::{
     Aggregator, AggregatorError, Builder, Coordinator, Event, Flow, Incident, Observer, Outcome,
     OwnedEvent, RunError, StepRecord,
 };
-use codedgrad::transport::Parting;
+use codedgrad::transport::ExitReason;
 use codedgrad::transport::tcp::security::{Security, Token};
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -100,11 +100,11 @@ fn work(
                     task.next_part();
                     std::panic::resume_unwind(Box::new("on purpose"));
                 }
-                Does::Leave => closer.part(Parting::for_good("it has enough")),
+                Does::Leave => closer.part(ExitReason::for_good("it has enough")),
             },
             Ok(Some(Event::Apply(step))) => {
                 if does(step.index, "apply") == Does::Leave {
-                    closer.part(Parting::for_good("it has enough"));
+                    closer.part(ExitReason::for_good("it has enough"));
                 }
                 steps = step.index + 1;
             }

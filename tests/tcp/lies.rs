@@ -12,7 +12,7 @@ use codedgrad::sums::{CHUNK, Header, Kind, SumId, SumNotice};
 use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Event, Outcome, RunClock};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
 use codedgrad::transport::wire::{CONTROL_BYTES_MAX, HEADER_BYTES};
-use codedgrad::transport::{Link, Notice, Order, Received, State, Transport, local};
+use codedgrad::transport::{Link, Notice, Order, ReceiveOutcome, State, Transport, local};
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -168,7 +168,7 @@ const EXCHANGES: [(Exchange, bool); 3] =
 /// A worker whose results are NaN, and which says that they are finite.
 fn nan(mut link: impl Link) {
     let (mut parameters, mut next) = (vec![0.0f32; LENGTH], Step(0));
-    while let Received::Order(order) = link.receive(None) {
+    while let ReceiveOutcome::Order(order) = link.receive(None) {
         match order {
             Order::Compute { tasks, .. } => {
                 for (task, _) in tasks {

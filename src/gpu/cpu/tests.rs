@@ -98,7 +98,7 @@ fn digests_from_the_fold_are_digests_of_the_result() {
         let fused = shared()
             .combine_and_digest(&[Term { weight: 1.0, source: Source::F32(x) }], &mut out)
             .unwrap();
-        assert_eq!(fused, Folded { digest: digest(x), finite: true });
+        assert_eq!(fused, SumCheck { digest: digest(x), finite: true });
     }
 }
 

@@ -34,7 +34,7 @@ impl<T> Stage<T> {
 
 /// Two buckets of every format that was asked for.
 #[derive(Debug, Default)]
-pub(super) struct Staging {
+pub(super) struct StagingBuffers {
     f32: Vec<Stage<f32>>,
     bf16: Vec<Stage<bf16>>,
     f16: Vec<Stage<f16>>,
@@ -44,7 +44,7 @@ pub(super) struct Staging {
 trait Number: DeviceRepr + ValidAsZeroBits + Copy + Default {
     fn source(x: CudaView<'_, Self>) -> DeviceSource<'_>;
     fn target(x: CudaViewMut<'_, Self>) -> DeviceTarget<'_>;
-    fn stages(staging: &mut Staging) -> &mut Vec<Stage<Self>>;
+    fn stages(staging: &mut StagingBuffers) -> &mut Vec<Stage<Self>>;
 }
 
 macro_rules! number {
@@ -58,7 +58,7 @@ macro_rules! number {
                 DeviceTarget::$kind(x)
             }
 
-            fn stages(staging: &mut Staging) -> &mut Vec<Stage<Self>> {
+            fn stages(staging: &mut StagingBuffers) -> &mut Vec<Stage<Self>> {
                 &mut staging.$field
             }
         }
@@ -193,7 +193,7 @@ impl Cuda {
     /// The two buckets of a format, made when they are first needed.
     fn stages<'s, T: Number>(
         &self,
-        staging: &'s mut Staging,
+        staging: &'s mut StagingBuffers,
     ) -> Result<&'s mut Vec<Stage<T>>, CudaError> {
         let stages = T::stages(staging);
         while stages.len() < 2 {

@@ -2,7 +2,7 @@
 
 use super::{Cuda, CudaError, DeviceGradient, DeviceGradientMut, DeviceTerm, warn_once};
 use crate::gpu::{
-    CombineError, Folded, Gradient, GradientError, GradientMut, Rates, Vector, WireBuffer,
+    CombineError, Gradient, GradientError, GradientMut, Rates, SumCheck, Vector, WireBuffer,
 };
 use crate::run::NumberFormat;
 use cudarc::driver::{
@@ -423,7 +423,7 @@ impl Vector for DeviceVector {
         largest.inspect_err(|error| lost(error)).is_ok_and(f32::is_finite)
     }
 
-    fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<Folded, CombineError> {
+    fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<SumCheck, CombineError> {
         if let Some(term) = terms.iter().position(|(_, x)| x.length != out.length) {
             return Err(CombineError::Length {
                 term,
@@ -440,8 +440,8 @@ impl Vector for DeviceVector {
             cuda.combine_into(&here, &mut numbers.as_view_mut())?;
             terms.iter().try_for_each(|(_, x)| x.read_by(cuda))?;
             let finite = cuda.largest(&DeviceSource::F32(numbers.as_view()))?.is_finite();
-            Ok(Folded { digest: cuda.digest(&numbers.as_view())?, finite })
+            Ok(SumCheck { digest: cuda.digest(&numbers.as_view())?, finite })
         });
-        Ok(folded.unwrap_or(Folded { digest: 0, finite: false }))
+        Ok(folded.unwrap_or(SumCheck { digest: 0, finite: false }))
     }
 }

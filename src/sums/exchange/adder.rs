@@ -1,7 +1,7 @@
 //! The terms of a chunk that are here, and how they are added up by the one tree.
 
 use super::block::{Block, Blocks};
-use crate::gpu::{Folded, Source, Term, fold_chunk};
+use crate::gpu::{Source, SumCheck, Term, fold_chunk};
 use crate::run::NumberFormat;
 use std::ops::Range;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl Adder<'_> {
         &self,
         mut nodes: Vec<Node>,
         out: &mut [f32],
-    ) -> Option<Result<Folded, Vec<Node>>> {
+    ) -> Option<Result<SumCheck, Vec<Node>>> {
         // Where nothing was added early, one pass over all terms does it, and makes the same tree.
         if nodes.iter().any(|node| node.size > 1) {
             let mut finite = self.add_siblings(&mut nodes, 2)?;

@@ -4,7 +4,7 @@ use super::block::{Block, Blocks};
 use super::plan::nodes_of;
 use super::reassembly::{ReassemblyBuffer, WriteSlot};
 use super::store::Sum;
-use crate::gpu::{Folded, digest_of_bits, nonfinite_mask};
+use crate::gpu::{SumCheck, digest_of_bits, nonfinite_mask};
 use crate::run::NumberFormat;
 use crate::sums::{COORDINATOR, Header, NotFinite, Owner, SumId, chunks};
 use std::sync::Arc;
@@ -94,7 +94,7 @@ impl Assembly {
         assembly.out.close(0..assembly.digests.len());
         for chunk in 0..assembly.digests.len() {
             let digest = assembly.out.read(chunk, |sum| xxh3_64(bytemuck::cast_slice(sum)));
-            assembly.note(chunk, Folded { digest, finite: sum.finite });
+            assembly.note(chunk, SumCheck { digest, finite: sum.finite });
         }
         assembly.finiteness.of = sum.nonfinite;
         Some(assembly)
@@ -147,7 +147,7 @@ impl Assembly {
     }
 
     /// A chunk was summed here.
-    pub(super) fn put(&mut self, chunk: usize, numbers: &[f32], folded: Folded) {
+    pub(super) fn put(&mut self, chunk: usize, numbers: &[f32], folded: SumCheck) {
         self.out.write(chunk, |out| out.copy_from_slice(numbers));
         self.note(chunk, folded);
     }
@@ -167,7 +167,7 @@ impl Assembly {
         if self.digests[chunk].is_none() {
             let of_wire = Some(header.digest)
                 .filter(|digest| header.format == NumberFormat::F32 && *digest != 0);
-            let mut folded = Folded { digest: 0, finite: true };
+            let mut folded = SumCheck { digest: 0, finite: true };
             self.out.write(chunk, |out| {
                 block.copy_to(out);
                 folded.digest = of_wire.unwrap_or_else(|| xxh3_64(bytemuck::cast_slice(out)));
@@ -185,12 +185,12 @@ impl Assembly {
         if completed && let Ok(chunk) = header.chunk_of(self.out.len()) {
             // The connection has looked at the numbers.
             let Header { digest, finite, .. } = *header;
-            self.note_of(from, chunk, Folded { digest, finite });
+            self.note_of(from, chunk, SumCheck { digest, finite });
         }
         completed
     }
 
-    fn note_of(&mut self, from: u32, chunk: usize, folded: Folded) {
+    fn note_of(&mut self, from: u32, chunk: usize, folded: SumCheck) {
         self.note(chunk, folded);
         if !folded.finite {
             // Told at once: another sum of the step may be begun before this one is whole.
@@ -198,7 +198,7 @@ impl Assembly {
         }
     }
 
-    fn note(&mut self, chunk: usize, Folded { digest, finite }: Folded) {
+    fn note(&mut self, chunk: usize, SumCheck { digest, finite }: SumCheck) {
         self.left -= usize::from(self.digests[chunk].replace(digest).is_none());
         self.finiteness.finite &= finite;
     }
@@ -214,7 +214,7 @@ impl Assembly {
         for chunk in 0..came.digests.len() {
             let Some(digest) = came.digests[chunk] else { continue };
             if !self.owns(self.me, chunk) && self.digests[chunk].is_none() {
-                let folded = Folded { digest, finite: came.finiteness.finite };
+                let folded = SumCheck { digest, finite: came.finiteness.finite };
                 came.out.read(chunk, |numbers| self.put(chunk, numbers, folded));
             }
         }

@@ -17,7 +17,7 @@ use super::context::NodeContext;
 use super::events::{WorkerEffect, chunk_for};
 use super::frame::{Body, Frame};
 use super::gathering::{TermAt, TermBuffer, budget};
-use crate::gpu::{Folded, nonfinite_mask};
+use crate::gpu::{SumCheck, nonfinite_mask};
 use crate::run::NumberFormat;
 use crate::sums::{COORDINATOR, Header, Kind, Owner, PeerMessage, SumPlan, chunk_range, chunks};
 use std::collections::BTreeSet;
@@ -320,10 +320,10 @@ impl ExchangePart {
             block.fill(sum);
             nonfinite_mask(sum) == 0.0
         });
-        self.frame_of(chunk, block, Folded { digest: 0, finite })
+        self.frame_of(chunk, block, SumCheck { digest: 0, finite })
     }
 
-    fn frame_of(&self, chunk: usize, block: Block, Folded { digest, finite }: Folded) -> Frame {
+    fn frame_of(&self, chunk: usize, block: Block, SumCheck { digest, finite }: SumCheck) -> Frame {
         let range = chunk_range(chunk, self.length);
         let id = self.plan.sum;
         let header = Header::chunk(Kind::Sum, self.format, range.start, range.len()).of_sum(id, 0);
@@ -371,7 +371,7 @@ impl ExchangePart {
         nodes: Vec<Node>,
         finiteness: &mut Finiteness,
         announced: &Announcements,
-    ) -> Option<(Block, Folded)> {
+    ) -> Option<(Block, SumCheck)> {
         let (blocks, count) = (&self.blocks, chunk_range(chunk, self.length).len());
         let mine = OwnTerms { announced, blocks, format: self.format, length: self.length };
         let mine = |term: usize| mine.content(self.gathering.own(term)?, chunk);
@@ -390,7 +390,7 @@ impl ExchangePart {
             // It asks no other node: it sees that its sum is not finite once the sum is whole.
             adder.spend(nodes);
             block.floats_mut().fill(f32::NAN);
-            return Some((block, Folded { digest: 0, finite: false }));
+            return Some((block, SumCheck { digest: 0, finite: false }));
         }
         blocks.give(block);
         if refused.is_empty() {
@@ -407,7 +407,7 @@ impl ExchangePart {
         &self,
         chunk: usize,
         mut block: Block,
-        mut folded: Folded,
+        mut folded: SumCheck,
         sum: &mut Assembly,
     ) -> Vec<WorkerEffect> {
         // All must hold the same bits, the owner too: it keeps what the others get.
@@ -415,7 +415,7 @@ impl ExchangePart {
             let mut narrow = self.blocks.take(block.count, NumberFormat::Bf16);
             narrow.fill(block.floats_mut());
             narrow.copy_to(block.floats_mut());
-            folded = Folded {
+            folded = SumCheck {
                 digest: xxh3_64(block.bytes()),
                 finite: nonfinite_mask(block.floats_mut()) == 0.0,
             };

@@ -7,7 +7,7 @@ use super::events::{WorkerEffect, WorkerEvent, chunk_for};
 use super::node::NodeExchanges;
 use super::store::{Sum, chunks_of};
 use super::warnings::Warnings;
-use crate::gpu::{Folded, nonfinite_mask};
+use crate::gpu::{SumCheck, nonfinite_mask};
 use crate::ids::{Step, Task, Worker};
 use crate::sums::collective::{CollectiveCommand, CollectiveEvent, CollectiveSum, ResultStore};
 use crate::sums::{
@@ -313,7 +313,7 @@ impl WorkerSums {
                 self.in_group.clear();
                 out.push(WorkerEffect::Tell(SumReport::GroupFailed { group, reason }));
             }
-            CollectiveEvent::Summed { sum, folded: Folded { digest, finite } } => {
+            CollectiveEvent::Summed { sum, folded: SumCheck { digest, finite } } => {
                 self.in_group.retain(|other| *other != sum);
                 if finite {
                     self.node.sums.forget(sum);

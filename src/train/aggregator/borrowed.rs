@@ -4,7 +4,7 @@ use super::{Aggregator, AggregatorError, AtHand, OwnedEvent, ProvideRequest, Sam
 use crate::gpu::{Gradient, GradientError, GradientMut, Vector, WireBuffer};
 use crate::ids::{Step, Task, Units};
 use crate::sums::DecodedSum;
-use crate::transport::{Cancel, Parting, State};
+use crate::transport::{Cancel, ExitReason, State};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::Duration;
@@ -242,7 +242,7 @@ impl<V: Vector> Drop for ComputeTask<'_, V> {
             Early::No if std::thread::panicking() => "its thread panicked",
             Early::No => "it dropped its task before that was done",
         };
-        self.aggregator.give_up(|unit| Parting::failed(unit, reason));
+        self.aggregator.give_up(|unit| ExitReason::failed(unit, reason));
     }
 }
 

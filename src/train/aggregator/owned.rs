@@ -3,7 +3,7 @@
 use super::{ABANDONED, Aggregator, AggregatorError, AtHand, Samples, Work};
 use crate::gpu::Vector;
 use crate::ids::{Step, Task, Units, Worker};
-use crate::transport::{Cancel, Notice, Parting, Say, State};
+use crate::transport::{Cancel, ExitReason, Notice, Say, State};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -245,7 +245,7 @@ impl<V: Vector> Aggregator<V> {
     /// [`AggregatorError::NotAtHand`] when the task is not current.
     pub fn abandon(&mut self, task: Task) -> Result<(), AggregatorError> {
         self.task(task)?;
-        self.give_up(|_| Parting::for_good(ABANDONED));
+        self.give_up(|_| ExitReason::for_good(ABANDONED));
         Ok(())
     }
 

@@ -6,7 +6,9 @@ use crate::run::{Limits, NumberFormat};
 use crate::train::coordinator::LOOK;
 use crate::train::{Coordinator, Observer, Outcome, RunError, Stopper};
 use crate::transport::tcp::security::Security;
-use crate::transport::tcp::{self, Exchange, Gathered, Listen, TcpError, TcpStatus, TcpTransport};
+use crate::transport::tcp::{
+    self, Exchange, GatheredWorkers, Listen, TcpError, TcpStatus, TcpTransport,
+};
 use crate::transport::{Differences, Order, RunFacts, Transport};
 use std::fmt::Display;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -547,7 +549,7 @@ fn gathered(
     transport: &mut TcpTransport,
     patience: Duration,
     (stopper, first): (&Stopper, Step),
-) -> Result<Gathered, RunError> {
+) -> Result<GatheredWorkers, RunError> {
     let mut left = patience;
     let mut coming = COMING;
     let mut came = 0;

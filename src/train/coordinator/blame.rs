@@ -5,7 +5,7 @@ use crate::gpu::nonfinite_mask;
 use crate::ids::{Step, WeightedResult, Worker};
 use crate::schedulers::Input;
 use crate::sums::{Piece, SumId, TermKind};
-use crate::transport::{Transport, Unneeded};
+use crate::transport::{Transport, UnneededItem};
 
 impl<T: Transport> Coordinator<T> {
     /// Says why a sum that was made here is not finite: the first of its results that is not, if
@@ -34,7 +34,7 @@ impl<T: Transport> Coordinator<T> {
         self.gradients.take(step);
         let jobs = step.jobs(self.config().jobs.micro_steps);
         for task in self.results.erase(worker, step, &jobs) {
-            self.transport.forget(Unneeded::Result { worker, task });
+            self.transport.forget(UnneededItem::Result { worker, task });
         }
     }
 }

@@ -4,7 +4,7 @@ use super::super::run_clock::Change;
 use super::{Coordinator, Observer, RunError};
 use crate::ids::{Step, Worker};
 use crate::schedulers::Input;
-use crate::transport::{Notice, Transport, Unneeded};
+use crate::transport::{Notice, Transport, UnneededItem};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ impl<T: Transport> Coordinator<T> {
     /// A worker is lost, whether that is told of or not.
     pub(super) fn gone(&mut self, worker: Worker) -> Input {
         self.watchdog.lost(worker);
-        self.transport.forget(Unneeded::Worker(worker));
+        self.transport.forget(UnneededItem::Worker(worker));
         self.results.lost(worker);
         let made_there = |sum| self.transport.sum(sum).is_some();
         let kept = self.gradients.are_kept(made_there);

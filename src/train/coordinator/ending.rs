@@ -4,7 +4,7 @@ use super::failures::Failures;
 use super::{Coordinator, IncidentKind, Observer, Outcome, RunError, Stopper};
 use crate::ids::Worker;
 use crate::schedulers::{EngineError, Input};
-use crate::transport::{Dismissal, Order, Parting, Transport};
+use crate::transport::{Dismissal, ExitReason, Order, Transport};
 use std::sync::Arc;
 
 /// What may end the run before its last step, and why it is over.
@@ -50,7 +50,7 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// The last word of a worker.
-    pub(super) fn parts(&mut self, worker: Worker, word: Parting) -> Input {
+    pub(super) fn parts(&mut self, worker: Worker, word: ExitReason) -> Input {
         if word.for_good {
             return Input::Left { worker, told: word.told };
         }

@@ -5,7 +5,7 @@ use super::RunError;
 use crate::ids::{Job, Step, Worker};
 use crate::run::RunConfig;
 use crate::schedulers::EngineError;
-use crate::transport::{FailedUnit, Parting};
+use crate::transport::{ExitReason, FailedUnit};
 use std::collections::BTreeMap;
 
 /// Before the first step is decided a worker that the scheme needs is tried so often: what is wrong
@@ -45,7 +45,7 @@ struct Lives {
     step: Step,
     /// The first step that the worker had not applied then.
     next: Step,
-    word: Parting,
+    word: ExitReason,
 }
 
 impl Failures {
@@ -59,7 +59,7 @@ impl Failures {
     pub(super) fn heard(
         &mut self,
         (worker, step, next): (Worker, Step, Step),
-        word: Parting,
+        word: ExitReason,
         run: &RunConfig,
         needed: bool,
     ) {
@@ -119,7 +119,7 @@ impl Failures {
 
     /// A worker is sent away, and does not come back.
     pub(super) fn sent_away(&mut self, worker: Worker, step: Step, why: &str) {
-        let (place, word) = (String::new(), Parting::failed(None, why));
+        let (place, word) = (String::new(), ExitReason::failed(None, why));
         self.lives.insert(worker, Lives { place, count: 0, step, next: step, word });
     }
 
@@ -178,7 +178,7 @@ mod tests {
         let mut failures = Failures::default();
         let fails = |failures: &mut Failures, worker| {
             let failed = Some(FailedUnit { job: Job(2), unit: 1, samples: 1..2 });
-            let word = Parting::failed(failed, "bad");
+            let word = ExitReason::failed(failed, "bad");
             failures.heard((Worker(worker), Step(2), Step(2)), word, &run, false);
             failures.take_fatal()
         };
@@ -199,7 +199,7 @@ mod tests {
     /// What a worker says of a body that fails, and what that ends the run by.
     fn fails(failures: &mut Failures, place: &str, step: u64, needed: bool) -> Option<RunError> {
         let run = RunConfig::new(Shape::new(4, 4), 1, 9);
-        let word = Parting::failed(None, "OSError: no space left").at(place);
+        let word = ExitReason::failed(None, "OSError: no space left").at(place);
         // In the body of the step before, which is decided.
         let next = Step(step.saturating_sub(1));
         failures.heard((Worker(1), Step(step), next), word, &run, needed);
@@ -212,7 +212,7 @@ mod tests {
         let run = RunConfig::new(Shape::new(4, 4), 1, 9);
         let mut failures = Failures::default();
         let fails = |failures: &mut Failures| {
-            let word = Parting::failed(None, "KeyError").at("train.py:3 KeyError");
+            let word = ExitReason::failed(None, "KeyError").at("train.py:3 KeyError");
             failures.heard((Worker(1), Step(4), Step(4)), word, &run, false);
             failures.take_fatal().is_some()
         };
@@ -260,7 +260,7 @@ mod tests {
     fn a_script_that_is_wrong_ends_the_run_at_once() {
         let run = RunConfig::new(Shape::new(4, 4), 1, 9);
         let mut failures = Failures::default();
-        let word = Parting::misuse("RuntimeError: lr was changed");
+        let word = ExitReason::misuse("RuntimeError: lr was changed");
         failures.heard((Worker(1), Step(4), Step(4)), word, &run, false);
         let said = "step 4: worker 1: RuntimeError: lr was changed";
         assert_eq!(failures.take_fatal().unwrap().to_string(), said);

@@ -8,11 +8,11 @@
 use super::{Coordinator, Erasure, IncidentKind, Observer, RunError};
 use crate::codes::Report;
 use crate::codes::sequential::worst;
-use crate::gpu::{Folded, add_into, digest, nonfinite_mask};
+use crate::gpu::{SumCheck, add_into, digest, nonfinite_mask};
 use crate::ids::{Job, Task, WeightedResult, Worker, WorkerSet};
 use crate::schedulers::Input;
 use crate::sums::{Piece, TermKind};
-use crate::transport::{Summed, Transport};
+use crate::transport::{CheckedSum, Transport};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
@@ -79,7 +79,7 @@ impl JudgeState {
         &mut self,
         results: &mut Vec<WeightedResult>,
         mut received: impl FnMut(Piece) -> Option<Arc<Vec<f32>>>,
-    ) -> Result<(Summed, Report), RunError> {
+    ) -> Result<(CheckedSum, Report), RunError> {
         let judge = self.judge.as_mut().ok_or(RunError::NoJudge)?;
         let mut jobs: BTreeMap<Job, Vec<WeightedResult>> = BTreeMap::new();
         results.drain(..).for_each(|result| jobs.entry(result.task.job).or_default().push(result));
@@ -106,8 +106,9 @@ impl JudgeState {
                 add_into(&mut gradient, 1.0, &judged.gradient);
             }
         }
-        let folded = Folded { digest: digest(&gradient), finite: nonfinite_mask(&gradient) == 0.0 };
-        Ok((Summed { gradient, folded }, worst(reports.into_iter())))
+        let folded =
+            SumCheck { digest: digest(&gradient), finite: nonfinite_mask(&gradient) == 0.0 };
+        Ok((CheckedSum { gradient, folded }, worst(reports.into_iter())))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::schedulers::{EngineError, Refusal, RoundReport};
 use crate::sums::DecodedSum;
 use crate::train::BuildError;
 use crate::train::policy::SchemeInUse;
-use crate::transport::{Differences, FailedUnit, Parting, State, Transport};
+use crate::transport::{Differences, ExitReason, FailedUnit, State, Transport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -308,7 +308,7 @@ pub enum RunError {
         /// Who says so.
         worker: Worker,
         /// What it says.
-        word: Box<Parting>,
+        word: Box<ExitReason>,
     },
     /// A worker was lost at one place of its program, one life after the other.
     #[error("{step}: {worker} failed {tries} times at {place}, and said: {word}")]
@@ -322,7 +322,7 @@ pub enum RunError {
         /// Where.
         place: String,
         /// What it said the last time.
-        word: Box<Parting>,
+        word: Box<ExitReason>,
     },
     /// The scheme cannot go on without workers that are lost by errors of their own.
     #[error("{worker} failed: {word} ({error})")]
@@ -330,7 +330,7 @@ pub enum RunError {
         /// One of them.
         worker: Worker,
         /// What it said.
-        word: Box<Parting>,
+        word: Box<ExitReason>,
         /// Why the run cannot go on.
         #[source]
         error: EngineError,

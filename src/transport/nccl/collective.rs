@@ -1,8 +1,8 @@
 //! Sums between worker processes, each with a GPU, under a coordinator that is reached otherwise.
 
-use super::{Group, NcclError, Receiving, Sending, Timeouts, UniqueId, unique_id};
+use super::{Group, IncomingVector, NcclError, OutgoingVector, Timeouts, UniqueId, unique_id};
 use crate::gpu::cuda::{Cuda, DeviceSource, DeviceTerm, DeviceVector};
-use crate::gpu::{Folded, Gradient, Vector, WireBuffer};
+use crate::gpu::{Gradient, SumCheck, Vector, WireBuffer};
 use crate::ids::Worker;
 use crate::sums::collective::{
     Collective, CollectiveCommand, CollectiveEvent, CollectiveSum, DeviceResults, ReportSink,
@@ -177,11 +177,11 @@ impl CollectiveThread {
         let others = (0..size).filter(|other| *other != rank);
         let mut sends = Vec::with_capacity(size);
         for to in others {
-            sends.push(Sending { from: rank, to, vector: own.part(0..1)? });
+            sends.push(OutgoingVector { from: rank, to, vector: own.part(0..1)? });
         }
         let mut receives = Vec::with_capacity(size);
         for (from, vector) in met.iter_mut().enumerate().filter(|(other, _)| *other != rank) {
-            receives.push(Receiving { at: rank, from, vector: vector.target()? });
+            receives.push(IncomingVector { at: rank, from, vector: vector.target()? });
         }
         Ok(joined.group.exchange(&sends, &mut receives)?)
     }
@@ -210,7 +210,7 @@ impl CollectiveThread {
         joined.group.gather(&parts, &mut sum.target()?)?;
         // Looked for in the sum and not in each term: one pass, and the sum is what is applied.
         let finite = self.cuda.largest(&DeviceSource::F32(sum.view()?))?.is_finite();
-        let folded = Folded { digest: sum.digest()?, finite };
+        let folded = SumCheck { digest: sum.digest()?, finite };
         let spent = if finite { self.results.keep_sum(id, sum) } else { vec![sum] };
         self.spare.extend(spent);
         self.group = Some(joined);
@@ -273,11 +273,11 @@ impl CollectiveThread {
         }
         let mut sends = Vec::with_capacity(held.len());
         for (to, vector, part) in held.iter().filter(|(to, ..)| *to != rank) {
-            sends.push(Sending { from: rank, to: *to, vector: vector.part(part.clone())? });
+            sends.push(OutgoingVector { from: rank, to: *to, vector: vector.part(part.clone())? });
         }
         let mut receives = Vec::with_capacity(came.len());
         for (from, vector) in &mut came {
-            receives.push(Receiving { at: rank, from: *from, vector: vector.target()? });
+            receives.push(IncomingVector { at: rank, from: *from, vector: vector.target()? });
         }
         joined.group.exchange(&sends, &mut receives)?;
         let own = collective

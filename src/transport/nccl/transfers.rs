@@ -4,7 +4,7 @@ use crate::gpu::cuda::{DeviceSource, DeviceTarget};
 
 /// A vector that a rank of this process sends.
 #[derive(Debug)]
-pub struct Sending<'a> {
+pub struct OutgoingVector<'a> {
     /// Which rank, of this process.
     pub from: usize,
     /// To which.
@@ -15,7 +15,7 @@ pub struct Sending<'a> {
 
 /// A vector that a rank of this process receives.
 #[derive(Debug)]
-pub struct Receiving<'a> {
+pub struct IncomingVector<'a> {
     /// Which rank, of this process.
     pub at: usize,
     /// From which.

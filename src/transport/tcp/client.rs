@@ -4,8 +4,8 @@
 //! # How it is driven
 //! One task runs [`WorkerNode::serve`] until the link is dropped or the coordinator dismisses the
 //! worker. It takes in what the trainer's thread says ([`Command`], each with the connection its
-//! order came over), what a collective reports, what connections bring ([`Incoming`]), connections
-//! that were made ([`Dialled`]), and ticks. Each goes to the one part that it is about:
+//! order came over), what a collective reports, what connections bring ([`PipeItem`]), connections
+//! that were made ([`DialResult`]), and ticks. Each goes to the one part that it is about:
 //! - [`Uplink`]: the connection to the coordinator, and when to call again;
 //! - [`Peers`]: the connections to other workers;
 //! - [`Trainer`]: orders that wait for their turn;
@@ -32,7 +32,7 @@ mod word;
 pub use link::TcpLink;
 
 use super::Welcome;
-use super::pipe::Incoming;
+use super::pipe::PipeItem;
 use super::unreadable::UnreadableMessages;
 use crate::ids::Worker;
 use crate::sums::collective::{Collective, CollectiveEvent, ResultStore};
@@ -41,16 +41,16 @@ use crate::sums::exchange::{
     Blocks, Frame, Warnings, WorkerEffect, WorkerEvent, WorkerSums, name_of,
 };
 use crate::sums::{CHUNK, COORDINATOR, Kind, PeerMessage, SumCommand, SumNotice, TaskSpent};
-use crate::transport::tcp::states::{Arriving, frames as state_frames};
+use crate::transport::tcp::states::{IncomingStates, frames as state_frames};
 use crate::transport::wire::{self, FromWorker, ToWorker};
-use crate::transport::{Dismissal, Notice, Order, Parting};
-use dialer::{Dialer, Dialled};
+use crate::transport::{Dismissal, ExitReason, Notice, Order};
+use dialer::{DialResult, Dialer};
 use peers::Peers;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use trainer::{Decision, Missing, Numbers, Trainer};
+use trainer::{Decision, MissingItem, Numbers, Trainer};
 use uplink::Uplink;
 
 /// Orders are numbered again on every connection; above these bits is the number of the connection.
@@ -84,7 +84,7 @@ enum Command {
     },
     Equip(Equipment),
     /// It ends its part in the run, with a last word if it has one.
-    Leave(Option<Parting>),
+    Leave(Option<ExitReason>),
 }
 
 /// Between the trainer, the coordinator and the other workers: what one of them says goes to
@@ -101,7 +101,7 @@ struct WorkerNode {
     trainer: Trainer,
     /// With how much notice it leaves, once it has said so.
     leaving: watch::Receiver<Option<Duration>>,
-    states: Arriving,
+    states: IncomingStates,
     /// What the coordinator said over any connection that could not be read.
     unreadable: UnreadableMessages,
     /// States that were sent.
@@ -114,8 +114,8 @@ impl WorkerNode {
     async fn serve(
         mut self,
         mut commands: mpsc::UnboundedReceiver<Command>,
-        mut events: mpsc::Receiver<(From, Incoming)>,
-        mut dialled: mpsc::UnboundedReceiver<Dialled>,
+        mut events: mpsc::Receiver<(From, PipeItem)>,
+        mut dialled: mpsc::UnboundedReceiver<DialResult>,
         mut reports: mpsc::UnboundedReceiver<CollectiveEvent>,
     ) {
         let mut tick = tokio::time::interval(TICK);
@@ -166,7 +166,7 @@ impl WorkerNode {
         let Self { uplink, peers, dialer, .. } = self;
         drop((uplink, peers, dialer));
         while let Some((from, incoming)) = events.recv().await {
-            if matches!((from, incoming), (From::Coordinator(_), Incoming::Ended(_))) {
+            if matches!((from, incoming), (From::Coordinator(_), PipeItem::Ended(_))) {
                 break;
             }
         }
@@ -259,20 +259,20 @@ impl WorkerNode {
         }
     }
 
-    async fn incoming(&mut self, from: From, incoming: Incoming) -> bool {
+    async fn incoming(&mut self, from: From, incoming: PipeItem) -> bool {
         // Any word of it shows that it is alive.
         if from == self.uplink.name() {
             self.uplink.heard();
         }
         match (from, incoming) {
             (From::Coordinator(number), _) if !self.uplink.is_current(number) => {}
-            (From::Coordinator(_), Incoming::Control(body)) => {
+            (From::Coordinator(_), PipeItem::Control(body)) => {
                 match body.and_then(|body| wire::decode::<ToWorker>(&body)) {
                     Ok(message) => return self.down(message),
                     Err(reason) => return self.cannot_read(&reason).await,
                 }
             }
-            (From::Coordinator(_), Incoming::Ended(reason)) => {
+            (From::Coordinator(_), PipeItem::Ended(reason)) => {
                 // The run is over, and the coordinator was the first to hang up.
                 if self.trainer.is_stopping() {
                     return false;
@@ -288,13 +288,13 @@ impl WorkerNode {
                 tracing::warn!("the coordinator is lost: {reason}");
                 return self.call_again().await;
             }
-            (from, Incoming::Chunk(header, _) | Incoming::Placed(header, _))
+            (from, PipeItem::Chunk(header, _) | PipeItem::Placed(header, _))
                 if header.worker != from.node() =>
             {
                 let reason = format!("it sends a chunk of {}", name_of(header.worker));
                 self.warnings.warn(from.node(), &reason);
             }
-            (From::Coordinator(_), Incoming::Chunk(header, block))
+            (From::Coordinator(_), PipeItem::Chunk(header, block))
                 if header.kind == Kind::State =>
             {
                 if let Some(next) = self.states.chunk(&header, &block).map(|state| state.next) {
@@ -304,24 +304,24 @@ impl WorkerNode {
                 self.blocks.give(block);
                 self.advance();
             }
-            (from, Incoming::Chunk(header, block)) => {
+            (from, PipeItem::Chunk(header, block)) => {
                 self.heard_of(from);
                 self.sums(WorkerEvent::Chunk { from: from.node(), header, block });
             }
-            (from, Incoming::Placed(header, slot)) => {
+            (from, PipeItem::Placed(header, slot)) => {
                 self.heard_of(from);
                 self.sums(WorkerEvent::Placed { from: from.node(), header, slot });
             }
             (
                 From::Peer(worker, line),
-                Incoming::Ended(reason) | Incoming::Control(Err(reason)),
+                PipeItem::Ended(reason) | PipeItem::Control(Err(reason)),
             ) => {
                 // The end of an earlier connection says nothing of the one that took its place.
                 if self.peers.disconnected(worker, line, &reason, &self.dialer) {
                     self.sums(WorkerEvent::Disconnected { worker });
                 }
             }
-            (From::Peer(worker, line), Incoming::Control(Ok(body))) => {
+            (From::Peer(worker, line), PipeItem::Control(Ok(body))) => {
                 match wire::decode::<PeerMessage>(&body) {
                     Ok(message) => {
                         self.peers.heard_of(worker, line);
@@ -527,8 +527,10 @@ impl WorkerNode {
         let is_open = |sum| self.sums.is_open(sum);
         match self.trainer.misses(Instant::now(), is_open) {
             None => {}
-            Some(Missing::Step(step)) => self.uplink.tell(&FromWorker::StepUnavailable { step }),
-            Some(Missing::Order) => {
+            Some(MissingItem::Step(step)) => {
+                self.uplink.tell(&FromWorker::StepUnavailable { step });
+            }
+            Some(MissingItem::Order) => {
                 return self.lost_on_the_way("something that it has sent has not come").await;
             }
         }
@@ -536,7 +538,7 @@ impl WorkerNode {
     }
 
     /// A connection to another worker is there, or could not be made.
-    fn connected(&mut self, dialled: Dialled) {
+    fn connected(&mut self, dialled: DialResult) {
         if let Some(worker) = self.peers.connected(dialled, &self.dialer) {
             self.sums(WorkerEvent::ConnectedAgain { worker });
         }

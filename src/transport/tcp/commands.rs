@@ -3,7 +3,7 @@
 use crate::ids::{Step, Worker};
 use crate::sums::SumCommand;
 use crate::sums::exchange::CoordinatorEvent;
-use crate::transport::{Notice, Order, Parting, RunFacts};
+use crate::transport::{ExitReason, Notice, Order, RunFacts};
 
 #[derive(Debug)]
 pub(super) enum Command {
@@ -20,7 +20,7 @@ pub(super) enum Command {
 
 /// What the node tells its transport.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum NodeEvent {
     /// The run has begun with these connections, 0 where there is none.
     Began(Vec<u32>),
     /// What came of a worker, and over which of its connections.
@@ -35,5 +35,5 @@ pub(super) struct Offers {
     /// What all say that they train, if some of them differ before the run begins.
     pub(super) told: Vec<(Worker, RunFacts)>,
     /// Whose script is wrong, before the run begins, and what it said.
-    pub(super) misuse: Option<(Worker, Parting)>,
+    pub(super) misuse: Option<(Worker, ExitReason)>,
 }

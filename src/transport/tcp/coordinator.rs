@@ -3,12 +3,12 @@
 //!
 //! # How it is driven
 //! One task runs [`CoordinatorNode::serve`] until the transport is dropped. It takes in, in this
-//! order: commands of the transport ([`Command`]), what connections bring ([`Incoming`], each under
-//! the worker and the epoch of its connection), callers that the door has let through, and ticks
-//! of the clock. What each of them means for a sum goes to [`CoordinatorSums`] as an event; its
-//! effects are carried out at once. After every turn new workers are told of each other
+//! order: commands of the transport ([`Command`]), what connections bring ([`PipeItem`], each
+//! under the worker and the epoch of its connection), callers that the door has let through, and
+//! ticks of the clock. What each of them means for a sum goes to [`CoordinatorSums`] as an event;
+//! its effects are carried out at once. After every turn new workers are told of each other
 //! (`introduce`), sums that are ready are gone on with (`work`), and the transport's thread gets
-//! what it waits for (`Watched::hand_on`). Nothing of this blocks but letting a caller in.
+//! what it waits for (`NodeOutputs::hand_on`). Nothing of this blocks but letting a caller in.
 //!
 //! A connection is known by its epoch. What comes from an earlier epoch is dropped, and so is an
 //! order that was meant for one: the engine hears `Lost` and `Joined` in that order, and what it
@@ -27,15 +27,15 @@ mod comparing;
 mod joining;
 mod watched;
 
-pub(super) use watched::Watched;
+pub(super) use watched::NodeOutputs;
 
 use super::Exchange;
 use super::callers::Caller;
-use super::commands::{Command, Heard, Offers};
+use super::commands::{Command, NodeEvent, Offers};
 use super::listen::Listen;
 use super::members::Members;
-use super::pipe::{ConnectionContext, Incoming, Stamp, Traffic};
-use super::sent::{Applied, Miss};
+use super::pipe::{ConnectionContext, PipeItem, Stamp, Traffic};
+use super::sent::{AckStatus, Miss};
 use crate::ids::{Step, Worker};
 use crate::sums::exchange::TICK;
 use crate::sums::exchange::{
@@ -94,18 +94,18 @@ pub(super) struct CoordinatorNode {
     begun: bool,
     /// Why the run is over for all workers, once it is.
     stops: Option<Arc<str>>,
-    watched: Watched,
-    events: mpsc::Sender<((u32, u32), Incoming)>,
+    watched: NodeOutputs,
+    events: mpsc::Sender<((u32, u32), PipeItem)>,
 }
 
 /// Waits until these connections are over.
 async fn until_ended(
     left: &mut BTreeSet<(u32, u32)>,
-    events: &mut mpsc::Receiver<((u32, u32), Incoming)>,
+    events: &mut mpsc::Receiver<((u32, u32), PipeItem)>,
 ) {
     while !left.is_empty() {
         let Some((name, incoming)) = events.recv().await else { return };
-        if matches!(incoming, Incoming::Ended(_)) {
+        if matches!(incoming, PipeItem::Ended(_)) {
             left.remove(&name);
         }
     }
@@ -115,9 +115,9 @@ impl CoordinatorNode {
     /// Results that workers send at once are kept in `held`, if they do.
     pub(super) fn new(
         listen: Listen,
-        watched: Watched,
+        watched: NodeOutputs,
         held: Option<(Ledgers, Vectors)>,
-        events: mpsc::Sender<((u32, u32), Incoming)>,
+        events: mpsc::Sender<((u32, u32), PipeItem)>,
     ) -> Self {
         let layout = wire::layout(listen.config.length, listen.config.shape.units, &listen.job);
         let stamp = Stamp {
@@ -181,7 +181,7 @@ impl CoordinatorNode {
     pub(super) async fn serve(
         mut self,
         mut commands: mpsc::UnboundedReceiver<Vec<Command>>,
-        mut events: mpsc::Receiver<((u32, u32), Incoming)>,
+        mut events: mpsc::Receiver<((u32, u32), PipeItem)>,
         mut callers: mpsc::Receiver<Caller>,
     ) {
         let mut tick = tokio::time::interval(TICK);
@@ -235,7 +235,7 @@ impl CoordinatorNode {
     }
 
     fn notify(&mut self, worker: Worker, notice: Notice) {
-        self.watched.notice(Heard::Notice(worker, self.members.epoch(worker.0), notice));
+        self.watched.notice(NodeEvent::Notice(worker, self.members.epoch(worker.0), notice));
     }
 
     fn command(&mut self, command: Command) {
@@ -284,7 +284,7 @@ impl CoordinatorNode {
         let behind = behind.map(|(worker, _)| worker.0).collect();
         self.sums(CoordinatorEvent::Begun { start, behind });
         // The engine must know the connections before it hears of them: its orders name them.
-        self.watched.notice(Heard::Began(self.members.epochs()));
+        self.watched.notice(NodeEvent::Began(self.members.epochs()));
         for (worker, offer) in &offers {
             match offer {
                 None => self.notify(*worker, Notice::Lost { reason: "it has not come".into() }),
@@ -491,8 +491,8 @@ impl CoordinatorNode {
         }
     }
 
-    fn incoming(&mut self, worker: u32, epoch: u32, incoming: Incoming) {
-        if matches!(incoming, Incoming::Ended(_)) {
+    fn incoming(&mut self, worker: u32, epoch: u32, incoming: PipeItem) {
+        if matches!(incoming, PipeItem::Ended(_)) {
             self.members.ended(worker, epoch);
         }
         // What was still on its way when its connection was given up belongs to a worker that the
@@ -501,16 +501,16 @@ impl CoordinatorNode {
             return;
         }
         match incoming {
-            Incoming::Control(body) => {
+            PipeItem::Control(body) => {
                 match body.and_then(|body| wire::decode::<FromWorker>(&body)) {
                     Ok(message) => self.up(Worker(worker), message),
                     Err(reason) => self.cannot_read(worker, &reason),
                 }
             }
-            Incoming::Chunk(header, _) | Incoming::Placed(header, _) if header.worker != worker => {
+            PipeItem::Chunk(header, _) | PipeItem::Placed(header, _) if header.worker != worker => {
                 self.lose(worker, &format!("it sends a chunk of {}", Worker(header.worker)));
             }
-            Incoming::Chunk(header, block) if header.kind == Kind::State => {
+            PipeItem::Chunk(header, block) if header.kind == Kind::State => {
                 let member = self.members.member_mut(worker);
                 let given = member.and_then(|member| member.state_chunk(&header, &block));
                 self.context.blocks.give(block);
@@ -518,13 +518,13 @@ impl CoordinatorNode {
                     self.notify(Worker(worker), Notice::State { needy: Worker(needy), state });
                 }
             }
-            Incoming::Chunk(header, block) => {
+            PipeItem::Chunk(header, block) => {
                 self.sums(CoordinatorEvent::Chunk { from: worker, header, block });
             }
-            Incoming::Placed(header, slot) => {
+            PipeItem::Placed(header, slot) => {
                 self.sums(CoordinatorEvent::Placed { from: worker, header, slot });
             }
-            Incoming::Ended(reason) => self.lose(worker, &reason),
+            PipeItem::Ended(reason) => self.lose(worker, &reason),
         }
     }
 
@@ -557,10 +557,12 @@ impl CoordinatorNode {
             FromWorker::Applied { step, digest } => {
                 let Some(member) = self.members.member_mut(worker.0) else { return };
                 match member.sent.applied(step) {
-                    Applied::Now => self.notify(worker, Notice::Applied { step, digest }),
-                    Applied::Before => self.notify(worker, Notice::AppliedBefore { step, digest }),
-                    Applied::Void => {}
-                    Applied::NeverSent => self.lose(
+                    AckStatus::Now => self.notify(worker, Notice::Applied { step, digest }),
+                    AckStatus::Before => {
+                        self.notify(worker, Notice::AppliedBefore { step, digest });
+                    }
+                    AckStatus::Void => {}
+                    AckStatus::NeverSent => self.lose(
                         worker.0,
                         &format!("it says it has applied {step}, which it was not sent"),
                     ),

@@ -36,8 +36,8 @@ pub struct Listen {
     /// what only a worker knows holds for those that come after it.
     pub facts: RunFacts,
     /// What of that is sure, where workers that come before the run begins are to be compared with
-    /// each other ([`Gathered::told`](super::Gathered::told)): the first of them need not be right.
-    /// None: it is, and who differs from it is refused.
+    /// each other ([`GatheredWorkers::told`](super::GatheredWorkers::told)): the first of them need
+    /// not be right. None: it is, and who differs from it is refused.
     pub sure: Option<RunFacts>,
     /// A worker that has said nothing for so long is given up.
     pub silence: Duration,

@@ -7,8 +7,8 @@
 //! `log_steps` of them, or else by another worker's state.
 
 use super::pipe::Pipe;
-use super::sent::Sent;
-use super::states::Arriving;
+use super::sent::SentRecord;
+use super::states::IncomingStates;
 use super::unreadable::UnreadableMessages;
 use crate::ids::Step;
 use crate::sums::Header;
@@ -34,12 +34,12 @@ pub(super) struct Member {
     /// Number of its last order.
     pub(super) order: u64,
     /// The steps and states that it was sent.
-    pub(super) sent: Sent,
+    pub(super) sent: SentRecord,
     /// For whom it was asked for its state, and the number of the transfer once it has said that.
     pub(super) asked: Vec<(u32, Option<u64>)>,
     /// What has come of those states. The whole one is sent on to who needs it under a number of
     /// the coordinator's; if this worker is lost before, the engine names another to ask.
-    pub(super) arriving: Arriving,
+    pub(super) arriving: IncomingStates,
 }
 
 impl Member {

@@ -35,7 +35,7 @@ pub use listen::Listen;
 pub use mailbox::Waker;
 pub use network::{Listener, Network, Promise, Sockets};
 pub use port::Port;
-pub use server::{Gathered, TcpTransport};
+pub use server::{GatheredWorkers, TcpTransport};
 pub use status::{TcpStatus, WorkerStatus};
 pub use threads::{IO_THREADS, set_io_threads};
 

@@ -4,7 +4,7 @@
 //! # How to drive it
 //! [`Pipe::new`] gives both ends of the queue. The node keeps the [`Pipe`] and puts frames in, with
 //! or without a stream behind it; [`Queues`] goes to the task that has the stream. What is read
-//! comes to the node as [`Incoming`], the last of which is `Ended` with the reason. Dropping the
+//! comes to the node as [`PipeItem`], the last of which is `Ended` with the reason. Dropping the
 //! [`Pipe`] closes the connection after what waits is written.
 
 use super::security::Stream;
@@ -52,7 +52,7 @@ pub(super) enum PipeError {
 
 /// What came in.
 #[derive(Debug)]
-pub(super) enum Incoming {
+pub(super) enum PipeItem {
     /// A message, unless it was damaged on its way.
     Control(Result<Vec<u8>, String>),
     Chunk(Header, Block),
@@ -382,7 +382,7 @@ pub(super) async fn run<N: Clone>(
     queues: Queues,
     context: ConnectionContext,
     name: N,
-    events: mpsc::Sender<(N, Incoming)>,
+    events: mpsc::Sender<(N, PipeItem)>,
 ) {
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = BufReader::new(reader);
@@ -410,14 +410,14 @@ pub(super) async fn run<N: Clone>(
         let _ = tokio::time::timeout(UNREAD, rest).await;
     }
     let error = ended.err().unwrap_or(PipeError::Closed);
-    let _ = events.send((name, Incoming::Ended(error.to_string()))).await;
+    let _ = events.send((name, PipeItem::Ended(error.to_string()))).await;
 }
 
 async fn read<N: Clone>(
     stream: &mut BufReader<ReadHalf<Stream>>,
     name: &N,
     context: &ConnectionContext,
-    events: &mpsc::Sender<(N, Incoming)>,
+    events: &mpsc::Sender<(N, PipeItem)>,
 ) -> PipeError {
     loop {
         match next(stream, context).await {
@@ -437,7 +437,7 @@ async fn read<N: Clone>(
 async fn next(
     stream: &mut BufReader<ReadHalf<Stream>>,
     context: &ConnectionContext,
-) -> Result<Incoming, PipeError> {
+) -> Result<PipeItem, PipeError> {
     loop {
         let mut bytes = [0; HEADER_BYTES];
         stream.read_exact(&mut bytes).await?;
@@ -449,7 +449,7 @@ async fn next(
             stream.read_exact(&mut body).await?;
             tracing::trace!(message = %String::from_utf8_lossy(&body), "in");
             let checked = check(&header, &body).map_err(|error| error.to_string());
-            return Ok(Incoming::Control(checked.map(|()| body)));
+            return Ok(PipeItem::Control(checked.map(|()| body)));
         }
         tracing::trace!(?header, "in");
         if (header.run, header.layout) != (context.stamp.run, context.stamp.layout) {
@@ -463,14 +463,14 @@ async fn next(
         if let Some(slot) = context.buffers.slot(&header) {
             if let Some(finite) = place(stream, context, &header, &slot).await? {
                 // What is here counts, not what is said of it.
-                return Ok(Incoming::Placed(Header { finite, ..header }, slot));
+                return Ok(PipeItem::Placed(Header { finite, ..header }, slot));
             }
             continue;
         }
         let mut block = context.blocks.take(header.count(), header.format);
         stream.read_exact(block.bytes_mut()).await?;
         check(&header, block.bytes())?;
-        return Ok(Incoming::Chunk(header, block));
+        return Ok(PipeItem::Chunk(header, block));
     }
 }
 

@@ -2,10 +2,11 @@
 //! applied, which state it has taken over, and which step does not come.
 //!
 //! # How to drive it
-//! One per connection, made of what the worker offered ([`Sent::new`]). [`Sent::step`] with every
-//! step that the worker is told to apply or to skip, [`Sent::state`] with every state. What it says
-//! is judged by [`Sent::applied`], [`Sent::loaded`] and [`Sent::missed`]; where the sum of a step
-//! that it misses is nowhere any more, [`Sent::recall`] has it take over a state.
+//! One per connection, made of what the worker offered ([`SentRecord::new`]). [`SentRecord::step`]
+//! with every step that the worker is told to apply or to skip, [`SentRecord::state`] with every
+//! state. What it says is judged by [`SentRecord::applied`], [`SentRecord::loaded`] and
+//! [`SentRecord::missed`]; where the sum of a step that it misses is nowhere any more,
+//! [`SentRecord::recall`] has it take over a state.
 
 use crate::ids::Step;
 use std::collections::BTreeMap;
@@ -35,7 +36,7 @@ pub(super) enum Miss {
 
 /// What a word that a step is applied is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Applied {
+pub(super) enum AckStatus {
     /// It was sent that step over this connection.
     Now,
     /// It says again what may have been lost with its last connection.
@@ -48,7 +49,7 @@ pub(super) enum Applied {
 
 /// A step that the worker was sent, or has asked for.
 #[derive(Debug, Default)]
-struct Noted {
+struct SentStep {
     /// It was sent, and is not applied.
     due: bool,
     asked: Option<Instant>,
@@ -58,8 +59,8 @@ struct Noted {
 
 /// What a worker was sent over a connection.
 #[derive(Debug)]
-pub(super) struct Sent {
-    steps: BTreeMap<Step, Noted>,
+pub(super) struct SentRecord {
+    steps: BTreeMap<Step, SentStep>,
     /// The last step that it was sent.
     last: Option<Step>,
     /// First step that was not applied in what it offered, and how many digests of steps before
@@ -74,7 +75,7 @@ pub(super) struct Sent {
     recalled: bool,
 }
 
-impl Sent {
+impl SentRecord {
     /// Nothing yet, to a worker of a run of so many models that offered a state, if it did.
     pub(super) fn new(offered: Option<Step>, models: u64) -> Self {
         Self {
@@ -114,23 +115,23 @@ impl Sent {
     }
 
     /// The worker says that it has applied a step.
-    pub(super) fn applied(&mut self, step: Step) -> Applied {
+    pub(super) fn applied(&mut self, step: Step) -> AckStatus {
         // It crossed the state, which is of another time.
         if self.taking.is_some() {
-            return Applied::Void;
+            return AckStatus::Void;
         }
         if self.steps.get(&step).is_some_and(|noted| noted.due) {
             self.steps.remove(&step);
-            return Applied::Now;
+            return AckStatus::Now;
         }
         // Of each model the last that it has said may be lost, and the one that its trainer was at
         // when the last connection broke comes over this one.
         let (next, words) = &mut self.offered;
         if step < *next && *words > 0 {
             *words -= 1;
-            return Applied::Before;
+            return AckStatus::Before;
         }
-        Applied::NeverSent
+        AckStatus::NeverSent
     }
 
     /// The worker says something of the state of a transfer; gives the state's `next` if that is
@@ -185,8 +186,8 @@ mod tests {
     const AGAIN_BY_STATE: Miss = Miss::Answer { due: false };
     const AGAIN_BY_SUM: Miss = Miss::Answer { due: true };
 
-    fn nothing() -> Sent {
-        Sent::new(None, 1)
+    fn nothing() -> SentRecord {
+        SentRecord::new(None, 1)
     }
 
     #[test]
@@ -238,21 +239,24 @@ mod tests {
             (0..100_000).filter(|step| sent.missed(Step(*step), now) == AGAIN_BY_STATE).count();
         assert_eq!(answered, 100_000, "each of them for the first time");
         assert!(sent.steps.len() <= KNOWN + 1);
-        assert_eq!(sent.applied(Step(1 << 40)), Applied::Now, "what is due is not forgotten");
+        assert_eq!(sent.applied(Step(1 << 40)), AckStatus::Now, "what is due is not forgotten");
     }
 
     #[test]
     fn a_step_is_applied_once_and_not_before_a_state_that_is_on_its_way() {
-        let mut sent = Sent::new(Some(Step(5)), 1);
+        let mut sent = SentRecord::new(Some(Step(5)), 1);
         let before = [4, 3, 4].map(|step| sent.applied(Step(step)));
-        assert_eq!(before, [Applied::Before, Applied::Before, Applied::NeverSent]);
+        assert_eq!(before, [AckStatus::Before, AckStatus::Before, AckStatus::NeverSent]);
         sent.step(Step(5));
-        assert_eq!([5, 5].map(|step| sent.applied(Step(step))), [Applied::Now, Applied::NeverSent]);
+        assert_eq!(
+            [5, 5].map(|step| sent.applied(Step(step))),
+            [AckStatus::Now, AckStatus::NeverSent]
+        );
         sent.step(Step(6));
         sent.state(1, Step(7));
         sent.state(2, Step(8));
-        assert_eq!(sent.applied(Step(6)), Applied::Void);
+        assert_eq!(sent.applied(Step(6)), AckStatus::Void);
         assert_eq!([1, 2, 2].map(|number| sent.loaded(number)), [None, Some(Step(8)), None]);
-        assert_eq!(sent.applied(Step(6)), Applied::NeverSent, "it was in the state");
+        assert_eq!(sent.applied(Step(6)), AckStatus::NeverSent, "it was in the state");
     }
 }

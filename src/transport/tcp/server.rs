@@ -1,20 +1,20 @@
 //! The coordinator's end: the port, the workers behind it, and the exchanges they are told to make.
 
 use super::callers::Caller;
-use super::commands::{Command, Heard, Offers};
-use super::coordinator::{CoordinatorNode, LAST_SUMS, Watched};
+use super::commands::{Command, NodeEvent, Offers};
+use super::coordinator::{CoordinatorNode, LAST_SUMS, NodeOutputs};
 use super::listen::Listen;
 use super::mailbox::{Waker, mailbox};
 use super::status::TcpStatus;
 use super::{Exchange, TcpError, wait};
-use crate::gpu::{CombineError, Folded, digest, nonfinite_mask};
+use crate::gpu::{CombineError, SumCheck, digest, nonfinite_mask};
 use crate::ids::{Step, WeightedResult, Worker};
 use crate::run::NumberFormat;
 use crate::sums::exchange::{CoordinatorEvent, SharedSums, Vectors};
 use crate::sums::ledger::Ledgers;
 use crate::sums::{Piece, SumCommand, SumId, TermKind, lock};
 use crate::transport::{
-    Notice, Order, Parting, RunFacts, Stage, SumRequest, Summed, Transport, Unneeded,
+    CheckedSum, ExitReason, Notice, Order, RunFacts, Stage, SumRequest, Transport, UnneededItem,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ use tracing::{Instrument, info_span};
 
 /// Who was there when a run began.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gathered {
+pub struct GatheredWorkers {
     /// Workers that have joined, and the first step that is not applied in the state of each.
     pub present: Vec<(Worker, Option<Step>)>,
     /// Workers that have not; they may come later.
@@ -36,7 +36,7 @@ pub struct Gathered {
     /// them, by which they are not let in.
     pub told: Vec<(Worker, RunFacts)>,
     /// A worker whose script is wrong, and its last word: no run can begin.
-    pub misuse: Option<(Worker, Parting)>,
+    pub misuse: Option<(Worker, ExitReason)>,
 }
 
 /// The coordinator's side of a run over TCP.
@@ -46,7 +46,7 @@ pub struct TcpTransport {
     commands: mpsc::UnboundedSender<Vec<Command>>,
     /// Commands that are sent together once there is nothing else to decide.
     decided: Vec<Command>,
-    notices: std::sync::mpsc::Receiver<Vec<Heard>>,
+    notices: std::sync::mpsc::Receiver<Vec<NodeEvent>>,
     waker: Waker,
     sums: SharedSums,
     /// What was received of results that workers send at once, if they do.
@@ -57,7 +57,7 @@ pub struct TcpTransport {
     status: Arc<Mutex<TcpStatus>>,
     offers: watch::Receiver<Offers>,
     /// What came with something else, or while something else was waited for.
-    early: VecDeque<Heard>,
+    early: VecDeque<NodeEvent>,
     /// The connection of each worker that orders are for: the last one of which the coordinator was
     /// told. Until it is told that a worker has called again, what it decides for that worker is
     /// meant for the lost connection.
@@ -97,7 +97,7 @@ impl TcpTransport {
         let overlaps = listen.overlap && listen.exchange == Exchange::Sharded;
         let held = (listen.exchange == Exchange::Hold)
             .then(|| (Ledgers::new(listen.config.shape.workers), Vectors::default()));
-        let watched = Watched::new(notices_in, Arc::clone(&status), offers_in);
+        let watched = NodeOutputs::new(notices_in, Arc::clone(&status), offers_in);
         let span = info_span!("run", run = %format_args!("{:016x}", listen.run));
         let workers = listen.config.shape.workers;
         let node = CoordinatorNode::new(listen, watched, held.clone(), events);
@@ -139,7 +139,7 @@ impl TcpTransport {
     }
 
     /// Waits until all workers have joined, at most so long.
-    pub fn gather(&mut self, patience: Duration) -> Gathered {
+    pub fn gather(&mut self, patience: Duration) -> GatheredWorkers {
         if let Some(runtime) = &self.runtime {
             let all = self.offers.wait_for(|Offers { places, .. }| {
                 !places.is_empty() && places.iter().all(Option::is_some)
@@ -151,7 +151,7 @@ impl TcpTransport {
         let of = |worker: Worker| offers.places.get(worker.index()).copied().flatten();
         let present =
             Worker::all(workers).filter_map(|worker| Some((worker, of(worker)?))).collect();
-        Gathered {
+        GatheredWorkers {
             present,
             absent: Worker::all(workers).filter(|worker| of(*worker).is_none()).collect(),
             told: offers.told,
@@ -229,8 +229,8 @@ impl Transport for TcpTransport {
                 self.early.extend(came.into_iter().flatten());
             }
             match self.early.pop_front()? {
-                Heard::Began(epochs) => self.epochs = epochs,
-                Heard::Notice(worker, epoch, notice) => {
+                NodeEvent::Began(epochs) => self.epochs = epochs,
+                NodeEvent::Notice(worker, epoch, notice) => {
                     // Only now does the engine know of the connection, and its orders can be meant
                     // for it.
                     if matches!(notice, Notice::Joined { .. }) {
@@ -258,7 +258,7 @@ impl Transport for TcpTransport {
         Ok(())
     }
 
-    fn make_sum(&mut self, request: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
+    fn make_sum(&mut self, request: SumRequest<'_>) -> Result<Option<CheckedSum>, CombineError> {
         let SumRequest { sum, terms, length, spares_one, counted, stage } = request;
         if stage == Stage::Expected {
             if self.overlaps {
@@ -271,7 +271,7 @@ impl Transport for TcpTransport {
             let folded = ledgers.fold(sum.step, terms, &mut gradient)?;
             let folded =
                 if self.format == NumberFormat::Bf16 { rounded(&mut gradient) } else { folded };
-            return Ok(Some(Summed { gradient, folded }));
+            return Ok(Some(CheckedSum { gradient, folded }));
         }
         let counted = counted.iter().map(|worker| worker.0).collect();
         let terms = terms.to_vec();
@@ -283,34 +283,34 @@ impl Transport for TcpTransport {
         self.sums.vector(sum)
     }
 
-    fn forget(&mut self, what: Unneeded) {
+    fn forget(&mut self, what: UnneededItem) {
         match what {
-            Unneeded::Result { worker, task } if self.held.is_none() => {
+            UnneededItem::Result { worker, task } if self.held.is_none() => {
                 self.tell(worker, SumCommand::Discard { task });
             }
-            Unneeded::Step { step, end } => self.sum(CoordinatorEvent::Released { step, end }),
+            UnneededItem::Step { step, end } => self.sum(CoordinatorEvent::Released { step, end }),
             _ => {}
         }
         let Some((ledgers, vectors)) = &self.held else { return };
         let spent = match what {
-            Unneeded::Result { worker, task } => {
+            UnneededItem::Result { worker, task } => {
                 ledgers.of(worker).discard(task).into_iter().collect()
             }
-            Unneeded::Step { step, end } => ledgers.release(step, end),
-            Unneeded::Worker(worker) => {
+            UnneededItem::Step { step, end } => ledgers.release(step, end),
+            UnneededItem::Worker(worker) => {
                 ledgers.forget(worker);
                 Vec::new()
             }
-            Unneeded::Vector(vector) => vec![Arc::new(vector)],
+            UnneededItem::Vector(vector) => vec![Arc::new(vector)],
         };
         spent.into_iter().for_each(|vector| vectors.give(vector));
     }
 }
 
 /// Rounds a sum to what workers get of it in bf16: all hold the same bytes.
-fn rounded(gradient: &mut [f32]) -> Folded {
+fn rounded(gradient: &mut [f32]) -> SumCheck {
     gradient.iter_mut().for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
-    Folded { digest: digest(gradient), finite: nonfinite_mask(gradient) == 0.0 }
+    SumCheck { digest: digest(gradient), finite: nonfinite_mask(gradient) == 0.0 }
 }
 
 impl Drop for TcpTransport {

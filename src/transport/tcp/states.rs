@@ -31,9 +31,9 @@ struct Half {
 
 /// States that are coming in, by the number of their transfer.
 #[derive(Debug, Default)]
-pub(super) struct Arriving(BTreeMap<u64, Half>);
+pub(super) struct IncomingStates(BTreeMap<u64, Half>);
 
-impl Arriving {
+impl IncomingStates {
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

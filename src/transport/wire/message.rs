@@ -4,7 +4,7 @@ use super::framed_format;
 use crate::ids::{Part, Step, Task, Units, Worker};
 use crate::run::NumberFormat;
 use crate::sums::{SumCommand, SumId, SumReport};
-use crate::transport::{Parting, RunFacts};
+use crate::transport::{ExitReason, RunFacts};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::time::Duration;
 
@@ -387,7 +387,7 @@ pub enum FromWorker {
         seconds: f64,
     },
     /// Last on a connection: the worker ends its part in a run that goes on.
-    Parting(Parting),
+    Parting(ExitReason),
     /// Answer to [`ToWorker::Ping`].
     Pong {
         /// Its number.

@@ -227,7 +227,7 @@ impl Header {
 }
 
 /// A frame at the beginning of some bytes: its header, its body, and the bytes after it.
-pub type Framed<'a> = (Header, &'a [u8], &'a [u8]);
+pub type ParsedFrame<'a> = (Header, &'a [u8], &'a [u8]);
 
 /// The first frame of a stream of bytes; none if it is not all there yet.
 ///
@@ -242,7 +242,7 @@ pub type Framed<'a> = (Header, &'a [u8], &'a [u8]);
 /// # Errors
 /// [`WireError`] when the bytes begin with no frame, or with one whose body is not what its digest
 /// says.
-pub fn frame(bytes: &[u8], control_max: usize) -> Result<Option<Framed<'_>>, WireError> {
+pub fn frame(bytes: &[u8], control_max: usize) -> Result<Option<ParsedFrame<'_>>, WireError> {
     let Some((header, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let header = Header::decode(header, control_max)?;
     let Some((body, rest)) = rest.split_at_checked(header.length as usize) else { return Ok(None) };

@@ -5,7 +5,7 @@ use super::super::{TcpError, Welcome};
 use super::WorkerNode;
 use crate::sums::exchange::WorkerEvent;
 use crate::transport::Dismissal;
-use crate::transport::tcp::states::Arriving;
+use crate::transport::tcp::states::IncomingStates;
 use crate::transport::wire::{FromWorker, Offer};
 use tokio::time::Instant;
 
@@ -42,7 +42,7 @@ impl WorkerNode {
     pub(super) async fn call_again(&mut self) -> bool {
         self.trainer.reset();
         self.sums(WorkerEvent::CoordinatorLost);
-        self.states = Arriving::default();
+        self.states = IncomingStates::default();
         self.peers.hang_up();
         let pause = self.uplink.ended().unwrap_or_default();
         let Welcome { run, epoch, .. } = self.welcome;

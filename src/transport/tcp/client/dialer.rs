@@ -2,7 +2,7 @@
 
 use super::super::calls::{call, call_peer};
 use super::super::join::Join;
-use super::super::pipe::{ConnectionContext, Incoming, Queues, run};
+use super::super::pipe::{ConnectionContext, PipeItem, Queues, run};
 use super::super::security::Stream;
 use super::super::{Network, TcpError, Welcome};
 use super::From;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// A connection to a worker: its number and epoch, and the stream if the call was answered.
-pub(super) type Dialled = (u32, u32, Option<Stream>);
+pub(super) type DialResult = (u32, u32, Option<Stream>);
 
 /// Calls the coordinator and other workers, and runs the connections that come of it.
 pub(super) struct Dialer {
@@ -30,9 +30,9 @@ pub(super) struct Dialer {
     /// How many seats the run has: a coordinator that goes on may give it others.
     pub(super) seats: Arc<AtomicUsize>,
     /// Where what comes over connections goes.
-    pub(super) events: mpsc::Sender<(From, Incoming)>,
+    pub(super) events: mpsc::Sender<(From, PipeItem)>,
     /// Where connections to other workers go, once there are any.
-    pub(super) dialled: mpsc::UnboundedSender<Dialled>,
+    pub(super) dialled: mpsc::UnboundedSender<DialResult>,
 }
 
 impl Dialer {

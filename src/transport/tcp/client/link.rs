@@ -4,10 +4,10 @@ use super::super::calls::{answer, call, listen};
 use super::super::door::Door;
 use super::super::join::Join;
 use super::super::mailbox::{Waker, mailbox};
-use super::super::pipe::{ConnectionContext, Incoming, Pipe, Queues, Stamp, Traffic};
+use super::super::pipe::{ConnectionContext, Pipe, PipeItem, Queues, Stamp, Traffic};
 use super::super::security::Stream;
 use super::super::{Listener, Network, Sockets, TcpError, Welcome, runtime, wait};
-use super::dialer::{Dialer, Dialled};
+use super::dialer::{DialResult, Dialer};
 use super::peers::Peers;
 use super::trainer::Trainer;
 use super::uplink::Uplink;
@@ -21,8 +21,8 @@ use crate::sums::exchange::{
 };
 use crate::sums::ledger::Ledger;
 use crate::sums::{CHUNK, lock};
-use crate::transport::tcp::states::Arriving;
-use crate::transport::{Closer, Link, LinkPlace, Notice, Order, Received, Say, Staged};
+use crate::transport::tcp::states::IncomingStates;
+use crate::transport::{Closer, Link, LinkPlace, Notice, Order, ReceiveOutcome, Say, StagedLink};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
@@ -62,8 +62,8 @@ pub struct TcpLink {
 /// What comes to a worker's node.
 struct Outlets {
     commands: mpsc::UnboundedReceiver<Command>,
-    events: mpsc::Receiver<(From, Incoming)>,
-    dialled: mpsc::UnboundedReceiver<Dialled>,
+    events: mpsc::Receiver<(From, PipeItem)>,
+    dialled: mpsc::UnboundedReceiver<DialResult>,
     reports: mpsc::UnboundedReceiver<CollectiveEvent>,
     closed: Arc<Notify>,
 }
@@ -176,7 +176,7 @@ impl TcpLink {
             welcome: welcome.clone(),
             uplink: Uplink::new(coordinator),
             peers: Peers::default(),
-            states: Arriving::default(),
+            states: IncomingStates::default(),
             unreadable: Default::default(),
             transfers: 0,
             blocks: context.blocks.clone(),
@@ -237,25 +237,25 @@ impl TcpLink {
 
     /// The same link for a worker whose vectors lie elsewhere: they stay there, and a
     /// collective sums them; what it cannot sum is copied to the host's memory when it is asked
-    /// for. Without a collective, and for a run that wants none, as [`Staged::new`]. Why there is
-    /// none is told the coordinator.
+    /// for. Without a collective, and for a run that wants none, as [`StagedLink::new`]. Why there
+    /// is none is told the coordinator.
     #[must_use]
     pub fn with_collective<V: Vector + Gradient + GradientMut>(
         mut self,
         place: V::Place,
         welcome: &Welcome,
         collective: impl FnOnce(DeviceResults<V>) -> Result<Box<dyn Collective>, String>,
-    ) -> Staged<V> {
+    ) -> StagedLink<V> {
         if !welcome.collective {
-            return Staged::new(Box::new(self), place);
+            return StagedLink::new(Box::new(self), place);
         }
         let results = DeviceResults::new(welcome.kept());
         let made = collective(results.clone());
         let there = made.is_ok();
         self.equip(made.map(|collective| (Box::new(results.clone()) as _, collective)));
         match there {
-            true => Staged::with_collective(Box::new(self), place, results),
-            false => Staged::new(Box::new(self), place),
+            true => StagedLink::with_collective(Box::new(self), place, results),
+            false => StagedLink::new(Box::new(self), place),
         }
     }
 
@@ -293,13 +293,13 @@ impl TcpLink {
 }
 
 impl Link for TcpLink {
-    fn receive(&mut self, patience: Option<Duration>) -> Received {
+    fn receive(&mut self, patience: Option<Duration>) -> ReceiveOutcome {
         // The node waits for one word or the other before it answers what a group is asked.
         if !self.equipped {
             self.without_collective("its trainer keeps its vectors in the host's memory");
         }
         let next = match patience {
-            _ if self.closer.is_closed() => return Received::Gone,
+            _ if self.closer.is_closed() => return ReceiveOutcome::Gone,
             _ if self.runtime.is_none() => self.orders.try_recv().map_err(|gone| match gone {
                 TryRecvError::Empty => RecvTimeoutError::Timeout,
                 TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
@@ -309,15 +309,15 @@ impl Link for TcpLink {
         };
         let (number, order) = match next {
             Ok(next) => next,
-            Err(RecvTimeoutError::Timeout) => return Received::Nothing,
-            Err(RecvTimeoutError::Disconnected) => return Received::Gone,
+            Err(RecvTimeoutError::Timeout) => return ReceiveOutcome::Nothing,
+            Err(RecvTimeoutError::Disconnected) => return ReceiveOutcome::Gone,
         };
         // What the trainer says from now on is said of this connection.
         self.connection = number >> ORDER_BITS;
         if matches!(order, Order::Compute { .. }) {
             self.order = number;
         }
-        Received::Order(order)
+        ReceiveOutcome::Order(order)
     }
 
     fn closer(&self) -> Closer {

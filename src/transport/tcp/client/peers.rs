@@ -12,7 +12,7 @@ use super::super::door::jittered;
 use super::super::pipe::{Pipe, Queues};
 use super::super::security::Stream;
 use super::From;
-use super::dialer::{Dialer, Dialled};
+use super::dialer::{DialResult, Dialer};
 use crate::transport::wire::Peer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -125,7 +125,7 @@ impl Peers {
     /// another one before.
     pub(super) fn connected(
         &mut self,
-        (worker, epoch, stream): Dialled,
+        (worker, epoch, stream): DialResult,
         dialer: &Dialer,
     ) -> Option<u32> {
         let Some(remote) = self.remotes.get_mut(&worker).filter(|remote| remote.epoch == epoch)

@@ -19,7 +19,7 @@ use super::word::Word;
 use crate::ids::{Part, Step, Task, Worker};
 use crate::sums::exchange::{QUIET, WorkerSums};
 use crate::sums::{DecodedSum, SumId};
-use crate::transport::tcp::states::Arriving;
+use crate::transport::tcp::states::IncomingStates;
 use crate::transport::{Cancel, Dismissal, Order};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Queued {
 
 /// What does not come.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Missing {
+pub(super) enum MissingItem {
     /// A step that was left out, or its sum: the coordinator is to be told now.
     Step(Step),
     /// An order that was lost on its way: the connection is of no use any more.
@@ -280,7 +280,12 @@ impl Trainer {
     /// Steps are applied one after the other, and nothing is computed before those that it needs:
     /// one that is already applied is left out, and where one was left out on the way, all that
     /// comes after it waits until the worker has taken over a state.
-    pub(super) fn advance(&mut self, uplink: &Uplink, sums: &WorkerSums, states: &mut Arriving) {
+    pub(super) fn advance(
+        &mut self,
+        uplink: &Uplink,
+        sums: &WorkerSums,
+        states: &mut IncomingStates,
+    ) {
         while let Some(front) = self.queue.front() {
             if front.step().is_some_and(|step| step < self.next) {
                 self.queue.pop_front();
@@ -334,18 +339,18 @@ impl Trainer {
         &mut self,
         now: Instant,
         is_open: impl Fn(SumId) -> bool,
-    ) -> Option<Missing> {
+    ) -> Option<MissingItem> {
         let needed = self.queue.front().map_or(self.sent.0, |front| self.needs(front));
         let left_out = needed > self.next;
         let Numbers { order, transfer } = self.sent.1;
         if left_out || order > self.came.order || transfer > self.came.transfer {
             let Some(since) = self.gap_since else {
                 self.gap_since = Some(now);
-                return left_out.then_some(Missing::Step(self.next));
+                return left_out.then_some(MissingItem::Step(self.next));
             };
             // What was overtaken comes soon. At the end no process answers a call.
             let is_lost = !self.stopping && now.duration_since(since) > OVERDUE;
-            return is_lost.then_some(Missing::Order);
+            return is_lost.then_some(MissingItem::Order);
         }
         self.gap_since = None;
         let Some(Queued::Apply { decision, since, asked }) = self.queue.front_mut() else {
@@ -358,7 +363,7 @@ impl Trainer {
             return None;
         }
         (*asked, *since) = (true, now);
-        Some(Missing::Step(decision.sum.step))
+        Some(MissingItem::Step(decision.sum.step))
     }
 }
 

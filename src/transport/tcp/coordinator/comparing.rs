@@ -4,7 +4,7 @@
 use super::super::callers::Caller;
 use crate::ids::Worker;
 use crate::transport::wire::ToWorker;
-use crate::transport::{Disagreement, Parting, RunFacts};
+use crate::transport::{Disagreement, ExitReason, RunFacts};
 use std::collections::BTreeMap;
 
 /// What a worker says that it trains.
@@ -23,7 +23,7 @@ pub(super) struct Comparison {
     sure: Option<RunFacts>,
     told: BTreeMap<u32, Told>,
     /// A worker whose script is wrong, and its last word.
-    pub(super) misuse: Option<(Worker, Parting)>,
+    pub(super) misuse: Option<(Worker, ExitReason)>,
     /// Why there is no run.
     verdict: Option<String>,
 }

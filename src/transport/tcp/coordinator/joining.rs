@@ -5,8 +5,8 @@ use super::super::door::check_hello;
 use super::super::members::{Claim, Member, drained};
 use super::super::pipe::{Pipe, run, write_first};
 use super::super::security::Role;
-use super::super::sent::Sent;
-use super::super::states::Arriving;
+use super::super::sent::SentRecord;
+use super::super::states::IncomingStates;
 use super::super::status::WorkerStatus;
 use super::super::{Exchange, HANDSHAKE};
 use super::CoordinatorNode;
@@ -93,9 +93,9 @@ impl CoordinatorNode {
             address,
             heard: Instant::now(),
             order: 0,
-            sent: Sent::new(offered, models),
+            sent: SentRecord::new(offered, models),
             asked: Vec::new(),
-            arriving: Arriving::default(),
+            arriving: IncomingStates::default(),
         };
         self.members.enter(worker, member, identity.clone());
         self.sums(CoordinatorEvent::Connected { worker, epoch, reachable });

@@ -1,6 +1,6 @@
 //! What others see of a node.
 
-use super::super::commands::{Heard, Offers};
+use super::super::commands::{NodeEvent, Offers};
 use super::super::mailbox::MailboxSender;
 use super::super::status::TcpStatus;
 use crate::sums::exchange::SumCounts;
@@ -9,18 +9,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::watch;
 
 /// What others see of the node: its notices, its status and who offers what.
-pub(in super::super) struct Watched {
-    notices: MailboxSender<Vec<Heard>>,
+pub(in super::super) struct NodeOutputs {
+    notices: MailboxSender<Vec<NodeEvent>>,
     /// Notices that are handed on together.
-    noticed: Vec<Heard>,
+    noticed: Vec<NodeEvent>,
     status: Arc<Mutex<TcpStatus>>,
     offers: watch::Sender<Offers>,
     counted: SumCounts,
 }
 
-impl Watched {
+impl NodeOutputs {
     pub(in super::super) fn new(
-        notices: MailboxSender<Vec<Heard>>,
+        notices: MailboxSender<Vec<NodeEvent>>,
         status: Arc<Mutex<TcpStatus>>,
         offers: watch::Sender<Offers>,
     ) -> Self {
@@ -29,7 +29,7 @@ impl Watched {
     }
 
     /// Something was found out.
-    pub(super) fn notice(&mut self, heard: Heard) {
+    pub(super) fn notice(&mut self, heard: NodeEvent) {
         self.noticed.push(heard);
     }
 

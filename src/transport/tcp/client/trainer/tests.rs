@@ -52,7 +52,7 @@ impl Scene {
 
     /// What the trainer is given now, in brief.
     fn given(&mut self) -> Vec<String> {
-        let (uplink, mut states) = (Uplink::new(Pipe::new().0), Arriving::default());
+        let (uplink, mut states) = (Uplink::new(Pipe::new().0), IncomingStates::default());
         self.trainer.advance(&uplink, &sums(), &mut states);
         let brief = |(number, order)| match order {
             Order::Compute { .. } => format!("compute {number}"),
@@ -63,7 +63,7 @@ impl Scene {
         self.taken.try_iter().map(brief).collect()
     }
 
-    fn misses(&mut self, ms: u64) -> Option<Missing> {
+    fn misses(&mut self, ms: u64) -> Option<MissingItem> {
         self.trainer.misses(self.begun + Duration::from_millis(ms), |_| false)
     }
 }
@@ -77,7 +77,7 @@ fn what_overtook_a_step_waits_for_it() {
     scene.trainer.enqueue(0, of(4));
     scene.trainer.was_sent(&[Step(4)], Numbers { order: 2, transfer: 0 });
     assert_eq!(scene.given(), [""; 0]);
-    assert_eq!(scene.misses(0), Some(Missing::Step(Step(3))), "it is asked for at once");
+    assert_eq!(scene.misses(0), Some(MissingItem::Step(Step(3))), "it is asked for at once");
     assert_eq!(scene.misses(900), None, "and comes");
     scene.trainer.enqueue(0, of(3));
     scene.trainer.enqueue(0, of(3));
@@ -103,7 +103,7 @@ fn what_does_not_come_costs_the_connection() {
         assert_eq!(scene.given(), [""; 0]);
         scene.misses(0);
         assert_eq!(scene.misses(1_000), None);
-        assert_eq!(scene.misses(1_001), Some(Missing::Order));
+        assert_eq!(scene.misses(1_001), Some(MissingItem::Order));
         scene.trainer.reset();
         assert_eq!([5_000, 9_000].map(|ms| scene.misses(ms)), [None, None], "another begins");
     }
@@ -115,7 +115,7 @@ fn nobody_ends_before_the_last_step() {
     scene.trainer.was_sent(&[Step(3)], Numbers::default());
     scene.trainer.stop(0, "all is decided".into());
     assert_eq!(scene.given(), [""; 0]);
-    assert_eq!(scene.misses(0), Some(Missing::Step(Step(3))));
+    assert_eq!(scene.misses(0), Some(MissingItem::Step(Step(3))));
     assert_eq!(scene.misses(9_000), None, "no worker answers another call");
     scene.trainer.enqueue(0, of(3));
     assert_eq!(scene.given(), ["step 3", "stop"]);
@@ -164,5 +164,5 @@ fn a_new_connection_without_an_order_lacks_none() {
         [0, 9_000].map(|ms| scene.misses(ms))
     };
     assert_eq!(is_told(0), [None, None]);
-    assert_eq!(is_told(1), [None, Some(Missing::Order)], "that one was lost");
+    assert_eq!(is_told(1), [None, Some(MissingItem::Order)], "that one was lost");
 }
