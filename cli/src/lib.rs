@@ -8,8 +8,8 @@
 
 mod tools;
 
-pub use codedgrad_shell::failure::Ended;
-pub use codedgrad_shell::itself::Itself;
+pub use codedgrad_shell::failure::CommandFailure;
+pub use codedgrad_shell::itself::ProgramCommand;
 pub use codedgrad_shell::saying::log_by_environment;
 #[doc(hidden)]
 pub use tools::doctor::hint;
@@ -21,7 +21,7 @@ use codedgrad_shell::failure::{Failure, OrWork as _};
 use codedgrad_shell::itself::VERSION;
 use codedgrad_shell::output::{Notes, Output};
 use codedgrad_shell::program::{self, EXIT_STATUS, Line};
-use codedgrad_shell::saying::Saying;
+use codedgrad_shell::saying::MessageArgs;
 use codedgrad_shell::{families, layout};
 use std::env;
 use std::ffi::OsString;
@@ -52,11 +52,11 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
-    saying: Saying,
+    saying: MessageArgs,
 }
 
 impl Line for Cli {
-    fn saying(&self) -> &Saying {
+    fn saying(&self) -> &MessageArgs {
         &self.saying
     }
 }
@@ -157,13 +157,13 @@ pub fn main_with(registry: Registry) -> ExitCode {
 /// those that are nothing else.
 #[must_use]
 pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    execute_as(&Itself::of_process(), arguments)
+    execute_as(&ProgramCommand::of_process(), arguments)
 }
 
 /// The same for a program whose executable is not its own, such as a Python that has loaded it:
 /// where a command starts this program again, it does so as it is told.
 #[must_use]
-pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>) -> u8 {
+pub fn execute_as(itself: &ProgramCommand, arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     if let Err(failure) = moved(&arguments) {
         return program::failed(failure);
@@ -177,8 +177,8 @@ pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>
 /// It may be called from several threads at once.
 ///
 /// # Errors
-/// [`Ended`] where there is no answer, and for commands that are no tools: they print while they
-/// run. A claim that [`execute`] ends with 1 for, since it does not hold, is an answer.
+/// [`CommandFailure`] where there is no answer, and for commands that are no tools: they print
+/// while they run. A claim that [`execute`] ends with 1 for, since it does not hold, is an answer.
 ///
 /// ```
 /// let mut out = Vec::new();
@@ -191,7 +191,7 @@ pub fn answer(
     arguments: impl IntoIterator<Item = OsString>,
     out: &mut dyn Write,
     notes: &mut dyn Write,
-) -> Result<(), Ended> {
+) -> Result<(), CommandFailure> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     moved(&arguments)?;
     let mut output = Output { out, notes: Notes::Kept(notes) };
@@ -234,7 +234,11 @@ impl Tool {
 
 /// Runs the command that a line asks for.
 #[cfg_attr(not(unix), expect(unused_variables, reason = "nothing is started there"))]
-fn run_command(command: Command, itself: &Itself, output: &mut Output<'_>) -> Result<(), Failure> {
+fn run_command(
+    command: Command,
+    itself: &ProgramCommand,
+    output: &mut Output<'_>,
+) -> Result<(), Failure> {
     match command {
         #[cfg(unix)]
         Command::Run(args) => tools::launch::run(&args, itself),

@@ -19,7 +19,7 @@ use codedgrad_shell::failure::Failure;
 use codedgrad_shell::itself::VERSION;
 use codedgrad_shell::output::Output;
 use codedgrad_shell::program::{self, EXIT_STATUS, Line};
-use codedgrad_shell::saying::Saying;
+use codedgrad_shell::saying::MessageArgs;
 use codedgrad_shell::{families, layout};
 use std::env;
 use std::ffi::OsString;
@@ -45,11 +45,11 @@ struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    saying: Saying,
+    saying: MessageArgs,
 }
 
 impl Line for Cli {
-    fn saying(&self) -> &Saying {
+    fn saying(&self) -> &MessageArgs {
         &self.saying
     }
 }

@@ -168,7 +168,7 @@ pub(crate) enum Source<'py> {
 }
 
 /// The same without Python.
-pub(crate) enum From<'a> {
+pub(crate) enum PlainSource<'a> {
     Zeros(usize),
     F32(&'a [f32]),
     Bf16(&'a [i16]),
@@ -178,18 +178,18 @@ pub(crate) enum From<'a> {
 impl Source<'_> {
     fn count(&self) -> PyResult<usize> {
         Ok(match self.bare()? {
-            From::Zeros(count) => count,
-            From::F32(x) => x.len(),
-            From::Bf16(x) | From::F16(x) => x.len(),
+            PlainSource::Zeros(count) => count,
+            PlainSource::F32(x) => x.len(),
+            PlainSource::Bf16(x) | PlainSource::F16(x) => x.len(),
         })
     }
 
-    pub(crate) fn bare(&self) -> PyResult<From<'_>> {
+    pub(crate) fn bare(&self) -> PyResult<PlainSource<'_>> {
         Ok(match self {
-            Self::Zeros(count) => From::Zeros(*count),
-            Self::F32(array) => From::F32(array.as_slice().map_err(scattered)?),
-            Self::Bf16(array) => From::Bf16(array.as_slice().map_err(scattered)?),
-            Self::F16(array) => From::F16(array.as_slice().map_err(scattered)?),
+            Self::Zeros(count) => PlainSource::Zeros(*count),
+            Self::F32(array) => PlainSource::F32(array.as_slice().map_err(scattered)?),
+            Self::Bf16(array) => PlainSource::Bf16(array.as_slice().map_err(scattered)?),
+            Self::F16(array) => PlainSource::F16(array.as_slice().map_err(scattered)?),
         })
     }
 }
@@ -203,7 +203,7 @@ pub(crate) enum Target<'py> {
 }
 
 /// The same without Python.
-pub(crate) enum To<'a> {
+pub(crate) enum PlainTarget<'a> {
     Nowhere(usize),
     F32(&'a mut [f32]),
     Bf16(&'a mut [i16]),
@@ -213,56 +213,60 @@ pub(crate) enum To<'a> {
 impl Target<'_> {
     fn count(&mut self) -> PyResult<usize> {
         Ok(match self.bare()? {
-            To::Nowhere(count) => count,
-            To::F32(x) => x.len(),
-            To::Bf16(x) | To::F16(x) => x.len(),
+            PlainTarget::Nowhere(count) => count,
+            PlainTarget::F32(x) => x.len(),
+            PlainTarget::Bf16(x) | PlainTarget::F16(x) => x.len(),
         })
     }
 
-    pub(crate) fn bare(&mut self) -> PyResult<To<'_>> {
+    pub(crate) fn bare(&mut self) -> PyResult<PlainTarget<'_>> {
         Ok(match self {
-            Self::Nowhere(count) => To::Nowhere(*count),
-            Self::F32(array) => To::F32(array.as_slice_mut().map_err(scattered)?),
-            Self::Bf16(array) => To::Bf16(array.as_slice_mut().map_err(scattered)?),
-            Self::F16(array) => To::F16(array.as_slice_mut().map_err(scattered)?),
+            Self::Nowhere(count) => PlainTarget::Nowhere(*count),
+            Self::F32(array) => PlainTarget::F32(array.as_slice_mut().map_err(scattered)?),
+            Self::Bf16(array) => PlainTarget::Bf16(array.as_slice_mut().map_err(scattered)?),
+            Self::F16(array) => PlainTarget::F16(array.as_slice_mut().map_err(scattered)?),
         })
     }
 }
 
 /// `message[i] = round(scale x[i])`, one array after the other; the message is as long as all of
 /// them.
-pub(crate) fn gather(arrays: &[From<'_>], scale: f32, message: &mut [f32]) {
+pub(crate) fn gather(arrays: &[PlainSource<'_>], scale: f32, message: &mut [f32]) {
     let mut rest = message;
     for array in arrays {
         match array {
-            From::Zeros(count) => front(&mut rest, *count).fill(0.0),
-            From::F32(x) if scale == 1.0 => {
+            PlainSource::Zeros(count) => front(&mut rest, *count).fill(0.0),
+            PlainSource::F32(x) if scale == 1.0 => {
                 piecewise(x, front(&mut rest, x.len()), |x, to| to.copy_from_slice(x));
             }
-            From::F32(x) => scaled(x, |x| scale * x, front(&mut rest, x.len())),
-            From::Bf16(x) => scaled(x, |x| scale * wide(x), front(&mut rest, x.len())),
-            From::F16(x) => scaled(x, |x| scale * half(x), front(&mut rest, x.len())),
+            PlainSource::F32(x) => scaled(x, |x| scale * x, front(&mut rest, x.len())),
+            PlainSource::Bf16(x) => scaled(x, |x| scale * wide(x), front(&mut rest, x.len())),
+            PlainSource::F16(x) => scaled(x, |x| scale * half(x), front(&mut rest, x.len())),
         }
     }
 }
 
 /// `x[i] = round(scale gradient[i])` to the format of each array, to nearest with ties to even.
-pub(crate) fn scatter(gradient: &[f32], scale: f32, arrays: &mut [To<'_>]) {
+pub(crate) fn scatter(gradient: &[f32], scale: f32, arrays: &mut [PlainTarget<'_>]) {
     let mut rest = gradient;
     for array in arrays {
         let count = match array {
-            To::Nowhere(count) => *count,
-            To::F32(x) => x.len(),
-            To::Bf16(x) | To::F16(x) => x.len(),
+            PlainTarget::Nowhere(count) => *count,
+            PlainTarget::F32(x) => x.len(),
+            PlainTarget::Bf16(x) | PlainTarget::F16(x) => x.len(),
         };
         let (own, others) = rest.split_at(count);
         rest = others;
         match array {
-            To::Nowhere(_) => {}
-            To::F32(x) if scale == 1.0 => piecewise(own, x, |own, x| x.copy_from_slice(own)),
-            To::F32(x) => scaled(own, |own| scale * own, x),
-            To::Bf16(x) => scaled(own, |own| bits(bf16::from_f32(scale * own).to_bits()), x),
-            To::F16(x) => scaled(own, |own| bits(f16::from_f32(scale * own).to_bits()), x),
+            PlainTarget::Nowhere(_) => {}
+            PlainTarget::F32(x) if scale == 1.0 => {
+                piecewise(own, x, |own, x| x.copy_from_slice(own));
+            }
+            PlainTarget::F32(x) => scaled(own, |own| scale * own, x),
+            PlainTarget::Bf16(x) => {
+                scaled(own, |own| bits(bf16::from_f32(scale * own).to_bits()), x);
+            }
+            PlainTarget::F16(x) => scaled(own, |own| bits(f16::from_f32(scale * own).to_bits()), x),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The program's commands: as a program, and as functions that give back what it would print.
 
-use codedgrad_cli::Itself;
+use codedgrad_cli::ProgramCommand;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ fn line(arguments: Vec<OsString>) -> impl Iterator<Item = OsString> {
 #[pyfunction]
 pub(crate) fn execute(py: Python<'_>, python: OsString, arguments: Vec<OsString>) -> u8 {
     let program = vec![python.clone(), "-m".into(), "codedgrad".into()];
-    let itself = Itself { program, python };
+    let itself = ProgramCommand { program, python };
     py.detach(|| codedgrad_cli::execute_as(&itself, line(arguments)))
 }
 

@@ -58,14 +58,14 @@ impl<T, E: Into<anyhow::Error>> OrWork<T> for Result<T, E> {
 /// Why a command line gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Ended {
+pub struct CommandFailure {
     /// What the program would have ended with: 1 failed at work, 2 bad usage or input.
     pub status: u8,
     /// The error and its causes, without the name of the program.
     pub message: String,
 }
 
-impl From<Failure> for Ended {
+impl From<Failure> for CommandFailure {
     fn from(failure: Failure) -> Self {
         let (error, status) = match failure {
             Failure::Input(error) => (error, 2),
@@ -77,7 +77,7 @@ impl From<Failure> for Ended {
     }
 }
 
-impl From<clap::Error> for Ended {
+impl From<clap::Error> for CommandFailure {
     fn from(error: clap::Error) -> Self {
         let text = error.render().to_string();
         // Who calls a function reads another manual than the command's.

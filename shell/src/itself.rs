@@ -60,14 +60,14 @@ pub fn quoted(word: &str) -> String {
 
 /// How the program that runs is started again by itself, for the processes of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Itself {
+pub struct ProgramCommand {
     /// The program and what comes before the arguments of a command line.
     pub program: Vec<OsString>,
     /// The Python that runs the scripts of `codedgrad run`.
     pub python: OsString,
 }
 
-impl Itself {
+impl ProgramCommand {
     /// This process's executable, and `python3`.
     pub fn of_process() -> Self {
         let program = env::current_exe().map_or_else(|_| NAME.into(), Into::into);

@@ -154,7 +154,7 @@ impl Bounds {
 
 /// How often workers have come and gone in a run, since the command was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changed {
+pub struct ChangeCounts {
     /// Workers that have joined.
     pub joined: u64,
     /// Workers that have left.
@@ -184,9 +184,9 @@ impl PoolSummary {
     pub fn of<'a>(
         bounds: Bounds,
         steps: impl Iterator<Item = &'a StepRecord>,
-        changed: Changed,
+        changed: ChangeCounts,
     ) -> Self {
-        let Changed { joined, left, lost, rounds_begun_again } = changed;
+        let ChangeCounts { joined, left, lost, rounds_begun_again } = changed;
         let (mut plans, mut last) = (0, None);
         let (mut planned, mut members) = (0_u64, 0);
         for step in steps {

@@ -1,9 +1,9 @@
 //! How a program reads its command line, runs what it asks for, and ends.
 
-use crate::failure::{Ended, Failure, OrWork as _, is_closed};
+use crate::failure::{CommandFailure, Failure, OrWork as _, is_closed};
 use crate::layout;
 use crate::output::{self, Notes, Output, Stdout};
-use crate::saying::Saying;
+use crate::saying::MessageArgs;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ pub const EXIT_STATUS: &str = "Exit status: 0 done, 1 failed at work, 2 bad usag
 /// What a command line of a program asks for.
 pub trait Line: CommandFactory + FromArgMatches {
     /// How much is said beside the answer.
-    fn saying(&self) -> &Saying;
+    fn saying(&self) -> &MessageArgs;
 }
 
 /// Prepares a process that is a program of its own.
@@ -111,7 +111,7 @@ pub fn execute<L: Line>(
 
 /// Says why a command has failed, and gives back the exit status.
 pub fn failed(failure: Failure) -> u8 {
-    let ended = Ended::from(failure);
+    let ended = CommandFailure::from(failure);
     output::alert!("error: {}", ended.message);
     ended.status
 }

@@ -1,7 +1,7 @@
 //! How far a command is that trains, and how long it still takes.
 
 use crate::output;
-use crate::steps::Decided;
+use crate::steps::StepSummary;
 use indicatif::{HumanDuration, ProgressBar};
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ impl Progress {
     }
 
     /// Moves the bar, or, where it is hidden, says a line every tenth of the run.
-    pub fn show(&mut self, decided: &Decided) {
+    pub fn show(&mut self, decided: &StepSummary) {
         let now = self.bar.elapsed();
         if let Some(run) = self.runs.get_mut(self.run) {
             run.made = decided.step + 1;
@@ -123,8 +123,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    fn decided(step: u64) -> Decided {
-        Decided {
+    fn decided(step: u64) -> StepSummary {
+        StepSummary {
             scheme: "uncoded".into(),
             step,
             steps: 1000,

@@ -16,7 +16,7 @@ const MESSAGES: &str = "Messages";
 
 /// How much is said beside what was asked for.
 #[derive(Debug, Args)]
-pub struct Saying {
+pub struct MessageArgs {
     /// Print results, warnings and errors only; `codedgrad run` shows one worker's output
     #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = MESSAGES)]
     quiet: bool,
@@ -25,7 +25,7 @@ pub struct Saying {
     verbose: u8,
 }
 
-impl Saying {
+impl MessageArgs {
     /// Sets up what this process logs. It may run several command lines: the first says of which
     /// places logs are kept.
     pub fn set_up(&self) -> Result<(), Failure> {

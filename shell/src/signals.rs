@@ -15,20 +15,20 @@ const BY_SIGNAL: usize = 128;
 /// Exit status of who was ended by SIGTERM.
 pub const ENDED: u8 = 143;
 
-/// How often [`Asked::then`] looks.
+/// How often [`EndRequest::then`] looks.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The request to end, if one has come.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct EndRequest {
     status: Arc<AtomicUsize>,
     /// Whether another signal ends the process at once.
     again: Arc<AtomicBool>,
 }
 
-impl Asked {
+impl EndRequest {
     /// Takes note of signals from now on, and of the end of standard input if that is the
-    /// launcher's life line. Signals after [`Asked::hears_again`] end the process at once.
+    /// launcher's life line. Signals after [`EndRequest::hears_again`] end the process at once.
     pub fn catch(by_input: bool) -> Result<Self, Failure> {
         let asked = Self::default();
         for signal in [SIGINT, SIGTERM] {

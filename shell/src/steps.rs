@@ -1,7 +1,7 @@
 //! What is told of the steps of a run, for any trainer: who was late, and how long they took.
 
 use crate::output::{plain, say};
-use crate::pool::{Changed, PoolSummary};
+use crate::pool::{ChangeCounts, PoolSummary};
 use codedgrad::ids::Worker;
 use codedgrad::sim::percentile;
 use codedgrad::train::{Incident, IncidentKind, RoundRecord, StepRecord};
@@ -64,7 +64,7 @@ pub struct OfWorkers {
     pub preempted: bool,
     /// How often workers have come and gone in each run.
     #[serde(skip)]
-    changed: BTreeMap<usize, Changed>,
+    changed: BTreeMap<usize, ChangeCounts>,
 }
 
 impl OfWorkers {
@@ -91,7 +91,7 @@ impl OfWorkers {
     }
 
     /// How often workers have come and gone in a run.
-    pub fn changed(&self, run: usize) -> Changed {
+    pub fn changed(&self, run: usize) -> ChangeCounts {
         self.changed.get(&run).copied().unwrap_or_default()
     }
 
@@ -178,7 +178,7 @@ pub fn late(record: &RoundRecord) -> Vec<Worker> {
 
 /// What is shown of a step that is decided.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Decided {
+pub struct StepSummary {
     /// Under which scheme.
     pub scheme: String,
     /// Which step, of how many.
@@ -195,7 +195,7 @@ pub struct Decided {
     pub answered: [usize; 2],
 }
 
-impl Decided {
+impl StepSummary {
     /// Of how many steps a record is, who in its rounds counts as late, and what came of it.
     pub fn of(
         scheme: &str,
@@ -240,7 +240,7 @@ impl Decided {
 }
 
 /// What is said beside a bar.
-impl fmt::Display for Decided {
+impl fmt::Display for StepSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} · {:.2} s · {}", self.outcome, self.seconds, self.who_is_late())
     }

@@ -69,7 +69,7 @@ pub(crate) struct TrainerArgs {
 }
 
 /// What `simulate` is told beside that.
-pub(crate) struct Asked<'a> {
+pub(crate) struct PredictionRequest<'a> {
     pub(crate) scheme: &'a str,
     pub(crate) spec: &'a SchemeSpec,
     pub(crate) jobs: u64,
@@ -99,7 +99,7 @@ pub(crate) fn refuse_own_rules(given: &[(&str, bool)]) -> Result<(), Failure> {
 }
 
 /// A run that was predicted.
-pub(crate) struct Predicted {
+pub(crate) struct Prediction {
     config: RunConfig,
     clock: VirtualClock,
     facts: SchemeFacts,
@@ -131,7 +131,7 @@ impl TrainerArgs {
     }
 
     /// The run that `train` would make, but for its model: a gradient of one number.
-    fn builder(&self, asked: &Asked<'_>, workers: usize) -> Result<Builder, Failure> {
+    fn builder(&self, asked: &PredictionRequest<'_>, workers: usize) -> Result<Builder, Failure> {
         let (jobs, usual) = (self.jobs(), Limits::default());
         for (flag, number) in [("--models", jobs.models), ("--accumulate", jobs.micro_steps)] {
             if !asked.jobs.is_multiple_of(number) {
@@ -156,12 +156,12 @@ impl TrainerArgs {
     /// Drives the engine; `watch` sees the rounds as they are drawn.
     pub(crate) fn predict(
         &self,
-        asked: &Asked<'_>,
+        asked: &PredictionRequest<'_>,
         delays: Source,
         output: &mut Output<'_>,
         watch: &mut dyn FnMut(&RoundView<'_>),
-    ) -> Result<Predicted, Failure> {
-        let Asked { scheme: text, spec, jobs, slope, rounds, .. } = *asked;
+    ) -> Result<Prediction, Failure> {
+        let PredictionRequest { scheme: text, spec, jobs, slope, rounds, .. } = *asked;
         let workers = delays.workers();
         let natural = spec.natural(workers).or_input()?;
         let run = self.builder(asked, workers)?;
@@ -181,7 +181,7 @@ impl TrainerArgs {
         // Steps of several jobs end one after the other.
         let stretches = if config.jobs.micro_steps > 1 { config.end.0 } else { 1 };
         let bar = output.progress_bar(jobs + stretches * facts.delay as u64, text);
-        let mut drawn = Drawn::new(config.jobs);
+        let mut drawn = DrawnRounds::new(config.jobs);
         let outcome = over_engine(engine, clock, &mut lateness, &mut |round| {
             drawn.draw(round, &mut *watch);
             bar.inc(1);
@@ -191,19 +191,19 @@ impl TrainerArgs {
             Err(OverEngineError::Engine(error)) => return Err(error).or_work(),
             outcome => outcome.or_input()?,
         };
-        Ok(Predicted { config, clock, facts, outcome })
+        Ok(Prediction { config, clock, facts, outcome })
     }
 }
 
 /// Rounds of the engine as those of the simulator are drawn.
-struct Drawn {
+struct DrawnRounds {
     jobs: Jobs,
     /// The first round of the current step and its first job, where steps of several jobs begin
     /// one after the other.
     step: (u64, Job),
 }
 
-impl Drawn {
+impl DrawnRounds {
     fn new(jobs: Jobs) -> Self {
         Self { jobs, step: (0, Job(0)) }
     }
@@ -234,7 +234,7 @@ impl Drawn {
     }
 }
 
-impl Predicted {
+impl Prediction {
     fn jobs(&self) -> u64 {
         self.outcome.step_finish_time.len() as u64 * self.config.jobs.micro_steps
     }
@@ -354,7 +354,7 @@ mod tests {
                 grace: None,
                 max_wait: None,
             };
-            let asked = Asked {
+            let asked = PredictionRequest {
                 scheme: text,
                 spec: &spec,
                 jobs: steps,

@@ -14,7 +14,7 @@ const BESIDE: &str = ".names.json";
 
 /// What stands beside a trace.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Called {
+pub(crate) struct TraceLabels {
     /// The name of each column's worker.
     pub(crate) workers: Vec<String>,
     pub(crate) rounds: Rounds,
@@ -108,7 +108,7 @@ impl Rounds {
     }
 }
 
-impl Called {
+impl TraceLabels {
     fn beside(trace: &Path) -> PathBuf {
         let mut name = trace.as_os_str().to_owned();
         name.push(BESIDE);

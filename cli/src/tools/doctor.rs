@@ -4,8 +4,8 @@ mod advice;
 mod text;
 
 use super::ranks::Ranks;
-use super::recorded::Recorded;
-use super::source::{Source, Told};
+use super::recorded::RecordedRun;
+use super::source::{NamedRounds, Source};
 use advice::Advice;
 use anyhow::anyhow;
 use clap::Args;
@@ -141,8 +141,8 @@ impl Case {
         let path = Path::new(&args.input);
         let lines = path.extension().is_some_and(|extension| extension == "jsonl");
         let of_ranks = Ranks::is_in(path);
-        if !of_ranks && Recorded::is_in(path) || lines && path.is_file() {
-            let recorded = Recorded::read(path, args.number, true, output)?;
+        if !of_ranks && RecordedRun::is_in(path) || lines && path.is_file() {
+            let recorded = RecordedRun::read(path, args.number, true, output)?;
             // Beside a record under another name are other runs' files.
             let own = recorded.path.file_name().is_some_and(|name| name == RECORD);
             let events = if own { recorded.events(&mut output.notes)? } else { Vec::new() };
@@ -179,7 +179,7 @@ impl Case {
             suspicious::say_of_form(&args.input, output);
         }
         let source = Source::open(&args.input, None, 0, false, output)?;
-        let Told { rows, numbers, names, not_seen, .. } = source.told(usize::MAX, output)?;
+        let NamedRounds { rows, numbers, names, not_seen, .. } = source.told(usize::MAX, output)?;
         let record = Record::of_numbered_trace(numbers.into_iter().zip(rows)).or_input()?;
         Ok(Self { number: None, record, events: Vec::new(), mfu: None, names, not_seen })
     }

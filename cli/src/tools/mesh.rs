@@ -12,7 +12,7 @@ use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::layout::help;
 use codedgrad_shell::output::Output;
 use codedgrad_shell::units::count;
-use figures::{Folding, Late, Redundancy};
+use figures::{Folding, LateShares, Redundancy};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -110,7 +110,7 @@ struct Answer {
     cells: Vec<Vec<Rank>>,
     classes: Vec<ShownClass>,
     exchange_off_node: f64,
-    late: Late,
+    late: LateShares,
     redundancy: Vec<Redundancy>,
     foldings: Vec<Folding>,
     advice: String,
@@ -155,7 +155,7 @@ impl ShownClass {
 
 impl Answer {
     fn new(mesh: &Mesh, args: &MeshArgs) -> Self {
-        let late = Late::of(mesh, args.late_rank);
+        let late = LateShares::of(mesh, args.late_rank);
         let mut answer = Self {
             layout: *mesh.layout(),
             dp: mesh.dp(),

@@ -3,7 +3,7 @@
 mod pictures;
 
 use super::simulate::LoadArgs;
-use super::source::{self, Source, Told};
+use super::source::{self, NamedRounds, Source};
 use anyhow::{Context, anyhow};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -328,7 +328,7 @@ fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
     let not_received = told.at_least();
     let beside = beside(&told, not_received);
     let taken_anywhere = told.is_trace && not_received == 0;
-    let Told { rows, names, numbers, distance, .. } = told;
+    let NamedRounds { rows, names, numbers, distance, .. } = told;
     let lacks_workers = rows.first().is_some_and(|row| row.len() < workers);
     if wanted.is_none() && cut && preset.is_none() {
         output.note(format_args!(
@@ -347,7 +347,7 @@ fn trace(args: &PlanArgs, output: &mut Output<'_>) -> Result<Trace, Failure> {
 }
 
 /// What is to be kept in mind about a trace.
-fn beside(told: &Told, not_received: usize) -> Vec<String> {
+fn beside(told: &NamedRounds, not_received: usize) -> Vec<String> {
     // Who is waited for is what the answer itself says.
     let late = after_exchange(&told.rows)
         .filter(|it| told.is_trace && !matches!(it, Suspicion::WaitedFor { .. }))

@@ -1,7 +1,7 @@
 //! The folder that `codedgrad.record` of the Python package writes: how long the steps of another
 //! trainer's ranks took, a file for each rank.
 
-use super::called::{Called, Rounds};
+use super::called::{Rounds, TraceLabels};
 use super::times::Times;
 use anyhow::{Context, anyhow};
 use codedgrad::files;
@@ -23,7 +23,7 @@ const RANK_BYTES_MAX: u64 = 1 << 30;
 /// Steps of all ranks: how long each took until its last gradient, when others are waited for.
 pub(crate) struct Ranks {
     pub(crate) rows: Vec<Vec<f64>>,
-    pub(crate) called: Called,
+    pub(crate) called: TraceLabels,
 }
 
 /// A rank's steps.
@@ -97,7 +97,7 @@ impl Ranks {
         parts_of_slow(&ranks).iter().for_each(|it| output.note(format_args!("{it}")));
         Ok(Self {
             rows: settled.rows().collect(),
-            called: Called {
+            called: TraceLabels {
                 rounds: Rounds::of(&settled.rounds),
                 workers: settled.workers,
                 not_seen,

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 const BYTES_PER_MOVE: u64 = 1 << 20;
 
 /// One of the runs of a record.
-pub(crate) struct Recorded {
+pub(crate) struct RecordedRun {
     pub(crate) path: PathBuf,
     /// Which it is, and the schemes of all there are.
     pub(crate) number: usize,
@@ -77,7 +77,7 @@ impl Lines {
     }
 }
 
-impl Recorded {
+impl RecordedRun {
     /// Whether a path is that of a run's folder or record.
     pub(crate) fn is_in(path: &Path) -> bool {
         path.is_dir() || path.file_name().is_some_and(|name| name == RECORD)

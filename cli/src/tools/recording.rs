@@ -1,6 +1,6 @@
 //! A training run's record, made into a trace.
 
-use super::recorded::Recorded;
+use super::recorded::RecordedRun;
 use codedgrad::delays::{Growth, write_row};
 use codedgrad::doctor::{AnswerRows, RunContext, examine};
 use codedgrad_shell::failure::{Failure, OrWork};
@@ -28,7 +28,7 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    pub(super) fn of(mut recorded: Recorded) -> Result<Self, Failure> {
+    pub(super) fn of(mut recorded: RecordedRun) -> Result<Self, Failure> {
         let AnswerRows { rows, estimated } = AnswerRows::of(&recorded.record);
         Ok(Self {
             rows,
@@ -48,7 +48,7 @@ impl Recording {
         grown: bool,
         output: &mut Output<'_>,
     ) -> Result<(Vec<u8>, Option<Growth>), Failure> {
-        let recorded = Recorded::read(run, None, false, output)?;
+        let recorded = RecordedRun::read(run, None, false, output)?;
         let known = RunContext { registry: families::registry(), events: &[] };
         let found = grown.then(|| examine(&recorded.record, &known).to_plan()).flatten();
         let made = Self::of(recorded)?;
@@ -108,7 +108,7 @@ impl Recording {
 
 /// Whether the workers of a record's run were threads or children of one process and measured by
 /// the wall's clock; a coordinator that others call writes its address.
-fn on_one_machine(recorded: &Recorded) -> Result<bool, Failure> {
+fn on_one_machine(recorded: &RecordedRun) -> Result<bool, Failure> {
     let plan: Option<Plan> = folder::json_if_there(&recorded.beside(PLAN))?;
     Ok(plan.is_some_and(|plan| plan.clock == "wall") && !recorded.beside(ADDRESS).exists())
 }

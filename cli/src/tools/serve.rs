@@ -24,7 +24,7 @@ use codedgrad_shell::layout::help;
 use codedgrad_shell::limits::{self, ANY, LimitArgs, WORKERS};
 use codedgrad_shell::output::{Output, alert, say};
 use codedgrad_shell::pool::{Bounds, Seats, join_wait, seats};
-use codedgrad_shell::signals::Asked;
+use codedgrad_shell::signals::EndRequest;
 use codedgrad_shell::units::{at_least, count, patience, seconds, whole};
 use events::{Event, Outcome};
 #[cfg(unix)]
@@ -41,7 +41,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Options {
     #[command(flatten)]
-    planned: Planned,
+    planned: ServeSettings,
     #[command(flatten)]
     out: OutArgs,
     /// Serve http://ADDR/metrics (Prometheus) and /status (JSON), without access control
@@ -62,13 +62,13 @@ struct OutArgs {
 
 /// The flags that a resumed run is not given again.
 fn planned() -> Vec<Id> {
-    let command = OutArgs::augment_args(Planned::augment_args(Command::new("planned")));
+    let command = OutArgs::augment_args(ServeSettings::augment_args(Command::new("planned")));
     command.get_arguments().map(|argument| argument.get_id().clone()).collect()
 }
 
 /// What a resumed run has from its folder: the flags, as the folder's file has them.
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
-struct Planned {
+struct ServeSettings {
     /// Scheme, such as groups:s=1; auto codes only where that pays. auto:probe=20,every=200:
     /// measure 20 uncoded steps before planning (at least 20 recommended), again after 200 steps
     #[arg(
@@ -139,13 +139,13 @@ struct Planned {
 #[cfg(unix)]
 impl Options {
     /// What a coordinator is told that the launcher of a run starts.
-    pub(crate) fn serving(&self, seats: Seats, port: Port) -> Result<Serving, Failure> {
+    pub(crate) fn serving(&self, seats: Seats, port: Port) -> Result<ServeJob, Failure> {
         for (flag, path) in [("--keys", &port.keys), ("--out", &self.out.out)] {
             if let Some(path) = path.as_ref().filter(|path| path.to_str().is_none()) {
                 return Err(limits::refused(format!("{flag} {}: not UTF-8", path.display())));
             }
         }
-        Ok(Serving { begin: self.begin(seats)?, port, metrics: self.metrics })
+        Ok(ServeJob { begin: self.begin(seats)?, port, metrics: self.metrics })
     }
 
     pub(crate) fn out(&self) -> Option<&Path> {
@@ -195,7 +195,7 @@ pub(crate) struct ServeArgs {
     /// Print summary.json to standard output, and nothing else there
     #[arg(long, conflicts_with = "launched", help_heading = "Run folder")]
     json: bool,
-    /// For `codedgrad run`: a line of standard input says what to do ([`Serving`]); tell what
+    /// For `codedgrad run`: a line of standard input says what to do ([`ServeJob`]); tell what
     /// happens on standard output, and end with standard input
     #[arg(long, hide = true)]
     launched: bool,
@@ -203,7 +203,7 @@ pub(crate) struct ServeArgs {
 
 /// What a coordinator is to do, as its command line or the launcher says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Serving {
+pub(crate) struct ServeJob {
     begin: Begin,
     port: Port,
     metrics: Option<SocketAddr>,
@@ -231,7 +231,7 @@ struct Plan {
     /// With how few workers it is made, if not always with all.
     min_workers: Option<usize>,
     #[serde(flatten)]
-    told: Planned,
+    told: ServeSettings,
     /// What is trained, once a worker has said so.
     facts: Option<RunFacts>,
     #[serde(flatten)]
@@ -367,7 +367,7 @@ impl Plan {
     }
 }
 
-impl Serving {
+impl ServeJob {
     /// What a command line says, or the launcher that has started it.
     fn of(args: &ServeArgs) -> Result<Self, Failure> {
         if args.launched {
@@ -473,8 +473,8 @@ impl Serving {
 }
 
 pub(crate) fn run(args: &ServeArgs, output: &mut Output<'_>) -> Result<(), Failure> {
-    let serving = Serving::of(args)?;
-    let asked = Asked::catch(args.launched)?;
+    let serving = ServeJob::of(args)?;
+    let asked = EndRequest::catch(args.launched)?;
     let (mut plan, folder, address) = serving.begin()?;
     let outcome = carry_out((&serving, args.launched), (&mut plan, &folder), address, &asked);
     let outcome = match outcome {
@@ -508,10 +508,10 @@ enum Opened {
 
 /// Makes the run, as far as it goes before a request to end.
 fn carry_out(
-    (serving, launched): (&Serving, bool),
+    (serving, launched): (&ServeJob, bool),
     (plan, folder): (&mut Plan, &RunFolder),
     address: SocketAddr,
-    asked: &Asked,
+    asked: &EndRequest,
 ) -> Result<Summary, Failure> {
     let resumed = matches!(serving.begin, Begin::Again { .. });
     let builder = plan.builder(folder, resumed)?;
@@ -627,7 +627,7 @@ mod tests {
             let serving = options.serving(Seats::between(6, 8), port).unwrap();
             let line = serde_json::to_string(&serving).unwrap();
             assert!(!line.contains('\n'), "{line}");
-            let read: Serving = serde_json::from_str(&line).unwrap();
+            let read: ServeJob = serde_json::from_str(&line).unwrap();
             assert_eq!(format!("{read:?}"), format!("{serving:?}"));
         }
     }

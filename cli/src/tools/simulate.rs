@@ -1,6 +1,6 @@
 //! `codedgrad simulate`: a scheme over recorded or drawn delays, on virtual time.
 
-use super::as_trained::{self, Asked, TrainerArgs};
+use super::as_trained::{self, PredictionRequest, TrainerArgs};
 use super::source::{self, Source};
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
@@ -313,7 +313,7 @@ fn predict(
     if let Some(warning) = spec.warning(workers) {
         output.note(format_args!("warning: {warning}"));
     }
-    let asked = Asked {
+    let asked = PredictionRequest {
         scheme: &args.scheme,
         spec,
         jobs: args.jobs,

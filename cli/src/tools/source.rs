@@ -1,10 +1,10 @@
 //! Where `simulate` and `plan` have their delays from: a preset, a file, standard input or a run.
 
-use super::called::{Called, Rounds};
+use super::called::{Rounds, TraceLabels};
 use super::ranks::Ranks;
-use super::recorded::Recorded;
+use super::recorded::RecordedRun;
 use super::recording::Recording;
-use super::times::{Settled, Times};
+use super::times::{Times, TraceTimes};
 use anyhow::{Context, anyhow};
 use codedgrad::delays::{
     DelayError, DelayRows, Growth, Preset, TRACE_BYTES_MAX, TraceReader, Unit, at_least,
@@ -43,13 +43,13 @@ pub(crate) struct Source {
     /// How a run's times grow, where its record tells.
     recorded: Option<Growth>,
     /// What a trace's workers and rounds are called.
-    called: Option<Called>,
+    called: Option<TraceLabels>,
     /// Whether the times may have been taken anywhere, as those of others.
     is_trace: bool,
 }
 
 /// Rounds as they are told, and what they are called.
-pub(crate) struct Told {
+pub(crate) struct NamedRounds {
     /// Infinite where an answer was not received.
     pub(crate) rows: Vec<Vec<f64>>,
     /// Whether there are others.
@@ -67,7 +67,7 @@ pub(crate) struct Told {
 }
 
 /// Rows of delays, one after the other.
-pub(crate) type Endless = Box<dyn Iterator<Item = Result<Vec<f64>, DelayError>>>;
+pub(crate) type RowIterator = Box<dyn Iterator<Item = Result<Vec<f64>, DelayError>>>;
 
 enum Rows {
     Preset(DelayRows),
@@ -99,7 +99,7 @@ impl Source {
         if preset.is_none() && Ranks::is_in(path) {
             return Self::of_ranks(path, workers, output);
         }
-        if preset.is_none() && Recorded::is_in(path) {
+        if preset.is_none() && RecordedRun::is_in(path) {
             let (csv, recorded) = Recording::as_text(path, grown, output)?;
             let kept = Self::kept(csv, &format!("the record of {name}"), workers, false, output)?;
             return Ok(Self { recorded, ..kept });
@@ -120,7 +120,7 @@ impl Source {
         }
         let trace = TraceReader::open(path, workers).or_input()?;
         suspicious::say_of_columns(name, trace.workers(), trace.columns(), output);
-        let called = Called::of(path)?;
+        let called = TraceLabels::of(path)?;
         let workers = trace.workers();
         Ok(Self {
             preset,
@@ -200,7 +200,7 @@ impl Source {
             return Ok(self);
         }
         let (preset, recorded) = (self.preset, self.recorded);
-        let Told { rows, is_trace, .. } = self.told(most, output)?;
+        let NamedRounds { rows, is_trace, .. } = self.told(most, output)?;
         let workers = rows.first().map_or(0, Vec::len);
         Ok(Self { preset, workers, rows: Rows::Kept(rows), recorded, called: None, is_trace })
     }
@@ -241,7 +241,11 @@ impl Source {
 
     /// The first rounds, no more than `most`, with what they and their workers are called. Where
     /// values are missing, rounds or workers are left out, as `trace import` does; it is said.
-    pub(crate) fn told(mut self, most: usize, output: &mut Output<'_>) -> Result<Told, Failure> {
+    pub(crate) fn told(
+        mut self,
+        most: usize,
+        output: &mut Output<'_>,
+    ) -> Result<NamedRounds, Failure> {
         let workers = self.workers;
         let is_trace = self.is_trace;
         let called = self.called.take().filter(|called| called.workers.len() >= workers);
@@ -253,7 +257,7 @@ impl Source {
             None => (0..rows.len() as u64).collect(),
         };
         called.not_seen.iter().for_each(|it| output.note(format_args!("not seen: {it}")));
-        let mut told = Told {
+        let mut told = NamedRounds {
             distance: called.rounds.distance(),
             names: called.workers.into_iter().take(workers).collect(),
             not_seen: called.not_seen,
@@ -277,7 +281,7 @@ impl Source {
         self,
         rounds: Option<usize>,
         step_seconds: f64,
-    ) -> Result<Endless, Failure> {
+    ) -> Result<RowIterator, Failure> {
         let workers = self.workers;
         let late = move |row, unit: Unit| unit.lateness(row, workers, step_seconds);
         let drawn = match self.rows {
@@ -299,7 +303,7 @@ impl Source {
     }
 
     /// Rounds without end: the first `rounds`, or all there are, over and over.
-    pub(crate) fn endless(self, rounds: Option<usize>) -> Result<Endless, Failure> {
+    pub(crate) fn endless(self, rounds: Option<usize>) -> Result<RowIterator, Failure> {
         let kept = match (rounds, self.rows) {
             (None, Rows::Preset(rows)) => return Ok(Box::new(answers(rows))),
             (None, Rows::File(trace)) => return Ok(Box::new(DelayRows::from_trace(trace))),
@@ -309,7 +313,7 @@ impl Source {
     }
 }
 
-impl Told {
+impl NamedRounds {
     /// Leaves out what has gaps.
     fn settle(&mut self, output: &mut Output<'_>) -> Result<(), Failure> {
         let workers = self.rows.first().map_or(0, Vec::len);
@@ -321,7 +325,7 @@ impl Told {
         for (number, row) in self.numbers.iter().zip(std::mem::take(&mut self.rows)) {
             times.push(&number.to_string(), row);
         }
-        let settled: Settled = times.settled();
+        let settled: TraceTimes = times.settled();
         settled.say_gaps("round", "a value was missing", output);
         self.not_seen.extend(settled.gone());
         self.numbers = match Rounds::of(&settled.rounds).all_numbers() {

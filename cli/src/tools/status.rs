@@ -197,7 +197,7 @@ impl Progress {
 
 /// All that is shown.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Shown {
+pub(crate) struct StatusView {
     /// The step that is open, if it is open for a second or more.
     #[serde(default)]
     pub(crate) waiting: Option<WaitingRound>,
@@ -227,7 +227,7 @@ fn named(status: &tcp::WorkerStatus) -> String {
     format!("{identity} ({domain})")
 }
 
-impl Shown {
+impl StatusView {
     /// As people read it.
     pub(crate) fn table(&self, width: Width) -> String {
         width.prose(&self.sentences()) + &self.workers().laid_out(width)
@@ -379,7 +379,7 @@ pub(crate) fn run(args: &StatusArgs, output: &mut Output<'_>) -> Result<(), Fail
             // What answers there may be no coordinator.
             body.lines().try_for_each(|line| writeln!(output.out, "{}", plain(line))).or_work()?;
         } else {
-            let shown: Shown = serde_json::from_str(&body)
+            let shown: StatusView = serde_json::from_str(&body)
                 .context("this is no status of a coordinator of this version")
                 .or_work()?;
             // What is read by a program is no screen to be cleared.

@@ -153,7 +153,7 @@ pub(crate) struct Gap {
 }
 
 /// What of the times makes a trace.
-pub(crate) struct Settled {
+pub(crate) struct TraceTimes {
     pub(crate) rounds: Vec<String>,
     pub(crate) workers: Vec<String>,
     pub(super) all_rounds: usize,
@@ -345,7 +345,7 @@ impl Times {
     }
 
     /// Leaves out rounds with gaps, or the workers that have most of them where these are too many.
-    pub(crate) fn settled(mut self) -> Settled {
+    pub(crate) fn settled(mut self) -> TraceTimes {
         let workers = self.workers();
         let no_rounds = self.without_words();
         let begun_again = self.unfolded();
@@ -378,7 +378,7 @@ impl Times {
         with_gaps.sort_by_key(|gap| std::cmp::Reverse(gap.rounds));
         let times = |cells: &usize| 1 + cells.div_ceil(workers.max(1));
         let name = |keys: &Keys, at: &usize| keys.names[*at].to_string();
-        Settled {
+        TraceTimes {
             rounds: whole.iter().map(|row| name(&self.rounds, row)).collect(),
             workers: columns.iter().map(|worker| name(&self.workers, worker)).collect(),
             all_rounds: rows.len(),
@@ -475,7 +475,7 @@ pub(super) fn listed(names: &[String]) -> String {
     if names.len() > LISTED { format!("{shown}, .. ({} in all)", names.len()) } else { shown }
 }
 
-impl Settled {
+impl TraceTimes {
     /// A worker that is left out.
     fn gone_one(&self, gap: &Gap) -> String {
         let there = gap.there.as_ref().map_or("none".into(), range);
@@ -531,7 +531,7 @@ impl Settled {
 mod tests {
     use super::*;
 
-    fn rows(found: &Settled) -> Vec<Vec<f64>> {
+    fn rows(found: &TraceTimes) -> Vec<Vec<f64>> {
         found.rows().collect()
     }
 

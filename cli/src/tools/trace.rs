@@ -3,8 +3,8 @@
 mod import;
 mod show;
 
-use super::called::Called;
-use super::recorded::Recorded;
+use super::called::TraceLabels;
+use super::recorded::RecordedRun;
 use super::recording::Recording;
 use super::source::Source;
 use codedgrad_shell::input::text_of;
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &TraceArgs, output: &mut Output<'_>) -> Result<(), Failu
 
 fn record(args: &RecordArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let bar = args.out.is_some();
-    let made = Recording::of(Recorded::read(&args.run, args.number, bar, output)?)?;
+    let made = Recording::of(RecordedRun::read(&args.run, args.number, bar, output)?)?;
     to_output(args.out.as_deref(), output.out, |output| {
         made.rows.iter().try_for_each(|row| write_row(output, row)).or_work()
     })?;
@@ -132,7 +132,8 @@ fn stats(args: &StatsArgs, output: &mut Output<'_>) -> Result<(), Failure> {
         let unit = rows.unit();
         (measured(rows, rounds, &args.delays, output).or_input()?.summary(), unit)
     };
-    let shown = show::Shown { delays: &args.delays, unit: show::unit_name(unit), summary: &found };
+    let shown =
+        show::StatsOutput { delays: &args.delays, unit: show::unit_name(unit), summary: &found };
     let text = if args.json {
         serde_json::to_string(&shown).or_work()? + "\n"
     } else {
@@ -162,7 +163,7 @@ fn of_file(
     }
     bar.finish_and_clear();
     if !gaps {
-        if let Some(called) = Called::of(path)? {
+        if let Some(called) = TraceLabels::of(path)? {
             called.not_seen.iter().for_each(|it| output.note(format_args!("not seen: {it}")));
         }
         return Ok(stats);

@@ -117,7 +117,7 @@ impl AttackArgs {
 
 /// How Byzantine workers and honest ones were judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Caught {
+pub(crate) struct DetectionCounts {
     /// Byzantine workers whose results were left out for that.
     pub(crate) located: usize,
     /// Byzantine workers that had answered in time and were not noticed.
@@ -126,7 +126,7 @@ pub(crate) struct Caught {
     pub(crate) accused: usize,
 }
 
-impl Caught {
+impl DetectionCounts {
     /// Of one step, where a worker is wrong or looked for.
     pub(crate) fn of(attackers: &[Worker], record: &StepRecord) -> Self {
         let (located, accused): (Vec<Worker>, Vec<Worker>) =
@@ -139,7 +139,7 @@ impl Caught {
     }
 }
 
-impl AddAssign for Caught {
+impl AddAssign for DetectionCounts {
     fn add_assign(&mut self, other: Self) {
         self.located += other.located;
         self.missed += other.missed;

@@ -8,7 +8,7 @@
 
 mod writer;
 
-pub(crate) use writer::{Saved, Writer};
+pub(crate) use writer::{SavedCheckpoint, Writer};
 
 use crate::trainer::{GptConfig, Replica, ReplicaState};
 use anyhow::{Context, anyhow, bail};
@@ -175,7 +175,7 @@ fn hexadecimal(digest: u64) -> String {
 
 /// What a run goes on from.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedCheckpoint {
     pub(crate) place: Place,
     pub(crate) states: States,
     /// The digest of the plan that it is of; files of earlier versions have none.
@@ -190,13 +190,13 @@ pub(crate) fn load(
     folder: &Path,
     model: &GptConfig,
     models: u64,
-) -> Result<Option<Loaded>, Failure> {
+) -> Result<Option<LoadedCheckpoint>, Failure> {
     let read = |name| {
         let path = folder.join(name);
         let found = match contents(&path) {
             Ok(bytes) => opened(&bytes).and_then(|Opened { place, plan, tensors }| {
                 let states = states_of(&place, &tensors, model, models)?;
-                Ok(Loaded { place, states, plan, is_before: name == BEFORE })
+                Ok(LoadedCheckpoint { place, states, plan, is_before: name == BEFORE })
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return (path, None),
             Err(error) => Err(error.into()),
@@ -270,7 +270,7 @@ fn contents(path: &Path) -> io::Result<Vec<u8>> {
 /// The parts of a file.
 struct Opened<'a> {
     place: Place,
-    /// As [`Loaded::plan`].
+    /// As [`LoadedCheckpoint::plan`].
     plan: Option<String>,
     tensors: SafeTensors<'a>,
 }

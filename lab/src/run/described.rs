@@ -6,13 +6,13 @@ use super::audit::Audit;
 use super::checkpoint;
 use super::limits::PARTS;
 use super::plan::{
-    self, ClockKind, GIVE_UP_AFTER, Injected, LateKind, Plan, ReduceKind, Source, Timing, Training,
-    Upkeep,
+    self, ClockKind, GIVE_UP_AFTER, InjectedFaults, LateKind, Plan, ReduceKind, Source, Timing,
+    Training, Upkeep,
 };
 use super::run_args::{DeviceArgs, ModelArgs, model_of};
 use crate::trainer::{
-    Batches, Beside, Fault, FaultKind, GptConfig, Lanes, LocalRun, Replica, ReplicaError,
-    ReplicaState, StepDone, StepRange, TrainError,
+    Batches, Fault, FaultKind, GptConfig, Lanes, LocalRun, Replica, ReplicaError, ReplicaState,
+    StepDone, StepRange, TrainError, WorkerHooks,
 };
 use clap::Args;
 use codedgrad::codes::SchemeSpec;
@@ -109,7 +109,7 @@ impl DescribedArgs {
         &self,
         (corpus, tokenizer): (Option<&Path>, Option<&Path>),
         workers: Option<u32>,
-    ) -> Result<Described, Failure> {
+    ) -> Result<TrainingSetup, Failure> {
         let Some(units) = self.micro_batches.or(workers.map(|workers| workers.saturating_mul(2)))
         else {
             return Err(refused(
@@ -155,7 +155,7 @@ impl DescribedArgs {
             settings: told,
             ..RunFacts::of(run.engine(range).or_input()?.config())
         };
-        Ok(Described { plan, run, batches, facts, state, saves })
+        Ok(TrainingSetup { plan, run, batches, facts, state, saves })
     }
 
     /// As a plan of the lab's own has it, by whose rules it is looked at.
@@ -193,7 +193,7 @@ impl DescribedArgs {
                 give_up_after: GIVE_UP_AFTER,
                 audit_every: 1,
             },
-            injected: Injected {
+            injected: InjectedFaults {
                 faults: self.fault.clone(),
                 attack: self.attack.kind(),
                 attackers,
@@ -233,7 +233,7 @@ fn still_to_come(faults: &[Fault]) -> Vec<Fault> {
 }
 
 /// What a worker trains.
-pub(super) struct Described {
+pub(super) struct TrainingSetup {
     pub(super) plan: Plan,
     pub(super) run: LocalRun,
     pub(super) batches: Batches,
@@ -243,7 +243,7 @@ pub(super) struct Described {
     pub(super) saves: Saves,
 }
 
-impl Described {
+impl TrainingSetup {
     /// Which replica this worker has before it joins.
     pub(super) fn has(&self) -> InitialReplica {
         // Also of a fresh one: a run may have begun with another, which this worker lacks.
@@ -330,7 +330,7 @@ pub(super) struct SavesAndAudits<'a> {
     pub(super) audit: Option<Audit<'a>>,
 }
 
-impl Beside for SavesAndAudits<'_> {
+impl WorkerHooks for SavesAndAudits<'_> {
     fn applies(
         &mut self,
         step: u64,

@@ -1,6 +1,6 @@
 //! How honest the gradients of a run were, over all its steps, as summaries and tables say it.
 
-use super::attack::Caught;
+use super::attack::DetectionCounts;
 use super::record::Line;
 use codedgrad_shell::layout::{Column, Table};
 use serde::Serialize;
@@ -10,7 +10,7 @@ use serde::Serialize;
 pub(crate) struct Honesty {
     /// Over all steps.
     #[serde(flatten)]
-    pub(crate) caught: Option<Caught>,
+    pub(crate) caught: Option<DetectionCounts>,
     /// Median of `|found - true| / |true|` over the first third of the steps whose gradients were
     /// checked, and the last.
     pub(crate) early_gradient_error: Option<f64>,

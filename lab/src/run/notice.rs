@@ -4,7 +4,7 @@ use codedgrad::transport::Closer;
 use codedgrad_shell::clock::now;
 use codedgrad_shell::output::say;
 use codedgrad_shell::shared::lock;
-use codedgrad_shell::signals::Asked;
+use codedgrad_shell::signals::EndRequest;
 use std::env;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -51,14 +51,14 @@ impl NoticeFile {
 #[derive(Clone, Debug)]
 pub(super) struct Leaver {
     closer: Arc<Mutex<Option<Closer>>>,
-    asked: Asked,
+    asked: EndRequest,
 }
 
 impl Leaver {
     /// Watches for a request from now on: then the worker leaves with this notice, and ends when
     /// the run lets it go. Before it has joined, without notice, when that is over, and at a second
     /// request, the process ends at once. The run goes on without, and that is no failure.
-    pub(super) fn watch(asked: Asked, notice: Duration) -> Self {
+    pub(super) fn watch(asked: EndRequest, notice: Duration) -> Self {
         let leaver = Self { closer: Arc::default(), asked };
         let watched = leaver.clone();
         let mut file = NoticeFile::of_environment();

@@ -1,8 +1,8 @@
 //! What happens at every step of a run: its gradient is checked, its record written, its state
 //! kept.
 
-use super::attack::Caught;
-use super::checkpoint::{Place, Saved, States, Writer};
+use super::attack::DetectionCounts;
+use super::checkpoint::{Place, SavedCheckpoint, States, Writer};
 use super::plan::{ClockKind, LateKind, Plan};
 use super::record::Line;
 use crate::trainer::{Batches, Memory, Replica, ReplicaError, ReplicaState};
@@ -15,7 +15,7 @@ use codedgrad_shell::failure::Failure;
 use codedgrad_shell::folder::{LineFile, RECORD, RunFolder};
 use codedgrad_shell::output::say;
 use codedgrad_shell::progress::Progress;
-use codedgrad_shell::steps::{Decided, OfWorkers, tell};
+use codedgrad_shell::steps::{OfWorkers, StepSummary, tell};
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -108,7 +108,7 @@ fn same_gradient(theirs: &StepRecord, mine: &StepRecord) -> bool {
 }
 
 /// A run's turn, and the other runs meanwhile.
-pub(crate) struct InTurn<'a> {
+pub(crate) struct TurnState<'a> {
     pub(crate) number: u64,
     pub(crate) step_seconds: f64,
     /// Steps that each run has made, this one included.
@@ -168,8 +168,8 @@ impl Files {
         Ok(())
     }
 
-    fn tell(&mut self, saved: Option<Saved>) {
-        if let Some(Saved { place, took }) = saved {
+    fn tell(&mut self, saved: Option<SavedCheckpoint>) {
+        if let Some(SavedCheckpoint { place, took }) = saved {
             self.events.saved(place, took);
         }
     }
@@ -184,7 +184,7 @@ pub(crate) struct RunObserver<'a> {
     pub(crate) lines: Vec<Line>,
     pub(crate) baseline: Baseline<'a>,
     /// Where schemes take turns.
-    pub(crate) in_turn: Option<InTurn<'a>>,
+    pub(crate) in_turn: Option<TurnState<'a>>,
     pub(crate) of_workers: OfWorkers,
     pub(crate) bar: &'a mut Progress,
     /// Whether the scheme looks for Byzantine workers.
@@ -247,7 +247,7 @@ impl RunObserver<'_> {
             gradient_difference: difference.map(|errors| errors.0),
             gradient_error: difference.map(|errors| errors.1),
             caught: (self.plan.injected.attack.is_some() || self.looks)
-                .then(|| Caught::of(&self.plan.injected.attackers, record)),
+                .then(|| DetectionCounts::of(&self.plan.injected.attackers, record)),
             turn: self.in_turn.as_ref().map(|turn| turn.number),
             step_seconds: self.in_turn.as_ref().map(|turn| turn.step_seconds),
             at: (self.plan.timing.clock == ClockKind::Wall).then(unix_seconds),
@@ -336,7 +336,7 @@ impl RunObserver<'_> {
             None => "refused".into(),
         };
         let step = (&line.record, self.plan.all_steps());
-        self.bar.show(&Decided::of(&line.scheme, step, self.plan.timing.late(), loss));
+        self.bar.show(&StepSummary::of(&line.scheme, step, self.plan.timing.late(), loss));
     }
 }
 

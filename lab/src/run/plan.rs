@@ -80,7 +80,7 @@ fn digest_of(mut fields: Map<String, Value>) -> serde_json::Result<String> {
 
 /// A plan as it is written down.
 #[derive(Serialize)]
-pub(crate) struct Sealed<'a> {
+pub(crate) struct SealedPlan<'a> {
     #[serde(flatten)]
     plan: &'a Plan,
     digest: String,
@@ -138,10 +138,10 @@ pub(crate) struct Plan {
     #[serde(flatten)]
     pub(crate) upkeep: Upkeep,
     #[serde(flatten)]
-    pub(crate) injected: Injected,
+    pub(crate) injected: InjectedFaults,
     pub(crate) reduce: ReduceKind,
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
-    pub(crate) made: Option<Made>,
+    pub(crate) made: Option<Provenance>,
     /// How its schemes take turns; else they run one after the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) turns: Option<Turns>,
@@ -239,7 +239,7 @@ pub(crate) struct Upkeep {
 
 /// What goes wrong on purpose: faults, and what Byzantine workers send and who they are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Injected {
+pub(crate) struct InjectedFaults {
     pub(crate) faults: Vec<String>,
     #[serde(default)]
     pub(crate) attack: Option<AttackKind>,
@@ -247,7 +247,7 @@ pub(crate) struct Injected {
     pub(crate) attackers: Vec<Worker>,
 }
 
-impl Injected {
+impl InjectedFaults {
     pub(crate) fn faults(&self) -> Result<Vec<Fault>, Failure> {
         let fault = |text: &String| text.parse::<Fault>().map_err(refused);
         self.faults.iter().map(fault).collect()
@@ -270,7 +270,7 @@ impl Injected {
 
 /// What has made a plan, and when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Made {
+pub(crate) struct Provenance {
     pub(crate) version: String,
     /// The command line, the program first.
     pub(crate) command: Vec<String>,
@@ -278,7 +278,7 @@ pub(crate) struct Made {
     pub(crate) started: String,
 }
 
-impl Made {
+impl Provenance {
     pub(crate) fn now() -> Self {
         let words = env::args_os().map(|word| word.to_string_lossy().into_owned());
         Self {
@@ -329,8 +329,8 @@ impl Plan {
     }
 
     /// The plan with that, as it is written down.
-    pub(crate) fn sealed(&self) -> anyhow::Result<Sealed<'_>> {
-        Ok(Sealed { plan: self, digest: self.digest()? })
+    pub(crate) fn sealed(&self) -> anyhow::Result<SealedPlan<'_>> {
+        Ok(SealedPlan { plan: self, digest: self.digest()? })
     }
 
     pub(crate) fn specs(&self) -> Result<Vec<SchemeSpec>, Failure> {

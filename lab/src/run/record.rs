@@ -1,6 +1,6 @@
 //! `run.jsonl`, the record of a plan's runs: what a line of it says, and how far it is read again.
 
-use super::attack::Caught;
+use super::attack::DetectionCounts;
 use super::checkpoint::Place;
 use codedgrad::train::StepRecord;
 use codedgrad_shell::failure::Failure;
@@ -24,7 +24,7 @@ pub(crate) struct Line {
     pub(crate) gradient_error: Option<f64>,
     /// Which workers were found out, where one is wrong or looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) caught: Option<Caught>,
+    pub(crate) caught: Option<DetectionCounts>,
     /// Where schemes take turns: which one it was, and the step time measured for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) turn: Option<u64>,

@@ -3,11 +3,11 @@
 use super::honesty::{self, Honesty};
 use super::plan::{ClockKind, Plan};
 use super::record::Line;
-use super::turns::{self, Compared};
+use super::turns::{self, TurnComparison};
 use codedgrad::train::StepRecord;
 use codedgrad_shell::layout::{Column, Table, Width};
 use codedgrad_shell::legs::{LegSummary, legs};
-use codedgrad_shell::pool::{Changed, PoolSummary};
+use codedgrad_shell::pool::{ChangeCounts, PoolSummary};
 use codedgrad_shell::steps::{OfWorkers, Spread, unverified};
 use codedgrad_shell::units::several;
 use serde::Serialize;
@@ -108,7 +108,7 @@ impl RunSummary {
         run: usize,
         lines: &[Line],
         validation_loss: Option<f64>,
-        changed: Changed,
+        changed: ChangeCounts,
     ) -> Self {
         let records = || lines.iter().map(|line| &line.record);
         let applied = || lines.iter().filter(|line| line.record.refused.is_empty());
@@ -187,7 +187,7 @@ pub(crate) struct Summary {
     unverified: Option<String>,
     /// Where schemes take turns: every run compared with the first.
     #[serde(skip)]
-    compared: Option<Vec<Option<Compared>>>,
+    compared: Option<Vec<Option<TurnComparison>>>,
 }
 
 impl Summary {

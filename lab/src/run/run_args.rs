@@ -4,7 +4,7 @@ use super::attack::{AttackArgs, LanesArgs};
 use super::checkpoint;
 use super::limits::{DEVICES, MODELS, PARTS};
 use super::plan::{
-    ClockKind, GIVE_UP_AFTER, Injected, LateKind, Plan, ReduceKind, Source, Timing, Training,
+    ClockKind, GIVE_UP_AFTER, InjectedFaults, LateKind, Plan, ReduceKind, Source, Timing, Training,
     Upkeep,
 };
 use super::resume::Changes;
@@ -32,7 +32,7 @@ const AUDIT_EVERY: u64 = 10;
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
-    pub(crate) planned: Planned,
+    pub(crate) planned: PlanSettings,
     /// Optimizer steps of each run, and of each model [default: 150]
     ///
     /// A resumed run may be given more, or fewer if it has not made them. The learning rate goes on
@@ -93,7 +93,7 @@ pub(crate) struct RunArgs {
 
 /// What a resumed run has from its folder.
 #[derive(Debug, Args)]
-pub(crate) struct Planned {
+pub(crate) struct PlanSettings {
     /// Text to train on: a file or a folder of files; embedded text if not given
     #[arg(long, value_name = "FILE|DIR", help_heading = "Data")]
     pub(crate) corpus: Option<PathBuf>,
@@ -221,7 +221,7 @@ pub(crate) struct Planned {
 
 /// The flags that a resumed run is not given again.
 fn planned() -> Vec<Id> {
-    let command = Planned::augment_args(Command::new("planned"));
+    let command = PlanSettings::augment_args(Command::new("planned"));
     command.get_arguments().map(|argument| argument.get_id().clone()).collect()
 }
 
@@ -378,7 +378,7 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 /// What a command adds to the shared flags.
-pub(crate) struct Own {
+pub(crate) struct CommandInputs {
     pub(crate) schemes: Vec<RunScheme>,
     pub(crate) seats: Seats,
     pub(crate) delays: Option<String>,
@@ -405,10 +405,10 @@ impl RunArgs {
     }
 
     /// What the command line asks for; the vocabulary is that of the text.
-    pub(crate) fn plan(&self, vocabulary: usize, own: Own) -> Result<Plan, Failure> {
+    pub(crate) fn plan(&self, vocabulary: usize, own: CommandInputs) -> Result<Plan, Failure> {
         let (planned, workers) = (&self.planned, own.seats.most as usize);
         let model = model_of(&planned.model, planned.init.as_deref(), vocabulary)?;
-        let injected = Injected {
+        let injected = InjectedFaults {
             faults: planned.fault.clone(),
             attack: planned.attack.kind(),
             attackers: planned.attack.attackers(&own.schemes, workers, planned.seed)?,

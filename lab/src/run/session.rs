@@ -3,9 +3,9 @@
 
 use super::carry::{run_clock, train};
 use super::checkpoint::{self, Place, States};
-use super::observer::{Baseline, Files, InTurn, ReferenceReplicas, RunObserver};
+use super::observer::{Baseline, Files, ReferenceReplicas, RunObserver, TurnState};
 use super::pictures;
-use super::plan::{ClockKind, Made, Plan, Timing};
+use super::plan::{ClockKind, Plan, Provenance, Timing};
 use super::record::{self, Line};
 use super::report::{RunSummary, Summary};
 use super::resume::{self, Changes};
@@ -469,7 +469,7 @@ impl Session {
         if work.begun.insert(run) {
             work.files.events.begins((run, lines.len() as u64), !lines.is_empty(), None);
         }
-        let in_turn = block.turn.as_ref().map(|turn| InTurn {
+        let in_turn = block.turn.as_ref().map(|turn| TurnState {
             number: turn.number,
             step_seconds,
             made: self.made(),
@@ -631,7 +631,7 @@ fn prepare(
         spinner.finish_and_clear();
     }
     // What a virtual clock gives is the same wherever and whenever it runs.
-    plan.made = (plan.timing.clock == ClockKind::Wall).then(Made::now);
+    plan.made = (plan.timing.clock == ClockKind::Wall).then(Provenance::now);
     plan.sealed().and_then(|sealed| folder.write_plan(&sealed)).or_work()
 }
 

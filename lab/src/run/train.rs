@@ -2,7 +2,7 @@
 
 use super::plan::{self, Plan, Training};
 use super::report::Summary;
-use super::run_args::{Own, RunArgs, absolute};
+use super::run_args::{CommandInputs, RunArgs, absolute};
 use super::session::Session;
 use crate::pool_file;
 use anyhow::anyhow;
@@ -16,7 +16,7 @@ use codedgrad_shell::itself::{self, quoted};
 use codedgrad_shell::layout::help;
 use codedgrad_shell::output::{Output, say};
 use codedgrad_shell::pool::{Seats, seats};
-use codedgrad_shell::signals::Asked;
+use codedgrad_shell::signals::EndRequest;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,7 +109,7 @@ impl TrainArgs {
             Some(scheme) => self.compare.iter().chain([scheme]).map(String::as_str).collect(),
         };
         let schemes = texts.into_iter().map(RunScheme::parse);
-        let own = Own {
+        let own = CommandInputs {
             schemes: schemes.collect::<Result<_, _>>().or_input()?,
             seats,
             delays: (!self.no_stragglers).then(|| self.delays.clone()),
@@ -129,7 +129,7 @@ impl TrainArgs {
 const WORKERS: Seats = Seats::all(8);
 
 /// Set by the first Ctrl-C or SIGTERM; the second one ends the process at once.
-fn interruption(asked: &Asked) -> Arc<AtomicBool> {
+fn interruption(asked: &EndRequest) -> Arc<AtomicBool> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
     asked.then(move |_| {
@@ -141,7 +141,7 @@ fn interruption(asked: &Asked) -> Arc<AtomicBool> {
 
 /// How a run that was shown ends: no caller must take one that was interrupted, or that diverged,
 /// for one that is done.
-fn ended(summary: &Summary, asked: &Asked) -> Result<(), Failure> {
+fn ended(summary: &Summary, asked: &EndRequest) -> Result<(), Failure> {
     if let Some(diverged) = summary.diverged() {
         return Err(Failure::Work(anyhow!("{diverged}")));
     }
@@ -152,7 +152,7 @@ fn ended(summary: &Summary, asked: &Asked) -> Result<(), Failure> {
 }
 
 pub(crate) fn run(args: &TrainArgs, output: &mut Output<'_>) -> Result<(), Failure> {
-    let asked = Asked::catch(false)?;
+    let asked = EndRequest::catch(false)?;
     let interrupted = interruption(&asked);
     let mut session = match &args.run.resume {
         Some(path) => {

@@ -86,7 +86,7 @@ pub(crate) struct Turn {
 
 /// What a comparison in turns comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Compared {
+pub(crate) struct TurnComparison {
     /// Turns that all schemes finished, no step of which was refused.
     pub(crate) turns: usize,
     /// Mean step time of the first run over that of this one, in those turns alone.
@@ -98,7 +98,7 @@ pub(crate) struct Compared {
     pub(crate) high: f64,
 }
 
-impl Compared {
+impl TurnComparison {
     /// The range in words, each number as the factor that is said before it.
     pub(crate) fn range(&self) -> String {
         let Self { turns, speedup, low, high } = *self;
@@ -113,7 +113,7 @@ impl Compared {
 /// Compares every run with the first over the turns that all of them finished; nothing where there
 /// is no such turn. A step that was refused took its time and gave nothing: its turn tells of no
 /// speed.
-pub(crate) fn compare(runs: &[Vec<Line>]) -> Vec<Option<Compared>> {
+pub(crate) fn compare(runs: &[Vec<Line>]) -> Vec<Option<TurnComparison>> {
     let Some((first, _)) = runs.split_first() else { return Vec::new() };
     let complete: Vec<Range<usize>> = first
         .chunk_by(|a, b| a.turn == b.turn)
@@ -137,7 +137,7 @@ pub(crate) fn compare(runs: &[Vec<Line>]) -> Vec<Option<Compared>> {
             .collect();
         let (theirs, mine) = times.iter().fold((0.0, 0.0), |(a, b), (x, y)| (a + x, b + y));
         let ratios = || times.iter().map(|(theirs, mine)| theirs / mine);
-        (!times.is_empty()).then(|| Compared {
+        (!times.is_empty()).then(|| TurnComparison {
             turns: times.len(),
             speedup: theirs / mine,
             low: ratios().fold(f64::INFINITY, f64::min),
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!((second.low, second.high), (2.0, 4.0));
         assert_eq!(second.speedup, 30.0 / 12.5, "the ratio of the means, not the mean ratio");
         assert_eq!(second.range(), " (2.00 to 4.00 over 2 turns)");
-        let slower = Compared { turns: 2, speedup: 0.4, low: 0.25, high: 0.5 };
+        let slower = TurnComparison { turns: 2, speedup: 0.4, low: 0.25, high: 0.5 };
         assert_eq!(slower.range(), " (2.00 to 4.00 over 2 turns)", "how many times slower");
     }
 }

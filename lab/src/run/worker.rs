@@ -1,7 +1,7 @@
 //! `codedgrad-lab worker`: one worker of a run of `codedgrad run` or `codedgrad serve`.
 
 use super::audit::Audit;
-use super::described::{Described, DescribedArgs, SavesAndAudits};
+use super::described::{DescribedArgs, SavesAndAudits, TrainingSetup};
 use super::notice::Leaver;
 use crate::trainer::{INJECTED, RunStart, TrainError, run_worker_in_place};
 use anyhow::{Context, anyhow};
@@ -17,7 +17,7 @@ use codedgrad_shell::folder::write_whole;
 use codedgrad_shell::layout::help;
 use codedgrad_shell::output::{alert, say};
 use codedgrad_shell::pool::notice;
-use codedgrad_shell::signals::Asked;
+use codedgrad_shell::signals::EndRequest;
 use codedgrad_shell::units::{patience, seconds};
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -131,7 +131,7 @@ impl WorkerArgs {
         });
         let (link, welcome) = joined?;
         leaver.joined(link.closer());
-        let Described { plan, run, batches, state, saves, .. } = &mut trained;
+        let TrainingSetup { plan, run, batches, state, saves, .. } = &mut trained;
         let every = self.described.audit.filter(|_| welcome.worker == Worker(0));
         let audit = every.map(|every| Audit::of(every, plan, (batches, state), run.loss_weight()));
         let mut beside = SavesAndAudits { saves, audit: audit.transpose().or_work()? };
@@ -152,7 +152,7 @@ impl WorkerArgs {
 
 pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let environment = Environment::of_process().or_input()?;
-    let leaver = Leaver::watch(Asked::catch(false)?, notice(args.notice)?);
+    let leaver = Leaver::watch(EndRequest::catch(false)?, notice(args.notice)?);
     let (number, done) = args.trains(&environment, &leaver)?;
     done.map_err(|error| match error {
         TrainError::Aggregator(AggregatorError::Replaced) => Failure::Replaced(error.into()),

@@ -212,12 +212,12 @@ impl Place {
 
 /// What adds up the gradients of a replica's devices: NCCL, or else copies to the first.
 #[derive(Debug, Default)]
-pub struct Between {
+pub struct GradientReducer {
     #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
     pub(super) group: Option<std::sync::Mutex<codedgrad::transport::nccl::Group>>,
 }
 
-impl Between {
+impl GradientReducer {
     #[cfg(not(all(feature = "candle-cuda", feature = "nccl")))]
     pub(super) fn connect(_: &[Place]) -> Self {
         Self::default()

@@ -1,6 +1,6 @@
 //! The memories in which gradients and the state of replicas lie.
 
-use super::device::{Between, Place};
+use super::device::{GradientReducer, Place};
 use super::{ReplicaError, ReplicaState};
 use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor};
 use codedgrad::gpu::Vector;
@@ -39,7 +39,7 @@ pub trait Memory: Vector {
     ///
     /// # Errors
     /// [`ReplicaError`] when they cannot be had.
-    fn gather(&mut self, others: Vec<Self>, _: &Between) -> Result<(), ReplicaError> {
+    fn gather(&mut self, others: Vec<Self>, _: &GradientReducer) -> Result<(), ReplicaError> {
         add_all(self, &others);
         Ok(())
     }
@@ -116,7 +116,11 @@ impl Memory for DeviceVector {
     }
 
     #[cfg(feature = "nccl")]
-    fn gather(&mut self, mut others: Vec<Self>, between: &Between) -> Result<(), ReplicaError> {
+    fn gather(
+        &mut self,
+        mut others: Vec<Self>,
+        between: &GradientReducer,
+    ) -> Result<(), ReplicaError> {
         let group = between
             .group
             .as_ref()

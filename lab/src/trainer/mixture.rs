@@ -96,12 +96,12 @@ fn common(a: &[u32], b: &[u32]) -> usize {
 
 /// The batches of a run as mixtures see them.
 #[derive(Clone, Debug)]
-pub(super) struct Mixed {
+pub(super) struct MixtureBatches {
     run: LocalRun,
     blocks: usize,
 }
 
-impl Mixed {
+impl MixtureBatches {
     pub(super) fn new(run: &LocalRun, mixture: &Mixture) -> Self {
         Self { run: run.clone(), blocks: mixture.code().blocks() }
     }
@@ -177,7 +177,7 @@ impl Mixed {
 /// Locates wrong results of mixtures, leaves them out and decodes the rest.
 #[derive(Clone, Debug)]
 pub(super) struct MixtureJudge {
-    mixed: Mixed,
+    mixed: MixtureBatches,
     mixture: Mixture,
     /// As many Byzantine workers are looked for.
     most_wrong: usize,
@@ -190,7 +190,7 @@ impl MixtureJudge {
         let slot = run.model.slots().into_iter().find(|slot| slot.name == EMBEDDING);
         let embedding = slot.map_or(0..0, |slot| slot.range());
         Self {
-            mixed: Mixed::new(run, &mixture),
+            mixed: MixtureBatches::new(run, &mixture),
             mixture,
             most_wrong: run.scheme.byzantine(),
             batches: batches.clone(),
@@ -321,7 +321,7 @@ mod tests {
             Replica::new(&run.model, run.optimizer, &ReplicaState::fresh(&run.model, 5)).unwrap();
         let scheme = run.scheme.scheme(run.shape.workers, run.shape.units, 0..1).unwrap();
         let mixture = run.scheme.mixture(run.shape.workers).unwrap().unwrap();
-        let mixed = Mixed::new(run, &mixture);
+        let mixed = MixtureBatches::new(run, &mixture);
         let windows = mixed.windows(&batches, Job(0));
         let message = |worker: Worker| {
             let unit = |units: Units, coefficient: f64| {

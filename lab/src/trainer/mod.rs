@@ -24,7 +24,7 @@ pub use mixture::Lanes;
 pub use process::run_worker_in_place;
 pub use replica::{Replica, ReplicaError, ReplicaState};
 pub use run::{
-    Beside, LocalRun, ObserverFor, RunStart, StepDone, StepRange, TrainError, calibrate,
+    LocalRun, ObserverFor, RunStart, StepDone, StepRange, TrainError, WorkerHooks, calibrate,
     run_in_place, run_local, run_local_at, run_worker,
 };
 

@@ -1,6 +1,6 @@
 //! A worker in a process of its own.
 
-use super::{Batches, Beside, LocalRun, RunStart, TrainError, run_worker};
+use super::{Batches, LocalRun, RunStart, TrainError, WorkerHooks, run_worker};
 #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
 use codedgrad::transport::nccl::{NcclCollective, Timeouts};
 use codedgrad::transport::tcp::{TcpLink, Welcome};
@@ -23,7 +23,7 @@ pub fn run_worker_in_place(
     mut link: TcpLink,
     start: RunStart<'_>,
     batches: &Batches,
-    beside: &mut dyn Beside,
+    beside: &mut dyn WorkerHooks,
 ) -> Result<(), TrainError> {
     let worker = welcome.worker;
     #[cfg(feature = "candle-cuda")]

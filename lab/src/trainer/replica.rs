@@ -5,7 +5,7 @@
 //! digests prove equal gradients, and nothing is computed.
 
 use super::Compute;
-use super::device::{Between, Place};
+use super::device::{GradientReducer, Place};
 use super::gpt::{EMBEDDING, Gpt, GptConfig, Slot};
 use super::memory::{Memory, Weights};
 use candle_core::Tensor;
@@ -154,7 +154,7 @@ impl Member {
 pub struct Replica {
     /// At least one; the first has the parameters and moments.
     members: Vec<Member>,
-    between: Between,
+    between: GradientReducer,
     slots: Vec<Slot>,
     weights: Weights,
     optimizer: AdamWConfig,
@@ -190,7 +190,7 @@ impl Replica {
     ) -> Result<Self, ReplicaError> {
         state.check(model.parameters())?;
         let places = compute.places(turn)?;
-        let between = Between::connect(&places);
+        let between = GradientReducer::connect(&places);
         let weights = Weights::new(&places[0], optimizer, state)?;
         let member = |place: Place| {
             Ok(Member { model: Gpt::new(*model, compute.precision, &place.device)?, place })

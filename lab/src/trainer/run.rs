@@ -1,6 +1,6 @@
 //! A whole run, over worker threads of this process or any other transport.
 
-use super::mixture::{Mixed, MixtureJudge};
+use super::mixture::{MixtureBatches, MixtureJudge};
 use super::{
     Attack, Batches, Compute, Fault, FaultKind, GptConfig, INJECTED, Lanes, Memory, Processor,
     Replica, ReplicaError, ReplicaState,
@@ -115,7 +115,7 @@ pub struct StepDone<'a> {
 }
 
 /// What a worker does beside its steps.
-pub trait Beside {
+pub trait WorkerHooks {
     /// A step is about to be applied, whose gradient is told.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ pub trait Beside {
 }
 
 /// Nothing.
-impl Beside for () {}
+impl WorkerHooks for () {}
 
 impl LocalRun {
     /// A run of one model on the CPU, a micro-batch of one sample for each worker; everything else
@@ -225,9 +225,11 @@ impl LocalRun {
     /// # Errors
     /// [`ParameterError`] when the scheme does not fit.
     pub fn result_length(&self) -> Result<usize, ParameterError> {
-        let mixed =
-            self.scheme.mixture(self.shape.workers)?.map(|mixture| Mixed::new(self, &mixture));
-        Ok(mixed.as_ref().map_or(self.model.parameters(), Mixed::length))
+        let mixed = self
+            .scheme
+            .mixture(self.shape.workers)?
+            .map(|mixture| MixtureBatches::new(self, &mixture));
+        Ok(mixed.as_ref().map_or(self.model.parameters(), MixtureBatches::length))
     }
 
     /// Some of its steps, to be built.
@@ -367,7 +369,7 @@ pub fn run_local_at<V: Memory>(
                     let replicas = replicas(run, worker, start);
                     drop(preparing.take());
                     let done = replicas.and_then(|mut replicas| {
-                        let beside: &mut dyn Beside = &mut ();
+                        let beside: &mut dyn WorkerHooks = &mut ();
                         serve(run, worker, Box::new(link), (start, beside), batches, &mut replicas)
                     });
                     match done {
@@ -467,7 +469,7 @@ pub fn run_worker<V: Memory>(
     link: Box<dyn Link<V>>,
     start: RunStart<'_>,
     batches: &Batches,
-    beside: &mut dyn Beside,
+    beside: &mut dyn WorkerHooks,
 ) -> Result<(), TrainError> {
     let mut replicas = replicas(run, worker, start)?;
     serve(run, worker, link, (start, beside), batches, &mut replicas)
@@ -490,12 +492,13 @@ fn serve<V: Memory>(
     run: &LocalRun,
     worker: Worker,
     link: Box<dyn Link<V>>,
-    (start, beside): (RunStart<'_>, &mut dyn Beside),
+    (start, beside): (RunStart<'_>, &mut dyn WorkerHooks),
     batches: &Batches,
     replicas: &mut [Replica],
 ) -> Result<(), TrainError> {
-    let mixed = run.scheme.mixture(run.shape.workers)?.map(|mixture| Mixed::new(run, &mixture));
-    let length = mixed.as_ref().map_or(run.model.parameters(), Mixed::length);
+    let mixed =
+        run.scheme.mixture(run.shape.workers)?.map(|mixture| MixtureBatches::new(run, &mixture));
+    let length = mixed.as_ref().map_or(run.model.parameters(), MixtureBatches::length);
     let aggregator = Aggregator::new(link, length, run.shape.unit_samples);
     let mut aggregator = aggregator.accumulating(run.jobs.micro_steps).resumed_at(start.step);
     loop {
@@ -524,7 +527,7 @@ fn settle<V: Memory>(
     worker: Worker,
     event: Event<'_, V>,
     (replicas, batches): (&mut [Replica], &Batches),
-    mixed: Option<&Mixed>,
+    mixed: Option<&MixtureBatches>,
 ) -> Result<(), TrainError> {
     match event {
         Event::Compute(task) => compute(run, worker, task, replicas, batches, mixed)?,
@@ -579,7 +582,7 @@ fn compute<V: Memory>(
     mut task: ComputeTask<'_, V>,
     replicas: &[Replica],
     batches: &Batches,
-    mixed: Option<&Mixed>,
+    mixed: Option<&MixtureBatches>,
 ) -> Result<(), TrainError> {
     let fault = run
         .faults

@@ -34,7 +34,7 @@ fn the_state_that_a_worker_begins_with_is_no_fault() {
 /// A worker that never answers is not late by [`late`] where the others are quick.
 #[test]
 fn nobody_is_late_only_where_all_have_answered() {
-    let mut decided = Decided {
+    let mut decided = StepSummary {
         scheme: "groups:s=1".into(),
         step: 0,
         steps: 1,

@@ -1,7 +1,7 @@
 //! A process that the launcher has started: its group, what it says, and its end.
 
 use super::echo::Lines;
-use super::screen::{To, Voice};
+use super::screen::{OutputStream, Voice};
 use super::supervise::End;
 use codedgrad::files;
 use codedgrad::transport::both_ends;
@@ -101,7 +101,7 @@ pub(super) struct Words {
 
 /// A process that runs, in a group of its own.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct ChildProcess {
     child: Child,
     group: Pid,
     since: Instant,
@@ -110,14 +110,14 @@ pub(super) struct Running {
     ended: Option<(End, Duration, Instant)>,
 }
 
-impl Running {
+impl ChildProcess {
     /// Starts a command. What it says on standard error goes to `words`; the other pipe is left to
     /// the process that has started it.
     pub(super) fn start(command: &mut Command, words: &Words) -> io::Result<Self> {
         command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let stderr = child.stderr.take();
-        let readers = stderr.map(|pipe| pass_on(pipe, words.clone(), To::Err));
+        let readers = stderr.map(|pipe| pass_on(pipe, words.clone(), OutputStream::Err));
         let readers = readers.into_iter().collect();
         Ok(Self { group: Pid::from_child(&child), child, since: now(), readers, ended: None })
     }
@@ -125,7 +125,7 @@ impl Running {
     /// Passes on what it prints, too.
     pub(super) fn echoed(mut self, words: &Words) -> Self {
         if let Some(pipe) = self.child.stdout.take() {
-            self.readers.push(pass_on(pipe, words.clone(), To::Out));
+            self.readers.push(pass_on(pipe, words.clone(), OutputStream::Out));
         }
         self
     }
@@ -182,7 +182,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     /// Kills the process: none outlives the launcher, however that ends.
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
@@ -193,7 +193,7 @@ impl Drop for Running {
 }
 
 /// Writes all that comes to a log, and shows it line by line.
-fn pass_on(mut pipe: impl Read + Send + 'static, words: Words, to: To) -> JoinHandle<()> {
+fn pass_on(mut pipe: impl Read + Send + 'static, words: Words, to: OutputStream) -> JoinHandle<()> {
     thread::spawn(move || {
         let Words { log, voice } = words;
         let (mut lines, mut chunk) = (Lines::default(), vec![0; CHUNK]);

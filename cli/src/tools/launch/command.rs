@@ -4,7 +4,7 @@ use super::LaunchArgs;
 use anyhow::anyhow;
 use codedgrad::files;
 use codedgrad_shell::failure::Failure;
-use codedgrad_shell::itself::Itself;
+use codedgrad_shell::itself::ProgramCommand;
 use codedgrad_shell::pool::NOTICE;
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -64,7 +64,7 @@ fn join_of(script: &Path) -> &'static str {
 
 impl Trainer {
     /// What the command line asks for, if it is there.
-    pub(super) fn of(args: &LaunchArgs, itself: &Itself) -> Result<Self, Failure> {
+    pub(super) fn of(args: &LaunchArgs, itself: &ProgramCommand) -> Result<Self, Failure> {
         let python = || match &args.python {
             Some(python) => found(python.as_os_str(), "--python"),
             None => found(&itself.python, "Python"),

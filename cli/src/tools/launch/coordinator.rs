@@ -1,16 +1,16 @@
 //! The run's coordinator: a process of its own, so that it dies with no worker.
 
-use super::child::{Log, Running, Words};
-use super::happened::Happened;
+use super::child::{ChildProcess, Log, Words};
+use super::happened::LauncherEvent;
 use super::screen::Screen;
-use super::supervise::{End, Next, Policy};
-use crate::tools::serve::Serving;
+use super::supervise::{End, Policy, RestartDecision};
+use crate::tools::serve::ServeJob;
 use crate::tools::serve::events::Outcome;
 use anyhow::Context;
 use codedgrad_shell::clock::now;
 use codedgrad_shell::failure::{Failure, OrWork};
 use codedgrad_shell::folder::COORDINATOR_LOG;
-use codedgrad_shell::itself::Itself;
+use codedgrad_shell::itself::ProgramCommand;
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -25,10 +25,10 @@ const RESTARTS: u32 = 10;
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 pub(super) struct Coordinator<'a> {
-    itself: &'a Itself,
+    itself: &'a ProgramCommand,
     /// What it is told to do.
-    serving: Serving,
-    process: Option<Running>,
+    serving: ServeJob,
+    process: Option<ChildProcess>,
     /// It ends the run when this is closed, as it is when the launcher dies.
     alive: Option<ChildStdin>,
     policy: Policy,
@@ -38,7 +38,7 @@ pub(super) struct Coordinator<'a> {
     pub(super) place: Option<(SocketAddr, PathBuf)>,
     /// How the run ended, once it has.
     pub(super) outcome: Option<Outcome>,
-    events: Sender<Happened>,
+    events: Sender<LauncherEvent>,
     words: Words,
     kill_at: Option<Instant>,
 }
@@ -46,9 +46,9 @@ pub(super) struct Coordinator<'a> {
 impl<'a> Coordinator<'a> {
     /// Starts it.
     pub(super) fn start(
-        itself: &'a Itself,
-        serving: Serving,
-        events: Sender<Happened>,
+        itself: &'a ProgramCommand,
+        serving: ServeJob,
+        events: Sender<LauncherEvent>,
         screen: &Screen,
     ) -> Result<Self, Failure> {
         let voice = Some((screen.voice(), String::new()));
@@ -75,14 +75,14 @@ impl<'a> Coordinator<'a> {
         told.push(b'\n');
         let mut command = self.itself.command();
         command.args(["serve", "--launched"]).stdin(Stdio::piped());
-        let mut process = Running::start(&mut command, &self.words)?;
+        let mut process = ChildProcess::start(&mut command, &self.words)?;
         let events = self.events.clone();
         process.read_by(move |pipe| {
             for line in BufReader::new(pipe).lines() {
                 let Ok(line) = line else { return };
                 match serde_json::from_str(&line) {
                     // At the launcher's end no thread receives it any more.
-                    Ok(event) => drop(events.send(Happened::Told(event))),
+                    Ok(event) => drop(events.send(LauncherEvent::Told(event))),
                     Err(error) => tracing::warn!("the coordinator said {line:?}: {error}"),
                 }
             }
@@ -126,7 +126,7 @@ impl<'a> Coordinator<'a> {
             return false;
         }
         match self.policy.ended(end, up) {
-            Next::Again { after, time } => {
+            RestartDecision::Again { after, time } => {
                 let wait = after.as_secs();
                 screen.note(&format!(
                     "the coordinator {end}: started again in {wait} s ({time} of {RESTARTS})"
@@ -134,8 +134,8 @@ impl<'a> Coordinator<'a> {
                 (self.again, self.died) = (Some(now() + after), true);
                 true
             }
-            Next::Over => false,
-            Next::GivenUp(why) => {
+            RestartDecision::Over => false,
+            RestartDecision::GivenUp(why) => {
                 screen.note(&format!("the coordinator {end}, and is given up: {why}"));
                 false
             }
@@ -156,7 +156,7 @@ impl<'a> Coordinator<'a> {
     pub(super) fn next_due(&self) -> Option<Instant> {
         let of = self.process.as_ref();
         let kill_at = self.kill_at.filter(|_| of.is_some());
-        self.again.into_iter().chain(kill_at).chain(of.and_then(Running::next_due)).min()
+        self.again.into_iter().chain(kill_at).chain(of.and_then(ChildProcess::next_due)).min()
     }
 
     /// Has it end, by force after a while. One that has said how the run ended has only to write

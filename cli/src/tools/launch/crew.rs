@@ -1,10 +1,10 @@
 //! The workers of this host: each a process that is started again when it dies.
 
-use super::child::{Log, Running, Words, last_words};
+use super::child::{ChildProcess, Log, Words, last_words};
 use super::command::{Place, Start, Trainer};
-use super::last_word::{Final, How, LastWord};
+use super::last_word::{EndKind, Final, LastWord};
 use super::screen::{Screen, Voice};
-use super::supervise::{End, Next, Policy};
+use super::supervise::{End, Policy, RestartDecision};
 use codedgrad_shell::clock::now;
 use rustix::process::Signal;
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ struct Member {
 #[derive(Debug)]
 enum State {
     Up {
-        process: Running,
+        process: ChildProcess,
         /// When it is killed, since it was told to end.
         kill_at: Option<Instant>,
     },
@@ -146,7 +146,7 @@ impl<'a> Crew<'a> {
         }
     }
 
-    fn start(&self, member: &Member) -> std::io::Result<Running> {
+    fn start(&self, member: &Member) -> std::io::Result<ChildProcess> {
         let Member { worker, epoch, log, last_word, .. } = member;
         // Of an earlier process, or an earlier run.
         last_word.take();
@@ -162,7 +162,7 @@ impl<'a> Crew<'a> {
             *worker,
             Start { epoch: *epoch, log, last_word: last_word.path() },
         );
-        Ok(Running::start(&mut command, &words)?.echoed(&words))
+        Ok(ChildProcess::start(&mut command, &words)?.echoed(&words))
     }
 
     /// Takes note of who has ended, and decides what comes next for it.
@@ -178,7 +178,7 @@ impl<'a> Crew<'a> {
             member.state = State::Over;
             member.ended_last = Some((end, told));
             let last_word = member.last_word();
-            member.misused |= last_word.as_ref().is_some_and(|said| said.how == How::Ends);
+            member.misused |= last_word.as_ref().is_some_and(|said| said.how == EndKind::Ends);
             if told || stage == Stage::Ending {
                 continue;
             }
@@ -195,19 +195,19 @@ impl<'a> Crew<'a> {
             if let Some(Final { how, why }) = last_word.filter(|_| end != End::Status(0)) {
                 screen.note(&format!("worker {worker} {end}, and is not started again: {why}"));
                 let fate = match how {
-                    How::Refused => Fate::Refused,
-                    How::Failed => Fate::CannotJoin(why),
-                    How::Ends => Fate::EndsRun,
+                    EndKind::Refused => Fate::Refused,
+                    EndKind::Failed => Fate::CannotJoin(why),
+                    EndKind::Ends => Fate::EndsRun,
                 };
                 fates.push((worker, fate));
                 continue;
             }
             match member.policy.ended(end, up) {
-                Next::Over if end == End::Status(0) => fates.push((worker, Fate::Left)),
-                Next::Over => {
+                RestartDecision::Over if end == End::Status(0) => fates.push((worker, Fate::Left)),
+                RestartDecision::Over => {
                     screen.note(&format!("worker {worker} {end}: it is not started again"));
                 }
-                Next::Again { after, time } => {
+                RestartDecision::Again { after, time } => {
                     member.state = State::Waiting(now() + after);
                     member.epoch += 1;
                     screen.note(&format!(
@@ -216,7 +216,7 @@ impl<'a> Crew<'a> {
                         self.restarts
                     ));
                 }
-                Next::GivenUp(why) => {
+                RestartDecision::GivenUp(why) => {
                     member.given_up = true;
                     fates.push((worker, Fate::GivenUp));
                     screen.note(&format!(
@@ -416,7 +416,7 @@ impl Member {
 
     /// Why it is not started again, if it or the run has said so.
     fn last_word(&mut self) -> Option<Final> {
-        let of_run = self.refused.take().map(|why| Final { how: How::Refused, why });
+        let of_run = self.refused.take().map(|why| Final { how: EndKind::Refused, why });
         self.last_word.take().or(of_run)
     }
 

@@ -11,7 +11,7 @@ use std::thread;
 
 /// Something that the launcher is told.
 #[derive(Clone, Debug)]
-pub(super) enum Happened {
+pub(super) enum LauncherEvent {
     /// By the coordinator.
     Told(Event),
     /// By the system.
@@ -22,7 +22,7 @@ pub(super) enum Happened {
 pub(super) struct Catch(Handle);
 
 impl Catch {
-    pub(super) fn signals(happened: Sender<Happened>) -> Result<Self, Failure> {
+    pub(super) fn signals(happened: Sender<LauncherEvent>) -> Result<Self, Failure> {
         let mut caught = vec![SIGINT, SIGTERM, SIGCHLD];
         // A user who starts it with `nohup` wants it to outlive the terminal.
         if !is_ignored(SIGHUP) {
@@ -33,7 +33,7 @@ impl Catch {
         let handle = signals.handle();
         thread::spawn(move || {
             for signal in signals.forever() {
-                if happened.send(Happened::Signal(signal)).is_err() {
+                if happened.send(LauncherEvent::Signal(signal)).is_err() {
                     return;
                 }
             }

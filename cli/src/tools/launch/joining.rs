@@ -9,7 +9,7 @@ const NOBODY: Duration = Duration::from_secs(30);
 
 /// The workers of all hosts, and whether they come.
 #[derive(Debug)]
-pub(super) struct Joining {
+pub(super) struct JoinProgress {
     /// How many are to come.
     all: u32,
     /// Those that have ever joined.
@@ -20,7 +20,7 @@ pub(super) struct Joining {
     told_after: Duration,
 }
 
-impl Joining {
+impl JoinProgress {
     /// None of `all` workers has joined yet.
     pub(super) fn of(all: u32) -> Self {
         Self { all, joined: BTreeSet::new(), began: now(), told_after: NOBODY }
@@ -73,11 +73,11 @@ mod tests {
 
     #[test]
     fn who_may_still_import_is_not_blamed() {
-        let mut joining = Joining { told_after: Duration::ZERO, ..Joining::of(2) };
+        let mut joining = JoinProgress { told_after: Duration::ZERO, ..JoinProgress::of(2) };
         let said = joining.told("train.py", "codedgrad.loop.join").unwrap();
         assert!(said.contains("before it calls codedgrad.loop.join (imports, "), "{said}");
         assert!(!said.contains("has to"), "{said}");
-        let mut joining = Joining { told_after: Duration::ZERO, ..Joining::of(2) };
+        let mut joining = JoinProgress { told_after: Duration::ZERO, ..JoinProgress::of(2) };
         joining.joined(1);
         let said = joining.told("train.py", "codedgrad.loop.join").unwrap();
         assert_eq!(said, "worker 0 has not joined, after 0 s");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// How a worker came to an end that would come again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum EndKind {
     /// It never came to call.
     Failed,
     /// The run has refused it, as its coordinator knows.
@@ -22,7 +22,7 @@ const WORD_BYTES_MAX: u64 = 1 << 20;
 /// Why a worker is not started again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Final {
-    pub(super) how: How,
+    pub(super) how: EndKind,
     /// Why, in a line.
     pub(super) why: String,
 }
@@ -33,9 +33,9 @@ impl Final {
         let (how, why) = text.split_once('\n')?;
         let why = why.lines().next().unwrap_or_default().to_owned();
         let how = match how {
-            "refused" => How::Refused,
-            "failed" => How::Failed,
-            "ends" => How::Ends,
+            "refused" => EndKind::Refused,
+            "failed" => EndKind::Failed,
+            "ends" => EndKind::Ends,
             _ => return None,
         };
         Some(Self { how, why })
@@ -75,13 +75,13 @@ mod tests {
         assert_eq!(word.take(), None);
         fs::write(word.path(), "refused\nunits of a batch: 8 here, 4 in the run\nmore\n").unwrap();
         let why = "units of a batch: 8 here, 4 in the run".to_owned();
-        assert_eq!(word.take(), Some(Final { how: How::Refused, why }));
+        assert_eq!(word.take(), Some(Final { how: EndKind::Refused, why }));
         assert_eq!(word.take(), None);
         fs::write(word.path(), "failed\nunits is 0: it must be 1 or more\n").unwrap();
-        let failed = |said: &Final| said.how == How::Failed && said.why.contains("units is 0");
+        let failed = |said: &Final| said.how == EndKind::Failed && said.why.contains("units is 0");
         assert!(word.take().is_some_and(|said| failed(&said)));
         fs::write(word.path(), "ends\nRuntimeError: lr was changed\n").unwrap();
-        assert!(word.take().is_some_and(|said| said.how == How::Ends));
+        assert!(word.take().is_some_and(|said| said.how == EndKind::Ends));
         fs::write(word.path(), "what").unwrap();
         assert_eq!(word.take(), None);
     }

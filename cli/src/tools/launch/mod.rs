@@ -14,14 +14,14 @@ mod screen;
 mod supervise;
 mod watch;
 
-use super::serve::{Options, Serving};
+use super::serve::{Options, ServeJob};
 use crate::tools::serve::port::{Port, TOKEN};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use codedgrad::transport::tcp::security::Keys;
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::folder::{RunFolder, SERVED};
-use codedgrad_shell::itself::Itself;
+use codedgrad_shell::itself::ProgramCommand;
 use codedgrad_shell::layout::help;
 use codedgrad_shell::limits::WORKERS;
 use codedgrad_shell::output::{self, say};
@@ -158,10 +158,10 @@ pub(crate) struct LaunchArgs {
 
 /// What is to be started here.
 struct Job<'a> {
-    itself: &'a Itself,
+    itself: &'a ProgramCommand,
     trainer: Trainer,
     /// What the coordinator is told; none where it is another host's.
-    serving: Option<Serving>,
+    serving: Option<ServeJob>,
     /// What workers are told, where that is known before the coordinator listens.
     place: Option<Place>,
     /// Of the logs, in that case.
@@ -214,7 +214,7 @@ impl Job<'_> {
 }
 
 impl LaunchArgs {
-    fn job<'a>(&'a self, itself: &'a Itself) -> Result<Job<'a>, Failure> {
+    fn job<'a>(&'a self, itself: &'a ProgramCommand) -> Result<Job<'a>, Failure> {
         let (node, nodes) = (self.node.unwrap_or(0), self.nodes);
         if node >= nodes {
             let most = nodes - 1;
@@ -280,7 +280,7 @@ impl LaunchArgs {
     }
 
     /// What the coordinator is told.
-    fn serving(&self, keys: Option<PathBuf>) -> Result<Serving, Failure> {
+    fn serving(&self, keys: Option<PathBuf>) -> Result<ServeJob, Failure> {
         let port = Port { listen: self.listen.clone(), keys, token: None };
         self.options.serving(self.workers, port)
     }
@@ -326,7 +326,7 @@ fn strayed(words: &[OsString]) -> Vec<&'static str> {
     OURS.into_iter().filter(given).collect()
 }
 
-pub(crate) fn run(args: &LaunchArgs, itself: &Itself) -> Result<(), Failure> {
+pub(crate) fn run(args: &LaunchArgs, itself: &ProgramCommand) -> Result<(), Failure> {
     let job = args.job(itself)?;
     let words = if args.module.is_empty() { &args.program } else { &args.module };
     for flag in strayed(words) {

@@ -6,7 +6,7 @@
 use codedgrad_shell::layout::Width;
 use codedgrad_shell::output;
 use codedgrad_shell::progress::Progress;
-use codedgrad_shell::steps::Decided;
+use codedgrad_shell::steps::StepSummary;
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
@@ -21,17 +21,17 @@ const LAST: Duration = Duration::from_secs(2);
 
 /// Where a line belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum To {
+pub(super) enum OutputStream {
     Out,
     Err,
 }
 
 enum Say {
     Line {
-        to: To,
+        to: OutputStream,
         text: Vec<u8>,
     },
-    Step(Decided),
+    Step(StepSummary),
     /// The last of all.
     End,
 }
@@ -42,7 +42,7 @@ pub(super) struct Voice(SyncSender<Say>);
 
 impl Voice {
     /// Brings a line, and waits while too many are before it.
-    pub(super) fn line(&self, to: To, text: Vec<u8>) {
+    pub(super) fn line(&self, to: OutputStream, text: Vec<u8>) {
         // At the launcher's end no thread reads it any more.
         let _ = self.0.send(Say::Line { to, text });
     }
@@ -75,11 +75,11 @@ impl Screen {
 
     /// Says what another process has said, in the lines that it had.
     pub(super) fn verbatim(&self, text: &str) {
-        self.bring(Say::Line { to: To::Err, text: text.as_bytes().to_vec() }, TRIES.0);
+        self.bring(Say::Line { to: OutputStream::Err, text: text.as_bytes().to_vec() }, TRIES.0);
     }
 
     /// Shows a step; where too much waits to be written, the next one is as good.
-    pub(super) fn step(&self, step: Decided) {
+    pub(super) fn step(&self, step: StepSummary) {
         self.bring(Say::Step(step), 1);
     }
 
@@ -112,9 +112,9 @@ fn show(said: &Receiver<Say>) {
             Say::Line { to, mut text } => {
                 text.push(b'\n');
                 match to {
-                    To::Out if together => output::suspend(|| write(io::stdout(), &text)),
-                    To::Out => write(io::stdout(), &text),
-                    To::Err => output::above_bars(&text),
+                    OutputStream::Out if together => output::suspend(|| write(io::stdout(), &text)),
+                    OutputStream::Out => write(io::stdout(), &text),
+                    OutputStream::Err => output::above_bars(&text),
                 }
             }
             Say::Step(step) => {

@@ -9,9 +9,9 @@
 //! loop {
 //!     start it, wait for its end
 //!     match policy.ended(end, up) {
-//!         Next::Again { after, .. } => wait for this time, or until a user asks to end
-//!         Next::Over => it has ended as it should, or as a user wanted
-//!         Next::GivenUp(why) => say why, and what it said last
+//!         RestartDecision::Again { after, .. } => wait for this time, or until a user asks to end
+//!         RestartDecision::Over => it has ended as it should, or as a user wanted
+//!         RestartDecision::GivenUp(why) => say why, and what it said last
 //!     }
 //! }
 //! ```
@@ -81,14 +81,14 @@ impl fmt::Display for End {
 
 /// Why a process is not started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum StopReason {
     /// It ended at its start, time after time.
     AtItsStart,
     /// It may not be started more often.
     TooOften(u32),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for StopReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AtItsStart => {
@@ -103,7 +103,7 @@ impl fmt::Display for Why {
 
 /// What comes after an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum RestartDecision {
     /// Start it again, after a pause.
     Again {
         after: Duration,
@@ -112,7 +112,7 @@ pub(crate) enum Next {
     },
     /// Leave it.
     Over,
-    GivenUp(Why),
+    GivenUp(StopReason),
 }
 
 /// When one process is started again; see the module.
@@ -140,24 +140,24 @@ impl Policy {
     }
 
     /// What comes after it has ended, having been up for so long.
-    pub(crate) fn ended(&mut self, end: End, up: Duration) -> Next {
+    pub(crate) fn ended(&mut self, end: End, up: Duration) -> RestartDecision {
         if end.is_meant() {
-            return Next::Over;
+            return RestartDecision::Over;
         }
         if up >= STEADY {
             *self = Self::new(self.restarts).pauses_up_to(self.longest);
         }
         self.quick = if up < QUICK { self.quick + 1 } else { 0 };
         if self.used == self.restarts {
-            return Next::GivenUp(Why::TooOften(self.restarts));
+            return RestartDecision::GivenUp(StopReason::TooOften(self.restarts));
         }
         if self.quick == QUICK_MAX {
-            return Next::GivenUp(Why::AtItsStart);
+            return RestartDecision::GivenUp(StopReason::AtItsStart);
         }
         self.used += 1;
         let after = self.pause;
         self.pause = (2 * self.pause).min(self.longest);
-        Next::Again { after, time: self.used }
+        RestartDecision::Again { after, time: self.used }
     }
 }
 
@@ -168,8 +168,8 @@ mod tests {
     const CRASH: End = End::Signal(11);
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn again(after: u64, time: u32) -> Next {
-        Next::Again { after: Duration::from_secs(after), time }
+    fn again(after: u64, time: u32) -> RestartDecision {
+        RestartDecision::Again { after: Duration::from_secs(after), time }
     }
 
     #[test]
@@ -178,7 +178,7 @@ mod tests {
         for (after, time) in [1, 2, 4, 8, 16, 32, 60, 60, 60, 60].into_iter().zip(1..) {
             assert_eq!(policy.ended(End::Status(1), MINUTE), again(after, time));
         }
-        let enough = Next::GivenUp(Why::TooOften(10));
+        let enough = RestartDecision::GivenUp(StopReason::TooOften(10));
         assert_eq!(policy.ended(End::Status(1), MINUTE), enough);
         assert_eq!(policy.ended(End::Status(1), MINUTE), enough, "and that is that");
     }
@@ -199,11 +199,15 @@ mod tests {
     fn what_is_meant_is_left() {
         let meant = [0, 2, 4, 130, 143].map(End::Status);
         for end in meant.into_iter().chain([End::Signal(2), End::Signal(15)]) {
-            assert_eq!(Policy::new(10).ended(end, MINUTE), Next::Over, "{end}");
+            assert_eq!(Policy::new(10).ended(end, MINUTE), RestartDecision::Over, "{end}");
         }
         for end in [End::Status(1), End::Status(3), End::Status(137), End::Signal(9), CRASH] {
             assert_eq!(Policy::new(10).ended(end, MINUTE), again(1, 1), "{end}");
-            assert_eq!(Policy::new(0).ended(end, MINUTE), Next::GivenUp(Why::TooOften(0)), "{end}");
+            assert_eq!(
+                Policy::new(0).ended(end, MINUTE),
+                RestartDecision::GivenUp(StopReason::TooOften(0)),
+                "{end}"
+            );
         }
     }
 
@@ -213,13 +217,13 @@ mod tests {
         let mut policy = Policy::new(10);
         assert_eq!(policy.ended(CRASH, short), again(1, 1));
         assert_eq!(policy.ended(CRASH, short), again(2, 2));
-        assert_eq!(policy.ended(CRASH, short), Next::GivenUp(Why::AtItsStart));
+        assert_eq!(policy.ended(CRASH, short), RestartDecision::GivenUp(StopReason::AtItsStart));
         let mut policy = Policy::new(10);
         for (up, after, time) in [(short, 1, 1), (short, 2, 2), (QUICK, 4, 3), (short, 8, 4)] {
             assert_eq!(policy.ended(CRASH, up), again(after, time), "not three in a row");
         }
         assert_eq!(policy.ended(CRASH, short), again(16, 5));
-        assert_eq!(policy.ended(CRASH, short), Next::GivenUp(Why::AtItsStart));
+        assert_eq!(policy.ended(CRASH, short), RestartDecision::GivenUp(StopReason::AtItsStart));
     }
 
     #[test]
@@ -229,7 +233,7 @@ mod tests {
         assert_eq!(policy.ended(CRASH, MINUTE), again(2, 2));
         assert_eq!(policy.ended(CRASH, STEADY), again(1, 1), "ten minutes are forgiven");
         assert_eq!(policy.ended(CRASH, MINUTE), again(2, 2));
-        assert_eq!(policy.ended(CRASH, MINUTE), Next::GivenUp(Why::TooOften(2)));
+        assert_eq!(policy.ended(CRASH, MINUTE), RestartDecision::GivenUp(StopReason::TooOften(2)));
     }
 
     #[test]
@@ -237,6 +241,6 @@ mod tests {
         assert_eq!(End::Status(3).to_string(), "ended with status 3");
         assert_eq!(End::Signal(9).to_string(), "was killed (SIGKILL)");
         assert_eq!((End::Signal(9).status(), End::Status(9).status()), (137, 9));
-        assert_eq!(Why::AtItsStart.to_string(), "3 times in a row within 10 s of its start");
+        assert_eq!(StopReason::AtItsStart.to_string(), "3 times in a row within 10 s of its start");
     }
 }

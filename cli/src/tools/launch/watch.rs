@@ -4,8 +4,8 @@ use super::Job;
 use super::command::{Place, Trainer, reached};
 use super::coordinator::Coordinator;
 use super::crew::{Crew, Fate, Stage};
-use super::happened::{Catch, Happened};
-use super::joining::{Joining, named};
+use super::happened::{Catch, LauncherEvent};
+use super::joining::{JoinProgress, named};
 use super::knock::Knock;
 use super::screen::Screen;
 use super::supervise::End;
@@ -56,7 +56,7 @@ enum Close {
 pub(super) struct Watch<'a> {
     job: &'a Job<'a>,
     screen: &'a Screen,
-    happened: Receiver<Happened>,
+    happened: Receiver<LauncherEvent>,
     coordinator: Option<Coordinator<'a>>,
     crew: Option<Crew<'a>>,
     /// At the coordinator of another host.
@@ -66,7 +66,7 @@ pub(super) struct Watch<'a> {
     asked: Option<Instant>,
     /// When it is said who is waited for in a run that is over.
     waits: Option<Instant>,
-    joining: Joining,
+    joining: JoinProgress,
     /// Workers that have ended with status 0, and when that is said.
     left: Vec<(u32, Instant)>,
     away: Away,
@@ -105,7 +105,7 @@ pub(super) fn run(job: &Job<'_>, screen: &Screen) -> Result<(), Failure> {
         close: None,
         asked: None,
         waits: None,
-        joining: Joining::of(job.all),
+        joining: JoinProgress::of(job.all),
         left: Vec::new(),
         away: Away::default(),
         waits_told: false,
@@ -164,11 +164,11 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    fn take(&mut self, happened: Happened) -> Result<(), Failure> {
+    fn take(&mut self, happened: LauncherEvent) -> Result<(), Failure> {
         match happened {
-            Happened::Signal(signal @ (SIGINT | SIGTERM | SIGHUP)) => self.signalled(signal),
-            Happened::Signal(_) => {}
-            Happened::Told(Event::Listening { address, folder }) => {
+            LauncherEvent::Signal(signal @ (SIGINT | SIGTERM | SIGHUP)) => self.signalled(signal),
+            LauncherEvent::Signal(_) => {}
+            LauncherEvent::Told(Event::Listening { address, folder }) => {
                 let Some(coordinator) = &mut self.coordinator else { return Ok(()) };
                 coordinator.listens(address, folder.clone())?;
                 if self.crew.is_none() {
@@ -176,7 +176,7 @@ impl<'a> Watch<'a> {
                     self.gather(place, &folder);
                 }
             }
-            Happened::Told(Event::Joined { worker, .. }) => {
+            LauncherEvent::Told(Event::Joined { worker, .. }) => {
                 self.joining.joined(worker);
                 self.away.told.remove(&worker);
                 self.away.needed.remove(&worker);
@@ -184,22 +184,24 @@ impl<'a> Watch<'a> {
                     crew.joined(worker);
                 }
             }
-            Happened::Told(Event::Refused { worker, reason }) => {
+            LauncherEvent::Told(Event::Refused { worker, reason }) => {
                 if let Some(crew) = &mut self.crew {
                     crew.refused(worker, reason, self.screen);
                 }
             }
-            Happened::Told(Event::Needs { workers }) => {
+            LauncherEvent::Told(Event::Needs { workers }) => {
                 self.away.needed = workers.into_iter().collect();
             }
-            Happened::Told(Event::Happened(event)) => {
+            LauncherEvent::Told(Event::Happened(event)) => {
                 self.away.told.extend(event.worker.filter(|_| event.told).map(|it| it as u32));
             }
-            Happened::Told(Event::Step(step)) => {
+            LauncherEvent::Told(Event::Step(step)) => {
                 self.decided = Some((step.step + 1, step.steps));
                 self.screen.step(step);
             }
-            Happened::Told(Event::Over { outcome, connected }) => self.over(outcome, &connected),
+            LauncherEvent::Told(Event::Over { outcome, connected }) => {
+                self.over(outcome, &connected);
+            }
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ const STRAGGLERS_MAX: usize = 3;
 
 /// Shares of the steps with a late rank, if ranks are late independently of each other.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Late {
+pub(super) struct LateShares {
     /// One rank.
     pub(super) rank: f64,
     /// One cell: any of its ranks.
@@ -19,7 +19,7 @@ pub(super) struct Late {
     pub(super) any: f64,
 }
 
-impl Late {
+impl LateShares {
     pub(super) fn of(mesh: &Mesh, rank: f64) -> Self {
         Self {
             rank,
@@ -62,7 +62,7 @@ fn any(each: f64, count: usize) -> f64 {
 }
 
 /// Groups of `s + 1` workers or more, each of which computes its part of a batch as a whole.
-fn redundancy(workers: usize, stragglers: usize, late: &Late) -> Redundancy {
+fn redundancy(workers: usize, stragglers: usize, late: &LateShares) -> Redundancy {
     let groups = workers / (stragglers + 1);
     // A group is late when all of its members are.
     let (size, larger) = (workers / groups, workers % groups);
@@ -80,7 +80,7 @@ fn redundancy(workers: usize, stragglers: usize, late: &Late) -> Redundancy {
 }
 
 /// What one to three stragglers would cost; of those that come to the same groups the most.
-pub(super) fn redundancies(workers: usize, late: &Late) -> Vec<Redundancy> {
+pub(super) fn redundancies(workers: usize, late: &LateShares) -> Vec<Redundancy> {
     let most = STRAGGLERS_MAX.min(workers - 1);
     let groups = |stragglers: usize| workers / (stragglers + 1);
     (1..=most)
@@ -123,7 +123,7 @@ pub(super) fn foldings(
     for etp in etps {
         for ep in (1..=stage / etp).filter(divides) {
             let Ok(mesh) = Mesh::new(Layout { etp: Some(etp), ep, ..*layout }) else { continue };
-            let (late, workers) = (Late::of(&mesh, late_rank), mesh.workers());
+            let (late, workers) = (LateShares::of(&mesh, late_rank), mesh.workers());
             found.push(Folding {
                 etp,
                 ep,

@@ -3,7 +3,7 @@
 mod unanswered;
 
 use crate::tools::http::{HttpServer, Page};
-use crate::tools::status::{OfWorker, Progress, Shown};
+use crate::tools::status::{OfWorker, Progress, StatusView};
 use anyhow::Context;
 use codedgrad::doctor::WorkerProcess;
 use codedgrad::ids::Worker;
@@ -19,7 +19,7 @@ use codedgrad_shell::steps::{has_left, late};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use unanswered::Doubtful;
+use unanswered::DoubtfulRounds;
 
 /// A round that is open for a shorter time, in seconds, is as it should be.
 const OPEN_LEAST: f64 = 1.0;
@@ -57,7 +57,7 @@ pub(crate) struct Board {
     progress: Mutex<Progress>,
     open: Mutex<Open>,
     /// Of each worker the rounds that closed without its answer, until it is known why.
-    doubtful: Mutex<Vec<Doubtful>>,
+    doubtful: Mutex<Vec<DoubtfulRounds>>,
     network: Arc<Mutex<tcp::TcpStatus>>,
 }
 
@@ -74,7 +74,7 @@ impl Board {
             tolerant: Mutex::default(),
             progress: Mutex::new(progress),
             open: Mutex::default(),
-            doubtful: Mutex::new(vec![Doubtful::default(); count]),
+            doubtful: Mutex::new(vec![DoubtfulRounds::default(); count]),
             network,
         })
     }
@@ -238,9 +238,9 @@ impl Board {
         self.shown().table(width)
     }
 
-    fn shown(&self) -> Shown {
+    fn shown(&self) -> StatusView {
         let open = lock(&self.open);
-        Shown {
+        StatusView {
             waiting: open.waiting.clone(),
             stuck: open.stuck,
             progress: lock(&self.progress).clone(),
@@ -270,7 +270,7 @@ impl Board {
     }
 }
 
-impl Shown {
+impl StatusView {
     /// As Prometheus reads it.
     fn metrics(&self) -> String {
         let mut text = String::new();

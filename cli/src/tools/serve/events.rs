@@ -2,7 +2,7 @@
 //! and the lines of `events.jsonl`.
 
 use codedgrad::doctor::RunEvent;
-use codedgrad_shell::steps::Decided;
+use codedgrad_shell::steps::StepSummary;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ pub(crate) enum Event {
     /// What `events.jsonl` has, too.
     Happened(Box<RunEvent>),
     /// A step is decided.
-    Step(Decided),
+    Step(StepSummary),
     /// The run is over. The process ends soon after, having written what it has to.
     Over {
         outcome: Outcome,
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn events_are_lines_of_json() {
-        let step = Event::Step(Decided {
+        let step = Event::Step(StepSummary {
             scheme: "groups:s=1".into(),
             step: 3,
             steps: 10,

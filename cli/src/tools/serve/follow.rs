@@ -28,8 +28,8 @@ use codedgrad_shell::output::say;
 use codedgrad_shell::pool::PoolSummary;
 use codedgrad_shell::progress::Progress;
 use codedgrad_shell::shared::lock;
-use codedgrad_shell::signals::Asked;
-use codedgrad_shell::steps::{Decided, OfWorkers, Spread, late, tell, unverified};
+use codedgrad_shell::signals::EndRequest;
+use codedgrad_shell::steps::{OfWorkers, Spread, StepSummary, late, tell, unverified};
 use codedgrad_shell::units::several;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -140,7 +140,7 @@ struct Seen {
 
 impl Look {
     pub(super) fn start(
-        asked: Asked,
+        asked: EndRequest,
         (stopper, status): (Stopper, Arc<Mutex<TcpStatus>>),
         plan: &Plan,
         events: bool,
@@ -250,7 +250,7 @@ pub(super) struct Follower<'a> {
     folder: &'a RunFolder,
     board: &'a Board,
     look: &'a Look,
-    asked: Asked,
+    asked: EndRequest,
     scheme: String,
     plan: Plan,
     facts: RunFacts,
@@ -306,7 +306,7 @@ impl<'a> Follower<'a> {
         folder: &'a RunFolder,
         board: &'a Board,
         look: &'a Look,
-        asked: &Asked,
+        asked: &EndRequest,
     ) -> Self {
         Self {
             folder,
@@ -406,7 +406,7 @@ impl<'a> Follower<'a> {
         let applied = using.map_or("applied", |using| &using.scheme);
         let outcome = if record.refused.is_empty() { applied } else { "refused" };
         let step = (record, self.steps());
-        let decided = Decided::of(&self.scheme, step, late, outcome.into());
+        let decided = StepSummary::of(&self.scheme, step, late, outcome.into());
         if self.look.events {
             self.look.step();
             self.look.tell_who_comes(Duration::ZERO);

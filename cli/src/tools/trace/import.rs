@@ -7,8 +7,8 @@ mod sheet;
 mod tables;
 
 use super::to_output;
-use crate::tools::called::{Called, Rounds};
-use crate::tools::times::{Settled, Times, listed};
+use crate::tools::called::{Rounds, TraceLabels};
+use crate::tools::times::{Times, TraceTimes, listed};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::delays::{at_least, write_row};
@@ -220,7 +220,7 @@ fn of_times(
 
 /// A trace that was made, and of what.
 struct Made {
-    settled: Settled,
+    settled: TraceTimes,
     kind: &'static str,
     /// What its rows are called, and why some are left out.
     row: &'static str,
@@ -259,7 +259,7 @@ impl Made {
             several(workers, "worker"),
             self.kind
         ));
-        let called = Called {
+        let called = TraceLabels {
             workers: found.workers.clone(),
             rounds: Rounds::of(&found.rounds),
             not_seen: found.gone(),
@@ -276,7 +276,7 @@ impl Made {
         Ok(())
     }
 
-    fn say(&self, called: &Called, output: &mut Output<'_>) {
+    fn say(&self, called: &TraceLabels, output: &mut Output<'_>) {
         let found = &self.settled;
         if !called.are_numbers() {
             let numbered = found.workers.iter().enumerate();

@@ -10,7 +10,7 @@ const BURSTS_SHOWN: u64 = 8;
 
 /// The statistics and what they are of, as printed with `--json`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Shown<'a> {
+pub(crate) struct StatsOutput<'a> {
     pub(crate) delays: &'a str,
     pub(crate) unit: &'a str,
     #[serde(flatten)]
@@ -24,7 +24,7 @@ pub(crate) fn unit_name(unit: Unit) -> &'static str {
     }
 }
 
-impl Shown<'_> {
+impl StatsOutput<'_> {
     /// Tables for people, at most 80 columns wide.
     pub(crate) fn tables(&self, preset: Option<Preset>) -> String {
         let found = self.summary;

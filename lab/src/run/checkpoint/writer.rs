@@ -23,7 +23,7 @@ pub(crate) struct Writer {
 /// A checkpoint that is being written.
 #[derive(Debug)]
 struct Busy {
-    saved: Saved,
+    saved: SavedCheckpoint,
     thread: JoinHandle<anyhow::Result<Written>>,
 }
 
@@ -36,7 +36,7 @@ struct Written {
 
 /// A checkpoint that is on disk.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Saved {
+pub(crate) struct SavedCheckpoint {
     /// Which of the plan's runs it was that asked for it, and its last step that is in it.
     pub(crate) place: (usize, u64),
     pub(crate) took: CheckpointCost,
@@ -54,7 +54,7 @@ impl Writer {
         record: &LineFile,
         place: &Place,
         copied: impl FnOnce() -> anyhow::Result<States>,
-    ) -> anyhow::Result<Option<Saved>> {
+    ) -> anyhow::Result<Option<SavedCheckpoint>> {
         let began = now();
         let before = self.finish()?;
         let states = copied()?;
@@ -77,14 +77,14 @@ impl Writer {
         let blocked = Some(began.elapsed().as_secs_f64());
         let took = CheckpointCost { blocked, writing: None, bytes: 0 };
         self.busy = Some(Busy {
-            saved: Saved { place: (place.run, place.next_step.saturating_sub(1)), took },
+            saved: SavedCheckpoint { place: (place.run, place.next_step.saturating_sub(1)), took },
             thread,
         });
         Ok(before)
     }
 
     /// The checkpoint that was being written, if it is on disk now.
-    pub(crate) fn poll(&mut self) -> anyhow::Result<Option<Saved>> {
+    pub(crate) fn poll(&mut self) -> anyhow::Result<Option<SavedCheckpoint>> {
         match &self.busy {
             Some(busy) if busy.thread.is_finished() => self.finish(),
             _ => Ok(None),
@@ -92,7 +92,7 @@ impl Writer {
     }
 
     /// Waits for the checkpoint that is being written.
-    pub(crate) fn finish(&mut self) -> anyhow::Result<Option<Saved>> {
+    pub(crate) fn finish(&mut self) -> anyhow::Result<Option<SavedCheckpoint>> {
         let Some(Busy { mut saved, thread }) = self.busy.take() else { return Ok(None) };
         let written = thread.join();
         let written =

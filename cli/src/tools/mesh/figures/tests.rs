@@ -47,7 +47,7 @@ fn redundancy_is_late_as_often_as_its_code() {
             if stragglers >= workers {
                 continue;
             }
-            let late = Late { rank: 0.0, cell, any: any(cell, workers) };
+            let late = LateShares { rank: 0.0, cell, any: any(cell, workers) };
             let found = redundancy(workers, stragglers, &late);
             let expected = tried(workers, stragglers, cell);
             assert!((found.late - expected).abs() < 1e-12, "{workers} {stragglers}: {found:?}");
@@ -63,7 +63,7 @@ fn redundancy_is_late_as_often_as_its_code() {
 #[test]
 fn the_most_stragglers_of_equal_groups_are_listed() {
     let listed = |workers| -> Vec<String> {
-        let late = Late { rank: 0.0, cell: 0.1, any: any(0.1, workers) };
+        let late = LateShares { rank: 0.0, cell: 0.1, any: any(0.1, workers) };
         redundancies(workers, &late).into_iter().map(|found| found.scheme).collect()
     };
     let none: [&str; 0] = [];
@@ -82,7 +82,7 @@ fn chances_keep_their_digits() {
     assert!((any(1e-18, 1000) / 1e-15 - 1.0).abs() < 1e-12);
     // Where no rank is ever late, or all are always, redundancy saves nothing.
     for rank in [0.0, 1.0] {
-        let late = Late::of(&mesh(8, [1, 1, 1, 1, 1]), rank);
+        let late = LateShares::of(&mesh(8, [1, 1, 1, 1, 1]), rank);
         assert!(redundancies(8, &late).iter().all(|found| found.break_even.is_none()));
     }
 }

@@ -11,7 +11,7 @@ const HEARD_WITHIN: usize = 3;
 
 /// A round that closed without a worker's answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Unanswered {
+struct UnansweredRound {
     round: u64,
     /// The median answer.
     median: f64,
@@ -19,8 +19,8 @@ struct Unanswered {
 
 /// The rounds that closed without one worker's answer, as long as it is not known why.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Doubtful {
-    rounds: VecDeque<Unanswered>,
+pub(super) struct DoubtfulRounds {
+    rounds: VecDeque<UnansweredRound>,
     /// Whether the worker reports what it does: none does under a virtual clock.
     reports: bool,
 }
@@ -34,10 +34,10 @@ pub(super) struct Verdict {
     pub(super) missed: bool,
 }
 
-impl Doubtful {
+impl DoubtfulRounds {
     /// A round closed without the worker's answer.
     pub(super) fn push(&mut self, round: u64, median: f64) {
-        self.rounds.push_back(Unanswered { round, median });
+        self.rounds.push_back(UnansweredRound { round, median });
     }
 
     /// What is known now, by what the worker has reported since; `newest` is the last round that
@@ -87,14 +87,18 @@ mod tests {
         SpentRecord { round, worker: Worker(2), computed, progress, came, units: 1 }
     }
 
-    fn settled(doubtful: &mut Doubtful, reports: &[SpentRecord], newest: u64) -> Vec<(u64, bool)> {
+    fn settled(
+        doubtful: &mut DoubtfulRounds,
+        reports: &[SpentRecord],
+        newest: u64,
+    ) -> Vec<(u64, bool)> {
         let found = doubtful.settle(reports.iter(), newest);
         found.into_iter().map(|verdict| (verdict.round, verdict.missed)).collect()
     }
 
     #[test]
     fn who_was_almost_there_was_not_needed_and_who_is_silent_misses_rounds() {
-        let mut doubtful = Doubtful::default();
+        let mut doubtful = DoubtfulRounds::default();
         doubtful.push(1, 1.0);
         assert_eq!(settled(&mut doubtful, &[report(1, 0.5, 0.5, 0.6)], 2), [(1, false)]);
         doubtful.push(2, 1.0);
@@ -109,7 +113,7 @@ mod tests {
 
     #[test]
     fn where_nobody_reports_rounds_without_an_answer_are_not_held_against_it() {
-        let mut doubtful = Doubtful::default();
+        let mut doubtful = DoubtfulRounds::default();
         doubtful.push(0, 1.0);
         assert_eq!(settled(&mut doubtful, &[], 2), []);
         assert_eq!(settled(&mut doubtful, &[], 3), [(0, false)]);

@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow};
 use codedgrad_shell::failure::{Failure, OrInput};
 use codedgrad_shell::input::Input;
 use codedgrad_shell::output::Output;
-use events::Broken;
+use events::BrokenEvents;
 use serde::de::{DeserializeSeed, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
@@ -228,11 +228,11 @@ pub(super) struct ProfilerTrace {
     #[serde(rename = "traceEvents")]
     events: Events,
     #[serde(rename = "distributedInfo")]
-    distributed: Option<Distributed>,
+    distributed: Option<DistributedInfo>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Distributed {
+pub(super) struct DistributedInfo {
     rank: Option<u64>,
 }
 
@@ -330,7 +330,7 @@ pub(super) fn read(files: &[PathBuf], output: &mut Output<'_>) -> Result<Times, 
 }
 
 /// What a trace tells, and what is broken in it.
-fn parsed(text: &[u8], name: &str) -> Result<(ProfilerTrace, Option<Broken>), Failure> {
+fn parsed(text: &[u8], name: &str) -> Result<(ProfilerTrace, Option<BrokenEvents>), Failure> {
     let list = text.trim_ascii_start().starts_with(b"[");
     let parsed = if list {
         let events = serde_json::from_slice(text);

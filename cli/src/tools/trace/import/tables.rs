@@ -70,7 +70,7 @@ pub(super) enum Format {
 }
 
 /// A table with a column per worker.
-pub(super) struct Wide {
+pub(super) struct WideTable {
     pub(super) times: Times,
     pub(super) format: Format,
     pub(super) columns: Vec<String>,
@@ -92,7 +92,7 @@ pub(super) fn wide(
     choice: Option<&str>,
     output: &mut Output<'_>,
     bar: bool,
-) -> Result<Wide, Failure> {
+) -> Result<WideTable, Failure> {
     let mut sheet = Sheet::open(path)?;
     let small: Vec<String> = sheet.header.iter().map(|name| name.to_lowercase()).collect();
     let found = match choice {
@@ -110,7 +110,7 @@ pub(super) fn wide(
     let round = ROUND_COLUMNS.iter().find_map(index).filter(|_| same_epoch.is_none());
     let epoch = index(&"epoch");
     let columns: Vec<String> = taken.iter().map(|column| sheet.header[*column].clone()).collect();
-    let mut wide = Wide {
+    let mut wide = WideTable {
         times: Times::of_workers(&called(&columns)),
         format,
         columns,

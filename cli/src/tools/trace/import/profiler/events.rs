@@ -1,6 +1,6 @@
 //! Events of profiler traces that are no JSON: with quotes in names, cut off, with `nan` in them.
 
-use super::{Distributed, Events, ProfilerTrace, TraceEvent};
+use super::{DistributedInfo, Events, ProfilerTrace, TraceEvent};
 use codedgrad_shell::output::plain;
 use serde_json::{Deserializer, Value};
 use std::fmt;
@@ -11,7 +11,7 @@ const FIRST_KEYS: [&str; 5] = ["\"ph\"", "\"name\"", "\"cat\"", "\"pid\"", "\"ts
 const SHOWN_MOST: usize = 60;
 
 /// What is wrong with a trace that was read in spite of it.
-pub(super) struct Broken {
+pub(super) struct BrokenEvents {
     events: usize,
     all: usize,
     /// The line and the start of the first broken event.
@@ -20,7 +20,7 @@ pub(super) struct Broken {
     pub(super) cut: bool,
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for BrokenEvents {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { events, all, first, cut } = self;
         if *cut {
@@ -55,12 +55,12 @@ fn starts(text: &str, from: usize) -> Vec<usize> {
 
 /// What can be read of a trace event by event, whether it was cut off or is broken; none if it is
 /// no trace.
-pub(super) fn rescued(text: &str, cut: bool) -> Option<(ProfilerTrace, Broken)> {
+pub(super) fn rescued(text: &str, cut: bool) -> Option<(ProfilerTrace, BrokenEvents)> {
     let list = text.find("\"traceEvents\"").and_then(|at| Some(at + text[at..].find('[')?));
     let from = list.or_else(|| text.trim_start().starts_with('[').then_some(0))?;
     let starts = starts(text, from);
     let mut events = Events::default();
-    let mut broken = Broken { events: 0, all: 0, first: None, cut };
+    let mut broken = BrokenEvents { events: 0, all: 0, first: None, cut };
     let mut end = from;
     for (place, &start) in starts.iter().enumerate() {
         // An event that stands in the arguments of one before it.
@@ -124,19 +124,19 @@ fn by_its_fields(text: &str) -> Option<TraceEvent<'_>> {
 }
 
 /// The rank that a trace tells.
-fn rank(text: &str) -> Option<Distributed> {
+fn rank(text: &str) -> Option<DistributedInfo> {
     let at = text.find("\"distributedInfo\"")?;
     let object = &text[at + text[at..].find('{')?..];
     let mut values = Deserializer::from_str(object).into_iter::<Value>();
     let rank = values.next()?.ok()?.get("rank")?.as_u64();
-    Some(Distributed { rank })
+    Some(DistributedInfo { rank })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn steps(text: &str) -> (Vec<(u64, f64)>, Broken) {
+    fn steps(text: &str) -> (Vec<(u64, f64)>, BrokenEvents) {
         let (trace, broken) = rescued(text, false).unwrap();
         assert_eq!(trace.distributed.and_then(|it| it.rank), Some(3));
         (trace.events.steps(broken.cut).collect(), broken)
