@@ -26,20 +26,20 @@ pub(crate) struct Coordinator {
     address: String,
     token: Option<String>,
     stopper: Stopper,
-    decided: Arc<Mutex<Decided>>,
+    decided: Arc<Mutex<StepCounts>>,
     thread: Mutex<Option<JoinHandle<Result<Outcome, RunError>>>>,
 }
 
 /// What is known of the steps so far.
 #[derive(Clone, Debug, Default)]
-struct Decided {
+struct StepCounts {
     steps: u64,
     refused: u64,
     survivors: Vec<u32>,
 }
 
 /// A run, as Python tells it: one mapping, which all of these are read from.
-struct Told {
+struct RunSettings {
     run: Run,
     port: Port,
     limits: Limits,
@@ -155,7 +155,7 @@ impl Limits {
     }
 }
 
-impl Told {
+impl RunSettings {
     fn of(told: &Bound<'_, PyAny>) -> PyResult<Self> {
         Ok(Self { run: told.extract()?, port: told.extract()?, limits: told.extract()? })
     }
@@ -175,7 +175,7 @@ fn wire(name: &str) -> PyResult<NumberFormat> {
 }
 
 /// Counts steps.
-struct Counter(Arc<Mutex<Decided>>);
+struct Counter(Arc<Mutex<StepCounts>>);
 
 impl Observer for Counter {
     fn step(
@@ -198,7 +198,7 @@ impl Observer for Counter {
 impl Coordinator {
     #[new]
     fn new(told: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let told = Told::of(told)?;
+        let told = RunSettings::of(told)?;
         let security = told.port.security()?;
         let token = match &security {
             Security::Plain { token } => Some(token.hex()),
@@ -207,7 +207,8 @@ impl Coordinator {
         told.port.io_threads.map_or(Ok(()), set_io_threads).map_err(value_error)?;
         let served = told.builder()?.serve(&told.port.address, security).map_err(value_error)?;
         let (address, stopper) = (served.address().to_string(), served.stopper());
-        let decided = Arc::new(Mutex::new(Decided { steps: told.run.first, ..Decided::default() }));
+        let decided =
+            Arc::new(Mutex::new(StepCounts { steps: told.run.first, ..StepCounts::default() }));
         let mut counter = Counter(Arc::clone(&decided));
         let thread = thread::spawn(move || served.run(&mut counter));
         Ok(Self { address, token, stopper, decided, thread: Mutex::new(Some(thread)) })
@@ -228,7 +229,7 @@ impl Coordinator {
     /// Steps decided, those before the first counted; those refused; and whose results are in the
     /// last one.
     fn decided(&self) -> (u64, u64, Vec<u32>) {
-        let Decided { steps, refused, survivors } = lock(&self.decided).clone();
+        let StepCounts { steps, refused, survivors } = lock(&self.decided).clone();
         (steps, refused, survivors)
     }
 

@@ -73,7 +73,7 @@ struct Inner {
     /// Whether this worker has left a run that goes on.
     left: bool,
     /// What is known of the run when it is over.
-    known: Known,
+    known: KnownRun,
     at_hand: AtHand,
     /// The coordinator of a run of this process alone.
     coordinator: Option<JoinHandle<Result<(), RunError>>>,
@@ -88,7 +88,7 @@ enum AtHand {
 }
 
 /// What is known of a run.
-struct Known {
+struct KnownRun {
     worker: u32,
     workers: usize,
     job: String,
@@ -99,7 +99,7 @@ struct Known {
     why: Option<String>,
 }
 
-impl Known {
+impl KnownRun {
     fn of(aggregator: &Aggregator) -> Self {
         Self {
             worker: aggregator.worker().map_or(0, |worker| worker.0),
@@ -173,7 +173,7 @@ impl Worker {
     ) -> Self {
         let closer = aggregator.closer();
         let inner = Inner {
-            known: Known::of(&aggregator),
+            known: KnownRun::of(&aggregator),
             aggregator: Some(aggregator),
             left: false,
             at_hand: AtHand::Nothing,
@@ -223,12 +223,12 @@ impl Inner {
     /// The run is over: hangs up, once what was said last is sent.
     fn end(&mut self) {
         if let Some(aggregator) = self.aggregator.take() {
-            self.known = Known::of(&aggregator);
+            self.known = KnownRun::of(&aggregator);
         }
     }
 
     /// Something of a run that goes on, or of one that is over.
-    fn told<T>(&self, now: impl Fn(&Aggregator) -> T, then: impl Fn(&Known) -> T) -> T {
+    fn told<T>(&self, now: impl Fn(&Aggregator) -> T, then: impl Fn(&KnownRun) -> T) -> T {
         self.aggregator.as_ref().map_or_else(|| then(&self.known), now)
     }
 

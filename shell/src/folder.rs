@@ -100,7 +100,7 @@ fn holds_found(path: &Path) -> bool {
 
 /// What was at a folder's path before this command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum FolderState {
     Nothing,
     /// A folder without a run.
     Folder,
@@ -113,7 +113,7 @@ pub struct RunFolder {
     path: PathBuf,
     /// Which of the [`KINDS`] it is, by its file.
     plan: &'static str,
-    found: Found,
+    found: FolderState,
     /// Held until this command is done with the folder.
     lock: FolderLock,
 }
@@ -157,11 +157,11 @@ impl RunFolder {
         // Another command may have come and gone before the lock was taken.
         let found = match (made, holds_run()) {
             (_, true) if !force => return Err(refused()),
-            (_, true) => Found::Run,
-            (true, false) => Found::Nothing,
-            (false, false) => Found::Folder,
+            (_, true) => FolderState::Run,
+            (true, false) => FolderState::Nothing,
+            (false, false) => FolderState::Folder,
         };
-        if found == Found::Run {
+        if found == FolderState::Run {
             clear(path)
                 .and_then(|()| remove_others(path, plan))
                 .with_context(|| format!("cannot overwrite the run in {}", path.display()))
@@ -179,7 +179,7 @@ impl RunFolder {
             match fs::create_dir(&path) {
                 Ok(()) => {
                     let lock = FolderLock::take(&path)?;
-                    return Ok(Self { path, plan, found: Found::Nothing, lock });
+                    return Ok(Self { path, plan, found: FolderState::Nothing, lock });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
@@ -208,7 +208,7 @@ impl RunFolder {
             }));
         }
         let lock = FolderLock::take(path)?;
-        Ok(Self { path: path.into(), plan, found: Found::Run, lock })
+        Ok(Self { path: path.into(), plan, found: FolderState::Run, lock })
     }
 
     /// Passes on how a command went. One that failed before its first step leaves nothing that
@@ -216,7 +216,7 @@ impl RunFolder {
     /// said.
     pub fn settle<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
         let removed = !self.path.exists();
-        if outcome.is_ok() || self.found == Found::Run || self.has_steps() || removed {
+        if outcome.is_ok() || self.found == FolderState::Run || self.has_steps() || removed {
             return outcome;
         }
         let logs = self.logs();
@@ -242,7 +242,7 @@ impl RunFolder {
 
     /// Whether [`RunFolder::settle`] leaves a run here that can go on, should it fail now.
     pub fn outlives_failure(&self) -> bool {
-        self.found == Found::Run || self.has_steps() || !self.logs().is_empty()
+        self.found == FolderState::Run || self.has_steps() || !self.logs().is_empty()
     }
 
     /// Whether it is there under another name than when this command began.
@@ -266,14 +266,14 @@ impl RunFolder {
     /// Removes the run that was begun here: from a folder that a user made, its plan, which makes
     /// it a run's.
     fn vacate(&self) -> io::Result<()> {
-        if self.found == Found::Nothing {
+        if self.found == FolderState::Nothing {
             clear(&self.path)?;
         }
         match fs::remove_file(self.plan()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        if self.found == Found::Nothing { self.lock.remove_folder() } else { Ok(()) }
+        if self.found == FolderState::Nothing { self.lock.remove_folder() } else { Ok(()) }
     }
 
     /// Where it is.

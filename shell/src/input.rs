@@ -24,12 +24,12 @@ pub struct Input {
 }
 
 /// Counts what is read.
-struct Counted<R> {
+struct CountedReader<R> {
     input: R,
     bytes: Rc<Cell<u64>>,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(buffer)?;
         self.bytes.set(self.bytes.get() + read as u64);
@@ -91,7 +91,7 @@ impl Input {
     pub fn open(path: &Path) -> io::Result<Self> {
         let bytes = Rc::new(Cell::new(0));
         let input = BoundedReader::open_or_wait(path, BYTES_MAX)?;
-        let counted = Counted { input, bytes: Rc::clone(&bytes) };
+        let counted = CountedReader { input, bytes: Rc::clone(&bytes) };
         let mut packed = BufReader::with_capacity(ROOM, counted);
         let mut reader: Box<dyn BufRead> = match packed.fill_buf()? {
             [0x1f, 0x8b, ..] => {

@@ -312,7 +312,7 @@ impl Preset {
             Self::Serverless | Self::ServerlessCold => {
                 Rows::Serverless(serverless.stream(workers, seed))
             }
-            _ => Rows::Late(Late::new(self, workers, seed)),
+            _ => Rows::Late(LateRows::new(self, workers, seed)),
         };
         PresetRows(rows)
     }
@@ -324,7 +324,7 @@ pub struct PresetRows(Rows);
 
 #[derive(Clone, Debug)]
 enum Rows {
-    Late(Late),
+    Late(LateRows),
     Serverless(ServerlessRows),
 }
 
@@ -341,7 +341,7 @@ impl Iterator for PresetRows {
 
 /// State of the presets in step times.
 #[derive(Clone, Debug)]
-struct Late {
+struct LateRows {
     preset: Preset,
     draw: Draw,
     /// Who is slow in this round.
@@ -350,7 +350,7 @@ struct Late {
     stalled: bool,
 }
 
-impl Late {
+impl LateRows {
     fn new(preset: Preset, workers: usize, seed: u64) -> Self {
         let mut draw = Draw::new(seed);
         let hot = draw.below(workers);

@@ -247,7 +247,7 @@ impl Finding {
     /// In words, with the workers called by these names; by their numbers where there are none.
     #[must_use]
     pub fn told<'a>(&'a self, names: &'a [String]) -> impl fmt::Display + 'a {
-        Told { problem: &self.problem, names }
+        NamedFinding { problem: &self.problem, names }
     }
 
     /// Since when it is so, where it was not so before.
@@ -283,12 +283,12 @@ impl fmt::Display for Finding {
 }
 
 /// A finding in which workers are called by their names.
-struct Told<'a> {
+struct NamedFinding<'a> {
     problem: &'a Problem,
     names: &'a [String],
 }
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for NamedFinding<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named = |workers: &[usize]| named(workers, self.names);
         let worker = |worker: usize| named(&[worker]);

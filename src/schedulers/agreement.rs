@@ -37,7 +37,7 @@ struct Word {
 
 /// Who says that a digest is the right one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+enum Authority {
     /// The driver, whose replica has it.
     Driver,
     /// Two workers and more of them than any other, or all.
@@ -56,7 +56,7 @@ struct Tally {
     is_sent: bool,
     reports: Vec<Word>,
     /// The right digest, once it is known, and who says so.
-    right: Option<(u64, By)>,
+    right: Option<(u64, Authority)>,
     /// The reports that are missing are not waited for any more.
     is_closed: bool,
     /// All reports are in, and no digest is the right one.
@@ -113,10 +113,10 @@ impl Tally {
 
     /// Settles what is right, if that can be told by now: what two workers have and more of them
     /// than have anything else; or, once all have reported, what all have, or of several that as
-    /// many have the one that [`By::Seniority`] tells. It depends on what was reported, and neither
-    /// on the order nor on the digests' values.
+    /// many have the one that [`Authority::Seniority`] tells. It depends on what was reported, and
+    /// neither on the order nor on the digests' values.
     fn settle(&mut self) {
-        if matches!(self.right, Some((_, By::Driver))) {
+        if matches!(self.right, Some((_, Authority::Driver))) {
             return;
         }
         let digests = self.digests();
@@ -133,13 +133,13 @@ impl Tally {
         let is_alone = self.reports.iter().all(|word| word.worker == self.reports[0].worker);
         // Counted again from the words each time: what was right once must not win by that.
         self.right = match most {
-            Some((digest, 2..)) => Some((digest, By::Workers)),
+            Some((digest, 2..)) => Some((digest, Authority::Workers)),
             Some((digest, _)) if all && digests.len() == 1 && !is_alone => {
-                Some((digest, By::Workers))
+                Some((digest, Authority::Workers))
             }
             _ if all && digests.len() > 1 => {
                 only(&|digest| (self.votes(digest), Reverse(self.alone_since(digest))))
-                    .map(|(digest, _)| (digest, By::Seniority))
+                    .map(|(digest, _)| (digest, Authority::Seniority))
             }
             _ => None,
         };
@@ -153,7 +153,7 @@ impl Tally {
 
     /// Whether all who have reported have the right digest.
     fn is_agreed(&self) -> bool {
-        self.right.is_some_and(|(_, by)| by != By::Seniority) && self.digests().len() == 1
+        self.right.is_some_and(|(_, by)| by != Authority::Seniority) && self.digests().len() == 1
     }
 
     fn wrong(&self) -> impl Iterator<Item = Worker> {
@@ -273,7 +273,7 @@ impl Agreement {
         let tally = self.tally(step);
         if let (Some(digest), Some((right, by))) = (digest, tally.right)
             && digest == right
-            && (by == By::Workers || by == By::Driver && confirmed)
+            && (by == Authority::Workers || by == Authority::Driver && confirmed)
             && tally.of(worker).is_none()
         {
             // As most do: there is nothing to be settled.
@@ -330,7 +330,7 @@ impl Agreement {
     fn try_own(&mut self, step: Step) {
         let confirmed = self.confirmed;
         let tally = self.tally(step);
-        let Some((own, By::Driver)) = tally.right else { return };
+        let Some((own, Authority::Driver)) = tally.right else { return };
         if tally.votes(own) > 0 {
             self.confirmed = true;
         } else if !confirmed
@@ -348,7 +348,7 @@ impl Agreement {
             return;
         }
         let tally = self.tally(step);
-        tally.right = Some((digest, By::Driver));
+        tally.right = Some((digest, Authority::Driver));
         self.try_own(step);
         let wrong: Vec<Worker> = self.tally(step).wrong().collect();
         self.are_wrong(step, wrong);
@@ -405,7 +405,7 @@ impl Agreement {
         };
         match tally.right {
             Some((right, _)) if right != digest => Verdict::Wrong,
-            Some((_, By::Seniority)) => Verdict::Unknown,
+            Some((_, Authority::Seniority)) => Verdict::Unknown,
             Some(_) => Verdict::Right,
             None if tally.reports.iter().any(|word| word.digest != digest) => Verdict::Disputed,
             None => Verdict::Unknown,

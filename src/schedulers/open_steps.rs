@@ -34,7 +34,7 @@ enum Stage {
 
 /// A step under way.
 #[derive(Clone, Debug, Default)]
-struct Open {
+struct OpenStep {
     stage: Stage,
     /// Jobs that are decoded.
     decoded: BTreeSet<Job>,
@@ -48,7 +48,7 @@ struct Open {
     barred: BTreeSet<Worker>,
 }
 
-impl Open {
+impl OpenStep {
     fn is_summing(&self) -> bool {
         matches!(self.stage, Stage::Summing)
     }
@@ -70,7 +70,7 @@ impl Open {
 #[derive(Clone, Debug)]
 pub(super) struct OpenSteps {
     micro_steps: u64,
-    open: BTreeMap<Step, Open>,
+    open: BTreeMap<Step, OpenStep>,
     /// The first unit of every task that was given, and whether its result is already in a sum.
     given: BTreeMap<(Worker, Task), (u32, bool)>,
 }
@@ -80,7 +80,7 @@ impl OpenSteps {
         Self { micro_steps, open: BTreeMap::new(), given: BTreeMap::new() }
     }
 
-    fn open(&mut self, step: Step) -> &mut Open {
+    fn open(&mut self, step: Step) -> &mut OpenStep {
         self.open.entry(step).or_default()
     }
 
@@ -203,7 +203,7 @@ impl OpenSteps {
 
     /// Whether the sum of a step was asked for and has come to nothing yet.
     pub(super) fn is_summing(&self, step: Step) -> bool {
-        self.open.get(&step).is_some_and(Open::is_summing)
+        self.open.get(&step).is_some_and(OpenStep::is_summing)
     }
 
     /// The steps whose sums were asked for.

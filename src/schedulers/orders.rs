@@ -10,8 +10,9 @@
 //! 1. The engine closes the round without the worker and says `Abandon`. An abandoned worker drops
 //!    its task between two micro-batches, or has finished it already.
 //! 2. `Orders::abandoned` marks the order. If late answers of the scheme count (`late_counts`) and,
-//!    by a virtual clock, the computation is over, it is `Wanted::Late`; else `Wanted::No`: the
-//!    task may be ordered again, and only the order tells the two answers apart.
+//!    by a virtual clock, the computation is over, it is `ResultDemand::Late`; else
+//!    `ResultDemand::No`: the task may be ordered again, and only the order tells the two answers
+//!    apart.
 //! 3. When the answer comes, `Orders::arrived` gives back one that is not wanted: the result is
 //!    discarded, and the engine does not hear of it. One that is late is delivered when it is due.
 //! 4. The engine takes it as `Input::Late` and asks the scheme, in one place (`Engine::judge`).
@@ -71,7 +72,7 @@ impl Answer for TaskOutcome {
 
 /// A task that was ordered, until its answer is delivered.
 #[derive(Debug)]
-struct Out<A> {
+struct OutstandingTask<A> {
     task: Task,
     /// Tasks ordered together have one number.
     order: u64,
@@ -80,13 +81,13 @@ struct Out<A> {
     /// When the answer counts as arrived; under a wall clock known once it is there.
     due: Option<f64>,
     answer: Option<A>,
-    state: Wanted,
+    state: ResultDemand,
     /// Later entries have higher numbers.
     number: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum ResultDemand {
     Yes,
     /// Its round is over; it still counts when it comes.
     Late,
@@ -97,22 +98,22 @@ enum Wanted {
 
 /// When an answer counts as arrived, as bits (times are not negative, so that their order is that
 /// of the bits), whose it is, and the number of its entry.
-type Due = (u64, Worker, u64);
+type DueTime = (u64, Worker, u64);
 
 /// The places of all answers that are still to be delivered, by when they count as arrived.
 #[derive(Debug, Default)]
-struct Dues(BTreeSet<Due>);
+struct Dues(BTreeSet<DueTime>);
 
 impl Dues {
-    fn place<A>(worker: Worker, out: &Out<A>) -> Option<Due> {
+    fn place<A>(worker: Worker, out: &OutstandingTask<A>) -> Option<DueTime> {
         Some((out.due?.max(0.0).to_bits(), worker, out.number))
     }
 
-    fn add<A>(&mut self, worker: Worker, out: &Out<A>) {
+    fn add<A>(&mut self, worker: Worker, out: &OutstandingTask<A>) {
         self.0.extend(Self::place(worker, out));
     }
 
-    fn remove<A>(&mut self, worker: Worker, out: &Out<A>) {
+    fn remove<A>(&mut self, worker: Worker, out: &OutstandingTask<A>) {
         if let Some(place) = Self::place(worker, out) {
             self.0.remove(&place);
         }
@@ -164,7 +165,7 @@ pub(crate) struct Orders<A> {
     model: Option<VirtualClock>,
     workers: usize,
     /// Of each worker, in the order in which they were ordered.
-    outs: Vec<Vec<Out<A>>>,
+    outs: Vec<Vec<OutstandingTask<A>>>,
     dues: Dues,
     orders: u64,
     entries: u64,
@@ -221,13 +222,13 @@ impl<A: Answer> Orders<A> {
                 }
             };
             self.entries += 1;
-            let out = Out {
+            let out = OutstandingTask {
                 task,
                 order,
                 computed,
                 due,
                 answer: None,
-                state: Wanted::Yes,
+                state: ResultDemand::Yes,
                 number: self.entries,
             };
             self.dues.add(worker, &out);
@@ -250,7 +251,7 @@ impl<A: Answer> Orders<A> {
         let mut gone = None;
         let dues = &mut self.dues;
         self.outs[worker.index()].retain_mut(|out| {
-            if out.state != Wanted::Yes {
+            if out.state != ResultDemand::Yes {
                 return true;
             }
             let came = out.answer.as_ref().and_then(Answer::came);
@@ -260,13 +261,17 @@ impl<A: Answer> Orders<A> {
             // clock only the worker knows how far it is, and its answer tells.
             let computed = if modelled { out.computed <= now } else { true };
             let lost = matches!(came, Some(TaskOutcome::Lost | TaskOutcome::Idle));
-            out.state = if late_counts && computed && !lost { Wanted::Late } else { Wanted::No };
-            if out.state == Wanted::No {
+            out.state = if late_counts && computed && !lost {
+                ResultDemand::Late
+            } else {
+                ResultDemand::No
+            };
+            if out.state == ResultDemand::No {
                 dues.remove(worker, out);
             }
             // Its modelled computation is over, the real one is not: it must be let finish.
-            cancel &= !(modelled && out.state == Wanted::Late && !there);
-            let dropped = there && out.state == Wanted::No;
+            cancel &= !(modelled && out.state == ResultDemand::Late && !there);
+            let dropped = there && out.state == ResultDemand::No;
             match (out.answer.take_if(|_| dropped), came) {
                 (Some(_), Some(TaskOutcome::Done { task, finite })) => {
                     unwanted.extend(finite.then_some(task));
@@ -287,7 +292,8 @@ impl<A: Answer> Orders<A> {
 
     /// Whether a worker is still busy with something that the run does not want.
     pub(crate) fn is_leaving(&self, worker: Worker) -> bool {
-        let owed = |out: &Out<A>| out.state != Wanted::Yes && out.answer.is_none();
+        let owed =
+            |out: &OutstandingTask<A>| out.state != ResultDemand::Yes && out.answer.is_none();
         self.leaving.contains(worker) || self.outs[worker.index()].iter().any(owed)
     }
 
@@ -307,8 +313,9 @@ impl<A: Answer> Orders<A> {
 
     /// That a worker is lost, if it is known and the time has not come to say so.
     pub(crate) fn withheld_loss(&mut self, worker: Worker) -> Option<A> {
-        let lost =
-            |out: &Out<A>| out.answer.as_ref().and_then(Answer::came) == Some(TaskOutcome::Lost);
+        let lost = |out: &OutstandingTask<A>| {
+            out.answer.as_ref().and_then(Answer::came) == Some(TaskOutcome::Lost)
+        };
         let at = self.outs[worker.index()].iter().position(lost)?;
         self.remove(worker, at).answer
     }
@@ -322,7 +329,7 @@ impl<A: Answer> Orders<A> {
         }
     }
 
-    fn remove(&mut self, worker: Worker, at: usize) -> Out<A> {
+    fn remove(&mut self, worker: Worker, at: usize) -> OutstandingTask<A> {
         let out = self.outs[worker.index()].remove(at);
         self.dues.remove(worker, &out);
         out
@@ -343,7 +350,7 @@ impl<A: Answer> Orders<A> {
             return Arrival { now: None, unwanted: Some(task) };
         };
         let out = &mut self.outs[worker.index()][at];
-        let unwanted = (out.state == Wanted::No).then_some(task);
+        let unwanted = (out.state == ResultDemand::No).then_some(task);
         if unwanted.is_some() {
             self.remove(worker, at);
         } else {
@@ -364,9 +371,12 @@ impl<A: Answer> Orders<A> {
         self.leaving.remove(worker);
         let order = self.oldest(worker).map(|at| self.outs[worker.index()][at].order);
         let (outs, dues) = (&mut self.outs[worker.index()], &mut self.dues);
-        let open = |out: &Out<A>| out.answer.is_none() && (gone || Some(out.order) == order);
-        let live =
-            outs.iter_mut().find(|out| open(out) && out.state == Wanted::Yes).filter(|_| !wall);
+        let open =
+            |out: &OutstandingTask<A>| out.answer.is_none() && (gone || Some(out.order) == order);
+        let live = outs
+            .iter_mut()
+            .find(|out| open(out) && out.state == ResultDemand::Yes)
+            .filter(|_| !wall);
         let mut answer = Some(answer);
         if let Some(live) = live {
             live.answer = answer.take();
@@ -406,7 +416,7 @@ impl<A: Answer> Orders<A> {
         if let Some((_, worker, at, true)) = first.filter(|_| due <= now && due <= limit) {
             let out = self.remove(worker, at);
             if let Some(answer) = out.answer {
-                let late = out.state == Wanted::Late;
+                let late = out.state == ResultDemand::Late;
                 return (now, NextMove::Arrived { worker, answer, late });
             }
         }

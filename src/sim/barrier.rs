@@ -1,6 +1,6 @@
 //! Rounds in which every worker answers once, with all its tasks.
 
-use super::{Close, Played, Rules};
+use super::{Close, PlayedRound, Rules};
 use crate::codes::sequential::{Scheme, lateness};
 use crate::ids::{Run, Worker, WorkerSet};
 
@@ -15,7 +15,7 @@ pub(super) fn play(
     row: &[f64],
     rules: &Rules,
     admits: Admits<'_>,
-) -> Option<Played> {
+) -> Option<PlayedRound> {
     let workers = row.len();
     let (times, facts) = (row.iter().zip(Worker::all(workers)), scheme.facts());
     let delays: Vec<f64> =
@@ -50,7 +50,7 @@ pub(super) fn play(
         let worked = WorkerSet::of(workers, runs.iter().map(|run| run.worker));
         worked.complement().iter().for_each(|idle| late[idle.index()] = None);
     }
-    Some(Played {
+    Some(PlayedRound {
         seconds,
         candidates,
         waited_out,

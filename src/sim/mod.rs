@@ -162,7 +162,7 @@ fn deadline(times: impl Iterator<Item = f64> + Clone, mu: f64) -> (f64, usize) {
 
 /// How one round went; by default no worker has a task.
 #[derive(Default)]
-struct Played {
+struct PlayedRound {
     seconds: f64,
     missing: WorkerSet,
     /// Workers later than the deadline, whether or not it mattered.
@@ -265,7 +265,11 @@ pub fn simulate<E: std::error::Error + 'static>(
         hand_out(scheme, Worker::all(facts.workers), &mut own, &mut runs);
         let free = runs.is_empty();
         let played = if free {
-            Played { missing: nobody.clone(), late: vec![None; facts.workers], ..Played::default() }
+            PlayedRound {
+                missing: nobody.clone(),
+                late: vec![None; facts.workers],
+                ..PlayedRound::default()
+            }
         } else if facts.partial {
             player.play(scheme, &mut runs, &row, rules).ok_or(SimError::Stuck { round })?
         } else {
@@ -279,7 +283,7 @@ pub fn simulate<E: std::error::Error + 'static>(
             tally.covered(scheme.quality().coverage);
         }
         scheme.close(&played.missing, &played.late, &mut decoded);
-        let Played { seconds, missing, .. } = &played;
+        let PlayedRound { seconds, missing, .. } = &played;
         watch(RoundView {
             round,
             seconds: *seconds,

@@ -1,6 +1,6 @@
 //! What a simulation comes to.
 
-use super::Played;
+use super::PlayedRound;
 use crate::codes::sequential::SchemeFacts;
 use crate::ids::Job;
 
@@ -96,7 +96,7 @@ impl Tally {
         self.coverages.push(coverage);
     }
 
-    pub(super) fn round(&mut self, played: &Played, free: bool, own: bool, decoded: &[Job]) {
+    pub(super) fn round(&mut self, played: &PlayedRound, free: bool, own: bool, decoded: &[Job]) {
         self.now += played.seconds;
         self.rounds += 1;
         if !free {

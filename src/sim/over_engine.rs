@@ -8,7 +8,7 @@
 //! meanwhile.
 
 use super::outcome::Tally;
-use super::{Played, RoundTime};
+use super::{PlayedRound, RoundTime};
 use crate::codes::Report;
 use crate::codes::sequential::by_worker;
 use crate::ids::{Part, Round, Run, Step, Task, WeightedResult, Worker, WorkerSet};
@@ -407,11 +407,11 @@ impl<'a> Journal<'a> {
 
     fn close(&mut self, report: RoundReport) {
         self.show();
-        let played = Played {
+        let played = PlayedRound {
             seconds: report.closed_at - report.opened_at,
             candidates: self.missing.len(),
             units: self.runs.iter().map(|run| u64::from(run.units)).sum(),
-            ..Played::default()
+            ..PlayedRound::default()
         };
         self.tally.round(&played, self.runs.is_empty(), false, &[]);
         self.late_counted += self.late.len();

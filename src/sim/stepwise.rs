@@ -1,6 +1,6 @@
 //! Rounds in which every finished task counts by itself and may bring the next one.
 
-use super::{Played, Rules};
+use super::{PlayedRound, Rules};
 use crate::codes::sequential::{Scheme, lateness};
 use crate::ids::{Run, Task, Worker, WorkerSet};
 use std::cmp::Reverse;
@@ -77,7 +77,7 @@ impl Player {
         runs: &mut Vec<Run>,
         row: &[f64],
         rules: &Rules,
-    ) -> Option<Played> {
+    ) -> Option<PlayedRound> {
         let workers = row.len();
         let facts = scheme.facts();
         let pull = if facts.pulls { rules.dispatch } else { 0.0 };
@@ -112,14 +112,14 @@ impl Player {
         let alone = row.iter().map(|delay| rules.time(*delay, 1.0 / workers as f64));
         let (_, candidates) = super::deadline(alone, rules.mu);
         let unfinished = missing.len();
-        Some(Played {
+        Some(PlayedRound {
             seconds: now,
             missing,
             candidates,
             unfinished,
             units,
             late,
-            ..Played::default()
+            ..PlayedRound::default()
         })
     }
 

@@ -147,7 +147,7 @@ pub trait ResultStore: Send {
 }
 
 #[derive(Debug)]
-struct Kept<V> {
+struct KeptVectors<V> {
     ledger: Ledger<V>,
     /// Sums that were made, the last ones.
     sums: VecDeque<(SumId, Arc<V>)>,
@@ -163,7 +163,7 @@ struct Kept<V> {
 /// Results and sums of a worker that stay where they are computed, for its trainer, its connections
 /// and its collective alike.
 #[derive(Debug)]
-pub struct DeviceResults<V>(Arc<Mutex<Kept<V>>>);
+pub struct DeviceResults<V>(Arc<Mutex<KeptVectors<V>>>);
 
 impl<V> Clone for DeviceResults<V> {
     fn clone(&self) -> Self {
@@ -175,7 +175,7 @@ impl<V: Vector + Gradient> DeviceResults<V> {
     /// Of a worker that keeps so many sums for those who may still ask for them.
     #[must_use]
     pub fn new(most: usize) -> Self {
-        let kept = Kept {
+        let kept = KeptVectors {
             ledger: Ledger::default(),
             sums: VecDeque::new(),
             most,
@@ -186,7 +186,7 @@ impl<V: Vector + Gradient> DeviceResults<V> {
         Self(Arc::new(Mutex::new(kept)))
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept<V>> {
+    fn kept(&self) -> MutexGuard<'_, KeptVectors<V>> {
         lock(&self.0)
     }
 
@@ -241,7 +241,7 @@ impl<V: Vector + Gradient> DeviceResults<V> {
     }
 }
 
-impl<V> Kept<V> {
+impl<V> KeptVectors<V> {
     fn spend(&mut self, spent: impl IntoIterator<Item = Arc<V>>) {
         self.spare.extend(spent.into_iter().filter_map(Arc::into_inner));
     }
@@ -258,7 +258,7 @@ fn to_host<V: Vector + Gradient>(vector: &V) -> Option<Arc<Vec<f32>>> {
 
 impl<V: Vector + Gradient> ResultStore for DeviceResults<V> {
     fn read(&self, step: Step, what: TermKind) -> Option<Arc<Vec<f32>>> {
-        let copied = |kept: &Kept<V>| {
+        let copied = |kept: &KeptVectors<V>| {
             kept.copies
                 .iter()
                 .find(|(of, copy, _)| (*of, *copy) == (step, what))

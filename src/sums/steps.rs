@@ -14,13 +14,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a step that is computed will be made of, if nothing comes between.
 #[derive(Clone, Debug)]
-struct Expected {
+struct ExpectedSum {
     terms: Vec<Summand>,
     /// It cannot be made as it was begun: it is to be begun again, by those who are left.
     failed: bool,
 }
 
-impl Expected {
+impl ExpectedSum {
     /// Whether a step is made of one of the holders of each of its terms: any of them has the same
     /// numbers.
     fn is_of(&self, sums: &[Worker], results: &[WeightedResult]) -> bool {
@@ -36,7 +36,7 @@ impl Expected {
 
 /// A sum that is not held yet by enough.
 #[derive(Clone, Debug)]
-struct Asked {
+struct AwaitedSum {
     /// Workers of whom two must hold it, or the one that there is. Who comes later is not waited
     /// for: it would hold up a step of which it has no part.
     counted: WorkerSet,
@@ -48,7 +48,7 @@ struct Asked {
     holders: Vec<(Worker, u64)>,
 }
 
-impl Asked {
+impl AwaitedSum {
     /// The bytes that two workers hold, or one where no two are left of those that are counted.
     fn agreed(&self) -> Option<u64> {
         // Two, since one worker that holds the sum may be lost before another has it; with one
@@ -88,9 +88,9 @@ impl Asked {
 #[derive(Clone, Debug)]
 enum Stage {
     /// Its step is computed.
-    Expected(Expected),
+    Expected(ExpectedSum),
     /// It is asked for.
-    Asked(Asked),
+    Asked(AwaitedSum),
     /// It is held by enough, or void.
     Over,
 }
@@ -256,7 +256,7 @@ impl StepSums {
             Action::Sum { step, sums, results, counted, .. } => {
                 let sources =
                     results.iter().map(|result| result.worker).chain(sums.iter().copied());
-                let asked = Asked {
+                let asked = AwaitedSum {
                     counted: counted.clone(),
                     sources: sources.collect(),
                     orphaned: false,
@@ -297,7 +297,7 @@ impl StepSums {
     /// A step is computed, and will be made of these terms, each of any of its holders with weight
     /// 1; gives the name by which workers may begin to sum it.
     pub fn expect(&mut self, step: Step, terms: &[Summand]) -> SumId {
-        let expected = Expected { terms: terms.to_vec(), failed: false };
+        let expected = ExpectedSum { terms: terms.to_vec(), failed: false };
         self.begin(step, Stage::Expected(expected))
     }
 
@@ -311,14 +311,14 @@ impl StepSums {
         })
     }
 
-    fn asked(&self) -> impl Iterator<Item = (Step, &Asked)> {
+    fn asked(&self) -> impl Iterator<Item = (Step, &AwaitedSum)> {
         self.steps.iter().filter_map(|(step, sum)| match &sum.stage {
             Stage::Asked(asked) => Some((*step, asked)),
             _ => None,
         })
     }
 
-    fn asked_mut(&mut self) -> impl Iterator<Item = (Step, &mut Asked)> {
+    fn asked_mut(&mut self) -> impl Iterator<Item = (Step, &mut AwaitedSum)> {
         self.steps.iter_mut().filter_map(|(step, sum)| match &mut sum.stage {
             Stage::Asked(asked) => Some((*step, asked)),
             _ => None,
@@ -326,7 +326,7 @@ impl StepSums {
     }
 
     /// The sum of which something is said, if it counts and is not held by enough.
-    fn current(&mut self, id: SumId) -> Option<&mut Asked> {
+    fn current(&mut self, id: SumId) -> Option<&mut AwaitedSum> {
         match self.steps.get_mut(&id.step).filter(|sum| sum.id == id)?.stage {
             Stage::Asked(ref mut asked) => Some(asked),
             _ => None,

@@ -19,9 +19,9 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 /// Time since a run began, as its clock tells it.
-struct Elapsed(Box<dyn Fn() -> Duration + Send>);
+struct ElapsedTime(Box<dyn Fn() -> Duration + Send>);
 
-impl fmt::Debug for Elapsed {
+impl fmt::Debug for ElapsedTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Elapsed({:?})", (self.0)())
     }
@@ -29,7 +29,7 @@ impl fmt::Debug for Elapsed {
 
 #[derive(Debug)]
 enum Clock {
-    Wall { elapsed: Elapsed, paused: Duration },
+    Wall { elapsed: ElapsedTime, paused: Duration },
     Virtual { now: f64, model: VirtualClock },
 }
 
@@ -141,7 +141,7 @@ impl RunClock {
         step_seconds: f64,
     ) -> Self {
         Self::new(
-            Clock::Wall { elapsed: Elapsed(Box::new(elapsed)), paused: Duration::ZERO },
+            Clock::Wall { elapsed: ElapsedTime(Box::new(elapsed)), paused: Duration::ZERO },
             workers,
             delays,
             rounds,

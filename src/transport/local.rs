@@ -43,12 +43,12 @@ impl<V: Vector> Pool<V> {
 
 /// Decoded vectors that stay where they were summed, until all workers have applied them.
 #[derive(Clone, Debug)]
-struct Staying<V>(Arc<Mutex<Kept<V>>>);
+struct StayingSums<V>(Arc<Mutex<KeptSums<V>>>);
 
-type Kept<V> = BTreeMap<Step, (SumId, Arc<V>)>;
+type KeptSums<V> = BTreeMap<Step, (SumId, Arc<V>)>;
 
-impl<V> Staying<V> {
-    fn lock(&self) -> MutexGuard<'_, Kept<V>> {
+impl<V> StayingSums<V> {
+    fn lock(&self) -> MutexGuard<'_, KeptSums<V>> {
         lock(&self.0)
     }
 
@@ -60,7 +60,7 @@ impl<V> Staying<V> {
 }
 
 /// An order, or none to wake a worker whose link was closed.
-type Posted = Option<Order>;
+type PostedOrder = Option<Order>;
 
 /// Where a thread's notices go, until its link is closed or dropped: after that nothing of it may
 /// come.
@@ -100,7 +100,7 @@ impl Outbox {
 #[derive(Debug)]
 struct Thread {
     number: u64,
-    orders: Arc<Sender<Posted>>,
+    orders: Arc<Sender<PostedOrder>>,
     notices: Outbox,
     closer: Closer,
 }
@@ -113,7 +113,7 @@ pub struct Replacer<V: Vector = Vec<f32>> {
     places: Vec<V::Place>,
     ledgers: Ledgers<V>,
     pool: Pool<V>,
-    staying: Staying<V>,
+    staying: StayingSums<V>,
 }
 
 impl<V: Vector> Replacer<V> {
@@ -167,7 +167,7 @@ pub struct LocalTransport<V: Vector = Vec<f32>> {
     pool: Pool<V>,
     /// Where sums are made.
     place: V::Place,
-    staying: Staying<V>,
+    staying: StayingSums<V>,
     /// The first step that each worker has not applied, and whether it is done without; none for
     /// those that are lost, or let in again and without a state yet.
     next: Vec<Option<(Step, bool)>>,
@@ -181,13 +181,13 @@ pub struct LocalTransport<V: Vector = Vec<f32>> {
 #[derive(Debug)]
 pub struct LocalLink<V: Vector = Vec<f32>> {
     worker: Worker,
-    orders: Receiver<Posted>,
+    orders: Receiver<PostedOrder>,
     notices: Outbox,
     closer: Closer,
     ledgers: Ledgers<V>,
     pool: Pool<V>,
     place: V::Place,
-    staying: Staying<V>,
+    staying: StayingSums<V>,
     stopped: bool,
 }
 
@@ -246,7 +246,7 @@ pub fn connect_replacing<V: Vector>(
         threads: Arc::default(),
         ledgers: Ledgers::new(workers.len()),
         pool: Pool(Arc::default()),
-        staying: Staying(Arc::default()),
+        staying: StayingSums(Arc::default()),
         places: workers,
     };
     let all = Worker::all(replacing.places.len());
@@ -266,7 +266,7 @@ pub fn connect_replacing<V: Vector>(
     (transport, links, replacing)
 }
 
-fn closer_of(worker: Worker, orders: &Arc<Sender<Posted>>, notices: &Outbox) -> Closer {
+fn closer_of(worker: Worker, orders: &Arc<Sender<PostedOrder>>, notices: &Outbox) -> Closer {
     // A closer that is kept must not keep the channel open when the coordinator is lost.
     let (orders, notices) = (Arc::downgrade(orders), notices.clone());
     let told = notices.clone();

@@ -165,7 +165,7 @@ fn one_place_judges_an_answer() {
     let keeps: Vec<_> = ["src/schedulers", "src/train", "src/sim"]
         .into_iter()
         .flat_map(rust_files)
-        .filter(|(_, text)| shipped(text).contains("Wanted::No"))
+        .filter(|(_, text)| shipped(text).contains("ResultDemand::No"))
         .map(|(path, _)| path)
         .collect();
     assert_eq!(keeps, [PathBuf::from("src/schedulers/orders.rs")]);

@@ -67,7 +67,7 @@ pub(crate) struct CodeArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Shown<'a> {
+struct ShownCode<'a> {
     scheme: &'a str,
     workers: usize,
     shares: usize,
@@ -153,7 +153,7 @@ pub(crate) fn run(args: &CodeArgs, output: &mut Output<'_>) -> Result<(), Failur
                 facts.shares()
             )));
         }
-        let shown = Shown {
+        let shown = ShownCode {
             scheme: &args.scheme,
             workers,
             shares: facts.shares(),

@@ -241,7 +241,7 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     if args.json {
         return writeln!(output.out, "{json}").or_work();
     }
-    let known = Known { cut, lacks_workers, usual, width: output.width(), beside: &beside };
+    let known = AnswerNotes { cut, lacks_workers, usual, width: output.width(), beside: &beside };
     let said = words(args, &question, &found, &known);
     output.out.write_all(said.as_bytes()).or_work()
 }
@@ -390,7 +390,7 @@ fn write(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
 }
 
 /// What the words of an answer need beside it.
-struct Known<'a> {
+struct AnswerNotes<'a> {
     /// Whether the trace goes on after the rounds that were looked at.
     cut: bool,
     /// Whether some of its workers were left out.
@@ -403,7 +403,12 @@ struct Known<'a> {
 }
 
 /// The answer in words.
-fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'_>) -> String {
+fn words(
+    args: &PlanArgs,
+    question: &Question<'_>,
+    found: &Plan,
+    known: &AnswerNotes<'_>,
+) -> String {
     let width = known.width;
     let unit = if args.accumulate > 1 { "step" } else { "round" };
     let mut text = format!(
@@ -492,7 +497,12 @@ pub(crate) fn table_of(candidates: &[Candidate]) -> Table {
 }
 
 /// The command that replays what is recommended.
-fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, known: &Known<'_>) -> String {
+fn check(
+    args: &PlanArgs,
+    question: &Question<'_>,
+    found: &Plan,
+    known: &AnswerNotes<'_>,
+) -> String {
     let (choice, preset) = (found.choice(), Preset::named(&args.delays));
     let mut command = format!(
         "{} simulate {} --delays {} --workers {} --jobs {}",

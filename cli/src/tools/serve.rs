@@ -500,7 +500,7 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output<'_>) -> Result<(), Failu
 }
 
 /// A run that has its port.
-enum Opened {
+enum OpenedRun {
     /// What is trained is still to be learned.
     Open(Box<OpenPort>),
     Served(Box<ServedRun>),
@@ -518,15 +518,15 @@ fn carry_out(
     folder.write_plan(&*plan).or_work()?;
     let security: Security = serving.port.security(folder)?;
     let opened = match &plan.facts {
-        None => Opened::Open(Box::new(builder.open(address, security).or_input()?)),
+        None => OpenedRun::Open(Box::new(builder.open(address, security).or_input()?)),
         Some(facts) => {
             let run = builder.facts(facts).goes_on(true);
-            Opened::Served(Box::new(run.serve(address, security).or_input()?))
+            OpenedRun::Served(Box::new(run.serve(address, security).or_input()?))
         }
     };
     let (address, status, stopper) = match &opened {
-        Opened::Open(open) => (open.address(), open.status(), open.stopper()),
-        Opened::Served(served) => (served.address(), served.status(), served.stopper()),
+        OpenedRun::Open(open) => (open.address(), open.status(), open.stopper()),
+        OpenedRun::Served(served) => (served.address(), served.status(), served.stopper()),
     };
     let board = Board::new(plan.told.scheme.text(), plan.workers, Arc::clone(&status));
     board.in_pool(plan.bounds());
@@ -594,10 +594,10 @@ fn carry_out(
 }
 
 /// Waits for the first worker, if it has to say what is trained.
-fn learned(opened: Opened, join_wait_seconds: f64) -> Result<Option<ServedRun>, Failure> {
+fn learned(opened: OpenedRun, join_wait_seconds: f64) -> Result<Option<ServedRun>, Failure> {
     match opened {
-        Opened::Served(served) => Ok(Some(*served)),
-        Opened::Open(open) => {
+        OpenedRun::Served(served) => Ok(Some(*served)),
+        OpenedRun::Open(open) => {
             open.learn(patience(join_wait_seconds)).map_err(|error| match error {
                 RunError::Build(_) => Failure::Input(error.into()),
                 _ => Failure::Work(error.into()),

@@ -194,7 +194,7 @@ pub(crate) fn load(
     let read = |name| {
         let path = folder.join(name);
         let found = match contents(&path) {
-            Ok(bytes) => opened(&bytes).and_then(|Opened { place, plan, tensors }| {
+            Ok(bytes) => opened(&bytes).and_then(|CheckpointParts { place, plan, tensors }| {
                 let states = states_of(&place, &tensors, model, models)?;
                 Ok(LoadedCheckpoint { place, states, plan, is_before: name == BEFORE })
             }),
@@ -268,7 +268,7 @@ fn contents(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// The parts of a file.
-struct Opened<'a> {
+struct CheckpointParts<'a> {
     place: Place,
     /// As [`LoadedCheckpoint::plan`].
     plan: Option<String>,
@@ -276,7 +276,7 @@ struct Opened<'a> {
 }
 
 /// The parts of a file, if they are as they were written.
-fn opened(bytes: &[u8]) -> anyhow::Result<Opened<'_>> {
+fn opened(bytes: &[u8]) -> anyhow::Result<CheckpointParts<'_>> {
     let (length, header) = SafeTensors::read_metadata(bytes).context("it is cut or altered")?;
     let said = |key| header.metadata().as_ref().and_then(|metadata| metadata.get(key));
     let place = said(PLACE).ok_or_else(|| anyhow!("it does not say which step it is of"))?;
@@ -293,7 +293,7 @@ fn opened(bytes: &[u8]) -> anyhow::Result<Opened<'_>> {
             );
         }
     }
-    Ok(Opened {
+    Ok(CheckpointParts {
         place: serde_json::from_str(place)?,
         plan: said(PLAN_DIGEST).cloned(),
         tensors: SafeTensors::deserialize(bytes)?,

@@ -114,11 +114,11 @@ fn joined(join: Join, size: Option<(&str, u32)>) -> Result<(TcpLink, Welcome), F
 }
 
 /// A worker's number, and how its loop has ended.
-type Ended = (u32, Result<(), TrainError>);
+type WorkerEnd = (u32, Result<(), TrainError>);
 
 impl WorkerArgs {
     /// Joins, and trains until the run is over.
-    fn trains(&self, environment: &Environment, leaver: &Leaver) -> Result<Ended, Failure> {
+    fn trains(&self, environment: &Environment, leaver: &Leaver) -> Result<WorkerEnd, Failure> {
         let (join, size) = (join(environment, patience(self.patience))?, environment.workers);
         let text = (self.corpus.as_deref(), self.tokenizer.as_deref());
         let trained = self.described.described(text, size.map(|(_, size)| size));

@@ -126,7 +126,7 @@ pub struct Defer {
     /// Batch units of every worker's share.
     share_units: Vec<u32>,
     /// Jobs of which units may be left.
-    stream: JobStream<Open>,
+    stream: JobStream<OpenJob>,
     bundles: Bundles,
     scores: Scores,
     /// Workers that have not finished their own share and may still do so.
@@ -142,11 +142,11 @@ struct NextStep {
     /// What the last step is made of, and how many batch units that is.
     taken: (Vec<WeightedResult>, u32),
     /// What was left when the last round to begin began.
-    carried: (Job, VecDeque<Open>),
+    carried: (Job, VecDeque<OpenJob>),
 }
 
 #[derive(Clone)]
-struct Open {
+struct OpenJob {
     job: Job,
     /// Unfinished units: all but those of the current round's own shares.
     left: Vec<u32>,
@@ -290,7 +290,7 @@ impl Defer {
     }
 
     /// What was finished of a job, in the order of its units.
-    fn won(&self, open: &Open, results: &mut Vec<WeightedResult>) {
+    fn won(&self, open: &OpenJob, results: &mut Vec<WeightedResult>) {
         let (cut, job) = (self.parameters.cut as u32, open.job);
         let mut won: Vec<(u32, Worker, Task)> = open
             .bundles
@@ -327,7 +327,7 @@ impl Defer {
         self.late = 0;
         if self.stream.has_own() {
             self.late = self.facts.workers;
-            self.stream.open.push_back(Open {
+            self.stream.open.push_back(OpenJob {
                 job: self.stream.round,
                 left: Vec::new(),
                 finished: vec![0; self.facts.workers],
@@ -414,7 +414,7 @@ impl Defer {
         let was_gone = self.gone.contains(worker);
         let mut again_now = 0..0;
         let endangered =
-            |open: &&mut Open| !open.decoded || from.is_some_and(|from| open.job >= from);
+            |open: &&mut OpenJob| !open.decoded || from.is_some_and(|from| open.job >= from);
         for open in self.stream.open.iter_mut().filter(endangered) {
             let finished = std::mem::take(&mut open.finished[worker.index()]);
             let own = worker.0 * cut..worker.0 * cut + finished;

@@ -124,11 +124,11 @@ pub struct MSgc {
     parts: Vec<Vec<Part>>,
     units: Arc<[u32]>,
     /// Jobs in their `W-1+B` rounds.
-    stream: JobStream<Open>,
+    stream: JobStream<OpenJob>,
 }
 
 #[derive(Clone, Debug)]
-struct Open {
+struct OpenJob {
     job: Job,
     /// Chunks and coded answers that are in, by piece.
     returned: Vec<bool>,
@@ -140,7 +140,7 @@ struct Open {
     refused: bool,
 }
 
-impl Open {
+impl OpenJob {
     fn has(&self, piece: u32) -> bool {
         self.returned.get(piece as usize).is_some_and(|returned| *returned)
     }
@@ -231,7 +231,7 @@ impl MSgc {
         }
         if stream.has_own() {
             let owed = vec![0; self.facts.workers];
-            stream.open.push_back(Open {
+            stream.open.push_back(OpenJob {
                 job: stream.round,
                 returned: vec![false; self.parts.len()],
                 owed_before: owed.clone(),
@@ -247,7 +247,7 @@ impl MSgc {
     }
 
     /// The row of the task of a worker in a slot: a chunk, or `W-1` and the number of a group.
-    fn row(&self, open: &Open, slot: usize, worker: Worker) -> Option<usize> {
+    fn row(&self, open: &OpenJob, slot: usize, worker: Worker) -> Option<usize> {
         let lost = |c: &usize| !open.has(self.piece(*c, worker));
         if slot + 1 < self.window {
             Some(slot)
@@ -265,7 +265,7 @@ impl MSgc {
 
     /// Whether a job can still be completed if the current round loses `missing` and no later one
     /// loses a worker.
-    fn survives(&self, open: &Open, missing: &WorkerSet) -> bool {
+    fn survives(&self, open: &OpenJob, missing: &WorkerSet) -> bool {
         let slot = self.stream.age(open.job);
         let repeating = slot + 1 >= self.window;
         // What a worker has returned counts, even if it will not finish its other tasks.
@@ -295,7 +295,7 @@ impl MSgc {
                 .all(|ahead| self.group_suffices(|worker| owed(worker) as usize <= ahead))
     }
 
-    fn complete(&self, open: &Open) -> bool {
+    fn complete(&self, open: &OpenJob) -> bool {
         let workers = self.facts.workers;
         let chunks = (self.window - 1) * workers;
         let mut groups = open.returned[chunks..].chunks(workers);
@@ -303,13 +303,13 @@ impl MSgc {
             && groups.all(|group| self.group_suffices(|worker| group[worker.index()]))
     }
 
-    fn answers(&self, open: &Open, group: usize) -> WorkerSet {
+    fn answers(&self, open: &OpenJob, group: usize) -> WorkerSet {
         let workers = self.facts.workers;
         let row = &open.returned[(self.window - 1 + group) * workers..][..workers];
         WorkerSet::of(workers, Worker::all(workers).filter(|worker| row[worker.index()]))
     }
 
-    fn decode(&self, open: &Open, out: &mut Vec<WeightedResult>) -> Report {
+    fn decode(&self, open: &OpenJob, out: &mut Vec<WeightedResult>) -> Report {
         let (workers, job) = (self.facts.workers as u32, open.job);
         out.extend((0..(self.window as u32 - 1) * workers).map(|piece| WeightedResult {
             worker: Worker(piece % workers),
@@ -319,7 +319,7 @@ impl MSgc {
         super::worst((0..self.burst).map(|group| self.decode_group(open, group, out)))
     }
 
-    fn decode_group(&self, open: &Open, group: usize, out: &mut Vec<WeightedResult>) -> Report {
+    fn decode_group(&self, open: &OpenJob, group: usize, out: &mut Vec<WeightedResult>) -> Report {
         let Some(slots) = &self.slots else { return UNCODED };
         slots.decode(&self.answers(open, group), |worker, weight| {
             out.push(self.result_of_group(open, group, worker, weight));
@@ -328,7 +328,7 @@ impl MSgc {
 
     fn result_of_group(
         &self,
-        open: &Open,
+        open: &OpenJob,
         group: usize,
         worker: Worker,
         weight: f64,
@@ -338,7 +338,7 @@ impl MSgc {
     }
 
     /// The groups that are answered in a round.
-    fn groups_of(&self, round: Job) -> impl Iterator<Item = (&Open, usize)> {
+    fn groups_of(&self, round: Job) -> impl Iterator<Item = (&OpenJob, usize)> {
         let open = self.stream.open.iter().filter(|open| self.slots.is_some() && !open.refused);
         let groups = open.filter_map(move |open| {
             Some((open, ((round.0 - open.job.0) as usize).checked_sub(self.window - 1)?))
@@ -451,7 +451,7 @@ impl Scheme for MSgc {
     }
 
     fn admits(&self, missing: &WorkerSet) -> bool {
-        let survives = |open: &Open| open.is_over() || self.survives(open, missing);
+        let survives = |open: &OpenJob| open.is_over() || self.survives(open, missing);
         let by_model = self.admission.by_model(missing);
         by_model.unwrap_or_else(|| self.stream.open.iter().all(survives))
     }
@@ -466,7 +466,7 @@ impl Scheme for MSgc {
         if self.admits(gone) {
             return Outlook::Open;
         }
-        let blocked = |open: &&Open| !open.is_over() && !self.survives(open, gone);
+        let blocked = |open: &&OpenJob| !open.is_over() && !self.survives(open, gone);
         let own = |worker: Worker| {
             (0..self.window - 1).flat_map(move |c| &self.parts[self.piece(c, worker) as usize])
         };
@@ -531,8 +531,8 @@ impl super::closure::KeyedScheme for MSgc {
     }
 
     fn open(&self) -> Vec<(usize, String, bool)> {
-        let state = |open: &Open| format!("{:?}", (&open.returned, &open.owed));
-        let open = |open: &Open| (self.stream.age(open.job), state(open), open.decoded);
+        let state = |open: &OpenJob| format!("{:?}", (&open.returned, &open.owed));
+        let open = |open: &OpenJob| (self.stream.age(open.job), state(open), open.decoded);
         self.stream.open.iter().map(open).collect()
     }
 }

@@ -133,14 +133,14 @@ pub struct SrSgc {
     pub(super) admission: Admission,
     slots: SlotCode,
     parts: Vec<Vec<Part>>,
-    stream: JobStream<Open>,
+    stream: JobStream<OpenJob>,
     repeaters: WorkerSet,
     /// Workers that will do nothing more in this round.
     gone: WorkerSet,
 }
 
 #[derive(Clone, Debug)]
-struct Open {
+struct OpenJob {
     job: Job,
     answered: WorkerSet,
     decoded: bool,
@@ -193,7 +193,7 @@ impl SrSgc {
     }
 
     /// The job that is due in this round, if there is one.
-    fn due(&self) -> Option<&Open> {
+    fn due(&self) -> Option<&OpenJob> {
         let job = Job(self.stream.round.0.checked_sub(self.burst as u64)?);
         self.stream.open.front().filter(|open| open.job == job)
     }
@@ -207,7 +207,7 @@ impl SrSgc {
             stream.open.pop_front();
         }
         if stream.has_own() {
-            stream.open.push_back(Open {
+            stream.open.push_back(OpenJob {
                 job: stream.round,
                 answered: WorkerSet::empty(self.facts.workers),
                 decoded: false,
@@ -250,7 +250,7 @@ impl SrSgc {
         self.leave(worker);
     }
 
-    fn find(&mut self, job: Job) -> Option<&mut Open> {
+    fn find(&mut self, job: Job) -> Option<&mut OpenJob> {
         self.stream.open.iter_mut().find(|open| open.job == job)
     }
 }
@@ -312,10 +312,10 @@ impl Scheme for SrSgc {
     }
 
     fn quality(&mut self) -> Report {
-        let ready = |open: &&Open| {
+        let ready = |open: &&OpenJob| {
             !open.decoded && self.slots.suffices(|worker| open.answered.contains(worker))
         };
-        let decode = |open: &Open| self.slots.decode(&open.answered, |_, _| ());
+        let decode = |open: &OpenJob| self.slots.decode(&open.answered, |_, _| ());
         super::worst(self.stream.open.iter().filter(ready).map(decode))
     }
 
@@ -360,8 +360,8 @@ impl super::closure::KeyedScheme for SrSgc {
     }
 
     fn open(&self) -> Vec<(usize, String, bool)> {
-        let state = |open: &Open| format!("{:?}", &open.answered);
-        let open = |open: &Open| (self.stream.age(open.job), state(open), open.decoded);
+        let state = |open: &OpenJob| format!("{:?}", &open.answered);
+        let open = |open: &OpenJob| (self.stream.age(open.job), state(open), open.decoded);
         self.stream.open.iter().map(open).collect()
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn recall(
 
 /// Which steps the state of a worker has.
 #[derive(Clone, Copy, Debug)]
-struct Applied {
+struct AppliedSteps {
     /// Steps below this one are applied or on their way to it.
     sent: Step,
     /// Steps below this one are applied.
@@ -50,7 +50,7 @@ pub struct States {
     limits: Limits,
     /// Whether the driver can hand out a state itself.
     restores: bool,
-    workers: Vec<Applied>,
+    workers: Vec<AppliedSteps>,
     /// Workers whose state turned out to be wrong or useless when another took it over.
     bad_donors: WorkerSet,
     /// Until when a worker must have come back for the run to go on.
@@ -64,7 +64,7 @@ pub struct States {
 impl States {
     /// All workers have the state that the run begins with.
     pub(super) fn new(workers: usize, run: &RunConfig, restores: bool) -> Self {
-        let its = Applied { sent: run.first, applied: run.first };
+        let its = AppliedSteps { sent: run.first, applied: run.first };
         Self {
             limits: run.limits,
             restores,
@@ -120,7 +120,7 @@ impl States {
     /// A worker has another state, in which everything below `next` is applied.
     pub(super) fn replaced(&mut self, worker: Worker, next: Step) {
         // What was sent before the state is part of it.
-        self.workers[worker.index()] = Applied { sent: next, applied: next };
+        self.workers[worker.index()] = AppliedSteps { sent: next, applied: next };
     }
 
     /// First step that a worker has not applied, as far as it has said.
@@ -154,7 +154,7 @@ impl States {
         let left = sent_all.iter().filter(|worker| leaving.has_left(*worker));
         let last = left.map(|worker| self.next_of(worker)).min();
         roster.here().any(|worker| {
-            let Applied { sent, applied } = self.workers[worker.index()];
+            let AppliedSteps { sent, applied } = self.workers[worker.index()];
             // It waits for what comes next, as one that is about to leave does not.
             roster.is_idle(worker) && applied == sent || last.is_none_or(|last| applied > last)
         })

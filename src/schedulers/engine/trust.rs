@@ -20,7 +20,7 @@ const WRONG_RUNNING_MOST: u32 = 3;
 
 /// A worker whose parameters are wrong.
 #[derive(Debug)]
-struct Astray {
+struct AstrayWorker {
     worker: Worker,
     /// After which step.
     step: Step,
@@ -146,12 +146,12 @@ impl Trust {
     }
 
     /// Who has been found to be wrong since this was asked last, of those that are there.
-    fn found(&mut self, roster: &Roster, steps: &Steps) -> Vec<Astray> {
+    fn found(&mut self, roster: &Roster, steps: &Steps) -> Vec<AstrayWorker> {
         let found = self.agreement.found().into_iter();
         let astray = |(worker, step): (Worker, Step)| {
             let is_undecided =
                 |(of, task): &(Worker, Task)| *of == worker && self.step_of(*task) >= steps.next;
-            Astray {
+            AstrayWorker {
                 worker,
                 step,
                 counted: self.unsure.iter().any(is_undecided),
@@ -174,7 +174,7 @@ impl Engine {
         // A sum that is under way would be decided before the dispute is.
         let mut any_counted =
             self.round.phase().is_summing() && self.trust.any_counted_before(&self.steps);
-        for Astray { worker, step, counted, is_hopeless } in
+        for AstrayWorker { worker, step, counted, is_hopeless } in
             self.trust.found(&self.roster, &self.steps)
         {
             out.push(Action::Diverged { worker, step });

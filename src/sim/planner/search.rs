@@ -30,7 +30,7 @@ type Point = Vec<usize>;
 
 /// Replays of the whole trace, and points that cannot be replayed. In the order of points: of
 /// schemes that are equal on a trace the first is judged.
-type Seen = BTreeMap<Point, Option<Run>>;
+type ReplayCache = BTreeMap<Point, Option<Run>>;
 
 /// What is looked for.
 pub(super) struct Search<'a> {
@@ -66,11 +66,11 @@ impl Search<'_> {
         let jobs = self.replay.jobs();
         let kept: Vec<Vec<usize>> = thinned(&sizes);
         let coarse = self.runs(space, combined(&kept), (jobs / COARSE.0).max(COARSE.1).min(jobs));
-        let mut seen = Seen::new();
+        let mut seen = ReplayCache::new();
         for start in self.starts(coarse) {
             self.descent((space, &sizes), &kept, start, &mut seen);
         }
-        let fastest = |seen: &Seen| {
+        let fastest = |seen: &ReplayCache| {
             let found = seen.iter().filter_map(|(point, run)| Some((point, run.as_ref()?)));
             found
                 .min_by(|a, b| self.order(a.1, b.1).then(a.0.cmp(b.0)))
@@ -135,7 +135,7 @@ impl Search<'_> {
     }
 
     /// Replays what has not been seen yet on the whole trace; None stays for what cannot be.
-    fn tried(&self, space: &Space, mut points: Vec<Point>, seen: &mut Seen) {
+    fn tried(&self, space: &Space, mut points: Vec<Point>, seen: &mut ReplayCache) {
         points.retain(|point| !seen.contains_key(point));
         seen.extend(points.iter().cloned().map(|point| (point, None)));
         seen.extend(
@@ -152,7 +152,7 @@ impl Search<'_> {
         (space, sizes): (&Space, &[usize]),
         kept: &[Vec<usize>],
         (start, max_work): (Point, f64),
-        seen: &mut Seen,
+        seen: &mut ReplayCache,
     ) {
         let gap = |(axis, at): (&Vec<usize>, &usize)| {
             let place = axis.partition_point(|value| value < at);

@@ -39,7 +39,7 @@ struct Partial {
 
 /// A task that was ordered and not answered.
 #[derive(Debug, Default)]
-struct Ordered {
+struct OrderedTask {
     partial: Option<Partial>,
     /// Whether the worker has said that it is done.
     done: bool,
@@ -65,7 +65,7 @@ pub(crate) struct EagerReceiver {
     /// Jobs below it are over: the coordinator does not want their results.
     end: Job,
     /// By worker, order and task.
-    ordered: BTreeMap<(u32, u32, Task), Ordered>,
+    ordered: BTreeMap<(u32, u32, Task), OrderedTask>,
     /// What each worker has said, with the number of the order, that cannot be reported yet: words
     /// overtake chunks, and who hears of them takes each for an answer to the oldest order.
     waiting: BTreeMap<u32, VecDeque<(u32, Answer)>>,
@@ -78,7 +78,8 @@ impl EagerReceiver {
     }
 
     pub(super) fn ordered(&mut self, worker: u32, order: u64, tasks: impl Iterator<Item = Task>) {
-        self.ordered.extend(tasks.map(|task| ((worker, order as u32, task), Ordered::default())));
+        self.ordered
+            .extend(tasks.map(|task| ((worker, order as u32, task), OrderedTask::default())));
     }
 
     /// The jobs below `end` are over. A worker that has heard of that has forgotten its results of
@@ -175,8 +176,9 @@ impl EagerReceiver {
     /// nothing is. None while some of it is still to come.
     fn taken_in(&mut self, key: (u32, u32, Task)) -> Option<bool> {
         let is_over = key.2.job < self.end;
-        let whole =
-            |ordered: &Ordered| ordered.partial.as_ref().is_some_and(|partial| partial.left == 0);
+        let whole = |ordered: &OrderedTask| {
+            ordered.partial.as_ref().is_some_and(|partial| partial.left == 0)
+        };
         self.ordered.get(&key).filter(|ordered| is_over || whole(ordered))?;
         let Some(partial) = self.ordered.remove(&key)?.partial else { return Some(true) };
         if partial.finite && !is_over {

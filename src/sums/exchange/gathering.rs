@@ -79,7 +79,7 @@ impl TermAt {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct ChunkRequest {
     holder: u32,
     since: Instant,
 }
@@ -95,7 +95,7 @@ pub(super) struct TermBuffer {
     wanted: Vec<VecDeque<usize>>,
     /// Which chunks of a term are final at a holder.
     announced: BTreeMap<(usize, u32), Range<usize>>,
-    asked: BTreeMap<(usize, usize), Asked>,
+    asked: BTreeMap<(usize, usize), ChunkRequest>,
     /// How many chunks were asked of each holder and have not come.
     outstanding: BTreeMap<u32, usize>,
     /// Holders of a term whose chunks were not finite: nothing of theirs counts any more.
@@ -188,7 +188,7 @@ impl TermBuffer {
         self.asking = (0..self.terms.len()).collect();
         let holds = |term: usize, holder: u32| self.terms[term].holders.contains(&holder);
         self.announced.retain(|(term, holder), _| holds(*term, *holder));
-        let of_lost = |(what, asked): (&(usize, usize), &Asked)| {
+        let of_lost = |(what, asked): (&(usize, usize), &ChunkRequest)| {
             (!holds(what.1, asked.holder)).then_some((*what, asked.holder))
         };
         let lost: Vec<_> = self.asked.iter().filter_map(of_lost).collect();
@@ -345,7 +345,7 @@ impl TermBuffer {
         wanted.remove(at);
         self.begun.insert(chunk);
         *self.outstanding.entry(holder).or_default() += 1;
-        self.asked.insert((chunk, term), Asked { holder, since: now });
+        self.asked.insert((chunk, term), ChunkRequest { holder, since: now });
         Some((holder, term, chunk))
     }
 
@@ -464,7 +464,7 @@ impl TermBuffer {
             self.refused.insert((term, holder));
             self.is_sent_no_more(term, holder);
             self.announced.remove(&(term, holder));
-            let of_holder = |(what, asked): (&(usize, usize), &Asked)| {
+            let of_holder = |(what, asked): (&(usize, usize), &ChunkRequest)| {
                 (what.1 == term && asked.holder == holder).then_some(*what)
             };
             let asked: Vec<(usize, usize)> = self.asked.iter().filter_map(of_holder).collect();

@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// An exchange under way.
 #[derive(Debug)]
-struct Open {
+struct OpenExchange {
     sum: Assembly,
     /// None while nothing but the sum is received, since no plan has been told.
     part: Option<ExchangePart>,
@@ -48,7 +48,7 @@ struct Open {
 #[derive(Debug)]
 pub(super) struct NodeExchanges {
     context: NodeContext,
-    open: BTreeMap<SumId, Open>,
+    open: BTreeMap<SumId, OpenExchange>,
     /// What came of exchanges that the coordinator has not told of.
     early: EarlyBuffer,
     /// The sums that are whole.
@@ -77,12 +77,12 @@ impl NodeExchanges {
     }
 
     /// An exchange of which nothing but the sum is received, as long as no plan is told.
-    fn listen(&mut self, id: SumId, now: Instant) -> &mut Open {
+    fn listen(&mut self, id: SumId, now: Instant) -> &mut OpenExchange {
         let NodeContext { me, length, vectors, buffers, .. } = &self.context;
         self.open.entry(id).or_insert_with(|| {
             let sum = Assembly::new(*me, vectors.take(*length));
             buffers.register(id, sum.buffer());
-            Open { sum, part: None, since: id, confirmed: true, progressed: now }
+            OpenExchange { sum, part: None, since: id, confirmed: true, progressed: now }
         })
     }
 
@@ -200,7 +200,7 @@ impl NodeExchanges {
     /// The exchange that something is for which is sent for that one: itself, or the one that
     /// carries it on.
     fn current(&self, id: SumId) -> SumId {
-        let carries_on = |(other, open): &(&SumId, &Open)| {
+        let carries_on = |(other, open): &(&SumId, &OpenExchange)| {
             (open.since..=**other).contains(&id) && open.part.is_some()
         };
         let mut of_step = self.open.range(id.and_later());
@@ -280,10 +280,10 @@ impl NodeExchanges {
     ) -> Result<(), String> {
         let Self { context, open, early, announced, .. } = self;
         match (came, open.get_mut(&id)) {
-            (EarlyMessage::Word(message), Some(Open { sum, part: Some(part), .. })) => {
+            (EarlyMessage::Word(message), Some(OpenExchange { sum, part: Some(part), .. })) => {
                 part.hear(from, &message, sum, announced, out)
             }
-            (EarlyMessage::Chunk(header, block), Some(Open { sum, progressed, .. }))
+            (EarlyMessage::Chunk(header, block), Some(OpenExchange { sum, progressed, .. }))
                 if header.kind == Kind::Sum && sum.comes_of(from, &header) =>
             {
                 *progressed = now;
@@ -291,7 +291,7 @@ impl NodeExchanges {
             }
             (
                 EarlyMessage::Chunk(header, block),
-                Some(Open { sum, part: Some(part), progressed, .. }),
+                Some(OpenExchange { sum, part: Some(part), progressed, .. }),
             ) if header.kind == Kind::Term => {
                 *progressed = now;
                 let what = (sum.chunk_of_term(&header)?, header.piece as usize);
@@ -314,7 +314,7 @@ impl NodeExchanges {
     /// Whether nothing is taken in for a sum any more: it is here, it is begun again, or its step
     /// is over. One that was made for an earlier coordinator may be made again.
     fn is_over(&self, id: SumId) -> bool {
-        let replaces = |(other, open): (&SumId, &Open)| {
+        let replaces = |(other, open): (&SumId, &OpenExchange)| {
             other.step == id.step && open.part.is_some() && open.since > id
         };
         // Only by a plan: a word of a newer one may come before it, and until then this is the
@@ -406,7 +406,7 @@ impl NodeExchanges {
     /// Sums what can be summed, one chunk; false if there is nothing.
     pub(super) fn work(&mut self, out: &mut Vec<WorkerEffect>) -> bool {
         let Self { open, announced, latest, .. } = self;
-        for Open { sum, part, .. } in open.values_mut() {
+        for OpenExchange { sum, part, .. } in open.values_mut() {
             // The oldest step first: it is the one that others wait for.
             if let Some(part) = part
                 && let Some(sums) = part.sum_next(sum, announced)
@@ -423,16 +423,17 @@ impl NodeExchanges {
 
     /// Whose numbers have turned out not to be finite, in which exchanges.
     pub(super) fn not_finite(&mut self) -> Vec<(SumId, NotFinite)> {
-        let of = |(id, open): (&SumId, &mut Open)| Some((*id, open.sum.finiteness.untold()?));
+        let of =
+            |(id, open): (&SumId, &mut OpenExchange)| Some((*id, open.sum.finiteness.untold()?));
         self.open.iter_mut().filter_map(of).collect()
     }
 
     /// The sums that became whole.
     pub(super) fn finished(&mut self) -> Vec<Sum> {
-        let whole = |(id, open): (&SumId, &Open)| open.sum.is_whole().then_some(*id);
+        let whole = |(id, open): (&SumId, &OpenExchange)| open.sum.is_whole().then_some(*id);
         let whole: Vec<SumId> = self.open.iter().filter_map(whole).collect();
         let finish = |id| {
-            let Open { sum, confirmed, .. } = self.open.remove(&id)?;
+            let OpenExchange { sum, confirmed, .. } = self.open.remove(&id)?;
             let sum = sum.finish(id, confirmed, self.context.of_bits);
             self.sums.push(sum.clone());
             Some(sum)
@@ -468,7 +469,7 @@ impl NodeExchanges {
 
     /// What a node is owed of all exchanges under way.
     pub(super) fn owed_to(&self, node: u32) -> Vec<WorkerEffect> {
-        let owed = |open: &Open| {
+        let owed = |open: &OpenExchange| {
             open.part.as_ref().map(|part| part.owed_to(node, &open.sum, &self.announced))
         };
         self.open.values().filter_map(owed).flatten().collect()
@@ -486,7 +487,7 @@ impl NodeExchanges {
 
     /// Exchanges for which nothing has come for so long, and whose chunks are missing.
     pub(super) fn stalled(&self, now: Instant, patience: Duration) -> Vec<(SumId, Vec<u32>)> {
-        let waits = |(id, open): (&SumId, &Open)| {
+        let waits = |(id, open): (&SumId, &OpenExchange)| {
             let quiet = now.saturating_duration_since(open.progressed);
             let part = open.part.as_ref().filter(|_| open.confirmed && quiet > patience)?;
             Some((*id, part.waits_for(&open.sum)))

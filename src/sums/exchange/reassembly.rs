@@ -118,11 +118,11 @@ impl Drop for WriteSlot {
     }
 }
 
-type Registered = BTreeMap<SumId, Weak<ReassemblyBuffer>>;
+type BufferRegistry = BTreeMap<SumId, Weak<ReassemblyBuffer>>;
 
 /// The vectors of all sums under way at a node.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ReassemblyBuffers(Arc<Mutex<Registered>>);
+pub(crate) struct ReassemblyBuffers(Arc<Mutex<BufferRegistry>>);
 
 impl ReassemblyBuffers {
     /// Lets connections read into a vector as long as a sum under way holds it.

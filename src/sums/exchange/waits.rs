@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// A node to which nothing comes, by its own word.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingNode {
     since: Instant,
     /// When it said so last; a node that waits says so again and again.
     said: Instant,
@@ -20,14 +20,14 @@ struct Waiting {
 /// It is told when a node [says](Self::says) that it waits, [has](Self::has_all) all that it waited
 /// for, and is [lost](Self::forget). What is known of it at a moment is a [`WaitGraph`].
 #[derive(Debug, Default)]
-pub(super) struct Waits(BTreeMap<u32, Waiting>);
+pub(super) struct Waits(BTreeMap<u32, WaitingNode>);
 
 impl Waits {
     /// A node says that nothing has come to it for a while; whether that is news.
     pub(super) fn says(&mut self, node: u32, on: Vec<u32>, now: Instant) -> bool {
         let since = self.lately(now).find(|(other, _)| *other == node);
         let since = since.map(|(_, waiting)| waiting.since);
-        self.0.insert(node, Waiting { since: since.unwrap_or(now), said: now, on });
+        self.0.insert(node, WaitingNode { since: since.unwrap_or(now), said: now, on });
         since.is_none()
     }
 
@@ -58,20 +58,20 @@ impl Waits {
         self.lately(now).any(|(_, waiting)| now.duration_since(waiting.since) + QUIET > than)
     }
 
-    fn lately(&self, now: Instant) -> impl Iterator<Item = (u32, &Waiting)> {
+    fn lately(&self, now: Instant) -> impl Iterator<Item = (u32, &WaitingNode)> {
         let all = self.0.iter().map(|(node, waiting)| (*node, waiting));
         all.filter(move |(_, waiting)| now.duration_since(waiting.said) < WORD)
     }
 
     /// Those who have said so lately.
     pub(super) fn known(&self, now: Instant) -> WaitGraph {
-        let waits = |(node, waiting): (u32, &Waiting)| (node, waiting.on.clone());
+        let waits = |(node, waiting): (u32, &WaitingNode)| (node, waiting.on.clone());
         WaitGraph(self.lately(now).map(waits).collect())
     }
 
     /// Those who have said so more than once, and just now.
     pub(super) fn insisting(&self, now: Instant) -> WaitGraph {
-        let insists = |(node, waiting): (&u32, &Waiting)| {
+        let insists = |(node, waiting): (&u32, &WaitingNode)| {
             let is_recent = now.duration_since(waiting.said) < AGAIN;
             (is_recent && waiting.said > waiting.since).then(|| (*node, waiting.on.clone()))
         };

@@ -30,7 +30,7 @@ impl<'a, V: Vector> Event<'a, V> {
     pub(super) fn of(event: OwnedEvent, aggregator: &'a mut Aggregator<V>) -> Option<Self> {
         Some(match event {
             OwnedEvent::Compute(task) => {
-                Self::Compute(ComputeTask { aggregator, task, early: Early::No })
+                Self::Compute(ComputeTask { aggregator, task, early: EarlySubmits::No })
             }
             OwnedEvent::Apply(step) => {
                 let Some(AtHand::Step { decoded, gradient, .. }) = &aggregator.at_hand else {
@@ -59,11 +59,11 @@ impl<'a, V: Vector> Event<'a, V> {
 pub struct ComputeTask<'a, V: Vector = Vec<f32>> {
     aggregator: &'a mut Aggregator<V>,
     task: Task,
-    early: Early,
+    early: EarlySubmits,
 }
 
 /// How often a task was submitted too early.
-enum Early {
+enum EarlySubmits {
     No,
     Once,
     Twice,
@@ -178,7 +178,11 @@ impl<V: Vector> ComputeTask<'_, V> {
     ) -> Result<(), AggregatorError> {
         let done = self.aggregator.finish(aux, alter);
         if matches!(done, Err(AggregatorError::Unfinished { .. })) {
-            self.early = if self.aggregator.begin_again() { Early::Once } else { Early::Twice };
+            self.early = if self.aggregator.begin_again() {
+                EarlySubmits::Once
+            } else {
+                EarlySubmits::Twice
+            };
         }
         done
     }
@@ -236,11 +240,11 @@ impl ComputeTask<'_> {
 impl<V: Vector> Drop for ComputeTask<'_, V> {
     fn drop(&mut self) {
         let reason = match self.early {
-            Early::Once if !std::thread::panicking() => return,
-            Early::Once => "its thread panicked",
-            Early::Twice => "it submitted a task twice before that was done",
-            Early::No if std::thread::panicking() => "its thread panicked",
-            Early::No => "it dropped its task before that was done",
+            EarlySubmits::Once if !std::thread::panicking() => return,
+            EarlySubmits::Once => "its thread panicked",
+            EarlySubmits::Twice => "it submitted a task twice before that was done",
+            EarlySubmits::No if std::thread::panicking() => "its thread panicked",
+            EarlySubmits::No => "it dropped its task before that was done",
         };
         self.aggregator.give_up(|unit| ExitReason::failed(unit, reason));
     }

@@ -55,7 +55,7 @@ pub(super) struct Work<V> {
     unseen: bool,
     /// The length of a buffer that is not a gradient's any more.
     misfit: Option<usize>,
-    early: Early,
+    early: EarlyNews,
     again: Again,
 }
 
@@ -70,7 +70,7 @@ enum Again {
 
 /// What was said of a result before it was whole.
 #[derive(Default)]
-struct Early {
+struct EarlyNews {
     /// Numbers that the trainer says are final.
     told: Range<usize>,
     /// Numbers that were announced: whole chunks.
@@ -83,7 +83,7 @@ struct Early {
     changed: Option<Range<usize>>,
 }
 
-impl Early {
+impl EarlyNews {
     /// Takes in that some numbers are final; gives the whole chunks that are new.
     fn tell(&mut self, numbers: Range<usize>, chunk: usize, length: usize) -> Vec<Range<usize>> {
         let Range { start, end } = self.told.clone();
@@ -128,7 +128,7 @@ impl<V: Vector> Work<V> {
             current: None,
             unseen: false,
             misfit: None,
-            early: Early::default(),
+            early: EarlyNews::default(),
             again: Again::Never,
         }
     }
@@ -244,7 +244,7 @@ impl<V: Vector> Work<V> {
         }
         self.tree.discard(link);
         self.tree = SumTree::new();
-        self.early = Early::default();
+        self.early = EarlyNews::default();
         self.misfit = None;
         self.computed = None;
         self.since = now;

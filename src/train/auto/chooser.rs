@@ -92,7 +92,7 @@ const UNCODED: &str = "uncoded";
 
 /// A coded scheme, as far as it is known.
 #[derive(Clone, Debug)]
-struct Known {
+struct KnownScheme {
     scheme: String,
     predicted: Option<f64>,
     /// Seconds of its last steps, on average.
@@ -100,14 +100,14 @@ struct Known {
 }
 
 /// A question that the planner has not answered yet, and what is to be done with its answer.
-struct Asked {
+struct PlannerQuestion {
     answer: Receiver<Result<Plan, PlanError>>,
-    recorded: Recorded,
+    recorded: UncodedStats,
 }
 
 /// What was recorded of uncoded steps.
 #[derive(Clone, Copy, Debug)]
-struct Recorded {
+struct UncodedStats {
     steps: usize,
     /// Rounds of a step.
     rounds: f64,
@@ -138,20 +138,20 @@ pub(super) struct Chooser {
     /// All steps.
     all: u64,
     /// What is gone back to unless something better is found, while uncoded steps are recorded.
-    before: Option<Known>,
-    coded: Coded,
+    before: Option<KnownScheme>,
+    coded: CodedStats,
     /// How many times rarer than at first it is looked, while uncoded.
     rarer: u64,
     /// What could be gained when it was looked last, and at which step much more could.
     room: (f64, Option<u64>),
-    asked: Option<Asked>,
+    asked: Option<PlannerQuestion>,
     /// What was chosen and is not used yet, and since which step.
     chosen: Option<(String, u64)>,
 }
 
 /// What is known of coded steps, and of uncoded ones as far as they are compared with them.
 #[derive(Debug, Default)]
-struct Coded {
+struct CodedStats {
     /// Whether the scheme tells of every worker that is late: not where tasks are pulled, and who
     /// is late is given fewer.
     tells: bool,
@@ -184,7 +184,7 @@ impl Chooser {
             since: 0,
             all: 0,
             before: None,
-            coded: Coded::default(),
+            coded: CodedStats::default(),
             rarer: 1,
             room: (0.0, None),
             asked: None,
@@ -240,10 +240,10 @@ impl Chooser {
         let measured = self.typical();
         if self.is_uncoded() {
             let SchemeInUse { scheme, predicted, .. } = from;
-            self.before = Some(Known { scheme, predicted, measured });
+            self.before = Some(KnownScheme { scheme, predicted, measured });
             self.coded.looking = (0, 0.0);
         } else {
-            if let Some(Known { measured, .. }) = self.before.take() {
+            if let Some(KnownScheme { measured, .. }) = self.before.take() {
                 let (steps, seconds) = self.coded.looking;
                 self.coded.look = (seconds - steps as f64 * measured).max(0.0);
             }
@@ -323,7 +323,7 @@ impl Chooser {
 
     /// Goes back to what was used before, where an uncoded step is slower.
     fn back_soon(&mut self) -> Option<SchemeChoice> {
-        let Known { scheme, predicted, measured } = self.before.clone()?;
+        let KnownScheme { scheme, predicted, measured } = self.before.clone()?;
         let uncoded = self.last.back()?.seconds;
         if uncoded <= measured * (1.0 + GAIN) {
             return None;
@@ -342,14 +342,14 @@ impl Chooser {
     }
 
     /// What the last uncoded steps say.
-    fn recorded(&self) -> Recorded {
+    fn recorded(&self) -> UncodedStats {
         let rows = || self.last.iter().flat_map(|seen| &seen.rows);
         let steps = self.last.len();
         let seconds = mean(self.last.iter().map(|seen| seen.seconds));
         let rounds = rows().count() as f64 / steps as f64;
         let slowest = rounds * mean(rows().map(|row| row.iter().copied().fold(0.0, f64::max)));
         let shared = rounds * mean(rows().map(|row| shared_time(row)));
-        Recorded {
+        UncodedStats {
             steps,
             rounds,
             seconds,
@@ -359,8 +359,8 @@ impl Chooser {
     }
 
     /// Stays uncoded, and says so where that is news.
-    fn stay_uncoded(&mut self, recorded: &Recorded, no_scheme: &str) -> Option<SchemeChoice> {
-        let Recorded { steps, seconds, .. } = recorded;
+    fn stay_uncoded(&mut self, recorded: &UncodedStats, no_scheme: &str) -> Option<SchemeChoice> {
+        let UncodedStats { steps, seconds, .. } = recorded;
         let percent = 100.0 * GAIN;
         self.rarer = (2 * self.rarer).min(RARER_MAX);
         self.since = 0;
@@ -377,7 +377,7 @@ impl Chooser {
     }
 
     /// Asks the planner for the recorded steps.
-    fn ask(&mut self, recorded: Recorded) -> Option<SchemeChoice> {
+    fn ask(&mut self, recorded: UncodedStats) -> Option<SchemeChoice> {
         let mut rows: Vec<Vec<f64>> = self.last.iter().flat_map(|seen| seen.rows.clone()).collect();
         let workers = self.workers as f64;
         // What the fastest answer takes, on the whole, is computing time; what is more does not
@@ -412,7 +412,7 @@ impl Chooser {
                 tracing::warn!("the planner cannot be asked: {error}");
             }
         }
-        self.asked = Some(Asked { answer, recorded });
+        self.asked = Some(PlannerQuestion { answer, recorded });
         self.answered()
     }
 
@@ -439,7 +439,7 @@ impl Chooser {
     }
 
     /// Compares what is in use with what the planner finds best.
-    fn verdict(&mut self, plan: &Plan, recorded: &Recorded) -> Option<SchemeChoice> {
+    fn verdict(&mut self, plan: &Plan, recorded: &UncodedStats) -> Option<SchemeChoice> {
         let all = self.all;
         self.coded.short.retain(|_, (_, until)| *until > all);
         let short = |scheme: &str| self.coded.short.get(scheme).map_or(1.0, |(factor, _)| *factor);
@@ -485,7 +485,7 @@ impl Chooser {
     fn switch_or_stay(
         &mut self,
         best: Option<(String, f64)>,
-        (uncoded, recorded): (f64, &Recorded),
+        (uncoded, recorded): (f64, &UncodedStats),
     ) -> Option<SchemeChoice> {
         let Some((scheme, time)) = best.filter(|(_, time)| *time < uncoded * (1.0 - GAIN)) else {
             return self.stay_uncoded(recorded, "no scheme would");

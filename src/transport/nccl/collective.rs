@@ -90,7 +90,7 @@ impl Drop for NcclCollective {
 
 /// A group that was joined.
 #[derive(Debug)]
-struct Joined {
+struct JoinedGroup {
     number: u64,
     group: Group,
     members: Vec<Worker>,
@@ -102,7 +102,7 @@ struct CollectiveThread {
     cuda: Arc<Cuda>,
     results: DeviceResults<DeviceVector>,
     limits: Timeouts,
-    group: Option<Joined>,
+    group: Option<JoinedGroup>,
     /// Vectors of sums that are over, and of terms.
     spare: Vec<DeviceVector>,
 }
@@ -169,7 +169,7 @@ impl CollectiveThread {
         let (id, size): (UniqueId, usize) = (id.parse()?, members.len());
         let member = vec![(rank, Arc::clone(self.cuda.stream()))];
         let group = Group::join_until(id, size, member, self.limits, cancel)?;
-        let joined = self.group.insert(Joined { number, group, members });
+        let joined = self.group.insert(JoinedGroup { number, group, members });
         let (own, mut met) = (DeviceVector::of(&self.cuda, &[0.0])?, Vec::new());
         for _ in 0..size {
             met.push(DeviceVector::of(&self.cuda, &[0.0])?);
@@ -244,7 +244,7 @@ impl CollectiveThread {
     /// Sends the others their parts of this worker's vectors, and sums its own part of all.
     fn scatter(
         &mut self,
-        joined: &mut Joined,
+        joined: &mut JoinedGroup,
         collective: &CollectiveSum,
         sum: &mut DeviceVector,
     ) -> Result<(), Trouble> {
@@ -321,7 +321,7 @@ impl CollectiveThread {
     }
 }
 
-impl Joined {
+impl JoinedGroup {
     fn rank(&self, worker: Worker) -> Result<usize, Trouble> {
         let rank = self.members.iter().position(|member| *member == worker);
         rank.ok_or_else(|| Trouble::from(format!("{worker} is not in group {}", self.number)))

@@ -59,12 +59,12 @@ const ORDER_MASK: u64 = (1 << ORDER_BITS) - 1;
 
 /// Names of connections: the coordinator's, and another worker's, by numbers of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum From {
+enum ConnectionName {
     Coordinator(u64),
     Peer(u32, u64),
 }
 
-impl From {
+impl ConnectionName {
     fn node(self) -> u32 {
         if let Self::Peer(worker, _) = self { worker } else { COORDINATOR }
     }
@@ -114,7 +114,7 @@ impl WorkerNode {
     async fn serve(
         mut self,
         mut commands: mpsc::UnboundedReceiver<Command>,
-        mut events: mpsc::Receiver<(From, PipeItem)>,
+        mut events: mpsc::Receiver<(ConnectionName, PipeItem)>,
         mut dialled: mpsc::UnboundedReceiver<DialResult>,
         mut reports: mpsc::UnboundedReceiver<CollectiveEvent>,
     ) {
@@ -166,7 +166,7 @@ impl WorkerNode {
         let Self { uplink, peers, dialer, .. } = self;
         drop((uplink, peers, dialer));
         while let Some((from, incoming)) = events.recv().await {
-            if matches!((from, incoming), (From::Coordinator(_), PipeItem::Ended(_))) {
+            if matches!((from, incoming), (ConnectionName::Coordinator(_), PipeItem::Ended(_))) {
                 break;
             }
         }
@@ -259,20 +259,20 @@ impl WorkerNode {
         }
     }
 
-    async fn incoming(&mut self, from: From, incoming: PipeItem) -> bool {
+    async fn incoming(&mut self, from: ConnectionName, incoming: PipeItem) -> bool {
         // Any word of it shows that it is alive.
         if from == self.uplink.name() {
             self.uplink.heard();
         }
         match (from, incoming) {
-            (From::Coordinator(number), _) if !self.uplink.is_current(number) => {}
-            (From::Coordinator(_), PipeItem::Control(body)) => {
+            (ConnectionName::Coordinator(number), _) if !self.uplink.is_current(number) => {}
+            (ConnectionName::Coordinator(_), PipeItem::Control(body)) => {
                 match body.and_then(|body| wire::decode::<ToWorker>(&body)) {
                     Ok(message) => return self.down(message),
                     Err(reason) => return self.cannot_read(&reason).await,
                 }
             }
-            (From::Coordinator(_), PipeItem::Ended(reason)) => {
+            (ConnectionName::Coordinator(_), PipeItem::Ended(reason)) => {
                 // The run is over, and the coordinator was the first to hang up.
                 if self.trainer.is_stopping() {
                     return false;
@@ -294,7 +294,7 @@ impl WorkerNode {
                 let reason = format!("it sends a chunk of {}", name_of(header.worker));
                 self.warnings.warn(from.node(), &reason);
             }
-            (From::Coordinator(_), PipeItem::Chunk(header, block))
+            (ConnectionName::Coordinator(_), PipeItem::Chunk(header, block))
                 if header.kind == Kind::State =>
             {
                 if let Some(next) = self.states.chunk(&header, &block).map(|state| state.next) {
@@ -313,7 +313,7 @@ impl WorkerNode {
                 self.sums(WorkerEvent::Placed { from: from.node(), header, slot });
             }
             (
-                From::Peer(worker, line),
+                ConnectionName::Peer(worker, line),
                 PipeItem::Ended(reason) | PipeItem::Control(Err(reason)),
             ) => {
                 // The end of an earlier connection says nothing of the one that took its place.
@@ -321,7 +321,7 @@ impl WorkerNode {
                     self.sums(WorkerEvent::Disconnected { worker });
                 }
             }
-            (From::Peer(worker, line), PipeItem::Control(Ok(body))) => {
+            (ConnectionName::Peer(worker, line), PipeItem::Control(Ok(body))) => {
                 match wire::decode::<PeerMessage>(&body) {
                     Ok(message) => {
                         self.peers.heard_of(worker, line);
@@ -335,8 +335,8 @@ impl WorkerNode {
     }
 
     /// Notes that a chunk of a term or a sum has come.
-    fn heard_of(&mut self, from: From) {
-        if let From::Peer(worker, line) = from {
+    fn heard_of(&mut self, from: ConnectionName) {
+        if let ConnectionName::Peer(worker, line) = from {
             self.peers.heard_of(worker, line);
         }
     }

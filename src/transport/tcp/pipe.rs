@@ -81,7 +81,7 @@ pub(super) struct Traffic {
 
 /// What waits to be written to a connection.
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingFrames {
     control: VecDeque<Frame>,
     data: VecDeque<Frame>,
     data_bytes: usize,
@@ -100,13 +100,13 @@ enum End {
 
 #[derive(Debug, Default)]
 struct Lane {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingFrames>,
     more: Notify,
     ended: Notify,
 }
 
 impl Lane {
-    fn end(&self, waiting: &mut Waiting, end: End) {
+    fn end(&self, waiting: &mut PendingFrames, end: End) {
         waiting.end = end;
         self.more.notify_one();
         self.ended.notify_one();
@@ -244,7 +244,7 @@ impl Queues {
 
 impl Drop for Queues {
     fn drop(&mut self) {
-        *lock(&self.0.waiting) = Waiting { end: End::Closed, ..Waiting::default() };
+        *lock(&self.0.waiting) = PendingFrames { end: End::Closed, ..PendingFrames::default() };
     }
 }
 

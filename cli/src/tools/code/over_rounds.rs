@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 
 #[derive(Debug, Serialize)]
-struct Shown<'a> {
+struct ShownScheme<'a> {
     scheme: &'a str,
     workers: usize,
     units: u32,
@@ -34,7 +34,7 @@ pub(super) fn run(
         output.note(format_args!("warning: {warning}"));
     }
     if as_json {
-        let shown = Shown {
+        let shown = ShownScheme {
             scheme: spec.text(),
             workers,
             units: facts.units,

@@ -29,10 +29,10 @@ const TAIL: (u64, usize) = (16 << 10, 12);
 
 /// All that a process says, in a file.
 #[derive(Clone, Debug)]
-pub(super) struct Log(Arc<Mutex<Kept>>);
+pub(super) struct Log(Arc<Mutex<LogState>>);
 
 #[derive(Debug)]
-enum Kept {
+enum LogState {
     /// Until there is a file.
     Bytes(Vec<u8>),
     File(File),
@@ -41,7 +41,7 @@ enum Kept {
 impl Log {
     /// One that has its file later.
     pub(super) fn later() -> Self {
-        Self(Arc::new(Mutex::new(Kept::Bytes(Vec::new()))))
+        Self(Arc::new(Mutex::new(LogState::Bytes(Vec::new()))))
     }
 
     /// A new file.
@@ -60,7 +60,7 @@ impl Log {
         }
         let end = if last == [b'\n'] { "" } else { "\n" };
         file.write_all(format!("{end}{line}\n").as_bytes())?;
-        Ok(Self(Arc::new(Mutex::new(Kept::File(file)))))
+        Ok(Self(Arc::new(Mutex::new(LogState::File(file)))))
     }
 
     /// Says which file it is, a new one.
@@ -71,22 +71,22 @@ impl Log {
         }
         let mut file = File::options().create(true).append(true).open(path)?;
         let mut kept = self.kept();
-        if let Kept::Bytes(bytes) = &*kept {
+        if let LogState::Bytes(bytes) = &*kept {
             file.write_all(bytes)?;
         }
-        *kept = Kept::File(file);
+        *kept = LogState::File(file);
         Ok(())
     }
 
     fn write(&self, bytes: &[u8]) {
         match &mut *self.kept() {
-            Kept::Bytes(kept) => kept.extend_from_slice(bytes),
+            LogState::Bytes(kept) => kept.extend_from_slice(bytes),
             // A full disk must not stand in the way of the run.
-            Kept::File(file) => drop(file.write_all(bytes)),
+            LogState::File(file) => drop(file.write_all(bytes)),
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, LogState> {
         lock(&self.0)
     }
 }

@@ -69,7 +69,7 @@ pub(super) struct Watch<'a> {
     joining: JoinProgress,
     /// Workers that have ended with status 0, and when that is said.
     left: Vec<(u32, Instant)>,
-    away: Away,
+    away: AwayWorkers,
     /// Whether it was said what the run does without a worker.
     waits_told: bool,
     /// Since when all workers of this host have ended.
@@ -80,7 +80,7 @@ pub(super) struct Watch<'a> {
 
 /// Workers that are not there, as the coordinator says.
 #[derive(Default)]
-struct Away {
+struct AwayWorkers {
     /// Those that have left the run since they were told to end.
     told: BTreeSet<u32>,
     /// Those whose return the open step waits for.
@@ -107,7 +107,7 @@ pub(super) fn run(job: &Job<'_>, screen: &Screen) -> Result<(), Failure> {
         waits: None,
         joining: JoinProgress::of(job.all),
         left: Vec::new(),
-        away: Away::default(),
+        away: AwayWorkers::default(),
         waits_told: false,
         alone: None,
         decided: None,

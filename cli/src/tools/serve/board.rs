@@ -29,7 +29,7 @@ const MU: f64 = 1.0;
 
 /// What is known of the step that is open, and of those that were open for long.
 #[derive(Debug, Default)]
-struct Open {
+struct WaitState {
     waiting: Option<WaitingRound>,
     stuck: u64,
 }
@@ -55,7 +55,7 @@ impl Tolerant {
 pub(crate) struct Board {
     tolerant: Mutex<Tolerant>,
     progress: Mutex<Progress>,
-    open: Mutex<Open>,
+    open: Mutex<WaitState>,
     /// Of each worker the rounds that closed without its answer, until it is known why.
     doubtful: Mutex<Vec<DoubtfulRounds>>,
     network: Arc<Mutex<tcp::TcpStatus>>,

@@ -69,7 +69,7 @@ struct Line<'a> {
 
 /// What is read of such a line.
 #[derive(Deserialize)]
-struct Recorded {
+struct RecordedLine {
     #[serde(flatten)]
     record: StepRecord,
 }
@@ -85,7 +85,7 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
 
 /// The steps of a run that was begun, up to the first line that is no whole one.
 pub(super) fn recorded(folder: &RunFolder) -> Result<Vec<StepRecord>, Failure> {
-    let lines = folder.recorded(|_: &Recorded, _| true)?;
+    let lines = folder.recorded(|_: &RecordedLine, _| true)?;
     Ok(lines.into_iter().map(|line| line.record).collect())
 }
 
@@ -118,7 +118,7 @@ pub(super) struct Summary {
 
 /// Looks on beside the run for new workers and for requests to end.
 pub(super) struct Look {
-    seen: Mutex<Seen>,
+    seen: Mutex<ToldFacts>,
     status: Arc<Mutex<TcpStatus>>,
     events: bool,
     workers: usize,
@@ -129,7 +129,7 @@ pub(super) struct Look {
 
 /// What was said already.
 #[derive(Debug, Default)]
-struct Seen {
+struct ToldFacts {
     epochs: Vec<u32>,
     refused: Vec<Option<String>>,
     there: Option<usize>,
@@ -146,7 +146,7 @@ impl Look {
         events: bool,
     ) -> Arc<Self> {
         let look = Arc::new(Self {
-            seen: Mutex::new(Seen::default()),
+            seen: Mutex::new(ToldFacts::default()),
             status,
             events,
             workers: plan.workers,

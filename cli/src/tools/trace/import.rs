@@ -142,7 +142,7 @@ fn wide(args: &ImportArgs, file: &Path, output: &mut Output<'_>) -> Result<(), F
         Format::Intervals => "a table of intervals",
         Format::Chosen => "the columns chosen",
     };
-    let made = Made {
+    let made = ImportedTrace {
         settled: table.times.settled(),
         kind: format,
         row: "row",
@@ -211,7 +211,8 @@ fn of_times(
 ) -> Result<(), Failure> {
     let names: Vec<String> = args.files.iter().map(|file| file.display().to_string()).collect();
     let name = if names.len() == 1 { names[0].clone() } else { format!("{} files", names.len()) };
-    let made = Made { settled: times.settled(), kind, row: "round", why: "a worker had no time" };
+    let made =
+        ImportedTrace { settled: times.settled(), kind, row: "round", why: "a worker had no time" };
     if made.settled.is_empty() {
         return Err(made.nothing(&name));
     }
@@ -219,7 +220,7 @@ fn of_times(
 }
 
 /// A trace that was made, and of what.
-struct Made {
+struct ImportedTrace {
     settled: TraceTimes,
     kind: &'static str,
     /// What its rows are called, and why some are left out.
@@ -227,7 +228,7 @@ struct Made {
     why: &'static str,
 }
 
-impl Made {
+impl ImportedTrace {
     fn nothing(&self, name: &str) -> Failure {
         let found = &self.settled;
         let gaps = found.gone();

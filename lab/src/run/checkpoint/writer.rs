@@ -17,19 +17,19 @@ pub(crate) struct Writer {
     before: PathBuf,
     /// The digest of the plan that its checkpoints are of.
     plan: String,
-    busy: Option<Busy>,
+    busy: Option<CheckpointJob>,
 }
 
 /// A checkpoint that is being written.
 #[derive(Debug)]
-struct Busy {
+struct CheckpointJob {
     saved: SavedCheckpoint,
-    thread: JoinHandle<anyhow::Result<Written>>,
+    thread: JoinHandle<anyhow::Result<WriteCost>>,
 }
 
 /// What a thread has done.
 #[derive(Debug)]
-struct Written {
+struct WriteCost {
     seconds: f64,
     bytes: u64,
 }
@@ -71,12 +71,12 @@ impl Writer {
             let parts = [&[&header[..]], &numbers[..]].concat();
             write_keeping(&path, &previous, &parts)?;
             let bytes = parts.iter().map(|part| part.len() as u64).sum();
-            Ok(Written { seconds: began.elapsed().as_secs_f64(), bytes })
+            Ok(WriteCost { seconds: began.elapsed().as_secs_f64(), bytes })
         };
         let thread = thread::Builder::new().name("checkpoint".into()).spawn(write)?;
         let blocked = Some(began.elapsed().as_secs_f64());
         let took = CheckpointCost { blocked, writing: None, bytes: 0 };
-        self.busy = Some(Busy {
+        self.busy = Some(CheckpointJob {
             saved: SavedCheckpoint { place: (place.run, place.next_step.saturating_sub(1)), took },
             thread,
         });
@@ -93,11 +93,11 @@ impl Writer {
 
     /// Waits for the checkpoint that is being written.
     pub(crate) fn finish(&mut self) -> anyhow::Result<Option<SavedCheckpoint>> {
-        let Some(Busy { mut saved, thread }) = self.busy.take() else { return Ok(None) };
+        let Some(CheckpointJob { mut saved, thread }) = self.busy.take() else { return Ok(None) };
         let written = thread.join();
         let written =
             written.map_err(|_| anyhow!("the thread that writes checkpoints panicked"))?;
-        let Written { seconds, bytes } = written?;
+        let WriteCost { seconds, bytes } = written?;
         (saved.took.writing, saved.took.bytes) = (Some(seconds), bytes);
         Ok(Some(saved))
     }

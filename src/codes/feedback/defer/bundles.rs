@@ -2,7 +2,7 @@
 //! they fail.
 
 use super::scores::Scores;
-use super::{Defer, Open};
+use super::{Defer, OpenJob};
 use crate::ids::{Job, Task, Worker, WorkerSet};
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub(super) struct Bundle {
 
 impl Bundle {
     /// A bundle of `range` of the units dealt from open job `at`.
-    fn of(at: usize, open: &Open, range: Range<usize>, piece: u32, due: bool) -> Self {
+    fn of(at: usize, open: &OpenJob, range: Range<usize>, piece: u32, due: bool) -> Self {
         let task = Task { job: open.job, piece, plan: 0 };
         let units = open.parts[range.clone()].iter().map(|part| part.units.count()).sum();
         Self { task, open: at, range, units, due, finished: false }
@@ -188,13 +188,13 @@ impl Defer {
     fn bundle_counts(&self) -> Vec<(usize, bool)> {
         let total: usize = self.stream.open.iter().map(|open| open.left.len()).sum();
         let slots = self.slots();
-        let due = |open: &Open| {
+        let due = |open: &OpenJob| {
             !self.stream.has_own()
                 || self.is_last()
                 || self.stream.round.0 - open.job.0 >= self.parameters.delay as u64
         };
         let copies = |due: bool| if due { self.parameters.copies } else { 1 };
-        let count = |open: &Open| {
+        let count = |open: &OpenJob| {
             let (left, due) = (open.left.len(), due(open));
             (left.min((slots * left / total / copies(due)).max(1)), due)
         };

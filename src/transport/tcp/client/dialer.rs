@@ -5,7 +5,7 @@ use super::super::join::Join;
 use super::super::pipe::{ConnectionContext, PipeItem, Queues, run};
 use super::super::security::Stream;
 use super::super::{Network, TcpError, Welcome};
-use super::From;
+use super::ConnectionName;
 use crate::ids::Worker;
 use crate::sums::PeerMessage;
 use crate::transport::RunFacts;
@@ -30,7 +30,7 @@ pub(super) struct Dialer {
     /// How many seats the run has: a coordinator that goes on may give it others.
     pub(super) seats: Arc<AtomicUsize>,
     /// Where what comes over connections goes.
-    pub(super) events: mpsc::Sender<(From, PipeItem)>,
+    pub(super) events: mpsc::Sender<(ConnectionName, PipeItem)>,
     /// Where connections to other workers go, once there are any.
     pub(super) dialled: mpsc::UnboundedSender<DialResult>,
 }
@@ -86,7 +86,7 @@ impl Dialer {
         &self,
         stream: Stream,
         queues: Queues,
-        name: From,
+        name: ConnectionName,
     ) -> impl Future<Output = ()> + use<> {
         run(stream, queues, self.context.clone(), name, self.events.clone())
     }

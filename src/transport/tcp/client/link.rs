@@ -12,7 +12,7 @@ use super::peers::Peers;
 use super::trainer::Trainer;
 use super::uplink::Uplink;
 use super::word::Word;
-use super::{Command, Equipment, From, ORDER_BITS, WorkerNode};
+use super::{Command, ConnectionName, Equipment, ORDER_BITS, WorkerNode};
 use crate::gpu::{Gradient, GradientMut, Vector};
 use crate::ids::{Step, Task, Worker};
 use crate::sums::collective::{Collective, CollectiveEvent, DeviceResults};
@@ -62,7 +62,7 @@ pub struct TcpLink {
 /// What comes to a worker's node.
 struct Outlets {
     commands: mpsc::UnboundedReceiver<Command>,
-    events: mpsc::Receiver<(From, PipeItem)>,
+    events: mpsc::Receiver<(ConnectionName, PipeItem)>,
     dialled: mpsc::UnboundedReceiver<DialResult>,
     reports: mpsc::UnboundedReceiver<CollectiveEvent>,
     closed: Arc<Notify>,

@@ -11,7 +11,7 @@
 use super::super::door::jittered;
 use super::super::pipe::{Pipe, Queues};
 use super::super::security::Stream;
-use super::From;
+use super::ConnectionName;
 use super::dialer::{DialResult, Dialer};
 use crate::transport::wire::Peer;
 use std::collections::{BTreeMap, BTreeSet};
@@ -150,7 +150,7 @@ impl Peers {
                 remote.line = self.lines;
                 remote.tries = 0;
                 remote.owing = None;
-                let name = From::Peer(worker, self.lines);
+                let name = ConnectionName::Peer(worker, self.lines);
                 tokio::spawn(dialer.carry(stream, queues, name));
                 again.then_some(worker)
             }

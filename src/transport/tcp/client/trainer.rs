@@ -26,7 +26,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 /// What waits for its turn with the trainer.
-enum Queued {
+enum QueuedItem {
     Order(u64, Order),
     /// Since when its sum is waited for, and whether the coordinator was asked for it.
     Apply {
@@ -37,7 +37,7 @@ enum Queued {
     Take(u64),
 }
 
-impl Queued {
+impl QueuedItem {
     /// The step that the trainer is to apply, or to count.
     fn step(&self) -> Option<Step> {
         match self {
@@ -78,7 +78,7 @@ pub(super) struct Decision {
 /// it is, whenever a sum or a state has come or an order was queued.
 pub(super) struct Trainer {
     orders: MailboxSender<(u64, Order)>,
-    queue: VecDeque<Queued>,
+    queue: VecDeque<QueuedItem>,
     /// Orders that the trainer has, and how many of their tasks it has not done.
     given: Vec<(u64, usize)>,
     /// Ends the last order.
@@ -146,16 +146,16 @@ impl Trainer {
     }
 
     pub(super) fn enqueue(&mut self, number: u64, order: Order) {
-        self.put(Queued::Order(number, order));
+        self.put(QueuedItem::Order(number, order));
     }
 
     /// A step for it, once its sum is there.
     pub(super) fn apply(&mut self, decision: Decision) {
-        self.put(Queued::Apply { decision, since: Instant::now(), asked: false });
+        self.put(QueuedItem::Apply { decision, since: Instant::now(), asked: false });
     }
 
     /// Behind all that waits, unless that waits for it: then it was overtaken on its way.
-    fn put(&mut self, queued: Queued) {
+    fn put(&mut self, queued: QueuedItem) {
         let overtook = queued
             .step()
             .and_then(|step| self.queue.iter().position(|other| self.needs(other) > step));
@@ -163,15 +163,15 @@ impl Trainer {
     }
 
     /// All steps below this one must be applied when its turn comes.
-    fn needs(&self, queued: &Queued) -> Step {
+    fn needs(&self, queued: &QueuedItem) -> Step {
         match queued {
             // The trainer need not compute it, but must answer it.
-            Queued::Order(_, Order::Compute { cancel, .. }) if cancel.is_cancelled() => Step(0),
-            Queued::Order(_, Order::Compute { after, .. }) => {
+            QueuedItem::Order(_, Order::Compute { cancel, .. }) if cancel.is_cancelled() => Step(0),
+            QueuedItem::Order(_, Order::Compute { after, .. }) => {
                 after.iter().max().map_or(Step(0), |last| last.next())
             }
             // Who ends without the last step would have trained something else.
-            Queued::Order(_, Order::Stop { .. }) => self.sent.0,
+            QueuedItem::Order(_, Order::Stop { .. }) => self.sent.0,
             queued => queued.step().unwrap_or(Step(0)),
         }
     }
@@ -187,15 +187,15 @@ impl Trainer {
         // Only the end of the run holds for any state. Tasks are dropped when their turn comes, so
         // that every order is answered, one after the other.
         self.queue.retain(|queued| match queued {
-            Queued::Order(_, Order::Compute { cancel, .. }) => {
+            QueuedItem::Order(_, Order::Compute { cancel, .. }) => {
                 cancel.cancel();
                 true
             }
-            queued => matches!(queued, Queued::Order(_, Order::Stop { .. })),
+            queued => matches!(queued, QueuedItem::Order(_, Order::Stop { .. })),
         });
         self.sent.0 = Step(0);
         self.came.transfer = transfer;
-        self.queue.push_back(Queued::Take(transfer));
+        self.queue.push_back(QueuedItem::Take(transfer));
     }
 
     /// It drops the tasks it is at.
@@ -213,11 +213,11 @@ impl Trainer {
         }
         let (tasks, rest) = std::mem::take(&mut self.queue)
             .into_iter()
-            .partition(|queued| matches!(queued, Queued::Order(_, Order::Compute { .. })));
+            .partition(|queued| matches!(queued, QueuedItem::Order(_, Order::Compute { .. })));
         self.queue = rest;
-        let tasks: VecDeque<Queued> = tasks;
+        let tasks: VecDeque<QueuedItem> = tasks;
         let numbers = tasks.into_iter().filter_map(|queued| match queued {
-            Queued::Order(number, _) => Some(number),
+            QueuedItem::Order(number, _) => Some(number),
             _ => None,
         });
         numbers.collect()
@@ -293,24 +293,24 @@ impl Trainer {
             }
             let ready = match front {
                 front if self.needs(front) > self.next => false,
-                Queued::Order(..) => true,
-                Queued::Apply { decision: Decision { sum, digest, .. }, .. } => {
+                QueuedItem::Order(..) => true,
+                QueuedItem::Apply { decision: Decision { sum, digest, .. }, .. } => {
                     sums.has(*sum, *digest)
                 }
-                Queued::Take(transfer) => states.is_whole(*transfer),
+                QueuedItem::Take(transfer) => states.is_whole(*transfer),
             };
             if !ready {
                 return;
             }
             let (number, order) = match self.queue.pop_front() {
-                Some(Queued::Order(number, order)) => (number, order),
-                Some(Queued::Apply { decision, .. }) => {
+                Some(QueuedItem::Order(number, order)) => (number, order),
+                Some(QueuedItem::Apply { decision, .. }) => {
                     let Decision { sum, digest, aux, saver } = decision;
                     let Some(gradient) = sums.vector(sum) else { return };
                     let decoded = Arc::new(DecodedSum { gradient, aux, digest });
                     (uplink.name_of(0), Order::Apply { sum, decoded, saver })
                 }
-                Some(Queued::Take(transfer)) => {
+                Some(QueuedItem::Take(transfer)) => {
                     let Some(state) = states.take(transfer) else { return };
                     self.next = state.next;
                     // Noted with its connection: an answer that comes after another call is no
@@ -353,7 +353,7 @@ impl Trainer {
             return is_lost.then_some(MissingItem::Order);
         }
         self.gap_since = None;
-        let Some(Queued::Apply { decision, since, asked }) = self.queue.front_mut() else {
+        let Some(QueuedItem::Apply { decision, since, asked }) = self.queue.front_mut() else {
             return None;
         };
         // Something of it may be on its way; of a sum of which nothing is here, nothing will come.

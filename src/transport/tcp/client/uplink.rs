@@ -9,7 +9,7 @@
 //! told by [`Uplink::is_current`].
 
 use super::super::pipe::Pipe;
-use super::{From, ORDER_BITS};
+use super::{ConnectionName, ORDER_BITS};
 use crate::sums::exchange::Frame;
 use crate::transport::wire::FromWorker;
 use std::time::Duration;
@@ -41,8 +41,8 @@ impl Uplink {
         Self { pipe, number: 0, of_use: false, of_no_use: 0, wait, heard: Instant::now() }
     }
 
-    pub(super) fn name(&self) -> From {
-        From::Coordinator(self.number)
+    pub(super) fn name(&self) -> ConnectionName {
+        ConnectionName::Coordinator(self.number)
     }
 
     pub(super) fn is_current(&self, number: u64) -> bool {

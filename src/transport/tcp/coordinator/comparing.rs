@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// What a worker says that it trains.
 #[derive(Default)]
-struct Told {
+struct StatedFacts {
     facts: RunFacts,
     /// Whether it differs from what was learned of those before it.
     differs: bool,
@@ -21,7 +21,7 @@ struct Told {
 pub(super) struct Comparison {
     /// What was told of the run, by which a worker is judged alone; none if the first is right.
     sure: Option<RunFacts>,
-    told: BTreeMap<u32, Told>,
+    told: BTreeMap<u32, StatedFacts>,
     /// A worker whose script is wrong, and its last word.
     pub(super) misuse: Option<(Worker, ExitReason)>,
     /// Why there is no run.
@@ -57,7 +57,7 @@ impl Comparison {
     }
 
     /// A worker says what it trains, all of it or what it did not say before.
-    fn note(&mut self, worker: u32, facts: &RunFacts) -> &mut Told {
+    fn note(&mut self, worker: u32, facts: &RunFacts) -> &mut StatedFacts {
         let told = self.told.entry(worker).or_default();
         // Another process in its place may train something else.
         if told.facts.agree(facts).is_err() {

@@ -129,7 +129,7 @@ fn tasks_that_are_not_wanted_wait_for_no_step() {
     scene.compute(2, &[7]);
     scene.trainer.take_over(5);
     assert_eq!(scene.given(), ["compute 2"]);
-    let Queued::Take(5) = &scene.trainer.queue[0] else { panic!("the state is next") };
+    let QueuedItem::Take(5) = &scene.trainer.queue[0] else { panic!("the state is next") };
 }
 
 /// A trainer that still has tasks in hand drops those that wait, when their turn comes.
@@ -143,10 +143,10 @@ fn tasks_are_answered_though_a_state_takes_their_place() {
     trainer.compute(8, (Vec::new(), vec![(task, Vec::new())]), false);
     assert!(trainer.drop_orders().is_empty(), "it says itself what it drops");
     trainer.take_over(5);
-    let Queued::Order(8, Order::Compute { cancel, .. }) = &trainer.queue[0] else {
+    let QueuedItem::Order(8, Order::Compute { cancel, .. }) = &trainer.queue[0] else {
         panic!("its order waits for an answer");
     };
-    assert!(cancel.is_cancelled() && matches!(trainer.queue[1], Queued::Take(5)));
+    assert!(cancel.is_cancelled() && matches!(trainer.queue[1], QueuedItem::Take(5)));
     assert_eq!(trainer.queue.len(), 2);
 }
 
