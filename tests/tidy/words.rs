@@ -161,6 +161,55 @@ fn old_names_become_fewer() {
     assert_eq!(times("twin", "twins of a twin"), 2);
 }
 
+/// Words that say no thing when they stand alone, and that no ending tells.
+const NOT_THINGS: [&str; 28] = [
+    "Across", "Because", "Before", "Behind", "Beside", "Between", "Came", "Caught", "Found",
+    "Given", "Gone", "Has", "Heard", "Held", "Kept", "Known", "Left", "Made", "Meant", "Seen",
+    "Sent", "Shown", "Spent", "Taken", "Told", "Under", "Unfit", "Wrong",
+];
+/// Names that end like participles and are nouns; `Sealed` is how Rust calls such a trait.
+const NOUNS: [&str; 8] =
+    ["Finding", "Folding", "Recording", "Ring", "Sealed", "Setting", "Timing", "Training"];
+
+/// The types of a file that others see, in the crate or outside.
+fn public_types(code: &str) -> Vec<&str> {
+    let types = code.lines().filter_map(|line| {
+        let kinds = [" struct ", " enum ", " trait ", " type "];
+        let (visibility, name) = kinds.iter().find_map(|kind| line.trim().split_once(kind))?;
+        let is_public = visibility == "pub"
+            || visibility.starts_with("pub(") && visibility.find(')') == Some(visibility.len() - 1);
+        is_public.then(|| name.split(|x: char| !x.is_alphanumeric()).next().unwrap())
+    });
+    types.collect()
+}
+
+/// Whether a name is a participle alone, or another word that is no noun.
+fn is_no_noun(name: &str) -> bool {
+    let is_participle = name.ends_with("ed") || name.ends_with("ing");
+    let is_one_word = name.chars().filter(|x| x.is_uppercase()).count() == 1;
+    is_one_word && (is_participle && !NOUNS.contains(&name) || NOT_THINGS.contains(&name))
+}
+
+#[test]
+fn types_are_named_by_nouns() {
+    let files: Vec<_> = CRATES.into_iter().flat_map(rust_files).collect();
+    let mut seen = BTreeSet::new();
+    for (path, text) in &files {
+        for name in public_types(&shipped(text)).into_iter().map(str::to_owned) {
+            assert!(!is_no_noun(&name), "{}: say what {name} is", path.display());
+            seen.insert(name);
+        }
+    }
+    assert!(seen.len() > 500, "only {} were found", seen.len());
+    assert!(NOUNS.iter().all(|noun| seen.contains(*noun)), "nouns that no type is named by");
+    let example = "pub struct Told<'a>;\n  pub(crate) enum Summed {\npub(in super::super) type Came =\n\
+                   struct Seen;\npub fn of(x: impl Made, type Kept) {\npub trait TermKind {";
+    assert_eq!(public_types(example), ["Told", "Summed", "Came", "TermKind"]);
+    let bad = ["Told", "Summed", "Sending", "Beside", "TermKind", "DecodedSum", "Ring"];
+    let bad: Vec<&str> = bad.into_iter().filter(|name| is_no_noun(name)).collect();
+    assert_eq!(bad, ["Told", "Summed", "Sending", "Beside"]);
+}
+
 /// Words that stand where a sentence should name a worker, a user or the run.
 const NO_NOUNS: [&str; 4] = ["nobody", "somebody", "anybody", "everybody"];
 /// How often they may stand in documents, help and messages, and in all other source: comments,
