@@ -27,14 +27,14 @@ from torch import nn
 
 from ._core.exits import Left, Replaced, RunOver, final_errors
 from ._core.joining import Called, Settings, notice_of
-from ._core.run import Run
+from ._core.run import Membership, Run, arrays_of
 from ._core.steps import Apply, Compute, Event, Provide, Resync, Skip, Step
 from ._torch.arrays import Micro
+from ._torch.cell.ranks import Ranks
 from ._torch.joining import joined, verify_of
 from ._torch.model import modules_of, trained_of
 from ._torch.outputs import CodedModule
 from ._torch.prepare import PreparedRun, prepare
-from ._torch.ranks import Ranks
 from ._torch.samples import Loader, PreparedLoader
 from ._torch.watch import GradScaler
 from .loop import Coordinator, serve
@@ -58,6 +58,7 @@ __all__ = [
     "RunOver",
     "Skip",
     "Step",
+    "clip_grad_norm_",
     "join",
     "length",
     "prepare",
@@ -74,6 +75,18 @@ def length(model: Union[nn.Module, Sequence[nn.Module]]) -> int:
     8
     """
     return sum(parameter.numel() for _, parameter in trained_of(modules_of(model)))
+
+
+def clip_grad_norm_(run: Membership, max_norm: float) -> float:
+    """Scales the decoded gradient of a run so that its 2-norm is `max_norm` at most.
+
+    Gives back the norm that it had: the same float on all ranks of all workers, where PyTorch's
+    `clip_grad_norm_` may differ in the last bit between unlike nodes and raises for parameters of
+    several meshes. All ranks of a worker call it. Squares are added in float64, each part once.
+    """
+    arrays: Any = arrays_of(run)
+    found: float = arrays.clip(max_norm)
+    return found
 
 
 @final_errors()

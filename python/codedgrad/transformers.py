@@ -53,7 +53,7 @@ def _check(args: TrainingArguments, dataset: Any) -> None:
         ),
         "n_gpu": (args.n_gpu > 1, "DataParallel is not exact: use_cpu=True, or show one device"),
         "deepspeed": (args.deepspeed, "a worker holds the whole model"),
-        "fsdp": (args.fsdp, "a worker holds the whole model"),
+        "fsdp": (args.fsdp, "shard the model by fully_shard, and give it to prepare(mesh=, data=)"),
         "parallelism_config": (getattr(args, "parallelism_config", None), "see deepspeed, fsdp"),
         "fp16": (args.fp16, "its scaler would drop steps by itself: use bf16=True"),
         "auto_find_batch_size": (args.auto_find_batch_size, "a unit is as large on all workers"),

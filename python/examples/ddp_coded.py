@@ -31,20 +31,20 @@ class Windows(Dataset):
         return x[0], y[0]
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description="Trains a small GPT on a few sonnets.")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=8, help="sequences of a batch of one process")
-    parser.add_argument("--accumulate", type=int, default=1, help="batches of one process in a step")
+def parser():
+    found = argparse.ArgumentParser(description="Trains a small GPT on a few sonnets.")
+    found.add_argument("--epochs", type=int, default=5)
+    found.add_argument("--rows", type=int, default=8, help="sequences of a batch of one process")
+    found.add_argument("--accumulate", type=int, default=1, help="batches of one process in a step")
     for name, default in [("context", 32), ("layers", 2), ("heads", 4), ("width", 64)]:
-        parser.add_argument(f"--{name}", type=int, default=default)
+        found.add_argument(f"--{name}", type=int, default=default)
     for name, default in [("rate", 3e-3), ("clip", 1.0), ("dropout", 0.0)]:
-        parser.add_argument(f"--{name}", type=float, default=default)
-    return parser.parse_args()
+        found.add_argument(f"--{name}", type=float, default=default)
+    return found
 
 
 def main():
-    args = arguments()
+    args = parser().parse_args()
     torch.manual_seed(1)
     torch.set_num_threads(1)
     dataset = Windows(args.context)

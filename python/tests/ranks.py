@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 import codedgrad.torch as coded
 import fake_device
+import sharded
 from codedgrad import loop
 from codedgrad._torch.host import digest
 
@@ -270,8 +271,15 @@ def process_of_rank(
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     names = tuple("ab"[: len(shape)])
     mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=names)
-    work = prepared if plan.get("prepared") else train
-    found = work(where, plan, rank, mesh=mesh, **plan.get("join", {}))
+    # A process that takes the place of another has imported all by then.
+    while plan.get("waits_for") and not os.path.exists(plan["waits_for"]):
+        time.sleep(0.02)
+    if plan.get("sharded"):
+        task = sharded.prepared if plan.get("prepared") else sharded.train
+        found = task(where, plan, rank, mesh=mesh)
+    else:
+        work = prepared if plan.get("prepared") else train
+        found = work(where, plan, rank, mesh=mesh, **plan.get("join", {}))
     Path(f"{base}-{rank}.json").write_text(json.dumps(found))
 
 
@@ -279,7 +287,12 @@ _SPAWN = multiprocessing.get_context("forkserver")
 # What takes long to import, and is found without the paths of this process: optimizers import the
 # last one when they step.
 _SPAWN.set_forkserver_preload(
-    ["codedgrad.torch", "torch.distributed.device_mesh", "torch._dynamo"]
+    [
+        "codedgrad.torch",
+        "torch.distributed.device_mesh",
+        "torch.distributed.fsdp",
+        "torch._dynamo",
+    ]
 )
 
 
@@ -292,27 +305,33 @@ class Cells:
         self.ranks = 1
         for length in shape:
             self.ranks *= length
-        self.coordinator = loop.serve(
-            scheme,
-            workers=workers,
-            units=UNITS,
-            unit_samples=UNIT_SAMPLES,
-            steps=plan.get("steps", STEPS),
-            length=coded.length(MODELS[plan.get("model", "exact")]()),
-            max_wait=LIMIT_SECONDS,
-            **plan.pop("serve", {}),
-        )
+        model = sharded.Net(plan) if plan.get("sharded") else MODELS[plan.get("model", "exact")]()
+        # Without a scheme each worker trains by itself.
+        self.coordinator: Any = None
+        if scheme:
+            self.coordinator = loop.serve(
+                scheme,
+                workers=workers,
+                units=UNITS,
+                unit_samples=UNIT_SAMPLES,
+                steps=plan.get("steps", STEPS),
+                length=coded.length(model),
+                max_wait=LIMIT_SECONDS,
+                **plan.pop("serve", {}),
+            )
         self.processes: Dict[str, List[Any]] = {}
         for worker in range(workers):
             self.start(worker)
 
     def start(self, worker: int, name: Optional[str] = None, **plan: Any) -> None:
         """Starts the ranks of a worker."""
-        where = {
-            "address": self.coordinator.address,
-            "token": self.coordinator.token,
-            "worker": worker,
-        }
+        where: Dict[str, Any] = {}
+        if self.coordinator is not None:
+            where = {
+                "address": self.coordinator.address,
+                "token": self.coordinator.token,
+                "worker": worker,
+            }
         name = str(worker) if name is None else name
         told = {**self.plan, **plan}
         arguments = [
@@ -331,7 +350,8 @@ class Cells:
         for processes in self.processes.values():
             for process in processes:
                 process.kill()
-        self.coordinator.stop()
+        if self.coordinator is not None:
+            self.coordinator.stop()
 
     def stop(self, worker: int) -> None:
         """Kills the ranks of a worker."""

@@ -128,7 +128,7 @@ def reference() -> int:
 
 
 def ranks_micro(step: int, unit: int, rank: int) -> Any:
-    settings = Settings(units=UNITS, steps=STEPS, unit_samples=UNIT_SAMPLES, rank=rank)
+    settings = Settings(units=UNITS, steps=STEPS, unit_samples=UNIT_SAMPLES, part=rank)
     return coded.Micro(settings, step, step, (unit, 0, 0, 1.0))
 
 
@@ -268,7 +268,7 @@ def test_a_unit_without_a_loss_in_one_rank(tmp_path: Path) -> None:
             "rank 1 of this worker begins with other parameters or buffers than rank 0",
         ),
         ({"join": {"data": "c"}}, "data names 'c', and the dimensions of mesh= are ['a', 'b']"),
-        ({"join": {"data": "a"}}, "tensor or pipeline parallelism, are not supported yet"),
+        ({"join": {"data": "a"}}, "as under tensor parallelism, are not supported yet"),
         ({"join": {"overlap": True}}, "overlap=True with mesh="),
         ({"join": {"scheme": "graph"}}, "scheme: graph here, uncoded in the run"),
     ],
@@ -305,18 +305,20 @@ def sharded(model: Any, mesh: Any, how: str) -> Any:
     return torch.nn.parallel.DistributedDataParallel(model)
 
 
-@pytest.mark.parametrize("with_mesh", [False, True])
 @pytest.mark.parametrize(
-    "how, words",
+    "how, with_mesh, words",
     [
-        ("fully_shard", r"is sharded \(FSDPLinear\).*: replicated ranks only"),
-        ("FullyShardedDataParallel", r"is sharded \(Fully.*Parallel\).*: replicated ranks only"),
-        ("DTensor", "parameter weight is a DTensor: sharded parameters.*: replicated ranks only"),
-        ("DistributedDataParallel", r"wrapped in Distributed.*Between .* join\(mesh=\) sums them"),
+        ("fully_shard", False, r"weight is cut over the ranks \[0\]: give join mesh="),
+        ("FullyShardedDataParallel", False, r"sharded by FSDP1 .*: shard it by FSDP2"),
+        ("FullyShardedDataParallel", True, r"sharded by FSDP1 .*: shard it by FSDP2"),
+        ("DTensor", False, r"weight is cut over the ranks \[0\]: give join mesh="),
+        ("DTensor", True, "weight is a DTensor whose gradients FSDP2 does not sum"),
+        ("DistributedDataParallel", False, r"wrapped in Distributed.*join\(mesh=\) sums them"),
+        ("DistributedDataParallel", True, r"wrapped in Distributed.*join\(mesh=\) sums them"),
     ],
 )
-def test_what_is_not_replicated_is_refused_by_name(
-    how: str, words: str, with_mesh: bool, tmp_path: Path
+def test_what_is_summed_by_others_is_refused_by_name(
+    how: str, with_mesh: bool, words: str, tmp_path: Path
 ) -> None:
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.emulated]
 torch = pytest.importorskip("torch")
 
 import fake_device  # noqa: E402
+from codedgrad._torch.parts import Part  # noqa: E402
 from codedgrad._torch.staging import Staging  # noqa: E402
 from fake_device.apart import Apart  # noqa: E402
 from torch import nn  # noqa: E402
@@ -327,6 +328,50 @@ def test_gradients_are_handed_over_while_the_backward_pass_goes_on() -> None:
     # One by one from the last, but for those in the middle that have none.
     assert trainer.taken == [(6, 7), (5, 6), (2, 5), (1, 2), (0, 1)]
     trainer.staging.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_parts_of_dtensors_go_through_memory_that_is_given(dtype: Any) -> None:
+    """As those of a sharded model do, whose ranks share memory."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        mesh = DeviceMesh("fake", [0], _init_backend=False)
+        shapes = [(3, 5), (0,), (4100,)]
+        locals_ = [torch.zeros(shape, dtype=dtype, device="fake") for shape in shapes]
+        wholes = [
+            nn.Parameter(DTensor.from_local(each, mesh, [Shard(0)], run_check=False))
+            for each in locals_
+        ]
+        parts = [Part(each) for each in wholes]
+        memory = [torch.zeros(shape, dtype=dtype) for shape in shapes]
+        staging = Staging(parts, memory)
+        gradients = [torch.randn(shape).to(dtype) for shape in shapes]
+        for _ in range(2):
+            staging.begin(lambda: None)
+            for part, gradient in zip(parts, gradients):
+                part.grad = gradient.to("fake")
+            there = staging.collect(lambda first, arrays: None)
+            staging.settle()
+            assert there == [True] * 3
+            assert all(torch.equal(*pair) for pair in zip(memory, gradients))
+
+        def write(first: int, arrays: List[Any]) -> None:
+            for array in arrays:
+                array[...] = array[::-1].copy()
+
+        found = staging.back(there, write)
+        for part, gradient in zip(parts, found):
+            part.grad = gradient
+        for whole, gradient in zip(wholes, gradients):
+            assert isinstance(whole.grad, DTensor) and whole.grad.placements == (Shard(0),)
+            assert torch.equal(whole.grad.to_local().cpu(), gradient.flip(0))
+        staging.close()
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_it_takes_the_memory_of_one_gradient() -> None:

@@ -58,7 +58,11 @@ class Arrays(ABC):
 
     @abstractmethod
     def digest(self) -> int:
-        """A digest of the parameters, equal on equal replicas."""
+        """A digest of the worker's parameters, equal on equal replicas."""
+
+    def digests(self) -> Any:
+        """The same as `native.applied` takes it."""
+        return self.digest()
 
     # What some libraries need beside.
 

@@ -40,7 +40,7 @@ def whole(name: str, value: object, least: int) -> int:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a worker says of its run; the same for all of its workers, but for `rank`."""
+    """What a worker says of its run; the same for all of its workers, but for `part`."""
 
     units: int
     steps: int
@@ -51,8 +51,8 @@ class Settings:
     seed: Optional[int] = 0
     seed_all: bool = False
     verify: int = 1
-    #: Which of a worker's processes this one is, among those that cut a unit's samples.
-    rank: int = 0
+    #: Which part of a unit's samples this process has, where a worker's processes cut them.
+    part: int = 0
 
     def check(self) -> "Settings":
         """The same with whole numbers.
@@ -79,7 +79,7 @@ class Settings:
             seed=None if self.seed is None else whole("seed", self.seed, 0),
             seed_all=bool(self.seed_all),
             verify=whole("verify", self.verify, 0),
-            rank=self.rank,
+            part=self.part,
         )
 
     def told(self) -> Dict[str, str]:
@@ -94,7 +94,7 @@ class Settings:
 
     def unit_seed(self, batch: int, unit: int, purpose: str) -> int:
         """The seed of what this process draws for a unit; see `seeds.unit_seed`."""
-        return unit_seed(self.seed or 0, batch, unit, purpose, self.rank)
+        return unit_seed(self.seed or 0, batch, unit, purpose, self.part)
 
 
 # Where it is said how many workers a run has and which one this is: the SIZES and NUMBERS of
@@ -220,16 +220,28 @@ class Where:
     """How the coordinator is found, and what arrays a gradient has."""
 
     called: Called
+    #: The worker's gradient as one vector: lengths and formats of its arrays.
     arrays: Sequence[Tuple[int, str]]
     layout: int
     dtype: str
     versions: str
-    frozen: Optional[int] = None
-    start: Optional[int] = None
+    #: Of frozen parameters, and of all numbers that the worker begins with; of one of its ranks those
+    #: of what that has.
+    frozen: Any = None
+    start: Any = None
+    #: How many arrays this process trains, if the vector has others too.
+    of_process: Optional[int] = None
+    #: How many processes cut the model, of which each takes over the state of one of another worker.
+    ranks: int = 1
     #: Whether this worker takes over another one's state before anything else.
     takes: bool = False
     #: Whether it does so, too, where the run began with other parameters than it has.
     may_take: bool = False
+
+    @property
+    def trained(self) -> int:
+        """How many arrays this process trains."""
+        return len(self.arrays) if self.of_process is None else self.of_process
 
     @property
     def alone(self) -> bool:
@@ -265,7 +277,7 @@ class Where:
             "layout": self.layout,
             "frozen": self.frozen,
             "start": self.start,
-            "settings": settings.told(),
+            "settings": {**settings.told(), **self._cut()},
         }
         if not sum(count for count, _ in arrays):
             raise ValueError("nothing is trained: no array has a number that takes a gradient")
@@ -299,6 +311,10 @@ class Where:
             if not self.may_take or "to begin with" not in str(error):
                 raise
         return _native.Worker.join(arrays, {**facts, "start": None}, None, *where)
+
+    def _cut(self) -> Dict[str, str]:
+        """By how many processes the model is cut, if it is."""
+        return {} if self.ranks == 1 else {"ranks of a worker": str(self.ranks)}
 
     def _check_alone(self) -> None:
         """Raises if a process that would train alone was told to join a run."""

@@ -34,6 +34,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple, final
 
 from . import signals
 from .joining import Settings, scheme_of
+from .arrays import Arrays
 from .loops import loop_of
 from .parting import How
 from .session import Session
@@ -107,6 +108,11 @@ class Membership:
     def digest(self) -> int:
         """The digest of this replica's parameters, equal on all workers after equal steps."""
         return self._session.arrays.digest()
+
+
+def arrays_of(member: Membership) -> Arrays:
+    """The arrays of a run, for what a library of arrays adds to it."""
+    return member._session.arrays
 
 
 @final

@@ -52,7 +52,7 @@ class Session:
         self.settings = settings
         self.arrays = arrays
         self.native = where.connect(settings)
-        self.scalars = Scalars(settings, len(where.arrays), where.versions)
+        self.scalars = Scalars(settings, where.trained, where.versions)
         self.tally = Tally()
         notice = where.called.notice
         self.parting = Parting(self.native, arrays.release, notice, where.told_to_end)
@@ -157,7 +157,7 @@ class Session:
 
     def applied(self, step: int) -> None:
         """A decided step's body is over: it is applied here, or counted."""
-        self.native.applied(self.arrays.digest() if self._is_verified(step + 1) else None)
+        self.native.applied(self.arrays.digests() if self._is_verified(step + 1) else None)
         self.arrays.applied()
         self.state = State.UNDECIDED
 
@@ -183,7 +183,7 @@ class Session:
             self.native.refuse(str(error))
             return False
         self.tally.counts["resyncs"] += 1
-        self.native.taken([self.arrays.digest()] if self._is_verified(next_step) else [])
+        self.native.taken([self.arrays.digests()] if self._is_verified(next_step) else [])
         return True
 
     def report(self) -> Dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from functools import partial
 from typing import Any, List, Mapping, Optional, Sequence, Union
@@ -15,8 +16,10 @@ from .._core.arrays import Arrays
 from .._core.states import Progress, State
 from .._core.units import Micro as _Micro
 from .._core.warn import warn
+from .fsdp import fsdp_modules
 from .host import HandOver, Transfer, digest
 from .model import Replica, mark_joined, shares, trained_of
+from .parts import Part
 from .staging import Announcer, transfer_of
 from .watch import Agreed, GradScaler, Schedules, Stepping
 
@@ -24,6 +27,10 @@ _GRAPHS = (
     "A captured CUDA graph with a backward pass in it writes to the gradients that parameters had "
     "when it was captured, and no unit has those: capture by torch.cuda.make_graphed_callables"
 )
+
+
+# So many squares are added up at a time, in an order that no number of threads changes.
+_ROW = 1 << 12
 
 
 class Micro(_Micro):
@@ -54,7 +61,7 @@ class TorchArrays(Arrays):
     ):
         self._modules = modules
         self._optimizers = optimizers
-        self._parameters = [parameter for _, parameter in trained_of(modules)]
+        self._parameters = [Part(parameter) for _, parameter in trained_of(modules)]
         self._scalers = [item for item in state.values() if isinstance(item, GradScaler)]
         self._replica = Replica(modules, optimizers, state)
         self._agreed = Agreed(modules, optimizers)
@@ -83,7 +90,7 @@ class TorchArrays(Arrays):
             if progress is not None:
                 _check_whole(progress)
 
-        parameters = {id(each) for each in self._parameters}
+        parameters = {id(each.whole) for each in self._parameters}
 
         def other(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             # As one within another: it is the given one's step.
@@ -144,6 +151,8 @@ class TorchArrays(Arrays):
         found = any(parameter.grad is not None for parameter in self._parameters)
         if not found and not micro.empty:
             graphs = "" if self._device == "cpu" else f". {_GRAPHS}"
+            if fsdp_modules(self._modules):
+                graphs += ". Of a unit's backward passes FSDP2 synchronises the last one at least"
             raise RuntimeError(
                 f"unit {micro.unit} of batch {micro.batch} left no gradient in any parameter: call "
                 "loss.backward() in the inner loop, or micro.nothing() if it has no loss on purpose"
@@ -195,7 +204,38 @@ class TorchArrays(Arrays):
             parameter.grad = None
 
     def gradients(self) -> List[Any]:
-        return [parameter.grad for parameter in self._parameters]
+        return [parameter.whole.grad for parameter in self._parameters]
+
+    @torch.no_grad()
+    def clip(self, max_norm: float) -> float:
+        """Scales the decoded gradient to this 2-norm at most; gives back the norm that it had."""
+        norm = self.norm()
+        factor = max_norm / (norm + 1e-6)
+        if factor < 1.0:
+            for part in self._parameters:
+                gradient = part.grad
+                if gradient is not None:
+                    gradient.mul_(factor)
+        return norm
+
+    def norm(self) -> float:
+        """The 2-norm of the decoded gradient."""
+        return math.sqrt(self.squares([True] * len(self._parameters)))
+
+    def squares(self, counted: Sequence[bool]) -> float:
+        """The sum of the squares of the gradients that are counted, in float64 and in an order that
+        depends on no device."""
+        with_gradient = [
+            gradient.detach().reshape(-1)
+            for part, counts in zip(self._parameters, counted)
+            if counts and (gradient := part.grad) is not None
+        ]
+        sums: List[torch.Tensor] = []
+        for flat in with_gradient:
+            whole = len(flat) // _ROW * _ROW
+            sums.append(flat[:whole].view(-1, _ROW).double().square().sum(1))
+            sums.append(flat[whole:].double().square().sum().reshape(1))
+        return math.fsum(number for each in sums for number in each.tolist())
 
     def applied(self) -> None:
         self._schedules.look()
@@ -208,7 +248,7 @@ class TorchArrays(Arrays):
         self._replica.load(state)
 
     def digest(self) -> int:
-        return digest(self._parameters)
+        return digest([each.detach() for each in self._parameters])
 
     def fingerprint(self) -> object:
         return self._replica.fingerprint()

@@ -18,13 +18,13 @@ from __future__ import annotations
 import io
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict, defaultdict
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
-from torch import nn
 
 from .. import _native
+from .parts import Part
 
 FORMATS = {
     torch.float32: "float32",
@@ -83,7 +83,7 @@ class Transfer(ABC):
 class OnHost(Transfer):
     """Where the parameters are in the host's memory: gradients are handed over where they lie."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter]):
+    def __init__(self, parameters: Sequence[Part]):
         self._parameters = parameters
         self._kept: Dict[int, torch.Tensor] = {}
 
@@ -122,7 +122,7 @@ def numbers(tensor: torch.Tensor) -> Any:
     return tensor.view(torch.int16).numpy()
 
 
-def gradient_of(parameter: nn.Parameter) -> Any:
+def gradient_of(parameter: Part) -> Any:
     """A parameter's gradient as it is handed over, if it has one."""
     gradient = parameter.grad
     return None if gradient is None else numbers(plain(gradient, parameter.dtype).contiguous())
@@ -186,6 +186,26 @@ def digest(tensors: Sequence[torch.Tensor]) -> int:
     sums = [_sum_of(each) for each in plain]
     numbers = np.array([int(each) % 2**64 for each in sums], dtype=np.uint64)
     return _native.digest([numbers.view(np.uint8)])
+
+
+class Contents(Dict[str, int]):
+    """Digests of what a process has, by contents: see `parts.content_of`."""
+
+
+def digests(contents: Sequence[object], tensors: Sequence[Any]) -> Contents:
+    """The digest of the tensors of each content, in their order."""
+    found: Dict[str, List[Any]] = {}
+    for content, tensor in zip(contents, tensors):
+        found.setdefault(repr(content), []).append(tensor)
+    return Contents((content, digest(several)) for content, several in sorted(found.items()))
+
+
+def combined(known: Mapping[str, int]) -> int:
+    """One digest of those of all contents: that itself where all ranks have the same."""
+    if set(known) <= {repr(None)}:
+        return known.get(repr(None), digest([]))
+    found = np.array([known[content] for content in sorted(known)], dtype=np.uint64)
+    return _native.digest([found.view(np.uint8)])
 
 
 def digest_of_bits(tensor: torch.Tensor) -> int:

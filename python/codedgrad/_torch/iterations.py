@@ -250,6 +250,14 @@ class Iterations:
         self._open.thread = threading.get_ident()
         return self.hollow
 
+    def on_all_ranks(self, known: bool) -> bool:
+        """Whether something is so on all ranks that share a model: its forward pass is a collective,
+        which all of them enter, or none."""
+        native: Any = self._session.native
+        if not getattr(native, "cut", False):
+            return known
+        return bool(native.on_all("a skipped iteration", known))
+
     def call(self) -> int:
         """The number of a forward pass within the iteration."""
         self._open.calls += 1

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import importlib
 import os
+import pickle
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
@@ -16,8 +17,12 @@ from .. import _native
 from .._core.joining import Called, Settings, Where, asks_for_state, layout_hash
 from .._core.session import Session
 from .arrays import TorchArrays
-from .cell import CellArrays, CellWhere, CellWorker
-from .host import FORMATS, LARGE_BYTES, digest
+from .cell.arrays import CellArrays
+from .cell.ranks import Ranks
+from .cell.vector import Vector, known_of
+from .cell.worker import CellWhere, CellWorker
+from .fsdp import Sums, reshard
+from .host import FORMATS, LARGE_BYTES, Contents, digest, digests
 from .model import (
     check_accelerate,
     check_model,
@@ -29,7 +34,7 @@ from .model import (
     trained_of,
     versions_with,
 )
-from .ranks import Ranks
+from .parts import Part, content_of, is_cut, local, placements_of
 
 # Parameters of glibc's mallopt: the largest block that is not mapped by itself, and how much free
 # memory at the end is kept.
@@ -83,11 +88,12 @@ def joined(
     with worker 0's parameters.
     """
     modules = modules_of(model)
+    reshard(modules)
     named = trained_of(modules)
     device = device_of(modules)
     settings = settings.check()
     optimizers = optimizers_of(optimizer)
-    check_model(modules, named, ranks=ranks is not None)
+    check_model(modules, named, None if ranks is None else ranks.members)
     check_optimizers(optimizers, named)
     check_accelerate(accumulate)
     others = dict(state)
@@ -97,20 +103,24 @@ def joined(
                 f"state[{name!r}] is {type(item).__name__}, which has no state_dict and "
                 "load_state_dict"
             )
-    shapes = [(name, list(p.shape), FORMATS[p.dtype]) for name, p in named]
+    parts = [Part(parameter) for _, parameter in named]
+    shapes: List[Any] = [(name, list(p.shape), FORMATS[p.dtype]) for name, p in named]
+    shapes += placements_of(named)
     check_states(optimizers, others)
     buffers = [buffer for _, _, _, buffer in persistent_buffers(modules)]
     frozen = [each for module in modules for each in module.parameters() if not each.requires_grad]
+    begins_with = [parameter for _, parameter in named] + buffers
+    digest_of = digest if ranks is None else _digests
     versions = f"codedgrad {_native.__version__}, torch {torch.__version__}"
     formats = "+".join(sorted({FORMATS[parameter.dtype] for _, parameter in named}))
     takes = sync and asks_for_state(called.worker, ranks is not None)
     facts: Dict[str, Any] = dict(
         called=called,
-        arrays=[(parameter.numel(), FORMATS[parameter.dtype]) for _, parameter in named],
+        arrays=[(part.numel(), FORMATS[part.dtype]) for part in parts],
         layout=layout_hash("torch", shapes, kinds_of(optimizers), sorted(others)),
-        frozen=digest(frozen),
-        # There is nothing to compare in who takes over a state.
-        start=None if takes else digest([parameter for _, parameter in named] + buffers),
+        frozen=digest_of(frozen),
+        # There is nothing to compare in a worker that takes over a state.
+        start=None if takes else digest_of(begins_with),
         takes=takes,
         may_take=sync,
         dtype=formats if device == "cpu" else f"{formats} on {device}",
@@ -126,15 +136,23 @@ def joined(
                 "overlap=True with mesh=: ranks add up a unit's gradients when all have computed "
                 "it, and nothing is final before. Leave overlap= out"
             )
-        settings = replace(settings, rank=ranks.rank)
-        if settings.unit_samples % ranks.size:
+        settings = replace(settings, part=ranks.part)
+        if settings.unit_samples % ranks.parts:
             raise ValueError(
-                f"unit_samples is {settings.unit_samples}, and {ranks.size} ranks cut the samples "
+                f"unit_samples is {settings.unit_samples}, and {ranks.parts} ranks cut the samples "
                 "of a unit: it counts those of all ranks, and is a multiple of their number"
             )
-        cell = CellWorker(ranks, settings)
-        arrays: TorchArrays = CellArrays(modules, optimizers, others, cell)
-        where: Where = CellWhere(cell=cell, **facts)
+        said = [pickle.loads(each) for each in ranks.gather(pickle.dumps(known_of(parts)))]
+        if len({len(each) for each in said}) > 1:
+            raise ValueError(
+                "the ranks of this worker train different numbers of parameters, "
+                f"{[len(each) for each in said]}: build the model alike in each"
+            )
+        cut = any(is_cut(each) for each in begins_with)
+        cell = CellWorker(ranks, settings, Vector(ranks.rank, said), cut)
+        sums = Sums(modules, named, ranks, settings.reduction)
+        arrays: TorchArrays = CellArrays(modules, optimizers, others, cell, sums)
+        where: Where = CellWhere(cell=cell, of_process=len(parts), **facts)
     else:
         where = Where(**facts)
         if overlap is None:
@@ -144,6 +162,11 @@ def joined(
     session = Session(where, settings, arrays)
     _keep_freed_memory()
     return session
+
+
+def _digests(tensors: Sequence[torch.Tensor]) -> Contents:
+    """Those of what this rank has of some tensors."""
+    return digests([content_of(each) for each in tensors], [local(each) for each in tensors])
 
 
 def _keep_freed_memory() -> None:

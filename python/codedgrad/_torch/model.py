@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import weakref
 from importlib import import_module
-from typing import AbstractSet, Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple, Union
+from typing import AbstractSet, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import torch
 from torch import nn
@@ -19,7 +19,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
 from .._core.states import Progress
+from .fsdp import check_offload, check_version, reshard
 from .host import FORMATS, read_state, write_state
+from .parts import all_restored, is_cut, ranks_of, restored, with_parts
 
 # Models that are in a run that goes on: each can be in one only.
 _JOINED: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Progress]]" = weakref.WeakKeyDictionary()
@@ -40,6 +42,11 @@ def modules_of(model: Union[nn.Module, Sequence[nn.Module]]) -> List[nn.Module]:
             raise TypeError(
                 f"model is {type(module).__name__}, an optimizer: the model comes first, "
                 "join(model, optimizer, ..)"
+            )
+        if any(kind.__module__.startswith("torch.distributed.pipelining") for kind in type(module).__mro__):
+            raise TypeError(
+                f"model is {type(module).__name__}, a part of a pipeline: pipeline parallelism is not "
+                "supported yet. Shard the whole model by fully_shard, and give join mesh="
             )
         if not isinstance(module, nn.Module):
             raise TypeError(f"model is {type(module).__name__}: it must be an nn.Module or a list")
@@ -98,9 +105,11 @@ def is_joined(module: nn.Module) -> bool:
 
 
 def check_model(
-    modules: Sequence[nn.Module], named: Sequence[Tuple[str, nn.Parameter]], *, ranks: bool = False
+    modules: Sequence[nn.Module],
+    named: Sequence[Tuple[str, nn.Parameter]],
+    ranks: Optional[AbstractSet[int]] = None,
 ) -> None:
-    """Raises for what cannot be replicated exactly, by one process, or by each of several ranks."""
+    """Raises for what cannot be replicated exactly, by one process, or by these ranks of a worker."""
     for place, root in enumerate(modules):
         for name, module in root.named_modules():
             if is_joined(module):
@@ -111,7 +120,7 @@ def check_model(
             if len(modules) > 1:
                 path = f"{place}.{path}"
             _check_module(path, module)
-    if not ranks and torch.distributed.is_available() and torch.distributed.is_initialized():
+    if ranks is None and torch.distributed.is_available() and torch.distributed.is_initialized():
         world = torch.distributed.get_world_size()
         if world > 1:
             raise TypeError(
@@ -122,13 +131,19 @@ def check_model(
     if not named:
         raise TypeError("no parameter takes a gradient: nothing is trained")
     _check_version(named[0][1].device.type)
+    if ranks is not None:
+        check_version(modules)
+        check_offload(modules, named)
     for name, parameter in named:
         if isinstance(parameter, UninitializedParameter):
             raise TypeError(f"parameter {name} has no shape yet: run the model once before join")
-        if type(parameter.data) is not torch.Tensor:
+        if is_cut(parameter):
+            _check_cut(name, parameter, ranks)
+        elif type(parameter.data) is not torch.Tensor:
             raise TypeError(
-                f"parameter {name} is a {type(parameter.data).__name__}: sharded parameters cannot "
-                "be coded yet: replicated ranks only. Join with the whole model in each process"
+                f"parameter {name} is a {type(parameter.data).__name__}, which cannot be coded: "
+                "parameters are plain tensors or DTensors. Join with the model as it is before it "
+                "is quantised or wrapped"
             )
         if parameter.device.type == "meta":
             raise TypeError(
@@ -187,10 +202,10 @@ def _check_module(path: str, module: nn.Module) -> None:
             "sums them"
         )
     kind = type(module).__name__
-    if kind.startswith("FSDP") or kind == "FullyShardedDataParallel":
+    if kind == "FullyShardedDataParallel":
         raise TypeError(
-            f"{path} is sharded ({kind}), which does not work yet: replicated ranks only. Remove "
-            "the wrapper; several ranks with the whole model each join by mesh="
+            f"{path} is sharded by FSDP1 ({kind}), whose shards have no names: shard it by FSDP2, "
+            "torch.distributed.fsdp.fully_shard, and join with mesh="
         )
     if isinstance(module, nn.SyncBatchNorm) and module.training:
         raise TypeError(
@@ -202,6 +217,22 @@ def _check_module(path: str, module: nn.Module) -> None:
             f"{path} is a {kind} with running statistics, which depend on who "
             "computes what: replicas would drift apart. Use GroupNorm or LayerNorm, or "
             "track_running_stats=False, or put it in eval() for good"
+        )
+
+
+def _check_cut(name: str, parameter: Any, ranks: Optional[AbstractSet[int]]) -> None:
+    """Raises for a DTensor that ranks of this worker do not cut among themselves."""
+    over = ranks_of(parameter)
+    if ranks is None:
+        raise TypeError(
+            f"parameter {name} is cut over the ranks {sorted(over)}: give join mesh=, the mesh of all "
+            "ranks of this worker"
+        )
+    if not over <= ranks:
+        raise TypeError(
+            f"parameter {name} is cut over the ranks {sorted(over)}, and mesh= has {sorted(ranks)}: "
+            "give join the mesh of all ranks of this worker, and in data= the dimensions over which "
+            "samples are cut"
         )
 
 
@@ -253,7 +284,7 @@ def check_states(
     items = [(type(each).__name__, each) for each in optimizers]
     for name, item in [*items, *((f"state[{name!r}]", item) for name, item in others.items())]:
         try:
-            read_state(write_state(item.state_dict()))
+            read_state(write_state(with_parts(item.state_dict())))
         except Exception as error:
             said = next((line for line in str(error).splitlines() if "Unsupported" in line), "")
             said = said or str(error).partition("\n")[0]
@@ -312,7 +343,8 @@ class Replica:
         self._state = state
 
     def save(self) -> List[bytes]:
-        """All of it; names are those without `torch.compile`."""
+        """All of it that this process has; names are those without `torch.compile`."""
+        reshard(self._modules)
         models = [
             {own_name(name): value for name, value in module.state_dict().items()}
             for module in self._modules
@@ -322,18 +354,26 @@ class Replica:
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "state": {name: item.state_dict() for name, item in self._state.items()},
         }
-        return [write_state(content)]
+        return [write_state(with_parts(content))]
 
     def load(self, state: Sequence[bytes]) -> None:
         """Takes over what `save` gave."""
+        if not state:
+            raise ValueError("its worker has another number of ranks")
+        reshard(self._modules)
         content = read_state(state[0])
         for module, found in zip(self._modules, content["models"]):
-            names = {own_name(name): name for name in module.state_dict()}
-            module.load_state_dict({names.get(name, name): x for name, x in found.items()})
+            own = module.state_dict()
+            names = {own_name(name): name for name in own}
+            found = {names.get(name, name): value for name, value in found.items()}
+            module.load_state_dict(
+                {name: restored(value, own.get(name)) for name, value in found.items()}
+            )
         for optimizer, found in zip(self._optimizers, content["optimizers"]):
             _load_optimizer(optimizer, found)
         for name, item in self._state.items():
-            item.load_state_dict(content["state"][name])
+            found = content["state"][name]
+            item.load_state_dict(all_restored(found, item.state_dict()))
 
     def fingerprint(self) -> object:
         """The numbers and texts in `state=`, which the end of a step's body changes."""
@@ -342,8 +382,11 @@ class Replica:
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, found: Dict[str, Any]) -> None:
     """Loads an optimizer's state as it was saved: PyTorch rounds it to the parameters' format."""
-    optimizer.load_state_dict(found)
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    for place, saved in found["state"].items():
+        for name, value in saved.items():
+            saved[name] = restored(value, parameters[place])
+    optimizer.load_state_dict(found)
     for place, saved in found["state"].items():
         own = optimizer.state[parameters[place]]
         for name, value in saved.items():

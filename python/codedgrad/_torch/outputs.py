@@ -27,6 +27,15 @@ from .iterations import Iterations
 # Kept for so many forms of inputs, before all are forgotten.
 _KEPT = 32
 
+# What a loop for FSDP2 calls.
+_FSDP = (
+    "set_requires_gradient_sync",
+    "set_requires_all_reduce",
+    "set_is_last_backward",
+    "unshard",
+    "reshard",
+)
+
 # Told that a backward pass has come to an output.
 Reached = Callable[..., None]
 
@@ -264,7 +273,7 @@ class CodedModule(nn.Module):
         key = iterations.call(), form_of(args, kwargs)
         if not hollow:
             return key, None
-        if not outputs.knows(key):
+        if not iterations.on_all_ranks(outputs.knows(key)):
             # Nothing of this form was computed here yet.
             with torch.no_grad():
                 known = self.module(*args, **kwargs)
@@ -297,6 +306,12 @@ class CodedModule(nn.Module):
     def require_backward_grad_sync(self, value: bool) -> None:
         if self._iterations is not None:
             self._iterations.require_sync = bool(value)
+
+    def __getattr__(self, name: str) -> Any:
+        # Loops for FSDP2 call these on the model.
+        if name in _FSDP:
+            return getattr(self.module, name)
+        return super().__getattr__(name)
 
     def register_comm_hook(self, *_: Any, **__: Any) -> None:
         """Refused: gradients are not summed by torch.distributed."""

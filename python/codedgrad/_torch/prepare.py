@@ -21,11 +21,11 @@ from .._core.units import Totals
 from .._core.warn import renamed
 from . import outputs, watch
 from .body import Body
+from .cell.ranks import Ranks
 from .gate import Gates
 from .iterations import Iterations, follow
 from .joining import joined, optimizers_of, verify_of
 from .outputs import CodedModule, leave_uncompiled
-from .ranks import Ranks
 from .samples import PreparedLoader, Samples
 from .watch import GradScaler, Kept, check_scaler
 
@@ -351,7 +351,7 @@ def prepare(
     accumulate = whole("accumulate", accumulate, 1)
     units = _units(units, called, mesh is not None)
     ranks = None if mesh is None else Ranks(mesh, data)
-    size = 1 if ranks is None else ranks.size
+    size = 1 if ranks is None else ranks.parts
     samples = given.deal(units, accumulate, seed or 0, size)
     length = _length(steps, epochs, samples)
     given.make_schedules(length)

@@ -43,8 +43,9 @@ _PLAIN = "DataLoader(dataset, batch_size={}, shuffle=True)"
 
 
 class Samples:
-    """Which samples a unit has: in epoch e unit u has those that `DistributedSampler(dataset,
-    num_replicas=units, rank=u, drop_last=True)` with `set_epoch(e)` gives to rank u, in batches."""
+    """Which samples a unit has: in epoch e process r of the `ranks` that compute unit u has those
+    that `DistributedSampler(dataset, num_replicas=units * ranks, rank=u * ranks + r, drop_last=True)`
+    with `set_epoch(e)` gives, in batches."""
 
     def __init__(
         self, loader: "DataLoader[Any]", units: int, accumulate: int, seed: int, ranks: int
@@ -82,8 +83,12 @@ class Samples:
         epoch, place = divmod(batch, self.steps)
         if self._order[0] != epoch:
             self._order = (epoch, self._drawn(epoch))
-        start = place * self.unit_samples + samples.start - unit * self.unit_samples
-        own = self._order[1][unit :: self._units][start : start + len(samples)]
+        # A process has those of its number among all processes of all units.
+        processes = self.unit_samples // self._share
+        process = (samples.start - unit * self.unit_samples) // self._share
+        start = place * self._share
+        dealt = self._order[1][unit * processes + process :: self._units * processes]
+        own = dealt[start : start + len(samples)]
         size = len(own) // self.accumulate
         return [own[first : first + size] for first in range(0, len(own), size)]
 

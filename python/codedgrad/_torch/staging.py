@@ -19,10 +19,10 @@ from queue import SimpleQueue
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
-from torch import nn
 
 from .._core.warn import warn
 from .host import HandOver, Next, OnHost, Transfer, numbers, plain
+from .parts import Part
 
 # An event is asked for between pauses, the first and the longest, so that a signal ends the wait
 # also where the device hangs.
@@ -45,17 +45,27 @@ def wait_for(event: Any, given_up: Callable[[], bool] = lambda: False) -> bool:
     return True
 
 
-def transfer_of(parameters: Sequence[torch.nn.Parameter]) -> Transfer:
-    """That of parameters which are all on one device."""
+def transfer_of(
+    parameters: Sequence[Part], memory: Optional[Sequence[torch.Tensor]] = None
+) -> Transfer:
+    """That of parameters which are all on one device; `memory` as for `Staging`."""
     on_host = parameters[0].device.type == "cpu"
-    return OnHost(parameters) if on_host else Staging(parameters)
+    return OnHost(parameters) if on_host else Staging(parameters, memory)
 
 
 class _Buffers:
     """Memory of the host for the gradients of some parameters."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor], page_locked: bool):
-        self.tensors, self.page_locked = _host_memory(parameters, page_locked)
+    def __init__(
+        self,
+        parameters: Sequence[Part],
+        page_locked: bool,
+        memory: Optional[Sequence[torch.Tensor]] = None,
+    ):
+        if memory is None:
+            self.tensors, self.page_locked = _host_memory(parameters, page_locked)
+        else:
+            self.tensors, self.page_locked = list(memory), False
         self.arrays = [numbers(each) for each in self.tensors]
         # Whether all is handed over that was copied to it.
         self.read = threading.Event()
@@ -66,14 +76,18 @@ class Staging(Transfer):
     """That of parameters of an accelerator, through memory of the host that serves both ways: they
     take turns."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor]):
+    def __init__(
+        self, parameters: Sequence[Part], memory: Optional[Sequence[torch.Tensor]] = None
+    ):
+        """memory: that of the host through which gradients go, if it is given, such as some that
+        several processes share. Whoever gives it settles each unit before the next one begins."""
         self._parameters = list(parameters)
         self._device = self._parameters[0].device
         # Where there are no streams, none: copies are waited for as they are made.
         self._stream = _stream_of(self._device)
         # The first also for what is decoded; the second where a unit begins while the one before is
         # handed over, which a task of one unit never needs.
-        self._first = _Buffers(self._parameters, page_locked=self.early)
+        self._first = _Buffers(self._parameters, self.early, memory)
         self._second: Optional[_Buffers] = None
         # That of the current unit, and whether it is still computed.
         self._buffers = self._first
@@ -216,7 +230,7 @@ class Staging(Transfer):
         return event
 
 
-def _pieces(parameters: Sequence[torch.Tensor]) -> Iterator[Tuple[int, int]]:
+def _pieces(parameters: Sequence[Part]) -> Iterator[Tuple[int, int]]:
     """Places of the parameters that are written before their copy begins."""
     first = size = 0
     for place, parameter in enumerate(parameters):
@@ -230,7 +244,7 @@ def _pieces(parameters: Sequence[torch.Tensor]) -> Iterator[Tuple[int, int]]:
 _Fetched = Tuple[torch.Tensor, int, torch.Tensor]
 
 
-def _fetch_of(parameter: torch.Tensor) -> Optional[_Fetched]:
+def _fetch_of(parameter: Part) -> Optional[_Fetched]:
     gradient = parameter.grad
     if gradient is None:
         return None
@@ -326,7 +340,7 @@ def _stream_of(device: torch.device) -> Optional[torch.Stream]:
 
 
 def _host_memory(
-    parameters: Sequence[torch.Tensor], page_locked: bool
+    parameters: Sequence[Part], page_locked: bool
 ) -> Tuple[List[torch.Tensor], bool]:
     """Memory for their gradients, and whether it is page-locked: if not, with a warning."""
 
@@ -366,7 +380,7 @@ class Announcer:
     gradient that is written again after it was handed over is found out when the task is submitted.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter]):
+    def __init__(self, parameters: Sequence[Part]):
         self._sizes = [parameter.numel() for parameter in parameters]
         on_host = all(parameter.device.type == "cpu" for parameter in parameters)
         self._part = _PART if on_host else _PART_OF_ACCELERATOR

@@ -24,6 +24,7 @@ from .._core.states import Progress, State
 from .._core.units import Micro
 from .._core.warn import warn
 from .body import Unwritten
+from .fsdp import reshard
 from .model import check_optimizers, check_states, parameters_of, persistent_buffers, trained_of
 
 
@@ -76,6 +77,7 @@ class Agreed:
 
     def _compare_layout(self) -> None:
         """What takes a gradient must be what was agreed."""
+        reshard(self._modules)
         found = trained_of(self._modules)
         if len(found) == len(self._named) and all(
             new is old for (_, new), old in zip(found, self._parameters)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, List, Optional, Sequence, Union
+from math import prod
+from typing import AbstractSet, Any, List, Optional, Sequence, Set, Union
 
 import torch
 import torch.distributed as dist
@@ -12,10 +13,15 @@ import torch.distributed as dist
 # longer takes another collective.
 _SLOT = 2048
 _LENGTH = 8
+# What dimensions of these names mean to PyTorch's trainers.
+_UNSUPPORTED = {"cp": "context parallelism", "pp": "pipeline parallelism"}
+# States are sent in pieces of so many bytes.
+_PIECE = 64 << 20
 
 
 class Ranks:
-    """Those of a mesh, each of which computes a part of every unit's samples.
+    """Those of a mesh, which compute every unit together: a part of its samples each, or a part of
+    the model with others that have the same samples.
 
     What they say to each other goes through a gloo group of their own, so that it never waits for
     a device; gradients go through the mesh's groups.
@@ -36,6 +42,21 @@ class Ranks:
         self.size = len(members)
         self.rank = members.index(dist.get_rank())
         self._mesh = mesh
+        # Over which dimensions samples are cut; ranks that differ in another one compute the same.
+        self._names = list(mesh.mesh_dim_names or range(mesh.ndim))
+        self._several = [each for each in range(mesh.ndim) if mesh.size(each) > 1]
+        self._told_data = data is not None
+        wanted = [data] if isinstance(data, str) else data
+        self.data = [
+            each for each in self._several if wanted is None or self._names[each] in wanted
+        ]
+        place = mesh.get_coordinate()
+        #: Which part of a unit's samples this rank has, of how many.
+        self.part, self.parts = 0, self.times(self.data)
+        for each in self.data:
+            self.part = self.part * mesh.size(each) + place[each]
+        #: Whether what this rank reports counts: one of those that compute the same does.
+        self.reports = all(place[each] == 0 for each in self._several if each not in self.data)
         # Groups have their members in the order of their numbers.
         order = sorted(members)
         self._places = [order.index(member) for member in members]
@@ -79,29 +100,67 @@ class Ranks:
             found.append(content.numpy().tobytes())
         return found
 
-    def sum(self, numbers: torch.Tensor) -> torch.Tensor:
-        """The sum of what all ranks have, on all of them; `numbers` may be written."""
+    def collect(self, lengths: Sequence[int], content: bytes) -> List[bytes]:
+        """What each rank has, on the first one, of these lengths; nothing on the others."""
+        if self.rank:
+            self._send(content, 0)
+            return []
+        return [content, *(self._receive(lengths[each], each) for each in range(1, self.size))]
+
+    def deal(self, lengths: Sequence[int], contents: Sequence[bytes]) -> bytes:
+        """Gives each rank its own of what the first one has; `contents` is read there alone."""
+        if self.rank:
+            return self._receive(lengths[self.rank], 0)
+        for each in range(1, self.size):
+            self._send(contents[each], each)
+        return contents[0]
+
+    def _send(self, content: bytes, to: int) -> None:
+        for start in range(0, len(content), _PIECE):
+            piece = torch.frombuffer(bytearray(content[start : start + _PIECE]), dtype=torch.uint8)
+            dist.send(piece, self._members[to], group=self._group)
+
+    def _receive(self, length: int, source: int) -> bytes:
+        found = bytearray(length)
+        for start in range(0, length, _PIECE):
+            size = min(_PIECE, length - start)
+            piece = torch.frombuffer(found, dtype=torch.uint8, count=size, offset=start)
+            dist.recv(piece, self._members[source], group=self._group)
+        return bytes(found)
+
+    def sum(self, numbers: torch.Tensor, dimensions: Sequence[int]) -> torch.Tensor:
+        """The sum over some dimensions of the mesh; `numbers` may be written."""
         moved = self._moved(numbers)
-        for group in self._groups():
-            dist.all_reduce(moved, group=group)
+        for dimension in dimensions:
+            dist.all_reduce(moved, group=self._mesh.get_group(dimension))
         return moved.to(numbers.device)
 
-    def spread(self, numbers: torch.Tensor) -> torch.Tensor:
-        """What the first rank has, on all of them; `numbers` may be written."""
-        # Formats that some backend does not know are bytes.
-        moved = self._moved(numbers.view(torch.uint8))
-        # Whose line begins with the first rank in all later dimensions, has it by those before.
-        for group in self._groups():
-            first = min(dist.get_process_group_ranks(group), key=self._place_of)
-            dist.broadcast(moved, first, group=group)
-        return moved.to(numbers.device).view(numbers.dtype)
+    def beyond(self, ranks: AbstractSet[int]) -> List[int]:
+        """The dimensions over which samples are cut that go beyond some ranks."""
+        return [
+            each
+            for each in self.data
+            if not set(dist.get_process_group_ranks(self._mesh.get_group(each))) <= ranks
+        ]
 
-    def _place_of(self, member: int) -> int:
-        return self._members.index(member)
+    def times(self, dimensions: Sequence[int]) -> int:
+        """How many ranks lie along some dimensions."""
+        return prod(self._mesh.size(each) for each in dimensions)
 
-    def _groups(self) -> List[Any]:
-        dimensions = range(self._mesh.ndim)
-        return [self._mesh.get_group(each) for each in dimensions if self._mesh.size(each) > 1]
+    @property
+    def members(self) -> Set[int]:
+        """Their numbers in the process group."""
+        return set(self._members)
+
+    def check_data(self, name: str) -> None:
+        """Raises ValueError where it is not said which ranks of a cut parameter have other samples."""
+        if len(self._several) > 1 and not self._told_data:
+            names = [self._names[each] for each in self._several]
+            raise ValueError(
+                f"parameter {name} is cut over ranks, and mesh= has several dimensions, {names}: say "
+                "in data= over which of them samples are cut; ranks that differ in another one "
+                "compute the same samples"
+            )
 
     def _moved(self, numbers: torch.Tensor) -> torch.Tensor:
         """The same where the mesh's groups take it."""
@@ -115,7 +174,7 @@ def _fill(tensor: torch.Tensor, content: bytes) -> None:
 
 
 def _check(mesh: Any, data: Union[str, Sequence[str], None]) -> None:
-    """Raises for what is no mesh, and where its ranks would not be replicas of each other."""
+    """Raises for what is no mesh, and for dimensions that it does not have."""
     if not (dist.is_available() and dist.is_initialized()):
         raise TypeError(
             "mesh= needs torch.distributed: "
@@ -129,9 +188,15 @@ def _check(mesh: Any, data: Union[str, Sequence[str], None]) -> None:
             f"mesh is {type(mesh).__name__}: it must be a DeviceMesh of this worker's ranks, "
             'init_device_mesh("cuda", (ranks,))'
         )
+    names = list(mesh.mesh_dim_names or ())
+    for place, name in enumerate(names):
+        if name in _UNSUPPORTED and mesh.size(place) > 1:
+            raise ValueError(
+                f"mesh= has the dimension {name!r}: {_UNSUPPORTED[name]} is not supported yet. Shard "
+                "the model by fully_shard over the ranks instead"
+            )
     if data is None:
         return
-    names = list(mesh.mesh_dim_names or ())
     wanted = [data] if isinstance(data, str) else list(data)
     for name in wanted:
         if name not in names:
@@ -140,6 +205,6 @@ def _check(mesh: Any, data: Union[str, Sequence[str], None]) -> None:
     others = [name for name in several if name not in wanted]
     if others:
         raise ValueError(
-            f"the dimensions {others} of mesh= are not in data=: ranks that share a model, by "
-            "tensor or pipeline parallelism, are not supported yet: replicated ranks only"
+            f"the dimensions {others} of mesh= are not in data=: ranks that compute the same samples, "
+            "as under tensor parallelism, are not supported yet"
         )

@@ -1,0 +1,349 @@
+"""Workers whose ranks shard the model by FSDP2: the bits of one worker, and every trouble."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
+torch = pytest.importorskip("torch")
+
+import codedgrad.torch as coded  # noqa: E402
+import sharded  # noqa: E402
+from ranks import LIMIT_SECONDS, Cells  # noqa: E402
+from test_ddp import EXAMPLES, SMALL, changed, hashes, under_ddp  # noqa: E402
+from test_launch import Launched, script  # noqa: E402
+
+# What changes who computes what, and not what comes of it.
+ABOUT_TROUBLE = ("trouble", "worker", "rank", "at", "pause", "serve", "tells")
+
+
+@lru_cache(maxsize=None)
+def _alone(plan: str) -> Dict[str, Any]:
+    """What one worker of two ranks has come to without a coordinator."""
+    with tempfile.TemporaryDirectory() as folder:
+        with Cells(Path(folder), "", 1, 2, sharded=True, **json.loads(plan)) as cells:
+            found = cells.results("0")
+    assert found[0]["digest"] == found[1]["digest"], "ranks differ"
+    return found[0]
+
+
+def alone(plan: Dict[str, Any]) -> Dict[str, Any]:
+    told = {name: value for name, value in plan.items() if name not in ABOUT_TROUBLE}
+    return _alone(json.dumps(told, sort_keys=True))
+
+
+def results(cells: Cells, *names: str) -> List[Dict[str, Any]]:
+    return [each for name in names for each in cells.results(name)]
+
+
+def digests(found: List[Dict[str, Any]]) -> List[str]:
+    return sorted({each["digest"] for each in found})
+
+
+@pytest.mark.parametrize(
+    "scheme, plan",
+    [
+        ("uncoded", {}),
+        ("groups:s=1", {}),
+        ("groups:s=1", {"trouble": "late", "worker": 1}),
+        ("groups:s=1", {"trouble": "late", "worker": 1, "rank": 1}),
+        ("uncoded", {"reduction": "tokens"}),
+        ("groups:s=1", {"reduction": "sum", "trouble": "late", "worker": 1}),
+        ("queue:m=2", {}),
+        ("groups:s=1", {"uneven": True}),
+        ("groups:s=1", {"tied": True}),
+        ("groups:s=1", {"frozen": True}),
+        ("groups:s=1", {"bf16": True}),
+        ("groups:s=1", {"mixed": "float32"}),
+        ("groups:s=1", {"mixed": "bfloat16", "reduction": "tokens"}),
+        ("groups:s=1", {"reshard": False}),
+        ("groups:s=1", {"reshard": 2}),
+        ("groups:s=1", {"checkpoint": True, "dropout": 0.2}),
+        ("groups:s=1", {"compile": True}),
+        ("groups:s=1", {"meta": "to_empty"}),
+        ("uncoded", {"meta": "assigned"}),
+        ("groups:s=1", {"clip": "torch", "digests": True}),
+        ("groups:s=1", {"clip": "coded", "trouble": "late", "worker": 1}),
+        # PyTorch's own function raises for parameters of two meshes.
+        ("uncoded", {"clip": "coded", "meshes": 2}),
+    ],
+)
+def test_it_has_the_bits_of_one_worker(scheme: str, plan: Dict[str, Any], tmp_path: Path) -> None:
+    with Cells(tmp_path, scheme, 2, 2, sharded=True, **plan) as cells:
+        found = results(cells, "0", "1")
+    reference = alone(plan)
+    assert digests(found) == [reference["digest"]]
+    for each in found:
+        assert each["complete"]
+        for name in ("rate", "totals", "norms", "digests"):
+            assert each[name] == reference[name], name
+    if plan.get("trouble") == "late":
+        units = [each["report"]["units"] for each in found]
+        assert units[0] == units[1] > units[2] == units[3], units
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {},
+        {"reduction": "tokens"},
+        {"uneven": True},
+        {"tied": True, "frozen": True},
+        {"mixed": "float32"},
+    ],
+)
+def test_it_is_the_training_of_one_process(plan: Dict[str, Any], tmp_path: Path) -> None:
+    """Two workers that are wrong alike have the same bits: so plain PyTorch with the whole batch
+    says what is right, by an optimizer that shows the gradient's scale."""
+    plan = {**plan, "optimizer": "SGD", "rate": 0.3}
+    with Cells(tmp_path, "uncoded", 2, 2, sharded=True, **plan) as cells:
+        found = results(cells, "0", "1")
+    losses, _ = sharded.one_process(plan)
+    reference = [total for total in losses]
+    tokens = plan.get("reduction") == "tokens"
+    scale = 1 if tokens else sharded.UNITS
+    ours = [total[0] / scale for total in found[0]["totals"]]
+    wide = 2e-2 if "mixed" in plan else 2e-6
+    assert ours == pytest.approx(reference, rel=wide)
+    assert reference[-1] < 0.9 * reference[0], "it does not learn"
+
+
+@pytest.mark.parametrize("plan", [{}, {"trouble": "late", "worker": 1}])
+def test_scripts_as_they_were_have_the_bits_of_one_worker(
+    plan: Dict[str, Any], tmp_path: Path
+) -> None:
+    """Also where skipped iterations meet shapes that one rank alone has not computed: a forward pass
+    is a collective, which all ranks enter or none."""
+    with Cells(tmp_path, "groups:s=1", 2, 2, sharded=True, prepared=True, **plan) as cells:
+        found = results(cells, "0", "1")
+    reference = alone({"prepared": True})
+    assert digests(found) == [reference["digest"]]
+    assert all(each["complete"] for each in found)
+    if plan:
+        assert found[2]["work"]["units"] < found[0]["work"]["units"]
+
+
+def test_the_ranks_agree_once_for_a_unit(tmp_path: Path) -> None:
+    with Cells(tmp_path, "uncoded", 2, 2, sharded=True) as cells:
+        first, second = cells.results("0")
+        results(cells, "1")
+    assert first["agreements"] == second["agreements"]
+    # Once for each of two units; then the task and its fate. Of a step:
+    # two events, the task's units, that the gradient is there, and the digest. While the first
+    # rank waits for an event the others are asked five times a second whether they were told to end.
+    counts = first["agreements"][1:-1]
+    assert min(counts) <= 2 * 1 + 2 + 5, counts
+
+
+def test_nothing_is_left_open(tmp_path: Path) -> None:
+    with Cells(tmp_path, "uncoded", 2, 2, sharded=True) as cells:
+        assert [each["left_open"] for each in results(cells, "0", "1")] == [[]] * 4
+
+
+def test_both_ways_to_clip_scale_alike() -> None:
+    norms = [alone({"clip": how})["norms"] for how in ("torch", "coded")]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+    assert all(norm > 0.3 for norm in norms[0]), "nothing is clipped"
+
+
+def test_a_process_without_fsdp_imports_nothing_of_it() -> None:
+    # An optimizer's first step imports both by itself, in some versions.
+    code = """if True:
+        import sys, torch, codedgrad.torch as coded
+        model = torch.nn.Linear(2, 2)
+        for step in coded.join(model, units=1, steps=2):
+            for _ in step:
+                model(torch.ones(1, 2)).sum().backward()
+        names = ("torch.distributed.tensor", "torch.distributed.fsdp")
+        print([name for name in names if name in sys.modules])
+    """
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]", found.stdout
+
+
+def test_each_number_is_sent_once(tmp_path: Path) -> None:
+    for plan in ({}, {"uneven": True}, {"tied": True}):
+        length = coded.length(sharded.Net(plan))
+        assert alone(plan)["length"] == length
+
+
+@pytest.mark.parametrize("when", ["before join", "before the optimizer", "after the optimizer"])
+def test_an_evaluation_leaves_no_old_parameters_behind(when: str, tmp_path: Path) -> None:
+    """FSDP2 leaves parameters whole after a forward pass without a backward pass. Here the optimizer's
+    step may come next, on a decoded gradient, and micro-batches after it."""
+    plan = {"steps": 8, "evaluates": when, "trouble": "turns"}
+    with Cells(tmp_path, "groups:s=1", 2, 2, sharded=True, **plan) as cells:
+        found = results(cells, "0", "1")
+    assert digests(found) == [alone({"steps": 8})["digest"]]
+    units = [each["report"]["units"] for each in found]
+    assert all(0 < each < 8 * sharded.UNITS for each in units), units
+
+
+KILLED = [
+    "killed in forward",
+    "killed in backward",
+    "killed between units",
+    "killed before the optimizer",
+    "killed after the step",
+]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("trouble", [*KILLED, "raises"])
+def test_a_worker_comes_back_with_its_ranks_states(trouble: str, rank: int, tmp_path: Path) -> None:
+    # Steps enough that the others are further on than what is kept of the last ones.
+    told = {"steps": 40, "pause": 0.05}
+    plan = {**told, "trouble": trouble, "worker": 1, "rank": rank, "serve": {"log_steps": 2}}
+    ended = tmp_path / "ended"
+    with Cells(tmp_path, "groups:s=1", 2, 2, sharded=True, **plan) as cells:
+        cells.start(1, "again", trouble=None, waits_for=str(ended))
+        assert all(cells.statuses("1")), cells.said()
+        time.sleep(1.5)
+        ended.touch()
+        found = results(cells, "0", "again")
+        said = cells.said()
+    assert digests(found) == [alone(told)["digest"]]
+    resyncs = [each["report"]["resyncs"] for each in found]
+    assert resyncs[:2] == [0, 0] and resyncs[2] == resyncs[3] >= 1, (resyncs, said)
+    if trouble == "raises":
+        assert said[f"1-{rank}"].endswith("ZeroDivisionError: sample 17\n"), said
+
+
+def test_a_rank_that_is_stopped_is_a_late_worker(tmp_path: Path) -> None:
+    plan = {"trouble": "stopped", "worker": 1, "rank": 1, "tells": str(tmp_path / "last")}
+    with Cells(tmp_path, "groups:s=1", 2, 2, sharded=True, **plan) as cells:
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while not Path(plan["tells"]).exists():
+            assert time.monotonic() < deadline, cells.said()
+            time.sleep(0.02)
+        # At the run's end a worker that is there is waited for.
+        cells.stop(1)
+        assert digests(results(cells, "0")) == [alone({})["digest"]]
+
+
+@pytest.mark.parametrize("trouble", ["nan", "nan in a shard"])
+def test_what_is_not_finite_in_one_rank_is_the_workers(trouble: str, tmp_path: Path) -> None:
+    plan = {"trouble": trouble, "worker": 1, "rank": 1}
+    with Cells(tmp_path, "groups:s=1", 2, 2, sharded=True, **plan) as cells:
+        assert digests(results(cells, "0", "1")) == [alone({})["digest"]]
+
+
+def test_what_is_not_finite_at_all_holders_is_refused_alike(tmp_path: Path) -> None:
+    plan = {"trouble": "nan in a shard", "rank": 1}
+    with Cells(tmp_path, "groups:s=1", 2, 2, sharded=True, **plan) as cells:
+        found = results(cells, "0", "1")
+    assert len(digests(found)) == 1
+    assert [each["skipped"] for each in found] == [[step == 2 for step in range(6)]] * 4
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_sigterm_of_one_rank_makes_the_worker_leave(rank: int, tmp_path: Path) -> None:
+    plan = {"trouble": "told", "worker": 1, "rank": rank}
+    with Cells(tmp_path, "groups:s=1", 2, 2, sharded=True, **plan) as cells:
+        assert cells.statuses("1") == [0, 0], cells.said()
+        assert digests(results(cells, "0")) == [alone({})["digest"]]
+
+
+def test_checkpoints_of_all_ranks_are_resumed_from(tmp_path: Path) -> None:
+    plan: Dict[str, Any] = {"checkpoints": str(tmp_path / "checkpoint")}
+    for more in ({"saves": 3}, {"first": 3, "serve": {"first": 3}}):
+        folder = tmp_path / f"from {more.get('first', 0)}"
+        folder.mkdir()
+        with Cells(folder, "groups:s=1", 2, 2, sharded=True, **plan, **more) as cells:
+            found = results(cells, "0", "1")
+        assert digests(found) == [alone({})["digest"]]
+        if "saves" in more:
+            assert [each["saved"] for each in found] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "plan, words",
+    [
+        (
+            {"factor": 3.0},
+            "set_gradient_divide_factor(3) is set where embed.weight is, and "
+            'reduction="mean" needs 2 here: leave it out',
+        ),
+        ({"join": {"overlap": True}}, "overlap=True with mesh="),
+    ],
+)
+def test_what_would_be_summed_wrongly_is_refused(
+    plan: Dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with Cells(tmp_path, "", 1, 2, sharded=True, **plan) as cells:
+        assert cells.statuses("0") == [1, 1]
+        for said in cells.said().values():
+            assert words in said.splitlines()[-1], said
+
+
+def test_workers_of_different_numbers_of_ranks_are_refused_by_both(tmp_path: Path) -> None:
+    with Cells(tmp_path, "groups:s=1", 2, 2, sharded=True) as cells:
+        cells.stop(1)
+        cells.ranks, cells.shape = 4, [4]
+        cells.start(1, "four")
+        assert all(cells.statuses("four"))
+        said = cells.said()["four-0"].splitlines()[-1]
+    assert said.endswith("differ in ranks of a worker (2 and 4)"), said
+
+
+@pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_coded_script_has_the_bits_of_hsdp(accumulate: int, tmp_path: Path) -> None:
+    plain, twin = EXAMPLES / "hsdp_plain.py", EXAMPLES / "hsdp_coded.py"
+    lines = [changed(*(path.read_text().split("for epoch")[1] for path in (plain, twin)))]
+    assert [each.strip("+- ") for each in lines[0]] == [
+        "sampler.set_epoch(epoch)",
+        "if dist.get_rank() == 0:",
+        "if model.run.saver and dist.get_rank() == 0:",
+    ]
+    flags = [*SMALL, "--epochs", "1", "--accumulate", str(accumulate)]
+    ranks = under_ddp(plain, 4, "--nodes", "2", *flags)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = ["-n", "2", "--scheme", "uncoded", *torchrun, str(twin), *flags]
+    with Launched(tmp_path, *command) as run:
+        assert run.ends() == 0, run.said()
+    logs = [(run.folder / f"worker-{k}.log").read_text() for k in range(2)]
+    found = [line.split("sha256 ")[1].split()[0] for log in logs for line in log.splitlines()
+             if "sha256 " in line]  # fmt: skip
+    assert len(found) == 4 and set(found) == set(hashes(ranks))
+
+
+SCRIPT = f"""
+import json, os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import torch.distributed as dist
+import sharded
+
+plan = json.loads(sys.argv[1])
+if os.environ["CODEDGRAD_EPOCH"] != "0":
+    del plan["trouble"]
+dist.init_process_group("gloo")
+mesh = sharded.mesh_of([dist.get_world_size()])
+where = {{"worker": int(os.environ["CODEDGRAD_WORKER"])}}
+found = sharded.train(where, plan, dist.get_rank(), mesh=mesh)
+sys.stdout.write("digest %s\\n" % found["digest"])
+sys.stdout.flush()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_the_coordinator_hears_of_rank_micro_batch_and_samples(tmp_path: Path) -> None:
+    plan = {"trouble": "raises", "worker": 1, "rank": 1}
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    told = [*torchrun, script(tmp_path, SCRIPT), json.dumps(plan)]
+    with Launched(tmp_path, "-n", "2", "--scheme", "uncoded", "--kill-after", "40", *told) as run:
+        assert run.ends() == 0, run.said()
+    said = run.said()
+    assert set(re.findall(r"digest (\w+)", said)) == {alone({})["digest"]}, said
+    words = r"unit 2 of batch 2 \(samples 20 to 23\): rank 1: ZeroDivisionError: sample 17"
+    assert re.search(words, said), said
