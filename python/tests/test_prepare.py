@@ -268,6 +268,42 @@ def test_all_begin_with_worker_zeros_parameters(scheme: str) -> None:
     assert [each[1] for each in found] == [0, 1, 1, 1]
 
 
+@pytest.mark.parametrize("firsts", [(4, 4), (4, 0), (0, 4)])
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_a_checkpoint_that_worker_zero_lacks_is_told(firsts: Any, earlier: int) -> None:
+    def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
+        time.sleep(0.0 if k == earlier else 0.3)
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model, optimizer = coded.prepare(
+            model, optimizer, steps=8, units=2, first=firsts[k], **where
+        )
+        for _ in model.run.iterations():
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        return model.run.work()["applied"]
+
+    told: Dict[str, Any] = dict(workers=2, units=2, steps=8, length=6, first=firsts[0])
+    if firsts[0] < firsts[1]:
+        with pytest.raises(ValueError, match="first is 4 here, and the run stands at step 0"):
+            together("uncoded", work, **told)
+    else:
+        assert together("uncoded", work, **told)[0] == [4, 4]
+
+
+def test_steps_that_are_counted_otherwise_than_the_optimizers_are_told(recwarn: Any) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(4):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    for first, steps in ((4, 5), (8, 9)):
+        run = coded.prepare(model, optimizer, steps=steps, first=first, units=1)[0].run
+        run.close()
+    said = [str(each.message) for each in recwarn.list if "first is" in str(each.message)]
+    assert len(said) == 1 and "first is 8, and the optimizer has made 4 steps" in said[0], said
+
+
 @pytest.mark.parametrize("given", [True, False])
 def test_a_scheduler_that_is_not_given_is_told(given: bool, recwarn: Any) -> None:
     model = Model(0.0)

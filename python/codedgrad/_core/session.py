@@ -173,6 +173,12 @@ class Session:
         """Takes over another worker's replica, or tells its coordinator that it does not fit; gives
         back which."""
         self.state = State.UNDECIDED
+        if next_step < self.settings.first:
+            raise ValueError(
+                f"first is {self.settings.first} here, and the run stands at step {next_step}: worker "
+                "0 has begun without this checkpoint. Load the same one on all workers, from a disk "
+                "that all hosts share"
+            )
         before = self.arrays.undo()
         try:
             self.arrays.load(state)

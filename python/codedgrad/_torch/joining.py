@@ -16,6 +16,7 @@ from torch import nn
 from .. import _native
 from .._core.joining import Called, Settings, Where, asks_for_state, layout_hash
 from .._core.session import Session
+from .._core.warn import warn
 from .arrays import TorchArrays
 from .cell.arrays import CellArrays
 from .cell.ranks import Ranks
@@ -126,6 +127,7 @@ def joined(
         dtype=formats if device == "cpu" else f"{formats} on {device}",
         versions=versions_with(versions, named[0][1].device),
     )
+    _compare_steps(settings.first, optimizers)
     if optimizers and not called.alone:
         # Which optimizers import with their first step in some versions: others would wait for it.
         with contextlib.suppress(Exception):
@@ -162,6 +164,22 @@ def joined(
     session = Session(where, settings, arrays)
     _keep_freed_memory()
     return session
+
+
+def _compare_steps(first: int, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Warns where a resumed run would begin at another step than its optimizers have made."""
+    made = [
+        int(state["step"])
+        for optimizer in optimizers
+        for state in optimizer.state.values()
+        if state.get("step") is not None
+    ]
+    # A loss scaler leaves some steps out.
+    if made and first and abs(max(made) - first) > max(2, first // 10):
+        warn(
+            f"first is {first}, and the optimizer has made {max(made)} steps: first counts the steps "
+            "of the optimizer, as run.index does, and neither micro-batches nor iterations of a loop"
+        )
 
 
 def _digests(tensors: Sequence[torch.Tensor]) -> Contents:

@@ -26,9 +26,10 @@ from ..._core.signals import Order
 from .ranks import Ranks
 from .vector import Vector
 
-# How long a rank that has raised an exception waits for the others, to tell them. They may be in a
-# collective of the model, which ends when this rank does.
-_FAREWELL_SECONDS = 3.0
+# How long a rank that leaves waits for the others, to leave with them; and one that has raised an
+# exception, for which they may be in a collective of the model, which ends when this rank does.
+_PARTING_SECONDS = 20.0
+_FAREWELL_SECONDS = 1.5
 # How often the first rank looks for the others' last words, and for how long after that it gives an
 # agreement the time to tell the same.
 _LISTEN_SECONDS = 0.1
@@ -177,12 +178,14 @@ class Agreement:
             return
         # Whoever ends because another rank has ended is not the one to blame.
         first = not self._cut_off and not self._vector.heard() and not self._dead()
-        reason, _, unit, place = word
-        if first:
+        reason, how, unit, place = word
+        raised = how in (How.FAILED.value, How.MISUSE.value)
+        if first and raised:
             self._vector.say(_packed(word))
         if not self._cut_off:
             with contextlib.suppress(RuntimeError):
-                self.agree("leave", word, seconds=_FAREWELL_SECONDS)
+                seconds = _FAREWELL_SECONDS if raised else _PARTING_SECONDS
+                self.agree("leave", word, seconds=seconds)
                 return
         if self._gone is not None:
             return
@@ -251,8 +254,6 @@ class Agreement:
         """The coordinator hears another rank's last word."""
         assert self.native is not None
         reason, how, unit, place = pickle.loads(word)
-        if how in (How.TOLD.value, How.FOR_GOOD.value):
-            how = How.FAILED.value
         self.native.leave(f"rank {rank}: {reason}", how, unit, place)
         say_short(f"worker {self.worker} leaves the run: rank {rank}: {reason}")
 
