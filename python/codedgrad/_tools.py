@@ -299,7 +299,7 @@ def simulate(
         dispatch: seconds that pulling one task within a round costs; 0 if not given, or the
             preset's.
         seed: of a preset's draws; 1 if not given.
-        grid: whether to draw who did what in every round.
+        grid: whether to draw the tasks of every worker in every round.
         svg: where to draw when each job was complete.
 
     Raises:

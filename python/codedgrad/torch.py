@@ -129,17 +129,17 @@ def join(
     reduction: "mean": losses are means over equal units, the gradient is divided by units *
         micro_steps. "sum": it is not divided. "tokens": losses are sums, `micro.report(loss,
         tokens)` says of how many tokens, and the gradient is divided by those of the whole batch.
-    state: whatever else a replica is (schedulers, a `GradScaler`): name -> an object with
-        `state_dict` and `load_state_dict`.
+    state: other state of the replica (schedulers, a `GradScaler`), as a dict of names to objects
+        with `state_dict` and `load_state_dict`.
     seed: of every unit's random numbers, None to leave them alone; PyTorch's are seeded before each
         unit and before the body of each step, with seed_all `random`'s and numpy's too.
     verify: compare digests of the parameters after every so many steps; 0 = never. None: every
         step on the CPU, every 16th on an accelerator, which computes them itself.
     scheme: refuse a run under another scheme.
     address, token, keys, worker, patience, notice: as for `codedgrad.loop.join`.
-    overlap: hand gradients over while the backward pass goes on, where the scheme allows it; None:
-        unless the parameters are on the CPU and the coordinator is called by a loopback address,
-        where that takes the backward pass its cores and saves no time on the network.
+    overlap: hand gradients over during the backward pass, where the scheme allows it. None: on,
+        unless parameters are on the CPU and the coordinator's address is loopback: there it would
+        take cores from the backward pass and save no time on the network.
     mesh: of a worker that is several processes with a device each, the `DeviceMesh` of its ranks.
         Each has the whole model and computes its part of a unit's samples, of which `unit_samples`
         counts those of all. data: the dimensions of the mesh over which they are cut; None: all.

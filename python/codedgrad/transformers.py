@@ -73,8 +73,8 @@ def _check(args: TrainingArguments, dataset: Any) -> None:
             raise ValueError(f"{name}: CodedTrainer cannot have it, {why}")
     if isinstance(dataset, IterableDataset):
         raise TypeError(
-            f"train_dataset is a {type(dataset).__name__}, an IterableDataset: who computes a unit "
-            "is not known before, so samples need numbers. Use a dataset with __getitem__ and "
+            f"train_dataset is a {type(dataset).__name__}, an IterableDataset: any worker may "
+            "compute any micro-batch, so samples need indices. Use a dataset with __getitem__ and "
             "__len__, or codedgrad.torch.join with batch(micro), a function of batch and unit"
         )
 

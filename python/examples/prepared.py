@@ -49,6 +49,9 @@ def main():
     if os.path.exists(args.checkpoint):
         saved = torch.load(args.checkpoint, weights_only=True)
         first = saved["next"]
+        if first >= args.epochs * (len(loader.dataset) // (UNITS * loader.batch_size)):
+            print("nothing is left to do", flush=True)
+            return
         model.load_state_dict(saved["model"])  # before prepare, on every worker
     model, optimizer, loader, scheduler = coded.prepare(
         model, optimizer, loader, CosineAnnealingLR, epochs=args.epochs, units=UNITS, first=first

@@ -366,7 +366,7 @@ def _backward_twice(where: Dict[str, Any], step_of: int) -> None:
 def test_gradients_that_are_written_after_they_went_out_are_found_out(tmp_path: Path) -> None:
     length = coded.length(deep("cpu"))
     # The script would do the same again.
-    with pytest.raises(RuntimeError, match="worker 1: RuntimeError: .* said to be final"):
+    with pytest.raises(RuntimeError, match="worker 1: RuntimeError: .* had submitted it"):
         with loop.serve("uncoded", workers=2, units=UNITS, steps=STEPS, length=length) as run:
             workers = [
                 Apart(tmp_path / str(k), _backward_twice, place(run, k), 4 * k - 1)
@@ -375,7 +375,7 @@ def test_gradients_that_are_written_after_they_went_out_are_found_out(tmp_path: 
             ended = workers[1].end()
             workers[0].process.kill()
     assert ended.status == 1
-    assert "changed after they were said to be final" in ended.stderr
+    assert "changed after backward() had submitted it" in ended.stderr
 
 
 def test_without_page_locked_memory_it_has_the_bits_of_the_cpu() -> None:

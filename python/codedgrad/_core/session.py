@@ -151,7 +151,8 @@ class Session:
             )
             warn(
                 f"step {step} was refused: no worker had a finite gradient of units {shown}. "
-                "Further ones are counted in report()"
+                'Further ones are counted in report()["skipped"], with prepare in '
+                'model.run.work()["skipped"]'
             )
         return self.scalars.refused()
 

@@ -69,10 +69,9 @@ class Task:
             _, unit, first, last = error.args
             raise RuntimeError(
                 f"step {self.step}: the gradient of {self._session.arrays.named(first, last)} in "
-                f"micro-batch {unit} of batch {self.batch} was changed after backward() had left it, "
-                "so that numbers were changed after they were said to be final: a second "
-                "backward() of a micro-batch, or a write to p.grad before the step is decided, needs "
-                "overlap=False"
+                f"micro-batch {unit} of batch {self.batch} was changed after backward() had "
+                "submitted it. Pass overlap=False if the script calls backward() twice per "
+                "micro-batch or writes p.grad before the step is committed"
             ) from None
         self._session.tally.counts["units" if wanted else "abandoned"] += self._taken
 

@@ -1,4 +1,4 @@
-"""A unit of a batch, as the inner loop gets it, and what units report."""
+"""A unit of a batch (a micro-batch), as the inner loop gets it, and what units report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _scalar(place: int, value: Any) -> Any:
 
 
 class Totals(Tuple[float, ...]):
-    """What units have reported, summed over the whole batch: a tuple of numbers."""
+    """Sums over the whole batch of what its units have reported: a tuple of numbers."""
 
     __slots__ = ()
 
@@ -39,28 +39,32 @@ class Totals(Tuple[float, ...]):
     def _why(self) -> str:
         if len(self) == 0:
             return (
-                "there are none. Units report them by micro.report(loss.item()) in the inner loop, "
-                "and a step that was left out (step.applied is false) has none"
+                "there are none. Report them by micro.report(loss.item()) in the inner loop, or with "
+                "prepare by model.run.report(loss) before backward(), and read them if "
+                "model.run.sync_gradients. A skipped step (step.applied is false) may have none"
             )
         count = "one scalar" if len(self) == 1 else f"{len(self)} scalars"
-        return f"units report {count}, micro.report(loss.item(), ..)"
+        return (
+            f"units report {count}, by micro.report(loss.item(), ..), or with prepare by "
+            "model.run.report(loss, ..)"
+        )
 
 
 class Micro:
     """A unit of a batch to compute: one micro-batch."""
 
     batch: int
-    """Which batch it is of: the step, where `micro_steps` is 1."""
+    """The number of its batch: the step's, where `micro_steps` is 1."""
     unit: int
-    """Which unit of the batch, from 0."""
+    """Its number within the batch, from 0."""
     step: int
-    """Which step the batch is a part of."""
+    """The step that its batch is a part of."""
     samples: range
     """Its samples, as numbers within the batch."""
     coefficient: float
-    """What its gradient is multiplied with when it is taken, an entry of the code."""
+    """The factor of its gradient in the worker's message, an entry of the code."""
     scalars: Tuple[Any, ...]
-    """What `report` was told: numbers, and tensors of an accelerator."""
+    """The arguments of `report`: numbers, and tensors of an accelerator."""
     empty: bool
     """Whether it has no gradient on purpose: see `nothing`."""
 
@@ -78,15 +82,15 @@ class Micro:
         self._settings = settings
 
     def report(self, *scalars: Any) -> None:
-        """Scalars of this unit, such as its loss and its number of tokens.
+        """Reports scalars of this unit, such as its loss and its number of tokens.
 
-        `Step.totals` is their sum over the whole batch, each unit counted once, whoever computed
-        it. Every unit of a run reports equally many. With `reduction="tokens"` the second one is
-        the number of tokens.
+        `Step.totals` is their sum over the whole batch; each unit counts once, whichever worker
+        computed it. Every unit of a run reports equally many. With `reduction="tokens"` the second
+        one is the number of tokens.
 
-        One that is not finite makes its sum NaN for this step, on all replicas alike, and nothing
-        else: whether the step is applied is decided by the gradient. Raises ValueError for a
-        number of tokens that is not finite, by which gradients would be divided.
+        One that is not finite makes its total NaN for this step, on all replicas. It has no other
+        effect: only the gradient decides whether the step is applied. Raises ValueError for a
+        number of tokens that is not finite, because gradients are divided by it.
         """
         values = tuple(_scalar(place, scalar) for place, scalar in enumerate(scalars))
         if self._settings.reduction == "tokens" and len(values) > 1:
@@ -99,12 +103,12 @@ class Micro:
         self.scalars = values
 
     def nothing(self) -> None:
-        """Says that this unit has no loss, and so no gradient, on purpose: zeros are sent."""
+        """Declares that this unit has no loss, and so no gradient: the worker sends zeros."""
         self.empty = True
 
     @property
     def seed(self) -> int:
-        """A 64-bit number that depends on the run's seed, the batch and the unit alone."""
+        """A 64-bit number that depends only on the run's seed, the batch and the unit."""
         return self._settings.unit_seed(self.batch, self.unit, "generator")
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Warnings that are shown at the user's line, however deep in the package they arise."""
+"""Warnings that Python shows at the user's line, however deep in the package they arise."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _within = [os.path.dirname(os.path.dirname(__file__)) + os.sep, contextlib.__fil
 
 
 def pass_over(path: str) -> None:
-    """What is in this file is not the user's line either: it calls the package."""
+    """Shows no warning at a line of this file either: it calls the package for the user."""
     _within.append(path)
 
 
 def is_own(path: str) -> bool:
-    """Whether a file is the package's own, or of what wraps it."""
+    """Whether a file is the package's own, or was given to `pass_over`."""
     return path.startswith(tuple(_within))
 
 
 def renamed(old: str, new: str) -> None:
-    """Warns, at the line that uses it, of a name that goes."""
+    """Warns, at the line that uses it, of an old name that 0.2 removes."""
     warn(f"{old} is called {new} now: the old name goes in 0.2", DeprecationWarning)
 
 
 def warn(text: str, kind: Type[Warning] = RuntimeWarning) -> None:
-    """A warning at the innermost line that is not the package's own."""
+    """Warns at the innermost line that is not the package's own."""
     level, frame = 1, sys._getframe()
     # How many frames lie between depends on the loop: generators and callbacks come between.
     while frame.f_back is not None and is_own(frame.f_code.co_filename):

@@ -40,10 +40,9 @@ from .body import Body, changed_setting, settings_of
 from .watch import Norms, explain, explain_at_exit
 
 _SEVERAL = (
-    "several backward passes in one iteration of the loop: a unit is what one rank of "
-    "DistributedDataParallel sums once. If they are parts of one step, say how many in "
-    "prepare(accumulate=..); if they belong to losses of different models or steps, use the "
-    "iterator, coded.join. What is computed beside training runs in model.eval() or under "
+    "several backward passes in one iteration of the loop. If they belong to one step, pass their "
+    "number as prepare(accumulate=..); if they belong to losses of different models or steps, use "
+    "the iterator, coded.join. Run everything beside training in model.eval() or under "
     "torch.no_grad()"
 )
 
@@ -240,7 +239,7 @@ class Iterations:
         if not self._open.is_open:
             raise RuntimeError(
                 "a training forward pass outside of the loop: it belongs into `for .. in loader:`, "
-                "with the loader that prepare gave back, or, without a loader, into `for _ in "
+                "with the loader that prepare returned, or, without a loader, into `for _ in "
                 "model.run.iterations():`. Evaluate in model.eval() or under torch.no_grad(). "
                 "Hugging Face's Trainer has a loop of its own: codedgrad.transformers.CodedTrainer"
             )
@@ -279,8 +278,8 @@ class Iterations:
         last = self._backwards + 1 == self._accumulate
         if not self.require_sync and last and self._spread:
             raise RuntimeError(
-                "no_sync() around the last backward pass of a unit: say in "
-                "prepare(accumulate=..) over how many batches of the loader gradients are summed "
+                "no_sync() around the last backward pass of a unit: pass the number of batches "
+                "whose gradients the loop accumulates as prepare(accumulate=..) "
                 f"(it is {self._accumulate})"
             )
         if not self.require_sync and self._accumulate == 1:
@@ -300,7 +299,7 @@ class Iterations:
         """Scalars of the unit; those of its parts are added up."""
         if not self._open.is_open or self._open.done:
             raise RuntimeError(
-                "run.report() comes before backward(), which takes what a unit has come to"
+                "call run.report() before backward(): backward() submits the micro-batch"
             )
         micro = self._micro
         if micro is None:
@@ -312,7 +311,7 @@ class Iterations:
         if len(before) != len(micro.scalars):
             raise ValueError(
                 f"run.report() was given {len(micro.scalars)} scalars, and {len(before)} before in "
-                "the same unit"
+                "the same micro-batch: every report has equally many"
             )
         micro.scalars = tuple(_Sum(a, b) for a, b in zip(before, micro.scalars))
 
@@ -320,9 +319,10 @@ class Iterations:
         """Raises RuntimeError if an optimizer is to step where a unit goes on."""
         if self._spread and self._open.done and self._backwards < self._accumulate:
             raise RuntimeError(
-                f"optimizer.step() after {self._backwards} of the {self._accumulate} batches that "
-                "prepare(accumulate=..) says are summed for a step: call it after the last one alone, "
-                "or say the number of batches that the loop sums"
+                f"optimizer.step() after {self._backwards} of the {self._accumulate} batches of "
+                "prepare(accumulate=..): call it only after the last one, under "
+                f"`if (i + 1) % {self._accumulate} == 0:`, or pass the number of batches that the "
+                "loop accumulates"
             )
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
@@ -384,24 +384,24 @@ class Iterations:
         missing = [each for each in self._optimizers if id(each) not in self._stepped]
         if self._applied and missing:
             raise RuntimeError(
-                f"step {self.index} is decided, and {type(missing[0]).__name__}.step() was not "
-                "called before the next iteration of the loop, on the optimizer that prepare was "
-                "given. If the loop sums gradients over several batches, say over how many: "
+                f"step {self.index} is committed, and {type(missing[0]).__name__}.step() was not "
+                "called before the next iteration of the loop, on the optimizer passed to prepare. "
+                "If the loop accumulates gradients over several batches, pass their number: "
                 "prepare(.., accumulate=..)"
             )
 
     def _why_not_done(self, here: "_Open") -> str:
         if here.reached:
             return (
-                "an iteration of the loop has a gradient pass that came to what model(..) gave, "
-                "and no loss.backward(): torch.autograd.grad, and gradients that the script writes "
-                "to p.grad itself, are not seen here. Use the iterator, codedgrad.torch.join, "
-                "which takes of each unit what is left in p.grad"
+                "an iteration of the loop computed gradients of the model's outputs without "
+                "loss.backward(): torch.autograd.grad, and gradients that the script writes to "
+                "p.grad itself, are not seen here. Use the iterator, codedgrad.torch.join, which "
+                "takes each micro-batch's gradients from p.grad"
             )
         if here.forwarded:
-            what = "has no backward pass that came to what model(..) gave"
+            what = "has no backward pass that reached the outputs of model(..)"
         else:
-            what = "did not call the model that prepare gave back in training mode"
+            what = "did not call the model that prepare returned, in training mode"
         return (
             f"an iteration of the loop {what}: its samples would be lost. Call model(..), neither "
             "model.module(..) nor a model in eval(), and loss.backward(); where a batch has no "

@@ -323,8 +323,8 @@ class CodedModule(nn.Module):
     def join(self, *_: Any, **__: Any) -> None:
         """Refused: there are no uneven inputs."""
         raise TypeError(
-            "join(): every worker has equally many steps here, and who is late is not waited for. "
-            "Leave `with model.join():` out"
+            "join(): all workers make the same number of steps, and a run does not wait for late "
+            "workers. Leave `with model.join():` out"
         )
 
     def __getstate__(self) -> Dict[str, Any]:

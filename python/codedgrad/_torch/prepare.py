@@ -39,14 +39,14 @@ class PreparedRun(Membership):
 
     @property
     def index(self) -> int:
-        """Which step the iteration belongs to: what to count with."""
+        """The step that this iteration belongs to, from 0: count with it, not with iterations."""
         self._iterations.body.asked = True
         return self._iterations.index
 
     @property
     def sync_gradients(self) -> bool:
-        """Whether `p.grad` is the whole batch's: true after `backward()` in an iteration that
-        decides its step. Accelerate has the same name for it."""
+        """Whether `p.grad` is the whole batch's: true after `backward()` in the iteration that
+        commits its step. Accelerate has the same name for it."""
         self._iterations.body.asked = True
         return self._iterations.sync_gradients
 
@@ -58,29 +58,30 @@ class PreparedRun(Membership):
 
     @property
     def hollow(self) -> bool:
-        """Whether this iteration is skipped: it computes nothing, since its step is decided."""
+        """Whether this iteration is skipped: it computes nothing, as its step is committed."""
         return self._iterations.hollow
 
     @property
     def totals(self) -> Totals:
-        """Sums over the whole batch of what `report` was told, of the last step that was decided:
-        each unit counted once. NaN as in `Step.totals`."""
+        """Sums over the whole batch of the scalars given to `report`, of the last committed step.
+        Each unit counts once, with all of its `accumulate` batches: divide a loss by units *
+        accumulate. NaN if one of them is not finite, and in a skipped step."""
         return self._iterations.totals
 
     def report(self, *scalars: Any) -> None:
-        """Before `backward()`: scalars of what the iteration computes, such as its loss, and with
-        `reduction="tokens"` second the number of tokens. Those of one unit are added up; a skipped
-        iteration ignores them."""
+        """Reports scalars of this iteration, such as its loss; with `reduction="tokens"` the second
+        is the number of tokens. Call it before `backward()`. The `accumulate` batches of one unit
+        are added up; a skipped iteration ignores them."""
         self._iterations.report(*scalars)
 
     def nothing(self) -> None:
-        """Says that this iteration has no loss, and so no backward pass, on purpose."""
+        """Declares that this iteration has no loss, and so no backward pass."""
         self._iterations.nothing()
 
     def iterations(self) -> Iterator[int]:
-        """The iterations of a loop without a loader: `for _ in model.run.iterations():`. Each gives
-        the number of its step. The run seeds random numbers for each unit. Draw what a unit
-        computes within its iteration."""
+        """The iterations of a loop without a loader: `for _ in model.run.iterations():`. Each yields
+        the number of its step. The run seeds random numbers for each unit, so draw a unit's
+        samples within its iteration."""
         return loop_of(self._all(), self._iterations.loop_left)
 
     def passages(self) -> Iterator[int]:
@@ -96,11 +97,12 @@ class PreparedRun(Membership):
             yield self._iterations.index
 
     def work(self) -> Dict[str, Any]:
-        """What this worker did: as `Run.report`."""
+        """Counts of what this worker did, such as `skipped` steps and state transfers (`resyncs`),
+        and its seconds by phase, as `Run.report`."""
         return self._session.report()
 
     def close(self) -> None:
-        """Leaves the run for good. Can be called twice."""
+        """Leaves the run for good. A second call does nothing."""
         self._iterations.leave()
 
 
@@ -137,7 +139,7 @@ class _Given:
             if self.loaders:
                 raise TypeError(
                     "prepare was given two loaders: give it the one of the training loop. Others, "
-                    "as for evaluation, stay as they are, without a DistributedSampler"
+                    "such as those for evaluation, stay as they are, without a DistributedSampler"
                 )
             return self.loaders, "loaders"
         if isinstance(item, GradScaler):
@@ -147,7 +149,7 @@ class _Given:
             return self.schedules, "schedules"
         raise TypeError(
             f"prepare was given a {type(item).__name__}: it takes models, optimizers, a DataLoader "
-            "and schedulers; what else is a replica's, in state="
+            "and schedulers. Pass other state of the replica in state="
         )
 
     def _unwrapped(self, item: Any) -> Any:
@@ -164,8 +166,8 @@ class _Given:
             )
         if getattr(item, "_comm_hooks", None):
             raise TypeError(
-                "the model has a register_comm_hook, and gradients are not summed by "
-                "torch.distributed here: leave it out"
+                "the model has a register_comm_hook, and torch.distributed does not reduce the "
+                "gradients here: leave it out"
             )
         if self.device_ids is None:
             self.device_ids = item.device_ids
@@ -245,7 +247,7 @@ def _length(steps: Optional[int], epochs: Optional[int], samples: Optional[Sampl
     if epochs is None:
         return whole("steps", steps, 1)
     if samples is None:
-        raise ValueError("epochs= without a loader: say steps=")
+        raise ValueError("epochs= without a loader: pass steps=")
     return whole("epochs", epochs, 1) * samples.steps
 
 
@@ -302,10 +304,10 @@ def prepare(
 ) -> Any:
     """Makes a script for DistributedDataParallel a worker: its loop stays as it is.
 
-    Gives back as many objects as it was given, in their order, for the loop to use: of a model a
-    `CodedModule` in DistributedDataParallel's place, of a `DataLoader` a loader of the units' batches,
-    and optimizers and schedulers themselves. Models, optimizers and schedulers may be lists, as in
-    `join`; a schedule may be a function of (optimizer, steps) that makes one.
+    Returns the objects that the loop uses, in the given order: for a model a `CodedModule` in
+    DistributedDataParallel's place, for a `DataLoader` a loader of the units' batches, and optimizers
+    and schedulers themselves. Models, optimizers and schedulers may be lists, as in `join`. A schedule
+    may be a function of (optimizer, steps) that makes one; `steps` counts optimizer steps.
 
     >>> import torch
     >>> import codedgrad.torch as coded
@@ -323,24 +325,25 @@ def prepare(
     >>> bool(abs(model.module.weight.item() - 2) < 0.1)
     True
 
-    A *unit* is what one rank of DistributedDataParallel sums once: `accumulate` batches of the
-    loader. A step may take a worker several iterations of the loop, or one in which nothing is
-    computed since the step is decided; `optimizer.step()`, `zero_grad()` and `scheduler.step()` act
-    once for each step. Count with `model.run.index`, not with iterations.
+    A *unit* is a micro-batch, which one rank of DistributedDataParallel would compute: `accumulate`
+    batches of the loader. A step may take a worker several iterations of the loop, or a skipped one
+    that computes nothing, as the step is committed. `optimizer.step()`, `zero_grad()` and
+    `scheduler.step()` act once for each step. Count with `model.run.index`, not with iterations.
 
-    steps or epochs: of the whole run, those before `first` counted.
-    units: how many make a step; as many as workers unless the scheme needs more (`queue:m` needs
-        workers x m).
-    accumulate: backward passes of a unit; of a script that steps the optimizer every so many batches.
-    reduction, state, seed, seed_all, verify, scheme, overlap, mesh, data: as for `join`. seed is that
-        of the samples' order, too, as of DistributedSampler.
+    steps or epochs: length of the whole run, including the steps before `first`.
+    units: micro-batches of the whole batch; None: one for each worker. `queue:m` needs workers x m.
+        More of them make the batch larger, and the steps of an epoch fewer.
+    accumulate: batches of the loader in a unit, each with a backward pass of its own.
+    first: the first step that the loaded checkpoint lacks. With sync, worker 0's counts.
+    reduction, state, seed, seed_all, verify, scheme, overlap, mesh, data: as for `join`. seed also
+        orders the samples, as that of DistributedSampler.
     sync: begin with worker 0's parameters, as under DistributedDataParallel; else all workers must
         begin with the same ones.
     address, token, keys, worker, patience, notice: as for `codedgrad.loop.join`.
     device_ids: [device] to which inputs are moved, as DistributedDataParallel does.
 
-    Raises what `join` raises, and TypeError and ValueError for objects that cannot be prepared, which
-    say what to write instead.
+    Raises the errors of `join`, and TypeError or ValueError for an object that cannot be prepared: the
+    error says what to write instead.
     """
     called = Called(address, token, keys, worker, patience, scheme, notice_of(notice))
     called.check_launcher(mesh is not None)

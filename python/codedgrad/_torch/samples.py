@@ -111,10 +111,9 @@ def _check(loader: "DataLoader[Any]") -> bool:
     plain = _PLAIN.format(loader.batch_size or "..")
     if isinstance(dataset, IterableDataset):
         raise TypeError(
-            f"the dataset is a {type(dataset).__name__}, an IterableDataset: who computes a unit is "
-            "not known before, so samples need numbers. Use a dataset with __getitem__ and "
-            "__len__, or no loader: `for _ in model.run.iterations():`, and draw what the "
-            "iteration computes in it"
+            f"the dataset is a {type(dataset).__name__}, an IterableDataset: any worker may compute "
+            "any micro-batch, so samples need indices. Use a dataset with __getitem__ and __len__, "
+            "or no loader: `for _ in model.run.iterations():`, and draw the samples inside the loop"
         )
     if type(loader).__module__.startswith("accelerate."):
         raise TypeError(
@@ -414,8 +413,8 @@ class Loader:
     ):
         if isinstance(dataset, torch.utils.data.IterableDataset):
             raise TypeError(
-                f"{type(dataset).__name__} is an IterableDataset: who computes a unit is not known "
-                "before, so samples need numbers. Use a dataset with __getitem__, or write "
+                f"{type(dataset).__name__} is an IterableDataset: any worker may compute any "
+                "micro-batch, so samples need indices. Use a dataset with __getitem__, or write "
                 "batch(micro) as a function of micro.batch and micro.unit (shard files by unit)"
             )
         settings = run.settings

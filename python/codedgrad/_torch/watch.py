@@ -216,9 +216,9 @@ class Stepping:
         if self._are_there and self.shown == 2 and not self.begun:
             self._are_there = False
             warn(
-                "two steps are decided, and no optimizer that was given to join has made one: call "
+                "two steps are committed, but no optimizer passed to join has made a step: call "
                 "optimizer.step() after `for micro in step:`, where the whole batch's gradient is "
-                "in p.grad. What changes parameters in another way needs optimizer=None"
+                "in p.grad. If the script changes parameters in another way, pass optimizer=None"
             )
 
 
