@@ -102,7 +102,7 @@ def joined(
         if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
             raise TypeError(
                 f"state[{name!r}] is {type(item).__name__}, which has no state_dict and "
-                "load_state_dict"
+                "load_state_dict: give an object that has both, such as an nn.Module with a buffer"
             )
     parts = [Part(parameter) for _, parameter in named]
     shapes: List[Any] = [(name, list(p.shape), FORMATS[p.dtype]) for name, p in named]
