@@ -24,7 +24,7 @@ _MARKED = {"part", "placements"}
 
 def is_cut(tensor: Any) -> bool:
     """Whether it is a DTensor, of which a part lies here."""
-    # Its import takes seconds, and whoever has a DTensor has imported it.
+    # Its import takes seconds, and a process that has a DTensor has imported it.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 

@@ -80,7 +80,7 @@ class Staging(Transfer):
         self, parameters: Sequence[Part], memory: Optional[Sequence[torch.Tensor]] = None
     ):
         """memory: that of the host through which gradients go, if it is given, such as some that
-        several processes share. Whoever gives it settles each unit before the next one begins."""
+        several processes share. Its owner settles each unit before the next one begins."""
         self._parameters = list(parameters)
         self._device = self._parameters[0].device
         # Where there are no streams, none: copies are waited for as they are made.

@@ -176,7 +176,7 @@ class Agreement:
         """Leaves the run, for all ranks: the others hear of it in their next call."""
         if self._gone is not None:
             return
-        # Whoever ends because another rank has ended is not the one to blame.
+        # A rank that ends because another has ended is not the one to blame.
         first = not self._cut_off and not self._vector.heard() and not self._dead()
         reason, how, unit, place = word
         raised = how in (How.FAILED.value, How.MISUSE.value)
