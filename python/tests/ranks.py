@@ -269,7 +269,7 @@ def process_of_rank(
         size *= length
     store = dist.FileStore(f"{base}.store", size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    names = tuple("ab"[: len(shape)])
+    names = tuple(plan.get("names", ["a", "b"])[: len(shape)])
     mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=names)
     # A process that takes the place of another has imported all by then.
     while plan.get("waits_for") and not os.path.exists(plan["waits_for"]):

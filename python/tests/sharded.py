@@ -48,6 +48,10 @@ class Net(nn.Module):
         if plan.get("frozen"):
             self.blocks[0].requires_grad_(False)
             self.register_buffer("shift", torch.full((WIDTH,), 0.125))
+        if plan.get("plain head"):
+            # All that is trained is whole on every rank, and what is frozen is cut.
+            self.requires_grad_(False)
+            self.head.requires_grad_(True)
         self.fill()
 
     @torch.no_grad()
@@ -80,9 +84,11 @@ def built(plan: Dict[str, Any], mesh: Any) -> Net:
         model = model.to(torch.bfloat16)
     if mesh is None:
         return model
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
     more: Dict[str, Any] = {"mesh": mesh}
+    if plan.get("offload"):
+        more["offload_policy"] = CPUOffloadPolicy(pin_memory=False)
     if "reshard" in plan:
         more["reshard_after_forward"] = plan["reshard"]
     if "mixed" in plan:
@@ -104,6 +110,8 @@ def built(plan: Dict[str, Any], mesh: Any) -> Net:
             model = Net(plan)
     for block in model.blocks:
         fully_shard(block, **more)
+    if plan.get("plain head"):
+        return model
     if plan.get("meshes") == 2:
         more["mesh"] = init_device_mesh("cpu", (mesh.size(),), mesh_dim_names=("other",))
     fully_shard(model, **more)
@@ -155,6 +163,18 @@ class Trouble:
         if self._step >= self._at:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def watches(self, run: Any) -> None:
+        """Kills the rank while it hands a task in."""
+        submit = run._session.native.submit
+
+        def killed(tail: List[float]) -> Any:
+            if self._step >= self._at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return submit(tail)
+
+        if self._kind == "killed in submit":
+            run._session.native.submit = killed
+
     def before_unit(self, micro: Any) -> None:
         self._step = micro.step
         if self._kind == "late":
@@ -194,7 +214,11 @@ def train(
 ) -> Dict[str, Any]:
     """Trains as `plan` says; what it has come to."""
     torch.manual_seed(1)
-    model: Any = built(plan, mesh)
+    over = mesh
+    if plan.get("within"):
+        # That of fully_shard is a part of a dimension of the other one.
+        over = init_device_mesh("cpu", (2, mesh.size() // 2), mesh_dim_names=("x", "y"))["y"]
+    model: Any = built(plan, over)
     kind = getattr(torch.optim, plan.get("optimizer", "AdamW"))
     optimizer = kind(model.parameters(), lr=plan.get("rate", 1e-2))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step)
@@ -218,6 +242,7 @@ def train(
         **where,
         **plan.get("join", {}),
     )
+    trouble.watches(run)
     loader = coded.Loader(dataset(), run)
     found: Dict[str, Any] = {"totals": [], "norms": [], "skipped": [], "saved": 0, "digests": []}
     agreements = counted(run)
@@ -228,6 +253,9 @@ def train(
             x, y = loader(micro)
             loss = loss_of(model, plan, x, y)
             micro.report(loss.detach(), float(y.numel()))
+            if plan.get("nothing") and micro.unit % 2:
+                micro.nothing()
+                continue
             trouble.loss(micro, loss).backward()
             trouble.after_backward(micro, model)
         trouble.at("killed before the optimizer", step.index)

@@ -69,6 +69,9 @@ class Arrays(ABC):
     def joined(self, progress: Progress) -> None:
         """The run is joined. Keep a weak reference to `progress`, which holds these arrays."""
 
+    def ended(self) -> None:
+        """The loop over the run is over, or no run was joined: libraries do what they do without."""
+
     def release(self) -> None:
         """The run is left: gives back what was taken of the user's objects."""
 

@@ -106,7 +106,8 @@ class Membership:
         return self._session.native.traffic()
 
     def digest(self) -> int:
-        """The digest of this replica's parameters, equal on all workers after equal steps."""
+        """The digest of this replica's parameters, equal on all workers after equal steps. All ranks
+        of a worker that shard the model call it."""
         return self._session.arrays.digest()
 
 

@@ -192,6 +192,7 @@ def turns(session: Session) -> Iterator[Event]:
 def ended(session: Session) -> None:
     """The loop is over, or was left: optimizers, and SIGTERM, do what they do without a run."""
     session.state = State.UNDECIDED
+    session.arrays.ended()
     signals.unwatch(session.parting)
 
 

@@ -21,6 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from .._core.warn import is_own
 from .model import is_joined, own_name, parameters_of, persistent_buffers
+from .parts import local
 
 # Frames around the loop in which modules are looked for.
 _FRAMES = 30
@@ -155,7 +156,7 @@ class Unwritten:
     def begins(self) -> None:
         """From now on."""
         self._before = [
-            _Look(each, not place % self._every, self._summed is None or place in self._summed)
+            _Look(local(each), not place % self._every, self._summed is None or place in self._summed)
             for place, (_, each) in enumerate(self.named)
         ]
 
@@ -169,9 +170,10 @@ class Unwritten:
             return None
         summed, found = set(self._summed or ()), None
         for place, ((path, tensor), before) in enumerate(zip(self.named, self._before)):
-            if before.is_written(tensor):
+            here = local(tensor)
+            if before.is_written(here):
                 summed.add(place)
-            if found is None and before.is_changed(tensor):
+            if found is None and before.is_changed(here):
                 found = path
         self._summed = summed
         return found

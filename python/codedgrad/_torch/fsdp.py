@@ -22,7 +22,8 @@ _OLDEST = "2.8"
 _NAMES = (
     "fsdp_params",
     "mesh_info",
-    "is_unsharded",
+    "is_sharded",
+    "_all_gather_result",
     "gradient_divide_factor",
     "force_sum_reduction_for_comms",
 )
@@ -89,7 +90,12 @@ def reshard(modules: Sequence[nn.Module]) -> None:
     micro-batch would be computed with them.
     """
     for module in fsdp_modules(modules):
-        if any(group.is_unsharded for group in _groups_of(module)):
+        groups = _groups_of(module)
+        for group in groups:
+            # A loop has begun to gather them for a forward pass that was skipped.
+            if group._all_gather_result is not None:
+                group.wait_for_unshard()
+        if not all(group.is_sharded for group in groups):
             module.reshard()
 
 
@@ -122,14 +128,16 @@ class Sums:
                 self.left.append(list(ranks.data))
                 continue
             ranks.check_data(name)
-            left = ranks.beyond(ranks_of(parameter))
+            over = ranks_of(parameter)
+            left = ranks.beyond(name, over)
             self.left.append(left)
             summed = ranks.times([each for each in ranks.data if each not in left])
             group = handled.get(id(parameter))
-            if group is None:
+            # Of one that is cut in another way, too, the parameter's mesh is larger than the group's.
+            if group is None or {int(each) for each in group.mesh_info.mesh.mesh.flatten()} != over:
                 raise TypeError(
-                    f"parameter {name} is a DTensor whose gradients FSDP2 does not sum, as under "
-                    "tensor parallelism, which is not supported yet: use fully_shard"
+                    f"parameter {name} is a DTensor that not FSDP2 alone has cut, as under tensor or "
+                    "expert parallelism, which is not supported yet: use fully_shard alone"
                 )
             factor = float(summed) if reduction == "mean" else 1.0
             _, other, first = needed.setdefault(id(group), (group, factor, name))

@@ -150,7 +150,7 @@ def joined(
                 "the ranks of this worker train different numbers of parameters, "
                 f"{[len(each) for each in said]}: build the model alike in each"
             )
-        cut = any(is_cut(each) for each in begins_with)
+        cut = any(is_cut(each) for each in begins_with + frozen)
         cell = CellWorker(ranks, settings, Vector(ranks.rank, said), cut)
         sums = Sums(modules, named, ranks, settings.reduction)
         arrays: TorchArrays = CellArrays(modules, optimizers, others, cell, sums)
@@ -161,7 +161,11 @@ def joined(
             # Summing takes the backward pass its cores, and there is no network to wait for.
             overlap = not (device == "cpu" and where.on_this_host)
         arrays = TorchArrays(modules, optimizers, others, overlap)
-    session = Session(where, settings, arrays)
+    try:
+        session = Session(where, settings, arrays)
+    except BaseException:
+        arrays.ended()
+        raise
     _keep_freed_memory()
     return session
 

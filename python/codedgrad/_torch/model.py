@@ -385,7 +385,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, found: Dict[str, Any]) -> 
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     for place, saved in found["state"].items():
         for name, value in saved.items():
-            saved[name] = restored(value, parameters[place])
+            saved[name] = all_restored(value, parameters[place])
     optimizer.load_state_dict(found)
     for place, saved in found["state"].items():
         own = optimizer.state[parameters[place]]

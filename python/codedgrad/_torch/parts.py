@@ -25,12 +25,12 @@ _MARKED = {"part", "placements"}
 def is_cut(tensor: Any) -> bool:
     """Whether it is a DTensor, of which a part lies here."""
     # Its import takes seconds, and a process that has a DTensor has imported it.
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(tensor, module.DTensor)
+    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return kind is not None and isinstance(tensor, kind)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What of a tensor lies here: the same object each time, so that its version can be compared."""
+    """What of a tensor lies here, with the version that writing to it counts up."""
     if not is_cut(tensor):
         return tensor
     cut: Any = tensor
@@ -142,13 +142,15 @@ def restored(value: Any, like: Any) -> Any:
 
 
 def all_restored(state: Any, like: Any) -> Any:
-    """A state that `with_parts` has gone through, with DTensors cut as those of `like` are."""
-    if isinstance(state, dict) and set(state) != _MARKED:
-        known = like if isinstance(like, dict) else {}
+    """A state that `with_parts` has gone through, with DTensors cut as those of `like` are: a state
+    of the same form, or one tensor."""
+    if type(state) in (dict, OrderedDict) and set(state) != _MARKED:
         return type(state)(
-            (name, all_restored(each, known.get(name))) for name, each in state.items()
+            (name, all_restored(each, like.get(name) if isinstance(like, dict) else like))
+            for name, each in state.items()
         )
     if type(state) in (list, tuple):
-        others = [*like, *state][: len(state)] if type(like) is type(state) else state
+        alike = type(like) is type(state) and len(like) == len(state)
+        others = like if alike else [like] * len(state)
         return type(state)(all_restored(each, other) for each, other in zip(state, others))
     return restored(state, like)

@@ -13,7 +13,7 @@ from ..._core.states import Progress
 from ..._core.units import Micro
 from ..arrays import TorchArrays
 from ..fsdp import Sums, reshard
-from ..host import Contents, OnHost, Transfer, digests, numbers, plain
+from ..host import Contents, OnHost, Transfer, combined, digests, numbers, plain
 from ..parts import Part, content_of
 from ..staging import transfer_of
 from .worker import CellWorker
@@ -52,6 +52,9 @@ class CellArrays(TorchArrays):
             self._transfer = transfer_of(self._parameters, views)
         super().joined(progress)
 
+    def ended(self) -> None:
+        self._sums.close()
+
     def release(self) -> None:
         super().release()
         self._sums.close()
@@ -79,7 +82,9 @@ class CellArrays(TorchArrays):
             self._write()
         if not sums:
             there = self._cell.collected(mine)
-        elif self._vector.others_hand_over:
+        if self._cell.differs:
+            self._write_zeros(there)
+        if (sums and self._vector.others_hand_over) or self._cell.differs:
             self._cell.handed_over()
         self._warn_of_graphs(there)
         if self._ranks.rank == 0:
@@ -91,17 +96,24 @@ class CellArrays(TorchArrays):
         self._arrays[first : first + len(arrays)] = arrays
 
     def _write(self) -> None:
-        """Puts what this rank owns into the shared memory, unless it was staged there."""
+        """Puts what this rank owns into the shared memory, unless it was staged there.
+
+        The first rank has read the unit before: this gradient is of a collective that it was in.
+        """
         for place, owner in enumerate(self._vector.owners):
-            if owner == self._ranks.rank:
+            if owner == self._ranks.rank and self._arrays[place] is not None:
                 self._copy(self._arrays[place], numbers(self._view(place)))
+
+    def _write_zeros(self, there: Sequence[bool]) -> None:
+        """The same for what only other ranks have a gradient of, once all have agreed on that."""
+        for place, owner in enumerate(self._vector.owners):
+            if owner == self._ranks.rank > 0 and there[place] and self._arrays[place] is None:
+                numbers(self._view(place)).fill(0)
 
     @staticmethod
     def _copy(found: Any, into: Any) -> None:
-        """Zeros where there is nothing; nothing where both are the same memory."""
-        if found is None:
-            into.fill(0)
-        elif found.__array_interface__["data"] != into.__array_interface__["data"]:
+        """Nothing where both are the same memory."""
+        if found.__array_interface__["data"] != into.__array_interface__["data"]:
             into[...] = found
 
     def _taken(self, there: Sequence[bool]) -> List[Any]:
@@ -200,7 +212,8 @@ class CellArrays(TorchArrays):
         return math.sqrt(math.fsum(self._cell.of_all("a norm", own)))
 
     def digest(self) -> int:
-        return self._cell.digest_of(self.digests())
+        # Ranks that have the whole model have the same one.
+        return self._cell.digest_of(self.digests()) if self._cell.cut else combined(self.digests())
 
     def digests(self) -> Contents:
         return digests(self._contents, [each.detach() for each in self._parameters])

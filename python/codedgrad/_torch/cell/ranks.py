@@ -135,13 +135,24 @@ class Ranks:
             dist.all_reduce(moved, group=self._mesh.get_group(dimension))
         return moved.to(numbers.device)
 
-    def beyond(self, ranks: AbstractSet[int]) -> List[int]:
-        """The dimensions over which samples are cut that go beyond some ranks."""
-        return [
-            each
-            for each in self.data
-            if not set(dist.get_process_group_ranks(self._mesh.get_group(each))) <= ranks
-        ]
+    def beyond(self, name: str, ranks: AbstractSet[int]) -> List[int]:
+        """The dimensions over which samples are cut, and not a parameter that is cut over `ranks`.
+
+        Raises ValueError where the parameter is cut over a part of a dimension.
+        """
+        found = []
+        for each in self.data:
+            along = set(dist.get_process_group_ranks(self._mesh.get_group(each)))
+            if along <= ranks:
+                continue
+            if len(along & ranks) > 1:
+                raise ValueError(
+                    f"parameter {name} is cut over the ranks {sorted(ranks)}, which are a part of the "
+                    f"dimension {self._names[each]!r} of mesh=: give join the mesh of which that of "
+                    "fully_shard is a dimension"
+                )
+            found.append(each)
+        return found
 
     def times(self, dimensions: Sequence[int]) -> int:
         """How many ranks lie along some dimensions."""
@@ -158,8 +169,8 @@ class Ranks:
             names = [self._names[each] for each in self._several]
             raise ValueError(
                 f"parameter {name} is cut over ranks, and mesh= has several dimensions, {names}: say "
-                "in data= over which of them samples are cut; ranks that differ in another one "
-                "compute the same samples"
+                "in data= over which of them samples are cut, by the names that mesh_dim_names gives "
+                "them; ranks that differ in another one compute the same samples"
             )
 
     def _moved(self, numbers: torch.Tensor) -> torch.Tensor:

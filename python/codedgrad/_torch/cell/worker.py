@@ -38,6 +38,8 @@ class CellWorker:
         self._saver: Optional[int] = None
         self._native: Optional[_native.Worker] = None
         self._trained = 0
+        #: Whether of the last unit some rank has no gradient of what others have one of.
+        self.differs = False
         # Whether the task is wanted, as was asked last.
         self._wanted = False
         # Scalars decoded with the step that is open.
@@ -73,13 +75,13 @@ class CellWorker:
         }
         self.agreement.notice = where.called.notice
         said = self._agree("join", facts)
-        for rank, found in enumerate(said):
-            for what, fact in found.items():
-                if not _alike(fact, said[0][what]):
-                    raise ValueError(
-                        f"rank {rank} of this worker {what} than rank 0: build the model alike in "
-                        "each, from one seed or one checkpoint, and give join the same"
-                    )
+        for what in facts:
+            other = _unlike([each[what] for each in said])
+            if other is not None:
+                raise ValueError(
+                    f"rank {other[1]} of this worker {what} than rank {other[0]}: build the model "
+                    "alike in each, from one seed or one checkpoint, and give join the same"
+                )
         self._trained = where.trained
         with self.agreement.together():
             troubles = self.vector.share(self.ranks)
@@ -182,6 +184,7 @@ class CellWorker:
 
     def parts(self) -> List[Tuple[int, int, int, float]]:
         """The task's units, with this rank's samples of each."""
+
         def ask() -> Any:
             return self._first().parts(), self._first().wanted()
 
@@ -212,8 +215,11 @@ class CellWorker:
         """All have computed the unit, and what is not summed by this package is in the shared
         memory; gives back which parameters have a gradient in some rank."""
         mine = sum(1 << place for place, has in enumerate(there) if has)
-        told = self._agree("the end of a unit", (mine, False), lambda: (mine, self._first().wanted()))
+        told = self._agree(
+            "the end of a unit", (mine, False), lambda: (mine, self._first().wanted())
+        )
         self._wanted = told[0][1]
+        self.differs = len({each for each, _ in told}) > 1
         found = 0
         for each, _ in told:
             found |= each
@@ -325,11 +331,15 @@ def _compared(said: Sequence[Contents]) -> int:
     return combined({content: found for content, (_, found) in known.items()})
 
 
-def _alike(found: Any, other: Any) -> bool:
-    """Whether two ranks have the same: of digests by contents, of the contents that both have."""
-    if not isinstance(found, Contents) or not isinstance(other, Contents):
-        return bool(found == other)
-    return all(other.get(content, digest) == digest for content, digest in found.items())
+def _unlike(facts: Sequence[Any]) -> Optional[Tuple[int, int]]:
+    """Two ranks that have not the same: of digests by contents, of a content that both have."""
+    known: Dict[Any, Tuple[int, Any]] = {}
+    for rank, found in enumerate(facts):
+        for content, fact in (found if isinstance(found, Contents) else {None: found}).items():
+            other, expected = known.setdefault(content, (rank, fact))
+            if fact != expected:
+                return other, rank
+    return None
 
 
 def _whole(said: Sequence[Optional[Contents]]) -> Optional[int]:
