@@ -54,27 +54,29 @@ def digests(found: List[Dict[str, Any]]) -> List[str]:
     "scheme, plan",
     [
         ("uncoded", {}),
-        ("groups:s=1", {}),
-        ("groups:s=1", {"trouble": "late", "worker": 1}),
+        pytest.param("groups:s=1", {}, marks=pytest.mark.slow),
+        pytest.param("groups:s=1", {"trouble": "late", "worker": 1}, marks=pytest.mark.slow),
         ("groups:s=1", {"trouble": "late", "worker": 1, "rank": 1}),
         ("uncoded", {"reduction": "tokens"}),
         ("groups:s=1", {"reduction": "sum", "trouble": "late", "worker": 1}),
-        ("queue:m=2", {}),
+        pytest.param("queue:m=2", {}, marks=pytest.mark.slow),
         ("groups:s=1", {"uneven": True}),
-        ("groups:s=1", {"tied": True}),
+        pytest.param("groups:s=1", {"tied": True}, marks=pytest.mark.slow),
         ("groups:s=1", {"frozen": True}),
         ("groups:s=1", {"bf16": True}),
-        ("groups:s=1", {"mixed": "float32"}),
+        pytest.param("groups:s=1", {"mixed": "float32"}, marks=pytest.mark.slow),
         ("groups:s=1", {"mixed": "bfloat16", "reduction": "tokens"}),
-        ("groups:s=1", {"reshard": False}),
-        ("groups:s=1", {"reshard": 2}),
+        pytest.param("groups:s=1", {"reshard": False}, marks=pytest.mark.slow),
+        pytest.param("groups:s=1", {"reshard": 2}, marks=pytest.mark.slow),
         ("groups:s=1", {"checkpoint": True, "dropout": 0.2}),
-        ("groups:s=1", {"compile": True}),
-        ("groups:s=1", {"meta": "to_empty"}),
+        pytest.param("groups:s=1", {"compile": True}, marks=pytest.mark.slow),
+        pytest.param("groups:s=1", {"meta": "to_empty"}, marks=pytest.mark.slow),
         ("uncoded", {"meta": "assigned"}),
         ("groups:s=1", {"clip": "torch", "digests": True}),
-        ("groups:s=1", {"clip": "coded", "trouble": "late", "worker": 1}),
-        ("groups:s=1", {"nothing": True}),
+        pytest.param(
+            "groups:s=1", {"clip": "coded", "trouble": "late", "worker": 1}, marks=pytest.mark.slow
+        ),
+        pytest.param("groups:s=1", {"nothing": True}, marks=pytest.mark.slow),
         ("groups:s=1", {"plain head": True, "dropout": 0.2}),
         # PyTorch's own function raises for parameters of two meshes.
         ("uncoded", {"clip": "coded", "meshes": 2}),
@@ -100,8 +102,8 @@ def test_it_has_the_bits_of_one_worker(scheme: str, plan: Dict[str, Any], tmp_pa
         {},
         {"reduction": "tokens"},
         {"uneven": True},
-        {"tied": True, "frozen": True},
-        {"mixed": "float32"},
+        pytest.param({"tied": True, "frozen": True}, marks=pytest.mark.slow),
+        pytest.param({"mixed": "float32"}, marks=pytest.mark.slow),
     ],
 )
 def test_it_is_the_training_of_one_process(plan: Dict[str, Any], tmp_path: Path) -> None:
@@ -204,27 +206,35 @@ def test_parameters_that_some_ranks_keep_are_put_back(evaluates: Any, tmp_path: 
 # What four ranks have come to, with an evaluation and without.
 _FOUR: Set[str] = set()
 
-KILLED = [
-    "killed in forward",
-    "killed in backward",
-    "killed between units",
-    "killed in submit",
-    "killed before the optimizer",
-    "killed after the step",
+IN_PLACES = ["killed in forward", "killed between units", "killed after the step"]
+OTHERS = [
+    ("killed in backward", 0),
+    ("killed in submit", 0),
+    ("killed before the optimizer", 1),
+    ("raises", 1),
+    *((each, rank) for each in IN_PLACES for rank in (0, 1)),
 ]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("trouble", [*KILLED, "raises"])
+@pytest.mark.parametrize(
+    "trouble, rank",
+    [
+        ("killed in backward", 1),
+        ("killed in submit", 1),
+        ("killed before the optimizer", 0),
+        ("raises", 0),
+        *(pytest.param(each, rank, marks=pytest.mark.slow) for each, rank in OTHERS),
+    ],
+)
 def test_a_worker_comes_back_with_its_ranks_states(trouble: str, rank: int, tmp_path: Path) -> None:
     # Steps enough that the others are further on than what is kept of the last ones.
-    told = {"steps": 40, "pause": 0.05}
+    told = {"steps": 40, "pause": 0.03}
     plan = {**told, "trouble": trouble, "worker": 1, "rank": rank, "serve": {"log_steps": 2}}
     ended = tmp_path / "ended"
     with Cells(tmp_path, "groups:s=1", 2, 2, sharded=True, **plan) as cells:
         cells.start(1, "again", trouble=None, waits_for=str(ended))
         assert all(cells.statuses("1")), cells.said()
-        time.sleep(1.5)
+        time.sleep(1.0)
         ended.touch()
         found = results(cells, "0", "again")
         said = cells.said()
@@ -236,7 +246,7 @@ def test_a_worker_comes_back_with_its_ranks_states(trouble: str, rank: int, tmp_
 
 
 def test_frozen_shards_under_a_whole_head_come_from_the_same_rank(tmp_path: Path) -> None:
-    told = {"steps": 40, "pause": 0.05, "plain head": True}
+    told = {"steps": 40, "pause": 0.03, "plain head": True}
     trouble = {"trouble": "killed before the optimizer", "worker": 1, "rank": 1}
     ended = tmp_path / "ended"
     with Cells(
@@ -244,7 +254,7 @@ def test_frozen_shards_under_a_whole_head_come_from_the_same_rank(tmp_path: Path
     ) as cells:
         cells.start(1, "again", trouble=None, waits_for=str(ended))
         assert all(cells.statuses("1")), cells.said()
-        time.sleep(1.5)
+        time.sleep(1.0)
         ended.touch()
         found = results(cells, "0", "again")
     assert digests(found) == [alone(told)["digest"]]
