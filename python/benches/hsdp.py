@@ -106,7 +106,8 @@ def plain(told: argparse.Namespace, rank: int) -> List[float]:
 
 
 def worker(told: argparse.Namespace, rank: int, where: Dict[str, Any]) -> List[float]:
-    model = sharded(told, init_device_mesh("cpu", (2,), mesh_dim_names=("shard",)))
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("shard",))
+    model = sharded(told, mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     run = coded.join(
         model,
@@ -114,7 +115,7 @@ def worker(told: argparse.Namespace, rank: int, where: Dict[str, Any]) -> List[f
         units=2 * told.micro,
         steps=told.steps,
         unit_samples=2,
-        mesh=model_mesh(model),
+        mesh=mesh,
         verify=told.verify,
         **where,
     )
@@ -128,10 +129,6 @@ def worker(told: argparse.Namespace, rank: int, where: Dict[str, Any]) -> List[f
         optimizer.zero_grad()
     clock.mark()
     return clock.medians()
-
-
-def model_mesh(model: Any) -> Any:
-    return next(model.parameters()).device_mesh
 
 
 def process(

@@ -254,6 +254,15 @@ def prepared(
     }
 
 
+def done(where: Dict[str, Any], plan: Dict[str, Any], rank: int, mesh: Any) -> Dict[str, Any]:
+    """Does what a plan says; what it has come to."""
+    if plan.get("sharded"):
+        task = sharded.prepared if plan.get("prepared") else sharded.train
+        return task(where, plan, rank, mesh=mesh)
+    work = prepared if plan.get("prepared") else train
+    return work(where, plan, rank, mesh=mesh, **plan.get("join", {}))
+
+
 def process_of_rank(
     folder: str, name: str, rank: int, shape: List[int], where: Dict[str, Any], plan: Dict[str, Any]
 ) -> None:
@@ -274,13 +283,7 @@ def process_of_rank(
     # A process that takes the place of another has imported all by then.
     while plan.get("waits_for") and not os.path.exists(plan["waits_for"]):
         time.sleep(0.02)
-    if plan.get("sharded"):
-        task = sharded.prepared if plan.get("prepared") else sharded.train
-        found = task(where, plan, rank, mesh=mesh)
-    else:
-        work = prepared if plan.get("prepared") else train
-        found = work(where, plan, rank, mesh=mesh, **plan.get("join", {}))
-    Path(f"{base}-{rank}.json").write_text(json.dumps(found))
+    Path(f"{base}-{rank}.json").write_text(json.dumps(done(where, plan, rank, mesh)))
 
 
 _SPAWN = multiprocessing.get_context("forkserver")

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional as F
 
 import codedgrad.torch as coded
+from codedgrad.loop import unit_seed
 
 UNITS, UNIT_SAMPLES, STEPS = 4, 8, 6
 WORDS, WIDTH, LENGTH = 11, 16, 6
@@ -381,22 +382,15 @@ def loaded(folder: str, model: Any, optimizer: Any, schedule: Any) -> None:
     schedule.load_state_dict(state["schedule"])
 
 
-def one_process(plan: Dict[str, Any]) -> Tuple[List[List[float]], List[torch.Tensor]]:
-    """The losses and parameters of the same training in one process that has the whole model."""
+def losses_of_one_process(plan: Dict[str, Any]) -> List[float]:
+    """Those of the same training without this package, in one process that has the whole model: one
+    gradient of the whole batch, SGD."""
     torch.manual_seed(1)
     model = built(plan, None)
-    found = trained_by_hand(model, plan)
-    return found, [each.detach() for each in model.parameters()]
-
-
-def trained_by_hand(model: Net, plan: Dict[str, Any]) -> List[List[float]]:
-    """Without this package: units of the data in order, one gradient of the whole batch, SGD."""
     optimizer = torch.optim.SGD(model.parameters(), lr=plan.get("rate", 1e-2))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step)
     samples: Any = dataset()
     totals = []
-    from codedgrad.loop import unit_seed
-
     batches = len(samples) // (UNITS * UNIT_SAMPLES)
     for step in range(plan.get("steps", STEPS)):
         epoch, place = divmod(step, batches)
@@ -414,7 +408,3 @@ def trained_by_hand(model: Net, plan: Dict[str, Any]) -> List[List[float]]:
         schedule.step()
         optimizer.zero_grad()
     return totals
-
-
-def mesh_of(shape: List[int]) -> Any:
-    return init_device_mesh("cpu", tuple(shape), mesh_dim_names=tuple("ab"[: len(shape)]))

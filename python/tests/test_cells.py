@@ -363,9 +363,9 @@ if os.environ["CODEDGRAD_EPOCH"] != "0":
 dist.init_process_group("gloo")
 mesh = ranks.init_device_mesh("cpu", (dist.get_world_size(),))
 where = {{"worker": int(os.environ["CODEDGRAD_WORKER"])}}
-found = ranks.train(where, plan, dist.get_rank(), mesh=mesh)
+found = ranks.done(where, plan, dist.get_rank(), mesh)
 # In one piece: ranks write to one pipe.
-sys.stdout.write("digest %d\\n" % found["digest"])
+sys.stdout.write("digest %s\\n" % found["digest"])
 sys.stdout.flush()
 # Who is left behind is now and then aborted by torch.
 dist.barrier()

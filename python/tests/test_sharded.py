@@ -10,7 +10,7 @@ import tempfile
 import time
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, List, Set
+from typing import Any, Dict, List
 
 import pytest
 
@@ -20,8 +20,9 @@ torch = pytest.importorskip("torch")
 import codedgrad.torch as coded  # noqa: E402
 import sharded  # noqa: E402
 from ranks import LIMIT_SECONDS, Cells  # noqa: E402
+from test_cells import launched  # noqa: E402
 from test_ddp import EXAMPLES, SMALL, changed, hashes, under_ddp  # noqa: E402
-from test_launch import Launched, script  # noqa: E402
+from test_launch import Launched  # noqa: E402
 
 # What changes who computes what, and not what comes of it.
 ABOUT_TROUBLE = ("trouble", "worker", "rank", "at", "pause", "serve", "tells")
@@ -112,8 +113,7 @@ def test_it_is_the_training_of_one_process(plan: Dict[str, Any], tmp_path: Path)
     plan = {**plan, "optimizer": "SGD", "rate": 0.3}
     with Cells(tmp_path, "uncoded", 2, 2, sharded=True, **plan) as cells:
         found = results(cells, "0", "1")
-    losses, _ = sharded.one_process(plan)
-    reference = [total for total in losses]
+    reference = sharded.losses_of_one_process(plan)
     tokens = plan.get("reduction") == "tokens"
     scale = 1 if tokens else sharded.UNITS
     ours = [total[0] / scale for total in found[0]["totals"]]
@@ -193,18 +193,17 @@ def test_an_evaluation_leaves_no_old_parameters_behind(when: str, tmp_path: Path
     assert all(0 < each < 8 * sharded.UNITS for each in units), units
 
 
-@pytest.mark.parametrize("evaluates", [None, "after the optimizer"])
-def test_parameters_that_some_ranks_keep_are_put_back(evaluates: Any, tmp_path: Path) -> None:
+def test_parameters_that_some_ranks_keep_are_put_back(tmp_path: Path) -> None:
     """With `reshard_after_forward=2` of four ranks pairs keep all of the parameters."""
-    plan = {"reshard": 2, "evaluates": evaluates}
-    with Cells(tmp_path, "", 1, 4, sharded=True, **plan) as cells:
-        found = results(cells, "0")
-    _FOUR.update(digests(found))
-    assert len(_FOUR) == 1
+    found = []
+    for name, evaluates in (("calm", None), ("evaluates", "after the optimizer")):
+        folder = tmp_path / name
+        folder.mkdir()
+        plan = {"reshard": 2, "evaluates": evaluates}
+        with Cells(folder, "", 1, 4, sharded=True, **plan) as cells:
+            found += results(cells, "0")
+    assert len(digests(found)) == 1
 
-
-# What four ranks have come to, with an evaluation and without.
-_FOUR: Set[str] = set()
 
 IN_PLACES = ["killed in forward", "killed between units", "killed after the step"]
 OTHERS = [
@@ -357,8 +356,8 @@ def test_workers_of_different_numbers_of_ranks_are_refused_by_both(tmp_path: Pat
 @pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_coded_script_has_the_bits_of_hsdp(accumulate: int, tmp_path: Path) -> None:
     plain, twin = EXAMPLES / "hsdp_plain.py", EXAMPLES / "hsdp_coded.py"
-    lines = [changed(*(path.read_text().split("for epoch")[1] for path in (plain, twin)))]
-    assert [each.strip("+- ") for each in lines[0]] == [
+    lines = changed(*(path.read_text().split("for epoch")[1] for path in (plain, twin)))
+    assert [each.strip("+- ") for each in lines] == [
         "sampler.set_epoch(epoch)",
         "if dist.get_rank() == 0:",
         "if model.run.saver and dist.get_rank() == 0:",
@@ -370,36 +369,12 @@ def test_a_coded_script_has_the_bits_of_hsdp(accumulate: int, tmp_path: Path) ->
     with Launched(tmp_path, *command) as run:
         assert run.ends() == 0, run.said()
     logs = [(run.folder / f"worker-{k}.log").read_text() for k in range(2)]
-    found = [line.split("sha256 ")[1].split()[0] for log in logs for line in log.splitlines()
-             if "sha256 " in line]  # fmt: skip
+    found = [each for log in logs for each in re.findall(r"sha256 (\w+)", log)]
     assert len(found) == 4 and set(found) == set(hashes(ranks))
 
 
-SCRIPT = f"""
-import json, os, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import torch.distributed as dist
-import sharded
-
-plan = json.loads(sys.argv[1])
-if os.environ["CODEDGRAD_EPOCH"] != "0":
-    del plan["trouble"]
-dist.init_process_group("gloo")
-mesh = sharded.mesh_of([dist.get_world_size()])
-where = {{"worker": int(os.environ["CODEDGRAD_WORKER"])}}
-found = sharded.train(where, plan, dist.get_rank(), mesh=mesh)
-sys.stdout.write("digest %s\\n" % found["digest"])
-sys.stdout.flush()
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
 def test_the_coordinator_hears_of_rank_micro_batch_and_samples(tmp_path: Path) -> None:
-    plan = {"trouble": "raises", "worker": 1, "rank": 1}
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    told = [*torchrun, script(tmp_path, SCRIPT), json.dumps(plan)]
-    with Launched(tmp_path, "-n", "2", "--scheme", "uncoded", "--kill-after", "40", *told) as run:
+    with launched(tmp_path, "uncoded", sharded=True, trouble="raises") as run:
         assert run.ends() == 0, run.said()
     said = run.said()
     assert set(re.findall(r"digest (\w+)", said)) == {alone({})["digest"]}, said

@@ -50,8 +50,10 @@ def _groups_of(module: Any) -> List[Any]:
     return [] if single is None else [single]
 
 
-def check_version(modules: Sequence[nn.Module]) -> None:
-    """Raises TypeError for an FSDP2 that cannot be told how it sums, or is unknown here."""
+def check_fsdp(modules: Sequence[nn.Module], named: Sequence[Tuple[str, Any]]) -> None:
+    """Raises TypeError for an FSDP2 that cannot be told how it sums, or is unknown here, and for
+    parameters that it keeps on the host and computes with elsewhere."""
+    names = {id(parameter): name for name, parameter in named}
     for module in fsdp_modules(modules):
         missing = [name for name in _NEEDED if not hasattr(module, name)]
         if missing:
@@ -66,13 +68,6 @@ def check_version(modules: Sequence[nn.Module]) -> None:
                     f"the FSDP2 of PyTorch {torch.__version__} is not known to this codedgrad: its "
                     f"parameter groups have no {missing[0]}. Install another version of either"
                 )
-
-
-def check_offload(modules: Sequence[nn.Module], named: Sequence[Tuple[str, Any]]) -> None:
-    """Raises TypeError for parameters that FSDP2 keeps on the host and computes with elsewhere."""
-    names = {id(parameter): name for name, parameter in named}
-    for module in fsdp_modules(modules):
-        for group in _groups_of(module):
             for each in group.fsdp_params:
                 if getattr(each, "offload_to_cpu", False):
                     name = names.get(id(each.sharded_param), type(module).__name__)
@@ -82,14 +77,14 @@ def check_offload(modules: Sequence[nn.Module], named: Sequence[Tuple[str, Any]]
                     )
 
 
-def reshard(modules: Sequence[nn.Module]) -> None:
-    """Has the model's parameters be those that the optimizer has.
+def reshard(sharded: Sequence[Any]) -> None:
+    """Has the parameters of some `fsdp_modules` be those that the optimizer has.
 
     FSDP2 leaves some of them whole after a forward pass without a backward pass, such as an
     evaluation's. Where the optimizer's step comes next the whole ones would be stale, and the next
     micro-batch would be computed with them.
     """
-    for module in fsdp_modules(modules):
+    for module in sharded:
         groups = _groups_of(module)
         for group in groups:
             # A loop has begun to gather them for a forward pass that was skipped.

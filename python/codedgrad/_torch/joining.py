@@ -22,7 +22,7 @@ from .cell.arrays import CellArrays
 from .cell.ranks import Ranks
 from .cell.vector import Vector, known_of
 from .cell.worker import CellWhere, CellWorker
-from .fsdp import Sums, reshard
+from .fsdp import Sums, fsdp_modules, reshard
 from .host import FORMATS, LARGE_BYTES, Contents, digest, digests
 from .model import (
     check_accelerate,
@@ -89,7 +89,7 @@ def joined(
     with worker 0's parameters.
     """
     modules = modules_of(model)
-    reshard(modules)
+    reshard(fsdp_modules(modules))
     named = trained_of(modules)
     device = device_of(modules)
     settings = settings.check()

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
 from .._core.states import Progress
-from .fsdp import check_offload, check_version, reshard
+from .fsdp import check_fsdp, fsdp_modules, reshard
 from .host import FORMATS, read_state, write_state
 from .parts import all_restored, is_cut, ranks_of, restored, with_parts
 
@@ -132,8 +132,7 @@ def check_model(
         raise TypeError("no parameter takes a gradient: nothing is trained")
     _check_version(named[0][1].device.type)
     if ranks is not None:
-        check_version(modules)
-        check_offload(modules, named)
+        check_fsdp(modules, named)
     for name, parameter in named:
         if isinstance(parameter, UninitializedParameter):
             raise TypeError(f"parameter {name} has no shape yet: run the model once before join")
@@ -344,7 +343,7 @@ class Replica:
 
     def save(self) -> List[bytes]:
         """All of it that this process has; names are those without `torch.compile`."""
-        reshard(self._modules)
+        reshard(fsdp_modules(self._modules))
         models = [
             {own_name(name): value for name, value in module.state_dict().items()}
             for module in self._modules
@@ -360,7 +359,7 @@ class Replica:
         """Takes over what `save` gave."""
         if not state:
             raise ValueError("its worker has another number of ranks")
-        reshard(self._modules)
+        reshard(fsdp_modules(self._modules))
         content = read_state(state[0])
         for module, found in zip(self._modules, content["models"]):
             own = module.state_dict()

@@ -24,7 +24,7 @@ from .._core.states import Progress, State
 from .._core.units import Micro
 from .._core.warn import warn
 from .body import Unwritten
-from .fsdp import reshard
+from .fsdp import fsdp_modules, reshard
 from .model import check_optimizers, check_states, parameters_of, persistent_buffers, trained_of
 
 
@@ -33,6 +33,7 @@ class Agreed:
 
     def __init__(self, modules: List[nn.Module], optimizers: List[torch.optim.Optimizer]):
         self._modules = modules
+        self._sharded = fsdp_modules(modules)
         self._optimizers = optimizers
         self._named = trained_of(modules)
         self._parameters = [parameter for _, parameter in self._named]
@@ -77,7 +78,7 @@ class Agreed:
 
     def _compare_layout(self) -> None:
         """What takes a gradient must be what was agreed."""
-        reshard(self._modules)
+        reshard(self._sharded)
         found = trained_of(self._modules)
         if len(found) == len(self._named) and all(
             new is old for (_, new), old in zip(found, self._parameters)

@@ -12,7 +12,7 @@ from ... import _native
 from ..._core.states import Progress
 from ..._core.units import Micro
 from ..arrays import TorchArrays
-from ..fsdp import Sums, reshard
+from ..fsdp import Sums, fsdp_modules, reshard
 from ..host import Contents, OnHost, Transfer, combined, digests, numbers, plain
 from ..parts import Part, content_of
 from ..staging import transfer_of
@@ -38,6 +38,7 @@ class CellArrays(TorchArrays):
         self._vector = cell.vector
         self._sums = sums
         super().__init__(modules, optimizers, state, overlap=False)
+        self._sharded = fsdp_modules(modules)
         self._contents = [content_of(each.whole) for each in self._parameters]
         # Of a unit what the transfer has handed over.
         self._arrays: List[Any] = []
@@ -82,9 +83,8 @@ class CellArrays(TorchArrays):
             self._write()
         if not sums:
             there = self._cell.collected(mine)
-        if self._cell.differs:
+        if self._vector.others_hand_over and (sums or self._cell.differs):
             self._write_zeros(there)
-        if (sums and self._vector.others_hand_over) or self._cell.differs:
             self._cell.handed_over()
         self._warn_of_graphs(there)
         if self._ranks.rank == 0:
@@ -173,7 +173,7 @@ class CellArrays(TorchArrays):
         self._stepping.shown += 1
         self.hide()
         # What an evaluation has left whole would be stale after the optimizer's step.
-        reshard(self._modules)
+        reshard(self._sharded)
         first = self._ranks.rank == 0
 
         def give(place: int, arrays: List[Any]) -> None:
@@ -203,7 +203,7 @@ class CellArrays(TorchArrays):
 
     def applied(self) -> None:
         # An evaluation in the body has perhaps come before the optimizer's step.
-        reshard(self._modules)
+        reshard(self._sharded)
         super().applied()
 
     def norm(self) -> float:

@@ -36,7 +36,6 @@ class CellWorker:
         self.why_over: Optional[str] = None
         self._settings = settings
         self._saver: Optional[int] = None
-        self._native: Optional[_native.Worker] = None
         self._trained = 0
         #: Whether of the last unit some rank has no gradient of what others have one of.
         self.differs = False
@@ -51,6 +50,11 @@ class CellWorker:
     def saver(self) -> Optional[int]:
         """The worker that saves: its first rank does, and where the model is cut all of them."""
         return self._saver if self.cut or self.ranks.rank == 0 else _NO_WORKER
+
+    @property
+    def _link(self) -> Optional[_native.Worker]:
+        """The first rank's connection to the run."""
+        return self.agreement.native
 
     @property
     def leaving(self) -> bool:
@@ -88,18 +92,19 @@ class CellWorker:
         if troubles is not None:
             raise RuntimeError(troubles)
         whole = [
-            _whole([each[what] for each in said])
+            None if said[0][what] is None else _combined([each[what] for each in said])
             for what in ("has other frozen parameters", "begins with other parameters or buffers")
         ]
 
         def ask() -> Any:
-            self._native = native = connect(*whole)
+            native = connect(*whole)
+            # Where a rank leaves already, the run hears of it.
+            self.agreement.native, self.agreement.worker = native, native.worker
             return native.worker, native.workers, native.job, self._known(native)
 
         told = self._agree("joined", ask=ask)[0]
         self.worker, self.workers, self.job, known = told
         self._learn(known)
-        self.agreement.native, self.agreement.worker = self._native, self.worker
         self.agreement.listen()
 
     def _settings_of_all(self) -> Any:
@@ -120,19 +125,19 @@ class CellWorker:
 
     def finish(self) -> None:
         """Ends the run for all workers: at once by the first rank, with the next event by others."""
-        if self._native is not None:
-            self._native.finish()
+        if self._link is not None:
+            self._link.finish()
         else:
             self._finishes = True
 
     def close(self) -> None:
         """Hangs up."""
-        if self._native is not None:
-            self._native.close()
+        if self._link is not None:
+            self._link.close()
 
     def traffic(self) -> Tuple[int, int]:
         """Bytes sent and received by this rank."""
-        return (0, 0) if self._native is None else self._native.traffic()
+        return (0, 0) if self._link is None else self._link.traffic()
 
     # Events.
 
@@ -156,8 +161,8 @@ class CellWorker:
             finishes, self._finishes = self._finishes, False
             said = self._agree("the next event", finishes, ask)
             told = said[0]
-            if self._native is not None and any(said[1:]):
-                self._native.finish()
+            if self._link is not None and any(said[1:]):
+                self._link.finish()
         event, self._tail, known = told
         self._learn(known)
         if event[0] == "over":
@@ -177,8 +182,8 @@ class CellWorker:
         return [self.ranks.deal(lengths, state)]
 
     def _first(self) -> _native.Worker:
-        assert self._native is not None, "the first rank has it"
-        return self._native
+        assert self._link is not None, "the first rank has it"
+        return self._link
 
     # Gradients.
 
@@ -204,8 +209,8 @@ class CellWorker:
 
     def part(self) -> None:
         """The gradient that is taken next is the next unit's: the first rank takes all."""
-        if self._native is not None:
-            self._native.part()
+        if self._link is not None:
+            self._link.part()
 
     def in_parts(self) -> bool:
         """Nothing is handed over before the ranks' sum is there."""
@@ -277,8 +282,8 @@ class CellWorker:
     def applied(self, digests: Optional[Contents] = None) -> None:
         """The step is applied on all ranks, with the same parameters."""
         found = None if digests is None else self.digest_of(digests)
-        if self._native is not None:
-            self._native.applied(found)
+        if self._link is not None:
+            self._link.applied(found)
 
     def digest_of(self, digests: Contents) -> int:
         """The worker's digest, of those of what each rank has: all ranks come here."""
@@ -290,8 +295,8 @@ class CellWorker:
             lengths = self._agree("a state that is handed over", len(state[0]))
             with self.agreement.together():
                 state = self.ranks.collect(lengths, state[0])
-        if self._native is not None:
-            self._native.provide(state)
+        if self._link is not None:
+            self._link.provide(state)
 
     def taken(self, digests: List[Contents]) -> None:
         """This rank has taken a state over."""
@@ -311,24 +316,21 @@ class CellWorker:
                 f"taken: {said[rank][0]}"
             )
         found = [_compared(each) for each in zip(*(of_rank for _, of_rank in said))]
-        if self._native is not None and refusing:
-            self._native.refuse(said[0][0])
-        elif self._native is not None:
-            self._native.taken(found)
+        if self._link is not None and refusing:
+            self._link.refuse(said[0][0])
+        elif self._link is not None:
+            self._link.taken(found)
 
 
 def _compared(said: Sequence[Contents]) -> int:
     """The digest of all contents; raises RuntimeError where two ranks have not the same of one."""
-    known: Dict[str, Tuple[int, int]] = {}
-    for rank, digests in enumerate(said):
-        for content, found in digests.items():
-            other, expected = known.setdefault(content, (rank, found))
-            if found != expected:
-                raise broken(
-                    f"rank {rank} of this worker has other parameters than rank {other}: the body "
-                    "of a step must do the same on all ranks, and their devices must be alike"
-                )
-    return combined({content: found for content, (_, found) in known.items()})
+    unlike = _unlike(said)
+    if unlike is not None:
+        raise broken(
+            f"rank {unlike[1]} of this worker has other parameters than rank {unlike[0]}: the body "
+            "of a step must do the same on all ranks, and their devices must be alike"
+        )
+    return _combined(said)
 
 
 def _unlike(facts: Sequence[Any]) -> Optional[Tuple[int, int]]:
@@ -342,12 +344,10 @@ def _unlike(facts: Sequence[Any]) -> Optional[Tuple[int, int]]:
     return None
 
 
-def _whole(said: Sequence[Optional[Contents]]) -> Optional[int]:
-    """The worker's digest, of those of its ranks; none where they say none."""
+def _combined(said: Sequence[Contents]) -> int:
+    """The worker's digest, of those of its ranks."""
     known: Dict[str, int] = {}
     for each in said:
-        if each is None:
-            return None
         known.update(each)
     return combined(known)
 
