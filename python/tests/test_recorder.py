@@ -62,7 +62,7 @@ class Model(torch.nn.Module):
 
 model = DDP(Model())
 optimizer = torch.optim.AdamW(model.parameters())
-codedgrad.record(model, optimizer, folder)
+recorder = codedgrad.record(model, optimizer, folder)
 for step in range(steps):
     if slow and where == "loader":
         time.sleep(0.2)
@@ -70,10 +70,11 @@ for step in range(steps):
     optimizer.zero_grad()
     model(x).square().mean().backward()
     optimizer.step()
-# Without it a rank that others leave behind is now and then aborted by torch, "terminate called
-# without an active exception", with and without the recorder.
+# A rank whose interpreter ends is now and then aborted by torch, "terminate called without an active
+# exception", with and without the recorder: a thread of the process group outlives it.
 dist.barrier()
-dist.destroy_process_group()
+recorder.close()
+os._exit(0)
 """
 
 

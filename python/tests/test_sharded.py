@@ -369,7 +369,7 @@ def test_a_coded_script_has_the_bits_of_hsdp(accumulate: int, tmp_path: Path) ->
     with Launched(tmp_path, *command) as run:
         assert run.ends() == 0, run.said()
     logs = [(run.folder / f"worker-{k}.log").read_text() for k in range(2)]
-    found = [each for log in logs for each in re.findall(r"sha256 (\w+)", log)]
+    found = [each for log in logs for each in re.findall(r"sha256 ([0-9a-f]{64})", log)]
     assert len(found) == 4 and set(found) == set(hashes(ranks))
 
 
