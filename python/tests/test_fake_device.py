@@ -31,6 +31,7 @@ ORDERS: List[Tuple[str, int]] = [
 ]
 # Some pages and a bit.
 COUNT = 5000
+PAGE = 4096
 
 
 @pytest.fixture(autouse=True)
@@ -228,7 +229,7 @@ def test_memory_that_another_stream_uses_is_kept_from_its_own() -> None:
 
 def test_memory_is_counted_and_ends() -> None:
     before = fake_device.memory()
-    page, pages = 4096, 8192
+    page, pages = PAGE, 2 * PAGE
     x = torch.empty(COUNT // 4, device="fake")
     host = torch.empty(page, dtype=torch.uint8, pin_memory=True)
     now = fake_device.memory()
@@ -236,10 +237,195 @@ def test_memory_is_counted_and_ends() -> None:
     del x, host
     assert fake_device.memory() == (before.device, now.device, before.pinned, now.pinned)
     fake_device.limits(before.device + page, before.pinned + page)
-    with pytest.raises(RuntimeError, match="the emulated device is out of memory"):
+    with pytest.raises(torch.OutOfMemoryError, match="the emulated device is out of memory"):
         torch.empty(page + 1, dtype=torch.uint8, device="fake")
     with pytest.raises(RuntimeError, match="refuses to page-lock 4097 bytes"):
         torch.empty(page + 1, dtype=torch.uint8, pin_memory=True)
+
+
+def test_one_allocation_is_refused() -> None:
+    fake_device.refuse(2, least=4 * COUNT)
+    small, first = (torch.ones(count, device="fake") for count in (3, COUNT))
+    with pytest.raises(torch.OutOfMemoryError, match="the emulated device is out of memory"):
+        first * 2
+    assert (first * 2).sum() + small.sum() == 2 * COUNT + 3, "it is refused once"
+    fake_device.refuse(1)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.add(first, first, out=torch.empty(0, device="fake"))
+    fake_device.refuse(1)
+    fake_device.refuse(0)
+    torch.empty(COUNT, device="fake")
+
+
+# Memory of the host's own that is page-locked.
+
+
+class Own:
+    """Some page-locked memory of the host's own, filled with `number`: `pages` of them and 100
+    bytes, of which 60 are in the page before and 40 in the one after."""
+
+    def __init__(self, number: float = 1.0, pages: int = 5) -> None:
+        import numpy as np
+
+        # An allocation that is freed when it is dropped.
+        memory = np.full((pages + 2) * PAGE + 100, 77, np.uint8)
+        start = PAGE - 60 + -memory.ctypes.data % PAGE
+        self.bytes = memory
+        self.inside = memory[start : start + pages * PAGE + 100].view(np.float32)
+        self.inside[:] = number
+        self.address, self.size = self.inside.ctypes.data, self.inside.nbytes
+        self.tensor = torch.from_numpy(self.inside)
+        assert torch.fake.page_lock(self.address, self.size)
+
+    def unlock(self) -> None:
+        torch.fake.page_unlock(self.address)
+
+
+def mappings() -> int:
+    return Path("/proc/self/maps").read_text().count("fake-locked")
+
+
+@pytest.mark.parametrize("protect", [False, True])
+def test_copies_from_and_to_locked_memory_are_late(protect: bool) -> None:
+    fake_device.settings(protect=protect)
+    own, other = Own(), Own(3.0)
+    there = torch.empty(own.tensor.numel(), device="fake")
+    before = fake_device.counts()
+    there.copy_(own.tensor, non_blocking=True)
+    other.tensor.copy_(there * 2, non_blocking=True)
+    done = event()
+    assert fake_device.counts().waits == before.waits
+    # The pages at the ends are open, as others have memory in them.
+    assert other.inside[0] == other.inside[-1] == 3.0
+    assert own.inside[PAGE] == 1.0, "the device only reads it"
+    done.synchronize()
+    assert (other.inside == 2.0).all() and (own.inside == 1.0).all()
+    other.inside[:] = own.inside[:] = 5.0
+    there.copy_(own.tensor)
+    assert (there == 5.0).all().item()
+    for each in (own, other):
+        outside = each.bytes.nbytes - each.size
+        assert (each.bytes == 77).sum() == outside, "nothing else is written"
+        each.unlock()
+
+
+def test_parts_of_locked_memory_are_copied() -> None:
+    own = Own()
+    host = own.tensor
+    there = torch.arange(host.numel(), device="fake")
+    right = there.cpu().float()
+    # The ends of the parts are in pages at the ends, in whole ones, and where they meet.
+    for cuts in ([10], [15, 16], [700, 5 * 1024 + 15, 5 * 1024 + 20]):
+        host.zero_()
+        parts = zip(host.tensor_split(cuts), there.tensor_split(cuts))
+        for part, wanted in parts:
+            part.copy_(wanted, non_blocking=True)
+        event().synchronize()
+        assert torch.equal(host, right), "int64 on the device, float32 here"
+    before = fake_device.counts().waits
+    host[::2].copy_(there[::2] * 2, non_blocking=True)
+    assert fake_device.counts().waits == before + 1, "what has gaps is not late"
+    assert torch.equal(host[::2], right[::2] * 2) and torch.equal(host[1::2], right[1::2])
+    host.view(-1, 3).t().copy_(there.view(3, -1), non_blocking=True)
+    back = torch.empty(3, host.numel() // 3, device="fake")
+    back.copy_(host.view(-1, 3).t(), non_blocking=True)
+    assert torch.equal(back.cpu().long(), there.view(3, -1).cpu())
+    own.unlock()
+
+
+def test_a_copy_of_memory_that_is_locked_in_part_is_refused() -> None:
+    own = Own()
+    wide = torch.from_numpy(own.bytes)
+    for there in (wide[: -PAGE // 2], wide[PAGE // 2 :]):
+        with pytest.raises(RuntimeError, match="memory of which a part is page-locked"):
+            there.to("fake")
+    own.unlock()
+    assert wide.to("fake").sum().item() == wide.sum()
+
+
+def test_locked_memory_is_pinned_and_counted() -> None:
+    before, locked = fake_device.memory().pinned, fake_device.locked()
+    own, size = Own(), 6 * PAGE
+    now = fake_device.memory()
+    assert (now.pinned, now.pinned_peak) == (before + size, before + size)
+    assert fake_device.locked() == locked + 1
+    assert all(own.tensor[at:].is_pinned() for at in (0, 14, 15, PAGE, -1))
+    assert not torch.from_numpy(own.bytes).is_pinned()
+    assert not torch.from_numpy(own.bytes[-1:]).is_pinned()
+    for address in (own.address, own.address + 1, own.address + own.size - 1, own.address - 1):
+        with pytest.raises(RuntimeError, match="to be page-locked that is page-locked already"):
+            torch.fake.page_lock(address, 2)
+    with pytest.raises(RuntimeError, match="to be unlocked that is not page-locked"):
+        torch.fake.page_unlock(own.address + 4)
+    own.unlock()
+    assert fake_device.memory() == (now.device, now.device, before, before + size)
+    assert fake_device.locked() == locked
+    fake_device.limits(pinned=before + size - 1)
+    assert not torch.fake.page_lock(own.address, own.size)
+    assert not own.tensor.is_pinned() and fake_device.locked() == locked
+    fake_device.limits(pinned=before + size)
+    assert torch.fake.page_lock(own.address, own.size)
+    own.unlock()
+
+
+def test_no_memory_is_not_locked() -> None:
+    locked = fake_device.locked()
+    # The first pages are never a program's.
+    with pytest.raises(RuntimeError, match="memory that cannot be page-locked"):
+        torch.fake.page_lock(PAGE, 4 * PAGE)
+    with pytest.raises(RuntimeError, match="no bytes are to be page-locked"):
+        torch.fake.page_lock(PAGE, 0)
+    assert fake_device.locked() == locked and mappings() == 0
+
+
+def test_less_than_a_page_is_locked() -> None:
+    own = Own(pages=0)
+    assert mappings() == 0
+    there = torch.full((25,), 4.0, device="fake")
+    own.tensor.copy_(there, non_blocking=True)
+    assert (own.inside == 1.0).all(), "it is late"
+    own.unlock()
+    assert (own.inside == 4.0).all(), "to unlock it is to wait"
+
+
+def test_unlocked_memory_is_the_hosts_again() -> None:
+    own, other = Own(), torch.Stream(device="fake")
+    own.tensor.copy_(torch.full((own.tensor.numel(),), 4.0, device="fake"), non_blocking=True)
+    with other:
+        torch.ones(3, device="fake")
+        done = event()
+    own.unlock()
+    assert not done.query(), "only copies from and to it are waited for"
+    assert (own.inside == 4.0).all() and mappings() == 0
+    own.inside[:] = 5.0
+    there = own.tensor.to("fake", non_blocking=True)
+    own.inside[:] = 6.0
+    assert (there == 5.0).all().item(), "pageable memory is read at once"
+    del own
+    gc.collect()
+    again = Own()
+    assert (again.inside == 1.0).all()
+    again.unlock()
+
+
+def test_threads_read_what_is_locked_and_unlocked() -> None:
+    own, over = Own(pages=500), threading.Event()
+    wrong: List[Any] = []
+
+    def read() -> None:
+        while not over.is_set():
+            if (own.inside != 1.0).any():
+                wrong.append(own.inside.copy())
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    for _ in range(20):
+        own.unlock()
+        assert torch.fake.page_lock(own.address, own.size)
+    over.set()
+    thread.join()
+    own.unlock()
+    assert not wrong
 
 
 # Programs that are right, and the same with a mistake.
@@ -362,6 +548,18 @@ def writes_under_a_copy() -> None:
     gradients_in(wait=False)
 
 
+def reads_locked_memory_before_the_event() -> None:
+    own = Own()
+    own.tensor.copy_(torch.ones(own.tensor.numel(), device="fake"), non_blocking=True)
+    own.inside.sum()
+
+
+def writes_locked_memory_under_a_copy() -> None:
+    own = Own()
+    own.tensor.to("fake", non_blocking=True)
+    own.inside[:] = 2.0
+
+
 CLOSED = "the host touches page-locked memory while a copy from or to it is on its way\n"
 
 
@@ -371,6 +569,8 @@ CLOSED = "the host touches page-locked memory while a copy from or to it is on i
         (reads_device_memory, "the host touches memory of the device\n"),
         (reads_before_the_event, CLOSED),
         (writes_under_a_copy, CLOSED),
+        (reads_locked_memory_before_the_event, CLOSED),
+        (writes_locked_memory_under_a_copy, CLOSED),
     ],
 )
 def test_memory_that_is_closed_ends_the_process(
@@ -389,5 +589,21 @@ def reads_what_is_sent() -> None:
     half[-1] = 1.0  # another page is open
 
 
-def test_memory_is_closed_no_further_than_it_must_be(tmp_path: Path) -> None:
-    assert Apart(tmp_path / "process", reads_what_is_sent).end() == (0, "", None)
+def uses_locked_memory_beside_a_copy() -> None:
+    own = Own()
+    there = torch.ones(own.tensor.numel(), device="fake")
+    # It takes the first page in part, and the second to its middle.
+    own.tensor[:500].copy_(there[:500], non_blocking=True)
+    own.inside[:] = 2.0
+    own.tensor[500:].copy_(there[500:], non_blocking=True)
+    own.inside[: 15 + 1024] = 2.0
+    own.inside[15 + 5 * 1024 :] = 2.0
+    own.unlock()
+    own.inside[:] = 2.0
+
+
+@pytest.mark.parametrize("program", [reads_what_is_sent, uses_locked_memory_beside_a_copy])
+def test_memory_is_closed_no_further_than_it_must_be(
+    program: Callable[[], None], tmp_path: Path
+) -> None:
+    assert Apart(tmp_path / "process", program).end() == (0, "", None)

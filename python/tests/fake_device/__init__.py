@@ -98,6 +98,31 @@ def limits(device: int = UNLIMITED, pinned: int = UNLIMITED) -> None:
     torch.ops.fake.limits(device, pinned)
 
 
+def refuse(nth: int, least: int = 0) -> None:
+    """Has the device be out of memory once: when it is asked for `least` bytes or more for the
+    nth time from now (1 is the next). 0 takes that back."""
+    torch.ops.fake.refuse(nth, least)
+
+
+def page_lock(address: int, bytes: int) -> bool:
+    """Page-locks memory that others have allocated; False where `limits` allows no more.
+
+    It is `torch.fake.page_lock`. While this and `page_unlock` run, other threads may read the
+    memory but not write it. It must not be freed between them.
+    """
+    return torch.ops.fake.page_lock(address, bytes)
+
+
+def page_unlock(address: int) -> None:
+    """Waits for the copies from and to memory that `page_lock` took, and makes it pageable."""
+    torch.ops.fake.page_unlock(address)
+
+
+def locked() -> int:
+    """How many calls of `page_lock` are in force."""
+    return torch.ops.fake.locked()
+
+
 def counts() -> Counts:
     return Counts(*torch.ops.fake.counts())
 
@@ -152,6 +177,7 @@ def _module() -> types.ModuleType:
     )
     module.get_rng_state = lambda device="fake": torch.ops.fake.random_state()
     module.set_rng_state = lambda state, device="fake": torch.ops.fake.set_random_state(state)
+    module.page_lock, module.page_unlock = page_lock, page_unlock
     module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
     return module
 
@@ -177,5 +203,6 @@ def alone() -> Iterator[None]:
     yield
     release()
     limits()
+    refuse(0)
     settings()
     torch.set_num_threads(threads)

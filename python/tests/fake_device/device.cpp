@@ -47,8 +47,12 @@ void drain(bool counts) { device().wait_stream(current_stream, counts); }
 
 struct DeviceAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
-    char* p = bytes ? device().allocate(current_stream, bytes) : nullptr;
-    return {p, p, &release, c10::Device(kFake, 0)};
+    try {
+      char* p = bytes ? device().allocate(current_stream, bytes) : nullptr;
+      return {p, p, &release, c10::Device(kFake, 0)};
+    } catch (const OutOfMemory& error) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+    }
   }
   static void release(void* p) {
     if (p) device().free(static_cast<char*>(p));
@@ -216,6 +220,8 @@ class Call {
         if (is_ours(out) && out.sizes() != sizes) out.resize_(sizes);
       }
       return shapes;
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
     } catch (const c10::Error&) {
       return std::nullopt;
     }
@@ -306,32 +312,45 @@ Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, Type type, 
 }
 
 // Between the device and page-locked memory a copy is late where it may be. Pageable memory is read
-// and written before the call comes back.
+// and written before the call comes back. So is a tensor with gaps in memory of the host's own that
+// is page-locked: others may write into the gaps.
 Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
   device().count(&Counts::copies);
   if (from.numel() == 0) return to;
   bool out = !is_ours(to), in = !is_ours(from);
+  if (!out && !in) {
+    issue([a = behind(from), b = behind(to)]() mutable { b.copy_(a); });
+    return to;
+  }
   const Tensor& host = out ? to : from;
-  bool pinned = (out || in) && device().is_pinned(host.const_data_ptr());
-  if ((out || in) && !pinned) {
+  auto* p = static_cast<char*>(const_cast<void*>(host.const_data_ptr()));
+  size_t bytes = host.is_contiguous() ? host.nbytes() : 0;
+  auto locked = device().locked(
+      p, at::detail::computeStorageNbytes(host.sizes(), host.strides(), host.itemsize()));
+  if (locked ? !bytes : !device().is_pinned(p)) {
     at::AutoDispatchBelowADInplaceOrView below;
+    if (out || locked) drain(true);
     if (out) {
-      drain(true);
       Tensor(to).copy_(behind(from));
     } else {
       issue([a = from.clone(), b = behind(to)]() mutable { b.copy_(a); });
     }
     return to;
   }
-  auto run = [a = behind(from), b = behind(to)]() mutable { b.copy_(a); };
-  if (pinned) {
-    size_t bytes = host.is_contiguous() ? host.nbytes() : 0;
-    auto* p = const_cast<void*>(host.const_data_ptr());
-    device().issue_copy(current_stream, p, bytes, out, run);
-    if (!non_blocking) drain(true);
+  std::function<void()> run;
+  if (locked) {
+    // There is no one mapping behind all of it: its bytes go by way of a tensor of their own.
+    Tensor between = at::empty(host.sizes(), at::TensorOptions().dtype(host.dtype()));
+    run = [=, ours = behind(out ? from : to)]() mutable {
+      if (out) between.copy_(ours);
+      locked->copy(p, static_cast<char*>(between.mutable_data_ptr()), bytes, out);
+      if (in) ours.copy_(between);
+    };
   } else {
-    issue(run);
+    run = [a = behind(from), b = behind(to)]() mutable { b.copy_(a); };
   }
+  device().issue_copy(current_stream, p, bytes, out, std::move(run));
+  if (!non_blocking) drain(true);
   return to;
 }
 Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) {
@@ -500,6 +519,19 @@ TORCH_LIBRARY(fake, m) {
   m.def("limits(int memory, int pinned) -> ()", [](int64_t memory, int64_t pinned) {
     device().limits(static_cast<size_t>(memory), static_cast<size_t>(pinned));
   });
+  m.def("refuse(int nth, int least) -> ()", [](int64_t nth, int64_t least) {
+    device().refuse(nth, static_cast<size_t>(least));
+  });
+  m.def("page_lock(int address, int bytes) -> bool", [](int64_t address, int64_t bytes) {
+    TORCH_CHECK(bytes > 0, "no bytes are to be page-locked");
+    // To PyTorch nothing is pinned before it has used the device.
+    at::globalContext().lazyInitDevice(kFake);
+    return device().page_lock(reinterpret_cast<char*>(address), static_cast<size_t>(bytes));
+  });
+  m.def("page_unlock(int address) -> ()", [](int64_t address) {
+    device().page_unlock(reinterpret_cast<char*>(address));
+  });
+  m.def("locked() -> int", [] { return device().locks(); });
   m.def("counts() -> int[]", []() -> std::vector<int64_t> {
     Counts found = device().counts();
     return {found.late, found.at_once, found.copies, Device::waits()};

@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -71,6 +72,63 @@ class Arena {
   size_t size_, top_ = 0;
 };
 
+// Memory that the host has by itself and the device has page-locked. What it has of whole pages is
+// mapped a second time. Pages of which it has a part are others' too, and stay as they are: there
+// the device works by the host's addresses.
+struct Locked {
+  char *from, *to;  // all of it
+  char *first, *last;  // its whole pages
+  char* back = nullptr;  // those as the device reaches them
+  std::map<int, uint64_t> used;  // up to where streams have copies from or to it
+
+  Locked(char* p, size_t bytes) : from(p), to(p + bytes) {
+    auto address = reinterpret_cast<uintptr_t>(p);
+    first = p + (in_pages(address) - address);
+    last = to - (address + bytes) % kPage;
+    if (first >= last) first = last = from;
+    if (!pages()) return;
+    int file = memfd_create("fake-locked", MFD_CLOEXEC);
+    // Where no memory is, writing it to a file fails; copying it would end the process.
+    char* next = first;
+    for (ssize_t more = 1; next < last && more > 0; next += more)
+      more = std::max<ssize_t>(write(file, next, static_cast<size_t>(last - next)), 0);
+    // Threads that read it find the old pages or the new ones, never none.
+    void* found = next < last ? MAP_FAILED : map(nullptr, MAP_SHARED, file);
+    if (found != MAP_FAILED) back = static_cast<char*>(found);
+    if (back) found = map(first, MAP_SHARED | MAP_FIXED, file);
+    close(file);
+    if (found == MAP_FAILED) throw std::runtime_error("memory that cannot be page-locked");
+  }
+  // Makes it the host's alone again. It is moved there at once, for threads that read it.
+  void unlock() {
+    if (!pages()) return;
+    void* fresh = map(nullptr, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    if (fresh != MAP_FAILED) {
+      memcpy(fresh, back, pages());
+      fresh = mremap(fresh, pages(), pages(), MREMAP_MAYMOVE | MREMAP_FIXED, first);
+    }
+    if (fresh == MAP_FAILED) throw std::runtime_error("no memory for what was page-locked");
+    munmap(back, pages());
+  }
+  // The device reads or writes some of it.
+  void copy(char* p, char* other, size_t bytes, bool writes) const {
+    for (char* end = p + bytes; p < end;) {
+      bool whole = p >= first && p < last;
+      char* here = whole ? back + (p - first) : p;
+      auto part = static_cast<size_t>(std::min(end, p < first ? first : whole ? last : to) - p);
+      memcpy(writes ? here : other, writes ? other : here, part);
+      p += part;
+      other += part;
+    }
+  }
+
+ private:
+  size_t pages() const { return static_cast<size_t>(last - first); }
+  void* map(char* where, int flags, int file) const {
+    return mmap(where, pages(), PROT_READ | PROT_WRITE, flags, file, 0);
+  }
+};
+
 // Up to where a stream's work is meant.
 struct Mark {
   int stream = 0;
@@ -84,6 +142,11 @@ struct Event {
   int asked = 0;
   // When the device came to it, in milliseconds, of one that is to tell.
   std::shared_ptr<double> came;
+};
+
+// The device's memory is at an end.
+struct OutOfMemory : std::runtime_error {
+  OutOfMemory() : std::runtime_error("the emulated device is out of memory") {}
 };
 
 // Pages of page-locked memory that copies are on their way from or to: the host may not touch what
@@ -151,10 +214,7 @@ class Device {
   // The host waits. `counts` says whether one would wait on a device that is real, too.
   void wait(Mark mark, bool counts = true) {
     Lock lock(mutex_);
-    if (at(mark.stream).done >= mark.upto) return raise(lock);
-    waits() += counts && has_work(mark);
-    demand(mark);
-    changed_.wait(lock, [&] { return at(mark.stream).done >= mark.upto; });
+    await(mark, counts, lock);
     raise(lock);
   }
   void wait(const Event& event) {
@@ -211,11 +271,12 @@ class Device {
     Lock lock(mutex_);
     take_back(held_, spare_);
     char* found = nullptr;
-    if (in_use_ + in_pages(bytes) <= memory_limit_) {
+    bool refused = refuse_ && bytes >= refuse_least_ && --refuse_ == 0;
+    if (!refused && in_use_ + in_pages(bytes) <= memory_limit_) {
       found = from_spare(spare_, {stream, in_pages(bytes)});
       if (!found) found = memory_.take(in_pages(bytes));
     }
-    if (!found) throw std::runtime_error("the emulated device is out of memory");
+    if (!found) throw OutOfMemory();
     blocks_[found] = Block{stream, bytes, {}};
     use(in_use_, peak_, in_pages(bytes));
     poison(stream, found, bytes, lock);
@@ -273,17 +334,59 @@ class Device {
       until.push_back({static_cast<int>(stream), streams_[stream].issued});
     held_pins_.push_back({p, {0, size}, until});
   }
-  bool is_pinned(const void* p) const { return pinned_.has(p); }
+  // Page-locks memory that the host has by itself; false where there is no more to be had.
+  bool page_lock(char* p, size_t bytes) {
+    Lock lock(mutex_);
+    if (touched(p, bytes) || pinned_.has(p))
+      throw std::runtime_error("memory is to be page-locked that is page-locked already");
+    if (pinned_in_use_ + in_pages(bytes) > pinned_limit_) return false;
+    locked_.emplace(p, Locked(p, bytes));
+    use(pinned_in_use_, pinned_peak_, in_pages(bytes));
+    return true;
+  }
+  // What has failed meanwhile is told the next who waits: this is to end as it must.
+  void page_unlock(char* p) {
+    Lock lock(mutex_);
+    auto found = locked_.find(p);
+    if (found == locked_.end())
+      throw std::runtime_error("memory is to be unlocked that is not page-locked");
+    auto used = found->second.used;
+    for (auto [stream, upto] : used) await({stream, upto}, true, lock);
+    found->second.unlock();
+    pinned_in_use_ -= in_pages(static_cast<size_t>(found->second.to - p));
+    locked_.erase(found);
+  }
+  int64_t locks() {
+    Lock lock(mutex_);
+    return static_cast<int64_t>(locked_.size());
+  }
+  // The page-locked memory of the host's own that a copy takes, if it does. As in CUDA, a copy may
+  // not take memory of which a part is page-locked.
+  std::optional<Locked> locked(const char* p, size_t bytes) {
+    Lock lock(mutex_);
+    Locked* found = touched(p, bytes);
+    if (!found) return std::nullopt;
+    if (p < found->from || p + bytes > found->to)
+      throw std::runtime_error("a copy from or to memory of which a part is page-locked");
+    return *found;
+  }
+  bool is_pinned(const void* p) {
+    Lock lock(mutex_);
+    return pinned_.has(p) || touched(static_cast<const char*>(p), 1);
+  }
   char* behind(const void* p) const { return (pinned_.has(p) ? pinned_ : memory_).behind(p); }
 
   // Puts a copy on a stream that reads (or writes) page-locked memory, which is closed until then.
-  void issue_copy(int stream, void* host, size_t bytes, bool writes, std::function<void()> run) {
-    auto [from, to] = whole_pages(static_cast<char*>(host), bytes);
+  void issue_copy(int stream, char* host, size_t bytes, bool writes, std::function<void()> run) {
+    Lock lock(mutex_);
+    auto [from, to] = whole_pages(host, bytes);
     guarded_.add(from, to, writes, 1);
-    issue(stream, [this, from = from, to = to, writes, run = std::move(run)] {
+    if (Locked* found = touched(host, 1)) found->used[stream] = at(stream).issued + 1;
+    auto copy = [this, from = from, to = to, writes, run = std::move(run)] {
       run();
       guarded_.add(from, to, writes, -1);
-    });
+    };
+    push(stream, Work{std::move(copy), {}, false, false}, lock);
   }
 
   // Takes effect for what is issued from now on; what is under way ends before.
@@ -300,6 +403,12 @@ class Device {
     Lock lock(mutex_);
     memory_limit_ = memory;
     pinned_limit_ = pinned;
+  }
+  // The nth allocation from now that has `least` bytes fails; none does where n is 0.
+  void refuse(int64_t nth, size_t least) {
+    Lock lock(mutex_);
+    refuse_ = nth;
+    refuse_least_ = least;
   }
   // Bytes of the device and of page-locked memory: in use, and at most since it was asked last.
   std::vector<int64_t> memory() {
@@ -378,6 +487,13 @@ class Device {
     if (busy.empty()) return {};
     int stream = busy[dice_() % busy.size()];
     return {stream, at(stream).done + 1 + dice_() % (at(stream).issued - at(stream).done)};
+  }
+  void await(Mark mark, bool counts, Lock& lock) {
+    auto done = [&] { return at(mark.stream).done >= mark.upto; };
+    if (done()) return;
+    waits() += counts && has_work(mark);
+    demand(mark);
+    changed_.wait(lock, done);
   }
   // The device does it before the host goes on, which did not wait for it.
   void run_now(Mark mark, Lock& lock) {
@@ -464,11 +580,23 @@ class Device {
       held.erase(held.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
+  // The locked memory that some bytes lie in, even if only some of them do.
+  Locked* touched(const char* p, size_t bytes) {
+    auto found = locked_.lower_bound(p + bytes);
+    if (found == locked_.begin() || (--found)->second.to <= p) return nullptr;
+    return &found->second;
+  }
   // The pages of which a copy takes all that is in use.
   std::pair<char*, char*> whole_pages(char* p, size_t bytes) {
-    Lock lock(mutex_);
+    if (!protect_ || !bytes) return {p, p};
+    if (Locked* found = touched(p, bytes)) {
+      auto address = reinterpret_cast<uintptr_t>(p);
+      char* from = std::max(p + (in_pages(address) - address), found->first);
+      char* to = std::min(p + bytes - (address + bytes) % kPage, found->last);
+      return {from, std::max(from, to)};
+    }
     auto block = pins_.upper_bound(p);
-    if (!protect_ || !bytes || block == pins_.begin()) return {p, p};
+    if (block == pins_.begin()) return {p, p};
     --block;
     char *end = p + bytes, *last = block->first + block->second.bytes;
     if (end >= last) end = block->first + in_pages(block->second.bytes);
@@ -484,8 +612,9 @@ class Device {
     action.sa_sigaction = [](int, siginfo_t* info, void*) {
       Device& device = get();
       const char* text = nullptr;
+      // The device's lock may be taken: under it no memory is touched that may be closed.
       if (device.memory_.has(info->si_addr)) text = "the host touches memory of the device\n";
-      if (device.pinned_.has(info->si_addr))
+      if (device.is_pinned(info->si_addr))
         text = "the host touches page-locked memory while a copy from or to it is on its way\n";
       if (text && write(2, text, strlen(text)) < 0) _exit(1);
       sigaction(SIGSEGV, &before(), nullptr);
@@ -510,11 +639,13 @@ class Device {
   Arena memory_{"fake-device", size_t(4) << 30, PROT_NONE};
   Arena pinned_{"fake-pinned", size_t(2) << 30, PROT_READ | PROT_WRITE};
   std::map<char*, Block> blocks_, pins_;
+  std::map<const char*, Locked> locked_;
   std::map<Place, std::vector<char*>> spare_, spare_pins_;
   std::vector<Held> held_, held_pins_;
   Guarded guarded_;
   size_t in_use_ = 0, peak_ = 0, pinned_in_use_ = 0, pinned_peak_ = 0;
-  size_t memory_limit_ = SIZE_MAX, pinned_limit_ = SIZE_MAX;
+  size_t memory_limit_ = SIZE_MAX, pinned_limit_ = SIZE_MAX, refuse_least_ = 0;
+  int64_t refuse_ = 0;
 };
 
 }  // namespace fake
