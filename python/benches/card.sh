@@ -1,26 +1,31 @@
 #!/bin/bash
-# The first figures of codedgrad's PyTorch door on a card: one command, one card, no network, at most 20 minutes.
+# Measures codedgrad's PyTorch door on a card, with bits, times and goals: one command, one card, no network, at most 8 minutes.
 #
 #     python/benches/card.sh                  # with the Python that has codedgrad and torch: PYTHON=...
 #     DEVICE=fake python/benches/card.sh      # on the emulated device (tests/fake_device, g++); DEVICE=cpu
 #
-# It prints one line for each figure as it comes, `skipped` where something is not there, and `FAILED` where a run of several workers
-# has other bits than one alone; its exit status says whether that was so. docs/gpu.md says what is expected.
+# It prints a line for each figure as it comes, and ends with a table of goals. A finished part leaves its lines in a file of the
+# folder RESULTS (card-results/$DEVICE). Where the time (MINUTES) was over, call it again: it prints those lines, marked `kept`, and
+# measures the other parts. Remove RESULTS, or one file, to measure anew. CASES has steps as numbers:format:micro-batches.
+# The exit status is 1 if a run had other bits than one alone, or a part failed. A missed goal alone leaves it 0, and so does a cut.
 set -u
 PYTHON=${PYTHON:-python3}
 export DEVICE=${DEVICE:-cuda}
+RESULTS=${RESULTS:-card-results/$DEVICE}
 here=$(cd "$(dirname "$0")" && pwd)
 if [ "$DEVICE" = fake ]; then export PYTHONPATH="$here/../tests${PYTHONPATH:+:$PYTHONPATH}"; fi
-if [ "$DEVICE" = cuda ]; then SIZES=${SIZES:-"100e6 1e9"} BYTES=${BYTES:-4e9}; else SIZES=${SIZES:-2e6} BYTES=${BYTES:-8e6}; fi
+# Cases whose goals were missed before come first, then the old way beside one of them (`host`).
+cases="1e9:bfloat16:4 1e9:float32:1 100e6:float32:1 100e6:float32:4 100e6:float32:4:host 100e6:float32:8 100e6:bfloat16:1 100e6:bfloat16:4"
+if [ "$DEVICE" != cuda ]; then cases="2e6:bfloat16:4 2e6:float32:1 2e6:float32:4 2e6:float32:4:host" BYTES=${BYTES:-8e6}; fi
+CASES=${CASES:-$cases} BYTES=${BYTES:-4e9}
 # cuBLAS has the same bits twice only with a workspace of its own.
 # The CPU's sums depend on its threads, of which `codedgrad run` gives each worker its share.
 export OMP_NUM_THREADS=1
 export CUBLAS_WORKSPACE_CONFIG=:4096:8 PYTHONDONTWRITEBYTECODE=1
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-begun=$SECONDS
-limit=$((begun + ${MINUTES:-20} * 60))
-failed=0
+folder=$(mktemp -d) lines="$RESULTS/.lines"
+trap 'rm -rf "$folder" "$lines"' EXIT
+limit=$((SECONDS + ${MINUTES:-8} * 60))
+deadline=$limit measured=0 kept=0 failed=0 missing=0 finished=()
 
 cat > "$folder/card.py" <<'PYTHON'
 import hashlib, os, statistics, sys, time
@@ -28,12 +33,19 @@ import torch
 from torch import nn
 
 DEVICE = os.environ["DEVICE"]
+if DEVICE == "cuda" and not torch.cuda.is_available():
+    sys.exit(3)
 if DEVICE == "fake":
     import fake_device
     fake_device.load()
 import codedgrad.torch as coded
 from codedgrad._torch import host
-from codedgrad._torch.staging import Staging
+from codedgrad._torch.sums import transfer_of
+
+# Large tensors are made on a card: one core of the host would take longer than the measurement.
+MADE = DEVICE if DEVICE == "cuda" else "cpu"
+# The fewest steps to time, and the seconds for more.
+LEAST, LONGEST = (5, 4.0) if DEVICE == "cuda" else (3, 0.5)
 
 
 def wait():
@@ -45,6 +57,11 @@ def say(what, value, more=""):
     print(f"{what:<58} {value} {more}".rstrip(), flush=True)
 
 
+def verdict(met):
+    """Times of the emulated device and the CPU mean nothing."""
+    return "-" if DEVICE != "cuda" else "pass" if met else "fail"
+
+
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
@@ -54,10 +71,12 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
 
 
-def model_of(parameters, dtype, layers=8):
+def model_of(parameters, dtype, made="cpu", layers=8):
     torch.manual_seed(1)
     width = max(16, int((parameters / (8 * layers)) ** 0.5) // 16 * 16)
-    return nn.Sequential(*(Block(width) for _ in range(layers))).to(dtype).to(DEVICE), width
+    with torch.device(made):
+        model = nn.Sequential(*(Block(width) for _ in range(layers)))
+    return model.to(dtype).to(DEVICE), width
 
 
 def loss_of(model, width, rows, generator, dtype):
@@ -98,17 +117,17 @@ def worker():
 
 
 def about():
-    say("torch", torch.__version__, f"cuda {torch.version.cuda}")
+    say("torch", torch.__version__, f"cuda {torch.version.cuda}, DEVICE={DEVICE}")
     if DEVICE == "cuda":
         found = torch.cuda.get_device_properties(0)
         say("card", found.name, f"{found.total_memory / 2**30:.0f} GiB")
 
 
-def timed(step, seconds):
-    """Seconds of a step, the median of as many as fit."""
+def timed(step):
+    """Seconds of a step, their median."""
     step(); step(); wait()
     found, begun = [], time.perf_counter()
-    while len(found) < 5 or (time.perf_counter() - begun < seconds and len(found) < 50):
+    while len(found) < LEAST or (time.perf_counter() - begun < LONGEST and len(found) < 50):
         before = time.perf_counter()
         step(); wait()
         found.append(time.perf_counter() - before)
@@ -117,11 +136,13 @@ def timed(step, seconds):
 
 def steps():
     parameters, dtype, units = float(sys.argv[2]), getattr(torch, sys.argv[3]), int(sys.argv[4])
+    rate = float(sys.argv[5]) if sys.argv[5] else None
+    old = os.environ.get("CODEDGRAD_STAGING") == "host"
     rows = 64 if DEVICE != "cuda" else 8192
-    model, width = model_of(parameters, dtype)
+    model, width = model_of(parameters, dtype, MADE)
     count = sum(each.numel() for each in model.parameters())
     optimizer = torch.optim.SGD(model.parameters(), 1e-4)
-    xs = [torch.randn(rows, width).to(dtype).to(DEVICE) for _ in range(units)]
+    xs = [torch.randn(rows, width, device=MADE).to(dtype).to(DEVICE) for _ in range(units)]
     def unit(x):
         # Its gradient is scaled as a mean over units is.
         (model(x).float().square().mean() / units).backward()
@@ -129,7 +150,7 @@ def steps():
         for x in xs:
             unit(x)
         optimizer.step(); optimizer.zero_grad(set_to_none=True)
-    without = timed(plain, 8)
+    without = timed(plain)
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
         plain(); wait(); peak = torch.cuda.max_memory_allocated()
@@ -140,112 +161,169 @@ def steps():
         for number, _ in enumerate(next(ordered)):
             unit(xs[number])
         optimizer.step(); optimizer.zero_grad(set_to_none=True)
-    with_it = timed(step, 8)
+    with_it = timed(step)
     size = count * (2 if dtype is torch.bfloat16 else 4)
-    name = f"step, {count / 1e6:.0f} M {sys.argv[3]}, {units} units a step"
-    say(name + ": without, with it (s)", f"{without:.4f} {with_it:.4f}", f"added {1e3 * (with_it - without):.1f} ms, ratio {with_it / without:.3f}, gradient {size / 1e9:.2f} GB")
+    added = 1e3 * (with_it - without)
+    # One copy of the gradient, the slower way, and 10 ms for all the rest.
+    goal = None if rate is None else size / rate / 1e6 + 10
+    name = f"step, {count / 1e6:.0f} M {sys.argv[3]} x {units}" + ", CODEDGRAD_STAGING=host" * old
+    judged = "no goal" if old else f"goal {goal:.1f} ms: {verdict(added <= goal)}" if goal else "goal unknown: -"
+    say(name + (" (s)" if old else ", without and with (s)"), f"{without:.4f} {with_it:.4f}", f"ratio {with_it / without:.3f}, gradient {size / 1e9:.2f} GB, added {added:.1f} ms, {judged}")
     if DEVICE == "cuda":
         more = torch.cuda.max_memory_allocated() - peak
-        say(name + ": device memory more", f"{more / size:.2f} gradients")
+        say(name + ", device memory more", f"{more / size:.2f} gradients")
+    on_device = run.report().get("device")
+    if on_device:
+        ways = (f"{way} {each['bytes'] / 1e9:.2f} GB, waited {each['seconds']:.3f} s" for way, each in on_device.items())
+        say(name + ", in all", "; ".join(ways))
     run.close()
 
 
 def copies():
-    size = int(float(sys.argv[2])) // 4
+    size, by = int(float(sys.argv[2])) // 4, sys.argv[3]
     if DEVICE == "cpu":
-        return say("copies", "skipped: there is no device")
-    device, pinned = torch.ones(size, device=DEVICE), torch.ones(size).pin_memory()
-    rates = {}
-    for name, copy in (("to the host", lambda: pinned.copy_(device, non_blocking=True)), ("to the device", lambda: device.copy_(pinned, non_blocking=True))):
-        rates[name] = 4 * size / timed(copy, 5) / 1e9
-        say(f"copy of {4 * size / 1e9:.2f} GB, page-locked, {name} (GB/s)", f"{rates[name]:.2f}")
+        return say("copies, " + by, "skipped: there is no device")
+    device, pinned = torch.ones(size, device=MADE).to(DEVICE), torch.ones(size, pin_memory=True)
+    rates = [4 * size / timed(copy) / 1e9 for copy in (lambda: pinned.copy_(device, non_blocking=True), lambda: device.copy_(pinned, non_blocking=True))]
+    names = [f"copy of {4 * size / 1e9:.2f} GB, {by}, to the {where} (GB/s)" for where in ("host", "device")]
+    if by == "page-locked":
+        return [say(name, f"{rate:.2f}") for name, rate in zip(names, rates)]
     parameters = [nn.Parameter(part) for part in device.chunk(16)]
-    staging = Staging(parameters)
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
+    room = torch.ones(size)
+    class Unit:
+        number, begins, ends, factor = 0, True, True, 1.0
+        def go_on(self, summed=False): pass
+        def hand_over(self, first, arrays): pass
+        def room(self): return room
+        def written(self, first, end): pass
+    class Decoded:
+        factor = 1.0
+        def write(self, first, arrays): pass
+        def lies(self, parameters): return room, room, list(room.chunk(16))
     def out():
-        staging.begin(lambda: None); staging.collect(lambda first, arrays: None); staging.settle()
+        transfer.begin(Unit()); transfer.collect(); transfer.settle()
     def back():
-        staging.back([True] * len(parameters), lambda first, arrays: None)
-    for name, way in (("to the host", out), ("to the device", back)):
-        rate = 4 * size / timed(way, 5) / 1e9
-        say(f"the same by Staging, {name} (GB/s)", f"{rate:.2f}", f"{rate / rates[name]:.2f} of it (goal 0.85)")
-    staging.close()
+        transfer.back([True] * len(parameters), Decoded())
+    transfer = transfer_of(parameters)
+    for name, way, rate in zip(names, (out, back), rates):
+        found = 4 * size / timed(way) / 1e9
+        say(name, f"{found:.2f}", f"of page-locked {found / rate:.2f}, goal 0.85: {verdict(found >= 0.85 * rate)}")
+    transfer.close()
 
 
 def digest():
     size = int(float(sys.argv[2])) // 4
-    parameters = [nn.Parameter(part) for part in torch.randn(size).to(DEVICE).chunk(16)]
-    took = timed(lambda: host.digest(parameters), 10)
-    say(f"digest of {4 * size / 1e9:.2f} GB (ms)", f"{1e3 * took:.1f}", "(goal 50 for 4 GB on a card)")
+    parameters = [nn.Parameter(part) for part in torch.randn(size, device=MADE).to(DEVICE).chunk(16)]
+    took = 1e3 * timed(lambda: host.digest(parameters))
+    goal = 50 * 4 * size / 4e9
+    say(f"digest of {4 * size / 1e9:.2f} GB (ms)", f"{took:.1f}", f"goal {goal:.1f} ms: {verdict(took <= goal)}")
 
 
 {"about": about, "worker": worker, "steps": steps, "copies": copies, "digest": digest}[sys.argv[1]]()
 PYTHON
 
-# A part of at most so many seconds: its lines are shown; of one that ends otherwise, why.
+card="$folder/card.py"
+
+# A command of a part, which ends with the part's time.
+limited() { timeout -k 10 $((deadline > SECONDS ? deadline - SECONDS : 1)) "$@"; }
+
+# A part by its name and the seconds it may take: its lines are shown and kept; of one that ends otherwise, why.
 part() {
-    local seconds=$1 left=$((limit - SECONDS)); shift
-    if [ $left -le 10 ]; then echo "skipped: the time is over: $*"; return 1; fi
-    timeout -k 10 $((seconds < left ? seconds : left)) "$@" 2> "$folder/stderr"
-    local status=$?
-    if [ $status -ne 0 ]; then
-        failed=1
-        echo "FAILED with status $status (124: it took too long): $*"
+    local name=$1 seconds=$2; shift 2
+    if [ -f "$RESULTS/$name" ]; then
+        kept=$((kept + 1)) finished+=("$RESULTS/$name")
+        sed 's/^/kept: /' "$RESULTS/$name"; return
+    elif [ $((limit - SECONDS)) -le 10 ]; then
+        missing=$((missing + 1))
+        echo "not run: $name: the time is over"; return
+    fi
+    # Without a card the cores do all the work, and others may use them too.
+    if [ "$DEVICE" != cuda ]; then seconds=$((3 * seconds)); fi
+    deadline=$((SECONDS + seconds < limit ? SECONDS + seconds : limit))
+    "$@" 2> "$folder/stderr" | tee "$lines"
+    local status=${PIPESTATUS[0]}
+    if [ $status -eq 0 ]; then
+        mv "$lines" "$RESULTS/$name"
+        measured=$((measured + 1)) finished+=("$RESULTS/$name")
+    elif [ $SECONDS -ge $limit ] && ! grep -q ^FAILED "$lines"; then
+        missing=$((missing + 1))
+        echo "cut: $name: the time is over"
+    else
+        failed=$((failed + 1))
+        echo "FAILED with status $status (124: it took too long): $name"
         tail -5 "$folder/stderr"
     fi
-    return $status
 }
 
 # Compares a run of several workers with one alone.
 same() {
-    local right=$1 what=$2; shift 2
+    local right=$1 what=$2 file; shift 2
     for file in "$@"; do
         if [ ! -s "$file" ] || [ "$(cat "$right")" != "$(cat "$file")" ]; then
-            failed=1
-            echo "FAILED: $what: $(cat "$file" 2> /dev/null || echo nothing), and alone $(cat "$right" 2> /dev/null)"
+            echo "FAILED: $what: $(cat "$file" 2> /dev/null || echo nothing), and alone $(cat "$right")"
             return 1
         fi
     done
     echo "$what: equal bits, $(cat "$right")"
 }
 
-card="$folder/card.py"
-if [ "$DEVICE" = cuda ] && ! $PYTHON -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2> /dev/null; then
-    echo "skipped: all of it: PyTorch ($PYTHON) sees no card here. DEVICE=fake tries it on the emulated device"
-    exit 0
-fi
-part 60 $PYTHON "$card" about
+# Bits of a format: alone, twice, by four workers, and with one of two late.
+bits() {
+    local dtype=$1 alone="$folder/$1.first.alone" wrong=0
+    limited $PYTHON "$card" worker $dtype "$folder/$dtype.first" > /dev/null || return
+    limited $PYTHON "$card" worker $dtype "$folder/$dtype.second" > /dev/null || return
+    same "$alone" "alone twice, $dtype" "$folder/$dtype.second.alone" || wrong=1
+    limited $PYTHON -m codedgrad run -n 4 --scheme uncoded --out "$folder/run-$dtype" "$card" worker $dtype "$folder/$dtype.four" > /dev/null || return
+    same "$alone" "four workers, $dtype" "$folder/$dtype.four".{0,1,2,3} || wrong=1
+    LATE=1 limited $PYTHON -m codedgrad run -n 2 --scheme groups:s=1 --out "$folder/late-$dtype" "$card" worker $dtype "$folder/$dtype.late" 2 > /dev/null || return
+    same "$alone" "two workers, one late by 2 s a unit, $dtype" "$folder/$dtype.late".{0,1} || wrong=1
+    if [ "$DEVICE" != cpu ] && [ $dtype = float32 ]; then
+        DEVICE=cpu limited $PYTHON "$card" worker $dtype "$folder/cpu" > /dev/null || return
+        echo "the CPU's bits, $dtype: $(cat "$folder/cpu.alone"), the device's: $(cat "$alone") (a card rounds otherwise, the emulated device does not)"
+    fi
+    return $wrong
+}
 
-for dtype in float32 bfloat16; do
-    alone="$folder/$dtype.first"
-    part 120 $PYTHON "$card" worker $dtype "$alone" > /dev/null && mv "$alone.alone" "$alone"
-    part 120 $PYTHON "$card" worker $dtype "$folder/$dtype.second" > /dev/null
-    same "$alone" "alone twice, $dtype" "$folder/$dtype.second.alone"
-    part 180 $PYTHON -m codedgrad run -n 4 --scheme uncoded --out "$folder/run-$dtype" "$card" worker $dtype "$folder/$dtype.four" > /dev/null
-    same "$alone" "four workers, $dtype" "$folder/$dtype.four".{0,1,2,3}
-    LATE=1 part 180 $PYTHON -m codedgrad run -n 2 --scheme groups:s=1 --out "$folder/late-$dtype" "$card" worker $dtype "$folder/$dtype.late" 2 > /dev/null
-    same "$alone" "two workers, one late by 2 s a unit, $dtype" "$folder/$dtype.late".{0,1}
-done
-if [ "$DEVICE" != cpu ]; then
-    DEVICE=cpu part 120 $PYTHON "$card" worker float32 "$folder/cpu" > /dev/null
-    echo "the CPU's bits, float32: $(cat "$folder/cpu.alone" 2> /dev/null), the device's: $(cat "$folder/float32.first" 2> /dev/null) (a card rounds otherwise, the emulated device does not)"
-fi
-
-if [ "$DEVICE" = cuda ]; then
-    TORCH_CUDA_SANITIZER=1 part 180 $PYTHON "$card" worker float32 "$folder/sanitizer" > /dev/null
+sanitizer() {
+    if [ "$DEVICE" != cuda ]; then echo "skipped: PyTorch's CUDA sanitizer: it looks at cards alone"; return; fi
+    TORCH_CUDA_SANITIZER=1 limited $PYTHON "$card" worker float32 "$folder/sanitizer" > /dev/null
+    local status=$?
     echo "PyTorch's CUDA sanitizer: $(grep -c 'CSAN detected' "$folder/stderr") reports"
-else
-    echo "skipped: PyTorch's CUDA sanitizer: it looks at cards alone"
+    return $status
+}
+
+limited $PYTHON "$card" about > "$folder/about" 2> "$folder/stderr"
+case $? in
+    0) cat "$folder/about" ;;
+    3) echo "skipped: all of it: PyTorch ($PYTHON) sees no card here. DEVICE=fake tries it on the emulated device"; exit 0 ;;
+    *) echo "FAILED: about"; tail -5 "$folder/stderr"; exit 1 ;;
+esac
+# Results are of one machine: no commit should take them along.
+if [ ! -d "$RESULTS" ]; then mkdir -p "$RESULTS" && echo '*' > "$RESULTS/.gitignore" || exit 1; fi
+if [ ! -f "$RESULTS/about" ]; then cp "$folder/about" "$RESULTS/about"; fi
+if ! cmp -s "$folder/about" "$RESULTS/about"; then
+    echo "FAILED: $RESULTS is of another card or PyTorch: remove it, or set RESULTS"
+    exit 1
 fi
 
-part 120 $PYTHON "$card" copies "$BYTES"
-part 120 $PYTHON "$card" digest "$BYTES"
-for size in $SIZES; do
-    for dtype in float32 bfloat16; do
-        for units in 1 4; do part 150 $PYTHON "$card" steps "$size" $dtype $units; done
-    done
+part rate-$BYTES 60 limited $PYTHON "$card" copies "$BYTES" page-locked
+# The slower way, of which goals are made.
+rate=$(cat "$RESULTS/rate-$BYTES" 2> /dev/null | awk '/GB\/s/ && (!least || $NF < least) { least = $NF } END { print least }')
+for each in $CASES; do
+    IFS=: read -r size dtype units way <<< "$each"
+    part "steps-${each//:/-}" 90 limited env ${way:+CODEDGRAD_STAGING=$way} $PYTHON "$card" steps $size $dtype $units "$rate"
 done
-if [ "$DEVICE" != cuda ]; then echo "skipped: figures of a card: sizes above are small ones, their times mean nothing"; fi
-echo "$((SECONDS - begun)) s"
-exit $failed
+for dtype in float32 bfloat16; do part bits-$dtype 150 bits $dtype; done
+part copies-$BYTES 60 limited $PYTHON "$card" copies "$BYTES" "by the package"
+part digest-$BYTES 60 limited $PYTHON "$card" digest "$BYTES"
+part sanitizer 60 sanitizer
+
+echo
+if [ "$DEVICE" != cuda ]; then echo "times above mean nothing: they are of small sizes, and of no card"; fi
+cat /dev/null ${finished[@]+"${finished[@]}"} | awk '
+    / goal .*: (pass|fail|-)$/ { found[$NF]++; name = substr($0, 1, 58); sub(/ *$/, "", name); printf "%-4s  %s\n", $NF, name }
+    END { printf "goals: %d pass, %d fail, %d not judged\n", found["pass"], found["fail"], found["-"] }'
+echo "parts: $measured measured, $kept kept, $failed FAILED, $missing without time (call again); $SECONDS s"
+[ $failed -eq 0 ]

@@ -9,6 +9,7 @@
 mod arguments;
 mod coordinator;
 mod leaving;
+mod memory;
 mod numbers;
 mod tools;
 mod worker;
@@ -27,11 +28,13 @@ mod _native {
     #[pymodule_export]
     use super::leaving::Loop;
     #[pymodule_export]
+    use super::memory::{freed, hold, let_go};
+    #[pymodule_export]
     use super::numbers::{digest, digest_of_bits};
     #[pymodule_export]
     use super::tools::{answer, execute};
     #[pymodule_export]
-    use super::worker::Worker;
+    use super::worker::{Decoded, Worker};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -16,7 +16,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyTuple};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -67,6 +67,25 @@ pub(crate) struct Worker {
     process: u32,
 }
 
+/// A decoded gradient, which is kept as long as this is.
+#[pyclass(frozen, module = "codedgrad._native")]
+pub(crate) struct Decoded(Arc<Vec<f32>>);
+
+#[pymethods]
+impl Decoded {
+    /// Where its numbers lie, which are float32.
+    #[getter]
+    fn address(&self) -> usize {
+        self.0.as_ptr().expose_provenance()
+    }
+
+    /// How many it has.
+    #[getter]
+    fn numbers(&self) -> usize {
+        self.0.len()
+    }
+}
+
 struct Inner {
     /// None once the run is over: the coordinator ends when its workers have hung up.
     aggregator: Option<Aggregator>,
@@ -75,6 +94,8 @@ struct Inner {
     /// What is known of the run when it is over.
     known: KnownRun,
     at_hand: AtHand,
+    /// Whether the address of the current task's message was given to Python.
+    lent: bool,
     /// The coordinator of a run of this process alone.
     coordinator: Option<JoinHandle<Result<(), RunError>>>,
 }
@@ -177,6 +198,7 @@ impl Worker {
             aggregator: Some(aggregator),
             left: false,
             at_hand: AtHand::Nothing,
+            lent: false,
             coordinator,
         };
         let (inner, cancel) = (Mutex::new(inner), Mutex::default());
@@ -417,15 +439,43 @@ impl Worker {
     }
 
     /// Goes on to the next unit of the current task, whose gradient is taken from now on, if the
-    /// run wants it.
-    fn part(&self, py: Python<'_>) -> PyResult<()> {
+    /// run wants it. `summed`: the units' gradients are added up elsewhere, and of the last one the
+    /// sum of all is taken.
+    #[pyo3(signature = (summed=false))]
+    fn part(&self, py: Python<'_>, summed: bool) -> PyResult<()> {
         // What was written before is added up here.
         py.detach(|| {
             let mut inner = self.lock()?;
             let task = inner.task()?;
-            let part = inner.aggregator()?.part(task);
+            let aggregator = inner.aggregator()?;
+            let part = match summed {
+                true => aggregator.summed_part(task),
+                false => aggregator.part(task),
+            };
             part.map(|_| ()).map_err(|error| inner.error(error))
         })
+    }
+
+    /// Where the current unit's message lies until the task is handed in, and how many numbers it
+    /// has, which are float32; none if the run does not want it any more.
+    fn message(&self, py: Python<'_>) -> PyResult<Option<(usize, usize)>> {
+        py.detach(|| {
+            let mut inner = self.lock()?;
+            let task = inner.task()?;
+            let found = match inner.aggregator()?.buffer(task) {
+                Ok(buffer) => Some((buffer.as_mut_ptr().expose_provenance(), buffer.len())),
+                Err(AggregatorError::NoPart { .. }) if !self.wanted() => None,
+                Err(error) => return Err(inner.error(error)),
+            };
+            inner.lent = found.is_some();
+            Ok(found)
+        })
+    }
+
+    /// Says that some arrays' numbers are in the message, and do not change any more.
+    fn written(&self, py: Python<'_>, first: usize, count: usize) -> PyResult<()> {
+        let (start, layout) = self.layout.part(first, count)?;
+        self.write(py, |aggregator, task| aggregator.ready(task, start..start + layout.length()))
     }
 
     /// Takes the gradient of the current unit, times a factor.
@@ -471,13 +521,16 @@ impl Worker {
     }
 
     /// Hands the current task in, with scalars to be decoded; false if the run wanted it no more.
-    fn submit(&self, py: Python<'_>, tail: Vec<f64>) -> PyResult<bool> {
+    /// `finite`: whether all of its numbers are, where that is known.
+    #[pyo3(signature = (tail, finite=None))]
+    fn submit(&self, py: Python<'_>, tail: Vec<f64>, finite: Option<bool>) -> PyResult<bool> {
         py.detach(|| {
             let mut inner = self.lock()?;
             let task = inner.task()?;
             let aggregator = inner.aggregator()?;
             let wanted = !aggregator.cancel().is_cancelled();
-            let done = aggregator.submit(task, tail);
+            let looked = finite.map_or(Ok(()), |finite| aggregator.looked(task, finite));
+            let done = looked.and_then(|()| aggregator.submit(task, tail));
             done.map_err(|error| match error {
                 AggregatorError::Changed { unit, start, end, .. } => {
                     let (first, last) = self.layout.arrays_of(start..end);
@@ -486,6 +539,7 @@ impl Worker {
                 error => inner.error(error),
             })?;
             inner.at_hand = AtHand::Nothing;
+            inner.lent = false;
             Ok(wanted)
         })
     }
@@ -523,6 +577,16 @@ impl Worker {
                 Err(error) => Err(inner.error(error)),
             }
         })
+    }
+
+    /// The decoded gradient of the current step, where it lies.
+    fn decoded(&self) -> PyResult<Decoded> {
+        let mut inner = self.lock()?;
+        let step = inner.step()?;
+        match inner.aggregator()?.shared_gradient(step) {
+            Ok(gradient) => Ok(Decoded(gradient)),
+            Err(error) => Err(inner.error(error)),
+        }
     }
 
     /// Reports the current step as applied, or counted.
@@ -631,6 +695,12 @@ impl Worker {
         py.detach(|| {
             let mut inner = lock(&self.inner);
             inner.left = true;
+            if inner.lent
+                && let Some(aggregator) = &mut inner.aggregator
+            {
+                // Copies into the message may still be on their way.
+                aggregator.forget_task();
+            }
             inner.end();
         });
     }

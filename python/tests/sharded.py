@@ -168,10 +168,10 @@ class Trouble:
         """Kills the rank while it hands a task in."""
         submit = run._session.native.submit
 
-        def killed(tail: List[float]) -> Any:
+        def killed(*told: Any) -> Any:
             if self._step >= self._at:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return submit(tail)
+            return submit(*told)
 
         if self._kind == "killed in submit":
             run._session.native.submit = killed

@@ -20,9 +20,9 @@ import codedgrad  # noqa: E402
 import codedgrad.torch as coded  # noqa: E402
 import fake_device  # noqa: E402
 from codedgrad import loop  # noqa: E402
-from codedgrad._torch import host, staging  # noqa: E402
+from codedgrad._torch import announcer, host, staging  # noqa: E402
 from codedgrad._torch.model import kinds_of, versions_with  # noqa: E402
-from codedgrad._torch.staging import Staging  # noqa: E402
+from codedgrad._torch.sums import Summing  # noqa: E402
 from fake_device.apart import LIMIT_SECONDS, Apart  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -37,7 +37,7 @@ STEPS = 6
 @pytest.fixture(autouse=True)
 def as_it_begins(monkeypatch: Any) -> Iterator[None]:
     # Every parameter is a part.
-    monkeypatch.setattr(staging, "_PART_OF_ACCELERATOR", 1)
+    monkeypatch.setattr(announcer, "_PART_OF_ACCELERATOR", 1)
     monkeypatch.setattr(staging, "_PIECE", 1)
     with fake_device.alone():
         yield
@@ -178,7 +178,7 @@ def started(folder: Path, order: Tuple[str, int, bool], *args: Any, **more: Any)
 
 
 def _work(order: Tuple[str, int, bool], args: Any, more: Dict[str, Any]) -> Any:
-    staging._PART_OF_ACCELERATOR = 1
+    announcer._PART_OF_ACCELERATOR = 1
     staging._PIECE = 1
     fake_device.settings(*order)
     return train(*args, **more)
@@ -211,13 +211,13 @@ FORMATS = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @FORMATS
 def test_alone_it_has_the_bits_of_the_cpu(dtype: str, overlap: bool, monkeypatch: Any) -> None:
     early: List[Tuple[int, int]] = []
-    out = Staging.out
+    out = Summing.out
 
-    def watched(self: Staging, first: int, end: int, hand_over: Any) -> None:
+    def watched(self: Summing, first: int, end: int) -> None:
         early.append((first, end))
-        out(self, first, end, hand_over)
+        out(self, first, end)
 
-    monkeypatch.setattr(Staging, "out", watched)
+    monkeypatch.setattr(Summing, "out", watched)
     right = train("cpu", dtype)
     for order in [("hasty", 0, False), *ORDERS]:
         fake_device.settings(*order)
@@ -380,7 +380,7 @@ def test_gradients_that_are_written_after_they_went_out_are_found_out(tmp_path: 
 
 def test_without_page_locked_memory_it_has_the_bits_of_the_cpu() -> None:
     fake_device.limits(pinned=0)
-    told = "^[0-9]+ bytes of the host's memory cannot be page-locked .the emulated device refuses"
+    told = "^[0-9]+ bytes of the host's memory cannot be page-locked for fake"
     with pytest.warns(RuntimeWarning, match=told) as warned:
         found = train("fake")
     assert [each.filename for each in warned] == [__file__]
@@ -437,13 +437,13 @@ def test_the_trainer_waits_once_for_a_task(report: bool, overlap: bool, monkeypa
     model = Model(torch.float32, "fake")
     run, optimizer = joined(model, overlap=overlap)
     settled: List[int] = []
-    settle = Staging.settle
+    settle = Summing.settle
 
-    def watched(self: Staging) -> None:
+    def watched(self: Summing) -> Optional[bool]:
         settled.append(int(self._handing._busy))
-        settle(self)
+        return settle(self)
 
-    monkeypatch.setattr(Staging, "settle", watched)
+    monkeypatch.setattr(Summing, "settle", watched)
     waited: List[Tuple[int, int]] = []
     for step in run:
         began = fake_device.counts().waits
@@ -451,7 +451,7 @@ def test_the_trainer_waits_once_for_a_task(report: bool, overlap: bool, monkeypa
         units = 0
         for micro in step:
             assert fake_device.counts().waits == began
-            assert settled == []
+            assert not any(settled)
             loss = loss_of(model, micro, "fake")
             loss.backward()
             if report:

@@ -335,7 +335,7 @@ def test_without_it_they_must_begin_alike() -> None:
 
 
 def test_gradients_are_handed_over_during_the_backward_pass(monkeypatch: Any) -> None:
-    monkeypatch.setattr("codedgrad._torch.staging._PART", 1)
+    monkeypatch.setattr("codedgrad._torch.announcer._PART", 1)
     out = arrays.TorchArrays._out
     early: List[int] = []
 

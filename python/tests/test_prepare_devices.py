@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.emulated]
 pytest.importorskip("torch")
 
 import fake_device  # noqa: E402
-from codedgrad._torch import staging  # noqa: E402
+from codedgrad._torch import announcer, staging  # noqa: E402
 from ranks import clipped  # noqa: E402
 
 if fake_device.unavailable():
@@ -19,7 +19,7 @@ if fake_device.unavailable():
 
 @pytest.fixture(autouse=True)
 def as_it_begins(monkeypatch: Any) -> Iterator[None]:
-    monkeypatch.setattr(staging, "_PART_OF_ACCELERATOR", 1)
+    monkeypatch.setattr(announcer, "_PART_OF_ACCELERATOR", 1)
     monkeypatch.setattr(staging, "_PIECE", 1)
     with fake_device.alone():
         yield

@@ -245,7 +245,7 @@ def deep(
 def test_gradients_are_handed_over_during_the_backward_pass(
     scheme: str, late: int, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("codedgrad._torch.staging._PART", 1)
+    monkeypatch.setattr("codedgrad._torch.announcer._PART", 1)
     right, handed = deep({})
     assert handed == 0, "alone there is nobody to hand anything to"
 
@@ -261,7 +261,7 @@ def test_gradients_are_handed_over_during_the_backward_pass(
 
 
 def test_nothing_is_handed_over_where_summing_would_take_the_cores(monkeypatch: Any) -> None:
-    monkeypatch.setattr("codedgrad._torch.staging._PART", 1)
+    monkeypatch.setattr("codedgrad._torch.announcer._PART", 1)
     right, _ = deep({})
 
     def work(_: int, where: Dict[str, Any], __: loop.Coordinator) -> Any:

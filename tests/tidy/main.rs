@@ -109,8 +109,8 @@ fn no_unsafe_and_no_unwrap_in_what_ships() {
         nowhere_in(folder, &[".unwrap()", "todo!", "unimplemented!", "dbg!"], "");
     }
     for (path, text) in CRATES.into_iter().flat_map(rust_files) {
-        let may =
-            ["src/gpu/cuda.rs", "src/transport/nccl.rs"].iter().any(|file| path == Path::new(file));
+        let may = ["src/gpu/cuda.rs", "src/transport/nccl.rs", "python/src/memory.rs"];
+        let may = may.iter().any(|file| path == Path::new(file));
         let unsafe_words =
             ["unsafe ", "unsafe_code"].iter().any(|word| shipped(&text).contains(word));
         assert!(may || !unsafe_words, "{} is unsafe", path.display());

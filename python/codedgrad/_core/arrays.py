@@ -8,7 +8,7 @@ for PyTorch. Whoever drives a run asks for nothing else of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, List, Sequence, Type
+from typing import Any, ClassVar, List, Mapping, Optional, Sequence, Type
 
 from .. import _native
 from .states import Progress
@@ -86,8 +86,15 @@ class Arrays(ABC):
         """What the user calls the arrays from `first` to `last`."""
         return f"array {first}" if first == last else f"arrays {first} to {last}"
 
-    def settle(self) -> None:
-        """Waits until all units that were collected are handed over."""
+    def settle(self) -> Optional[bool]:
+        """Waits until all units that were collected are handed over. Gives back whether all numbers
+        of the task's sum are finite, where that is known."""
+        return None
+
+    def report(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+        """What these arrays add to `Run.report`: of a device the ways of gradients, each with its
+        "bytes" and "seconds"."""
+        return {}
 
     def applied(self) -> None:
         """A decided step's body is over, and was reported."""

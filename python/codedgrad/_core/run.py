@@ -141,7 +141,11 @@ class Run(Membership):
     def report(self) -> Dict[str, Any]:
         """What this worker did: units computed and given up, steps applied and skipped, resyncs,
         and its seconds by phase (computing units, waiting, taking and giving gradients, applying
-        them)."""
+        them).
+
+        `host_bytes` counts what this process has read and written of the host's memory for
+        gradients: divided by 4 x numbers x steps, *passes* per step. On accelerators `device` has
+        the bytes that went out and back, and the seconds that the trainer waited for them."""
         return self._session.report()
 
     def __enter__(self) -> "Run":

@@ -60,6 +60,8 @@ class Session:
         # Whether this worker has ended the run for all.
         self._finishes = False
         self._took_part = False
+        # Bytes that this process had read and written of gradients before.
+        self._host_bytes = 0
         # No other goes on without a worker that is alone: SIGTERM just ends its process.
         if not where.alone:
             signals.watch(self.parting)
@@ -195,4 +197,8 @@ class Session:
 
     def report(self) -> Dict[str, Any]:
         """What this worker did, as `Run.report` gives it."""
-        return {**self.tally.counts, "seconds": dict(self.tally.seconds)}
+        moved = self.arrays.report()
+        copied = sum(each["bytes"] for of in moved.values() for each in of.values())
+        passed = 0 - self._host_bytes + copied
+        seconds = dict(self.tally.seconds)
+        return {**self.tally.counts, "seconds": seconds, "host_bytes": passed, **moved}

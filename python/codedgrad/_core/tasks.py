@@ -37,6 +37,8 @@ class Task:
         arrays = session.arrays
         part = self._parts[self._taken]
         micro = arrays.micro(session.settings, self.batch, self.step, part)
+        micro.begins = self._taken == 0
+        micro.ends = self._taken + 1 == len(self._parts)
         session.parting.unit = micro
         session.seed_unit(self.batch, micro.unit)
         arrays.prepare(micro, session.native)
@@ -58,10 +60,10 @@ class Task:
     def submit(self) -> None:
         """Hands the task in."""
         began = self._session.tally.lap()
-        self._session.arrays.settle()
+        finite = self._session.arrays.settle()
         self._session.tally.seconds["take"] += self._session.tally.lap() - began
         try:
-            wanted = self._session.native.submit(self._scalars.tail())
+            wanted = self._session.native.submit(self._scalars.tail(), finite)
         except _native.Changed as error:
             # Another rank's has its text alone.
             if len(error.args) == 1:

@@ -67,6 +67,10 @@ class Micro:
     """The arguments of `report`: numbers, and tensors of an accelerator."""
     empty: bool
     """Whether it has no gradient on purpose: see `nothing`."""
+    begins: bool
+    """Whether it is the first unit of its task."""
+    ends: bool
+    """Whether it is the last unit of its task."""
 
     def __init__(
         self, settings: Settings, batch: int, step: int, part: Tuple[int, int, int, float]
@@ -79,6 +83,7 @@ class Micro:
         self.coefficient = coefficient
         self.scalars = ()
         self.empty = False
+        self.begins = self.ends = True
         self._settings = settings
 
     def report(self, *scalars: Any) -> None:

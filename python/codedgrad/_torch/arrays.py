@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from functools import partial
 from typing import Any, List, Mapping, Optional, Sequence, Union
 
 import torch
@@ -16,11 +15,13 @@ from .._core.arrays import Arrays
 from .._core.states import Progress, State
 from .._core.units import Micro as _Micro
 from .._core.warn import warn
+from .announcer import Announcer
 from .fsdp import fsdp_modules
-from .host import HandOver, Transfer, digest
+from .host import Decoded, Transfer, Unit, digest
 from .model import Replica, mark_joined, shares, trained_of
 from .parts import Part
-from .staging import Announcer, transfer_of
+from .staging import Staging, stream_of
+from .sums import transfer_of
 from .watch import Agreed, GradScaler, Schedules, Stepping
 
 _GRAPHS = (
@@ -119,29 +120,20 @@ class TorchArrays(Arrays):
     def prepare(self, micro: _Micro, native: _native.Worker) -> None:
         self._agreed.unit_begins(micro)
         self.hide()
-        self._transfer.begin(native.part)
+        self._transfer.begin(self._unit_of(micro, native, micro.coefficient / self._scale()))
         assert self.announcer is not None
         useful = self._overlap and (self._transfer.early or native.in_parts())
-        ready = partial(self._ready, native, micro.coefficient / self._scale())
-        self.announcer.begin(partial(self._out, ready) if useful else None)
+        self.announcer.begin(self._transfer.out if useful else None)
 
-    def _out(self, ready: HandOver, first: int, end: int) -> None:
-        """Gradients of some parameters are final while the backward pass goes on."""
-        self._transfer.out(first, end, ready)
+    def _unit_of(self, micro: _Micro, native: _native.Worker, factor: float) -> Unit:
+        if micro.begins and self._transfer.gave_up:
+            self._transfer.close()
+            self._transfer = Staging(self._parameters, stream_of(self._parameters[0].device))
+        return Unit(native, micro, factor, len(self._parameters))
 
     def named(self, first: int, last: int) -> str:
         names = [name for name, _ in trained_of(self._modules)[first : last + 1]]
         return f"parameter {names[0]}" if len(names) == 1 else f"parameters {', '.join(names)}"
-
-    @staticmethod
-    def _ready(native: _native.Worker, factor: float, first: int, arrays: List[Any]) -> None:
-        native.ready(first, arrays, factor)
-
-    def _take(self, native: _native.Worker, factor: float, first: int, arrays: List[Any]) -> None:
-        if len(arrays) == len(self._parameters):
-            native.take(arrays, factor)
-        else:
-            native.ready(first, arrays, factor)
 
     def _check_unit(self, micro: _Micro) -> None:
         """The unit is computed: raises RuntimeError if it must not count."""
@@ -161,11 +153,7 @@ class TorchArrays(Arrays):
 
     def collect(self, micro: _Micro, native: _native.Worker) -> List[bool]:
         self._check_unit(micro)
-        return self._hand_over(micro, native)
-
-    def _hand_over(self, micro: _Micro, native: _native.Worker) -> List[bool]:
-        factor = micro.coefficient / self._scale()
-        there = self._transfer.collect(partial(self._take, native, factor))
+        there = self._transfer.collect()
         self._warn_of_graphs(there)
         return there
 
@@ -179,8 +167,11 @@ class TorchArrays(Arrays):
                 f"first unit. {_GRAPHS}"
             )
 
-    def settle(self) -> None:
-        self._transfer.settle()
+    def settle(self) -> Optional[bool]:
+        return self._transfer.settle()
+
+    def report(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+        return {} if self._device == "cpu" else {"device": self._transfer.moved.report()}
 
     def _scale(self) -> float:
         """What gradients are divided by when they are taken."""
@@ -190,13 +181,11 @@ class TorchArrays(Arrays):
         return scale
 
     def show(self, there: List[bool], factor: float, native: _native.Worker) -> None:
-        def write(first: int, arrays: List[Any]) -> None:
-            native.give(first, arrays, factor)
-
         self._stepping.shown += 1
         # The last unit's gradients are handed over: what is decoded may have their memory.
         self.hide()
-        for parameter, gradient in zip(self._parameters, self._transfer.back(there, write)):
+        found = self._transfer.back(there, Decoded(native, factor))
+        for parameter, gradient in zip(self._parameters, found):
             parameter.grad = gradient
 
     def hide(self) -> None:

@@ -15,15 +15,17 @@ each 32 of them. Tensors on an accelerator have another digest than on the CPU.
 
 from __future__ import annotations
 
+import ctypes
 import io
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict, defaultdict
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
 
 from .. import _native
+from .._core.units import Micro
 from .parts import Part
 
 FORMATS = {
@@ -36,10 +38,82 @@ FORMATS = {
 # are freed, also where it is told to keep them.
 LARGE_BYTES = 32 << 20
 
-# Reads or writes arrays of some parameters, from one place on, in the host's memory.
-HandOver = Callable[[int, List[Any]], None]
-# The thread that takes them goes on to the next unit: those of the one before are all there.
-Next = Callable[[], None]
+class Unit:
+    """A unit of a task, for the way of its gradient: its number, whether it is the first or the last
+    one of the task, and what its gradient is multiplied with."""
+
+    def __init__(self, native: _native.Worker, micro: Micro, factor: float, parameters: int):
+        self.number, self.begins, self.ends = micro.unit, micro.begins, micro.ends
+        self.factor = factor
+        self._native = native
+        self._parameters = parameters
+
+    def go_on(self, summed: bool = False) -> None:
+        """Those of the unit before are all there, and this one's are handed over from now on.
+        summed: the units of a task are added up, and the sum alone goes to `room`."""
+        self._native.part(summed)
+
+    def hand_over(self, first: int, arrays: List[Any]) -> None:
+        """Hands over the gradients of some parameters, from one place on, in the host's memory."""
+        if len(arrays) == self._parameters:
+            self._native.take(arrays, self.factor)
+        else:
+            self._native.ready(first, arrays, self.factor)
+
+    def room(self) -> Optional[torch.Tensor]:
+        """Of a task's last unit: where its sum goes, in one piece; None if it is not wanted."""
+        found = self._native.message()
+        return None if found is None else tensor_at(*found)
+
+    def written(self, first: int, end: int) -> None:
+        """The sums of some parameters are in the room."""
+        self._native.written(first, end - first)
+
+
+class Decoded:
+    """What was decoded of a step, times a factor.
+
+    `write` has it written into the host's memory, for some parameters from one place on; `lies` says
+    where it lies itself.
+    """
+
+    def __init__(self, native: _native.Worker, factor: float):
+        self.factor = factor
+        self._native = native
+
+    def write(self, first: int, arrays: List[Any]) -> None:
+        self._native.give(first, arrays, self.factor)
+
+    def lies(self, parameters: Sequence[Part]) -> Tuple[object, torch.Tensor, List[torch.Tensor]]:
+        """What keeps the numbers; all of them, in one piece; and from where on each parameter's."""
+        kept = self._native.decoded()
+        numbers = tensor_at(kept.address, kept.numbers)
+        sources, start = [], 0
+        for part in parameters:
+            sources.append(numbers[start:])
+            start += part.numel()
+        return kept, numbers, sources
+
+
+def tensor_at(address: int, count: int) -> torch.Tensor:
+    """Numbers of float32 that lie somewhere, and are kept by others."""
+    if not count:
+        return torch.empty(0)
+    return torch.frombuffer((ctypes.c_float * count).from_address(address), dtype=torch.float32)
+
+
+class Moved:
+    """What went between a device and the host: bytes, and seconds that the trainer waited for it."""
+
+    def __init__(self) -> None:
+        self.out = self.back = 0
+        self.out_seconds = self.back_seconds = 0.0
+
+    def report(self) -> Dict[str, Dict[str, Any]]:
+        return {
+            "out": {"bytes": self.out, "seconds": self.out_seconds},
+            "back": {"bytes": self.back, "seconds": self.back_seconds},
+        }
 
 
 class Transfer(ABC):
@@ -49,32 +123,42 @@ class Transfer(ABC):
     and `collect`, and `settle` after the last one of a task; of a decided step `back`.
     """
 
+    #: Whether this way found too little memory, and another one is to be taken for further tasks.
+    gave_up = False
+
+    def __init__(self) -> None:
+        self.moved = Moved()
+
     @property
     def early(self) -> bool:
         """Whether `out` is of use also where nothing is summed while the backward pass goes on."""
         return False
 
     @abstractmethod
-    def begin(self, go_on: Next) -> None:
-        """Before a unit is computed: `go_on` is called before any of it is handed over."""
+    def begin(self, unit: Unit) -> None:
+        """Before a unit is computed: goes on to it before any of it is handed over."""
 
     @abstractmethod
-    def out(self, first: int, end: int, hand_over: HandOver) -> None:
+    def out(self, first: int, end: int) -> None:
         """The gradients of some parameters are final, which lie before all that were final before:
         hands them over, now or when they are in the host's memory."""
 
     @abstractmethod
-    def collect(self, hand_over: HandOver) -> List[bool]:
+    def collect(self) -> List[bool]:
         """The backward pass is over: hands over all gradients, or those that were not yet, now or
         when they are in the host's memory. Gives back which parameters have one."""
 
-    def settle(self) -> None:
-        """Waits until all is handed over."""
+    def settle(self) -> Optional[bool]:
+        """Waits until all is handed over. Gives back whether all of a task's numbers are finite,
+        where it was looked for."""
+        return None
 
     @abstractmethod
-    def back(self, there: Sequence[bool], write: HandOver) -> List[Optional[torch.Tensor]]:
-        """Has what was decoded written to the host's memory, for the parameters that have a
-        gradient, some after the other; gives back the gradients that have it."""
+    def back(self, there: Sequence[bool], decoded: Decoded) -> List[Optional[torch.Tensor]]:
+        """The gradients that have what was decoded, of the parameters that have one."""
+
+    def returned(self) -> None:
+        """Waits until what was decoded is not read any more."""
 
     def close(self) -> None:
         """Hands nothing over any more."""
@@ -84,29 +168,44 @@ class OnHost(Transfer):
     """Where the parameters are in the host's memory: gradients are handed over where they lie."""
 
     def __init__(self, parameters: Sequence[Part]):
+        super().__init__()
+        self._parameters = parameters
+        self._memory = HostMemory(parameters)
+        self._unit: Optional[Unit] = None
+
+    def begin(self, unit: Unit) -> None:
+        self._unit = unit
+        unit.go_on()
+
+    def out(self, first: int, end: int) -> None:
+        self._hand_over(first, self._parameters[first:end])
+
+    def collect(self) -> List[bool]:
+        return self._hand_over(0, self._parameters)
+
+    def _hand_over(self, first: int, parameters: Sequence[Part]) -> List[bool]:
+        assert self._unit is not None
+        arrays = [gradient_of(parameter) for parameter in parameters]
+        self._unit.hand_over(first, arrays)
+        return [array is not None for array in arrays]
+
+    def back(self, there: Sequence[bool], decoded: Decoded) -> List[Optional[torch.Tensor]]:
+        found = [self._memory.of(place) if has else None for place, has in enumerate(there)]
+        decoded.write(0, [None if each is None else numbers(each) for each in found])
+        return found
+
+
+class HostMemory:
+    """Memory of the host for decoded gradients of some parameters."""
+
+    def __init__(self, parameters: Sequence[Part]):
         self._parameters = parameters
         self._kept: Dict[int, torch.Tensor] = {}
 
-    def begin(self, go_on: Next) -> None:
-        go_on()
-
-    def out(self, first: int, end: int, hand_over: HandOver) -> None:
-        hand_over(first, [gradient_of(parameter) for parameter in self._parameters[first:end]])
-
-    def collect(self, hand_over: HandOver) -> List[bool]:
-        arrays = [gradient_of(parameter) for parameter in self._parameters]
-        hand_over(0, arrays)
-        return [array is not None for array in arrays]
-
-    def back(self, there: Sequence[bool], write: HandOver) -> List[Optional[torch.Tensor]]:
-        found = [self._memory(place) if has else None for place, has in enumerate(there)]
-        write(0, [None if each is None else numbers(each) for each in found])
-        return found
-
-    def _memory(self, place: int) -> torch.Tensor:
-        """For what is decoded. The C library has that of the last unit's gradient ready, which kept
-        would be one gradient more; but large blocks it asks the system for each time, at four times
-        the cost of the copy."""
+    def of(self, place: int) -> torch.Tensor:
+        """The C library has that of the last unit's gradient ready, which kept would be one gradient
+        more; but large blocks it asks the system for each time, at four times the cost of the
+        copy."""
         like = self._parameters[place]
         if like.numel() * like.element_size() < LARGE_BYTES:
             return torch.empty(like.shape, dtype=like.dtype)

@@ -7,7 +7,8 @@ over. A thread of its own waits for the device and hands over what has come, in 
 goes on to the next unit meanwhile, and waits once for a task, when its last backward pass is over.
 Two units' gradients may be on their way: a trainer that is further ahead waits for the first.
 
-Of the exchange behind the backward pass: which gradients are final while it goes on, `Announcer`.
+This way hands every unit over, for the host to add up. `sums` adds them up on the device; what both
+need of streams, events and threads is here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 import torch
 
 from .._core.warn import warn
-from .host import HandOver, Next, OnHost, Transfer, numbers, plain
+from .host import Decoded, Transfer, Unit, numbers, plain
 from .parts import Part
 
 # An event is asked for between pauses, the first and the longest, so that a signal ends the wait
@@ -45,27 +46,11 @@ def wait_for(event: Any, given_up: Callable[[], bool] = lambda: False) -> bool:
     return True
 
 
-def transfer_of(
-    parameters: Sequence[Part], memory: Optional[Sequence[torch.Tensor]] = None
-) -> Transfer:
-    """That of parameters which are all on one device; `memory` as for `Staging`."""
-    on_host = parameters[0].device.type == "cpu"
-    return OnHost(parameters) if on_host else Staging(parameters, memory)
-
-
 class _Buffers:
     """Memory of the host for the gradients of some parameters."""
 
-    def __init__(
-        self,
-        parameters: Sequence[Part],
-        page_locked: bool,
-        memory: Optional[Sequence[torch.Tensor]] = None,
-    ):
-        if memory is None:
-            self.tensors, self.page_locked = _host_memory(parameters, page_locked)
-        else:
-            self.tensors, self.page_locked = list(memory), False
+    def __init__(self, parameters: Sequence[Part], page_locked: bool):
+        self.tensors, self.page_locked = _host_memory(parameters, page_locked)
         self.arrays = [numbers(each) for each in self.tensors]
         # Whether all is handed over that was copied to it.
         self.read = threading.Event()
@@ -76,31 +61,29 @@ class Staging(Transfer):
     """That of parameters of an accelerator, through memory of the host that serves both ways: they
     take turns."""
 
-    def __init__(
-        self, parameters: Sequence[Part], memory: Optional[Sequence[torch.Tensor]] = None
-    ):
-        """memory: that of the host through which gradients go, if it is given, such as some that
-        several processes share. Its owner settles each unit before the next one begins."""
+    def __init__(self, parameters: Sequence[Part], stream: Optional[torch.Stream]):
+        """stream: for copies; where there is none they are waited for as they are made."""
+        super().__init__()
         self._parameters = list(parameters)
         self._device = self._parameters[0].device
-        # Where there are no streams, none: copies are waited for as they are made.
-        self._stream = _stream_of(self._device)
+        self._stream = stream
         # The first also for what is decoded; the second where a unit begins while the one before is
         # handed over, which a task of one unit never needs.
-        self._first = _Buffers(self._parameters, self.early, memory)
+        self._first = _Buffers(self._parameters, self.early)
         self._second: Optional[_Buffers] = None
-        # That of the current unit, and whether it is still computed.
+        # The current unit and its memory, and whether it is still computed.
+        self._unit: Optional[Unit] = None
         self._buffers = self._first
         self._computes = False
         # Its gradients that are on their way, with what their versions were then. The thread
         # which hands them over keeps them until the copies are over: only then is their memory free.
-        self._fetched: List[Optional[_Fetched]] = [None] * len(self._parameters)
+        self._fetched: List[Optional[Fetched]] = [None] * len(self._parameters)
         # Parameters from here on are on their way, or there.
         self._begun = len(self._parameters)
         # What is behind the last copies, out and in.
         self._there: Optional[Any] = None
         self._sent: Optional[Any] = None
-        self._handing = _HandingOver()
+        self._handing = HandingOver()
         # Its thread ends also where this is not closed.
         weakref.finalize(self, self._handing.close)
 
@@ -108,7 +91,7 @@ class Staging(Transfer):
     def early(self) -> bool:
         return self._stream is not None
 
-    def begin(self, go_on: Next) -> None:
+    def begin(self, unit: Unit) -> None:
         if self._computes:
             # A unit that was given up: its gradients may still be read.
             self.settle()
@@ -119,54 +102,58 @@ class Staging(Transfer):
             self._current().wait_event(self._there)
         self._fetched = [None] * len(self._parameters)
         self._begun = len(self._parameters)
-        self._computes = True
+        self._unit, self._computes = unit, True
         if self.early:
             self._buffers = self._free()
             self._buffers.read.clear()
-            self._handing.put(go_on)
+            self._handing.put(unit.go_on)
         else:
-            go_on()
+            unit.go_on()
 
-    def out(self, first: int, end: int, hand_over: HandOver) -> None:
-        self._send(first, end, hand_over)
-
-    def _send(self, first: int, end: int, hand_over: HandOver) -> None:
+    def out(self, first: int, end: int) -> None:
         """Puts gradients on their way, to be handed over by another thread when they are there."""
+        unit = self._unit
+        assert unit is not None, "a unit has begun"
         there = self._fetch(range(first, end))
         self._begun = min(self._begun, first)
         fetched, arrays = self._fetched[first:end], self._buffers.arrays[first:end]
         found = [array if has is not None else None for array, has in zip(arrays, fetched)]
+        self.moved.out += sum(0 if each is None else each.nbytes for each in found)
         if there is None:
-            hand_over(first, found)
+            unit.hand_over(first, found)
         else:
-            self._handing.put(lambda: hand_over(first, found), there, fetched)
+            self._handing.put(lambda: unit.hand_over(first, found), there, fetched)
 
-    def collect(self, hand_over: HandOver) -> List[bool]:
+    def collect(self) -> List[bool]:
         # What was written again since it was handed over is handed over again: whoever has taken
         # it finds the difference.
         changed = [
             place
             for place in range(self._begun, len(self._parameters))
-            if not _is_same(self._fetched[place], self._parameters[place].grad)
+            if not is_same(self._fetched[place], self._parameters[place].grad)
         ]
         if self._begun:
-            self._send(0, self._begun, hand_over)
+            self.out(0, self._begun)
         if changed:
             self.settle()
         for place in changed:
-            self._send(place, place + 1, hand_over)
+            self.out(place, place + 1)
         self._computes = False
         if self.early:
             self._handing.put(self._buffers.read.set, always=True)
         return [each is not None for each in self._fetched]
 
-    def settle(self) -> None:
+    def settle(self) -> Optional[bool]:
+        began = time.perf_counter()
         self._handing.join()
+        self.moved.out_seconds += time.perf_counter() - began
         if not self._computes:
             self._fetched = [None] * len(self._parameters)
+        return None
 
-    def back(self, there: Sequence[bool], write: HandOver) -> List[Optional[torch.Tensor]]:
+    def back(self, there: Sequence[bool], decoded: Decoded) -> List[Optional[torch.Tensor]]:
         self.settle()
+        began = time.perf_counter()
         if self._sent is not None:
             # A worker that has computed since has waited for this already; one that is late has not.
             wait_for(self._sent)
@@ -174,8 +161,10 @@ class Staging(Transfer):
         # the next is written.
         found: List[Optional[torch.Tensor]] = []
         for first, end in _pieces(self._parameters):
-            arrays = zip(self._first.arrays[first:end], there[first:end])
-            write(first, [array if has else None for array, has in arrays])
+            several = zip(self._first.arrays[first:end], there[first:end])
+            arrays = [array if has else None for array, has in several]
+            decoded.write(first, arrays)
+            self.moved.back += sum(0 if each is None else each.nbytes for each in arrays)
             for host, has in zip(self._first.tensors[first:end], there[first:end]):
                 gradient = None
                 if has:
@@ -185,6 +174,7 @@ class Staging(Transfer):
                 found.append(gradient)
         if self.early:
             self._sent = self._event(self._current())
+        self.moved.back_seconds += time.perf_counter() - began
         return found
 
     def close(self) -> None:
@@ -204,7 +194,7 @@ class Staging(Transfer):
         """Puts gradients on their way; gives back the event behind them."""
         found = []
         for place in places:
-            fetched = self._fetched[place] = _fetch_of(self._parameters[place])
+            fetched = self._fetched[place] = fetch_of(self._parameters[place])
             if fetched is not None:
                 found.append((self._buffers.tensors[place], fetched[2]))
         if self._stream is None:
@@ -225,9 +215,14 @@ class Staging(Transfer):
         return torch.accelerator.current_stream(self._device)
 
     def _event(self, stream: Any) -> Any:
-        event = torch.Event(device=self._device)
-        event.record(stream)
-        return event
+        return event_of(self._device, stream)
+
+
+def event_of(device: torch.device, stream: Any) -> Any:
+    """An event behind what a stream was given so far."""
+    event = torch.Event(device=device)
+    event.record(stream)
+    return event
 
 
 def _pieces(parameters: Sequence[Part]) -> Iterator[Tuple[int, int]]:
@@ -241,23 +236,25 @@ def _pieces(parameters: Sequence[Part]) -> Iterator[Tuple[int, int]]:
 
 
 # A gradient, its version, and the same as it is copied.
-_Fetched = Tuple[torch.Tensor, int, torch.Tensor]
+Fetched = Tuple[torch.Tensor, int, torch.Tensor]
 
 
-def _fetch_of(parameter: Part) -> Optional[_Fetched]:
+def fetch_of(parameter: Part) -> Optional[Fetched]:
+    """What a parameter's gradient is now, if it has one."""
     gradient = parameter.grad
     if gradient is None:
         return None
     return gradient, gradient._version, plain(gradient, parameter.dtype)
 
 
-def _is_same(fetched: Optional[_Fetched], gradient: Optional[torch.Tensor]) -> bool:
+def is_same(fetched: Optional[Fetched], gradient: Optional[torch.Tensor]) -> bool:
+    """Whether a parameter's gradient was not written since."""
     if fetched is None or gradient is None:
         return fetched is None and gradient is None
     return fetched[0] is gradient and fetched[1] == gradient._version
 
 
-class _HandingOver:
+class HandingOver:
     """A thread that does what was put, in this order, each when its event has come.
 
     Behind something that raises it does nothing more, but for what is `always` to be done, until
@@ -323,7 +320,7 @@ class _HandingOver:
             del entry, order, there, _
 
 
-def _stream_of(device: torch.device) -> Optional[torch.Stream]:
+def stream_of(device: torch.device) -> Optional[torch.Stream]:
     """A stream for copies; none, which is said, if the kind of device has no streams or events."""
     try:
         stream = torch.Stream(device=device)
@@ -332,7 +329,7 @@ def _stream_of(device: torch.device) -> Optional[torch.Stream]:
         stream.wait_event(event)
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         warn(
-            f"{device.type} has no streams or no events for PyTorch ({_first_line(error)}): the "
+            f"{device.type} has no streams or no events for PyTorch ({first_line(error)}): the "
             "trainer waits while gradients are copied to the host, and back"
         )
         return None
@@ -352,86 +349,13 @@ def _host_memory(
     except RuntimeError as error:
         size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
         warn(
-            f"{size} bytes of the host's memory cannot be page-locked ({_first_line(error)}): "
+            f"{size} bytes of the host's memory cannot be page-locked ({first_line(error)}): "
             "gradients are copied through memory that is not, which is slower and holds the "
             "backward pass up"
         )
     return make(False), False
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error says first."""
     return (str(error) or type(error).__name__).splitlines()[0]
-
-
-# Hands over the gradients of the parameters from one place to another.
-Ready = Callable[[int, int], None]
-
-# Gradients are handed over while the backward pass goes on in parts of at least so many numbers: of
-# an accelerator of more, since each part costs it an event and the host a wait.
-_PART = 1 << 18
-_PART_OF_ACCELERATOR = 25 << 18
-
-
-class Announcer:
-    """Hands gradients over while the backward pass goes on, the last parameter's first.
-
-    A parameter's gradient is final when it was written as often as a unit's computation writes it:
-    only models in which that was once for every parameter, in the unit before, are announced. A
-    gradient that is written again after it was handed over is found out when the task is submitted.
-    """
-
-    def __init__(self, parameters: Sequence[Part]):
-        self._sizes = [parameter.numel() for parameter in parameters]
-        on_host = all(parameter.device.type == "cpu" for parameter in parameters)
-        self._part = _PART if on_host else _PART_OF_ACCELERATOR
-        # How often each was written in this unit, and whether each was written once in the last.
-        self._writes = [0] * len(parameters)
-        self._once = False
-        # Hands over those of some parameters; none where nothing is to be announced.
-        self._ready: Optional[Ready] = None
-        # Parameters from here on are final, and from there on handed over.
-        self._final = self._handed = len(parameters)
-        self._hooks = []
-        for place, parameter in enumerate(parameters):
-            # PyTorch's own declaration is without types.
-            watch: Any = parameter.register_post_accumulate_grad_hook
-            self._hooks.append(watch(self._hook(place)))
-
-    def close(self) -> None:
-        """Gives back its hooks."""
-        self._ready = None
-        for hook in self._hooks:
-            hook.remove()
-
-    def begin(self, ready: Optional[Ready]) -> None:
-        """Before a unit is computed: how gradients are handed over, if they are to be."""
-        self._once = all(writes == 1 for writes in self._writes)
-        self._writes = [0] * len(self._sizes)
-        self._ready = ready if self._once else None
-        self._final = self._handed = len(self._sizes)
-
-    def end(self) -> None:
-        """The unit is computed."""
-        self._ready = None
-
-    def _hook(self, place: int) -> Callable[[torch.Tensor], None]:
-        this = weakref.ref(self)
-
-        def written(_: torch.Tensor) -> None:
-            announcer = this()
-            if announcer is not None:
-                announcer._written(place)
-
-        return written
-
-    def _written(self, place: int) -> None:
-        self._writes[place] += 1
-        if self._ready is None:
-            return
-        while self._final > 0 and self._writes[self._final - 1] > 0:
-            self._final -= 1
-        new = sum(self._sizes[self._final : self._handed])
-        if new == 0 or (new < self._part and self._final > 0):
-            return
-        self._ready(self._final, self._handed)
-        self._handed = self._final

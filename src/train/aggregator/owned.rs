@@ -136,6 +136,48 @@ impl<V: Vector> Aggregator<V> {
         Ok(self.work().and_then(|(work, mut desk)| work.part(wanted, &mut desk)))
     }
 
+    /// [`Aggregator::part`] for a trainer that adds a task's gradients up itself, such as where they
+    /// are computed, and for all parts of the task. The last part alone has a buffer: for the sum
+    /// of all, by the tree of [`Combine`](crate::gpu::Combine) over the numbers of the units.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when the task is not current.
+    ///
+    /// ```
+    /// use codedgrad::train::{Coordinator, OwnedEvent};
+    /// use std::{thread, time::Duration};
+    /// let run = Coordinator::builder("uncoded").workers(1).steps(1).length(1).units(3);
+    /// let (coordinator, mut workers) = run.local()?;
+    /// let mut worker = workers.remove(0);
+    /// let coordinator = thread::spawn(move || coordinator.run(&mut ()));
+    /// loop {
+    ///     match worker.next_event_within(Duration::MAX)?.ok_or("nothing came")? {
+    ///         OwnedEvent::Compute(task) => {
+    ///             let mut sum = 0.0;
+    ///             while let Some(part) = worker.summed_part(task)? {
+    ///                 sum += (part.coefficient * f64::from(part.unit)) as f32;
+    ///             }
+    ///             worker.buffer(task)?[0] = sum;
+    ///             worker.submit(task, vec![])?;
+    ///         }
+    ///         OwnedEvent::Apply(step) => {
+    ///             assert_eq!(worker.gradient(step)?, &[0.0 + 1.0 + 2.0]);
+    ///             worker.applied(step, None)?;
+    ///         }
+    ///         OwnedEvent::Over => break,
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # drop(worker);
+    /// # coordinator.join().unwrap()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn summed_part(&mut self, task: Task) -> Result<Option<Samples>, AggregatorError> {
+        self.task(task)?;
+        let wanted = !self.is_cancelled();
+        Ok(self.work().and_then(|(work, mut desk)| work.summed_part(wanted, &mut desk)))
+    }
+
     /// All micro-batches of the current task in the order in which [`Aggregator::part`] hands them
     /// out, handed out or not: a trainer which hands gradients over from another thread knows by it
     /// what to compute next while those of the part before are still on their way.
@@ -223,6 +265,26 @@ impl<V: Vector> Aggregator<V> {
         self.finish(aux, |_| {})
     }
 
+    /// Says whether all numbers of the current task's result are finite, where the trainer has
+    /// found that while it made them: [`Aggregator::submit`] does not search for others then.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when the task is not current.
+    pub fn looked(&mut self, task: Task, finite: bool) -> Result<(), AggregatorError> {
+        self.task(task)?;
+        if let Some((work, _)) = self.work() {
+            work.looked(finite);
+        }
+        Ok(())
+    }
+
+    /// Gives the memory of the current task up for good, if there is one: a device may write to it
+    /// after this worker has left.
+    pub fn forget_task(&mut self) {
+        let task = |at_hand: &mut AtHand<V>| matches!(at_hand, AtHand::Task(_));
+        std::mem::forget(self.at_hand.take_if(task));
+    }
+
     /// Says how long the current task was computed, where the trainer knows that better than the
     /// clock by which it is measured from when the task was taken up: on a device that works on its
     /// own, by the device's.
@@ -254,6 +316,17 @@ impl<V: Vector> Aggregator<V> {
             Some(AtHand::Step { step: at, decoded, gradient }) if *at == step => {
                 Ok((gradient, &decoded.aux))
             }
+            _ => Err(AggregatorError::NotAtHand { what: step.to_string() }),
+        }
+    }
+
+    /// [`Aggregator::gradient`] for readers that may take longer than the step is current.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when the step is not current, or has none.
+    pub fn shared_gradient(&self, step: Step) -> Result<Arc<V>, AggregatorError> {
+        match &self.at_hand {
+            Some(AtHand::Step { step: at, gradient, .. }) if *at == step => Ok(gradient.clone()),
             _ => Err(AggregatorError::NotAtHand { what: step.to_string() }),
         }
     }

@@ -53,6 +53,8 @@ pub(super) struct Work<V> {
     current: Option<(u32, V)>,
     /// Whether the trainer has not seen the current part's buffer yet.
     unseen: bool,
+    /// Whether the trainer has found all numbers of the result finite, if it has looked.
+    finite: Option<bool>,
     /// The length of a buffer that is not a gradient's any more.
     misfit: Option<usize>,
     early: EarlyNews,
@@ -127,6 +129,7 @@ impl<V: Vector> Work<V> {
             tree: SumTree::new(),
             current: None,
             unseen: false,
+            finite: None,
             misfit: None,
             early: EarlyNews::default(),
             again: Again::Never,
@@ -176,6 +179,19 @@ impl<V: Vector> Work<V> {
         self.handed_out += 1;
         self.current = Some((part.0, desk.buffer()));
         self.unseen = true;
+        Some(desk.samples(part))
+    }
+
+    /// Hands out the next part, if it is wanted, of a task whose gradients the trainer adds up: the
+    /// last part alone has a buffer, for the sum of all.
+    pub(super) fn summed_part(&mut self, wanted: bool, desk: &mut Desk<'_, V>) -> Option<Samples> {
+        self.finished = self.handed_out;
+        let part = *self.parts.get(self.handed_out).filter(|_| wanted)?;
+        self.handed_out += 1;
+        if self.left() == 0 {
+            self.current = Some((part.0, desk.buffer()));
+            self.unseen = true;
+        }
         Some(desk.samples(part))
     }
 
@@ -245,6 +261,7 @@ impl<V: Vector> Work<V> {
         self.tree.discard(link);
         self.tree = SumTree::new();
         self.early = EarlyNews::default();
+        self.finite = None;
         self.misfit = None;
         self.computed = None;
         self.since = now;
@@ -261,6 +278,11 @@ impl<V: Vector> Work<V> {
             self.again = Again::Was;
         }
         next
+    }
+
+    /// The trainer has looked for numbers of the result that are not finite.
+    pub(super) fn looked(&mut self, finite: bool) {
+        self.finite = Some(finite);
     }
 
     /// The trainer says how long it has computed.
@@ -282,6 +304,7 @@ impl<V: Vector> Work<V> {
         spent: TaskSpent,
         desk: &mut Desk<'_, V>,
     ) {
+        let known = self.finite;
         let sum = self.tree.finish(desk.link).0;
         let mut message = sum.unwrap_or_else(|| {
             let mut nothing = desk.link.buffer(desk.length);
@@ -289,7 +312,7 @@ impl<V: Vector> Work<V> {
             nothing
         });
         alter(&mut message);
-        let finite = message.finite();
+        let finite = known.unwrap_or_else(|| message.finite());
         let aux = scalars::handed_in(aux);
         if finite {
             desk.link.keep(self.task, message);

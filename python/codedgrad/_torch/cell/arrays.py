@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
 
 import torch
 from torch import nn
@@ -13,9 +13,11 @@ from ..._core.states import Progress
 from ..._core.units import Micro
 from ..arrays import TorchArrays
 from ..fsdp import Sums, fsdp_modules, reshard
-from ..host import Contents, OnHost, Transfer, combined, digests, numbers, plain
+from ..host import Contents, Decoded, Transfer, Unit, combined, digests, plain, tensor_at
+from ..memory import PageLocks, ways_of
 from ..parts import Part, content_of
-from ..staging import transfer_of
+from ..staging import stream_of
+from ..sums import Summing, on_device
 from .worker import CellWorker
 
 # So many numbers are summed over the mesh at once.
@@ -40,18 +42,17 @@ class CellArrays(TorchArrays):
         super().__init__(modules, optimizers, state, overlap=False)
         self._sharded = fsdp_modules(modules)
         self._contents = [content_of(each.whole) for each in self._parameters]
-        # Of a unit what the transfer has handed over.
-        self._arrays: List[Any] = []
 
     def _transfer_of(self) -> Transfer:
-        # The shared memory is there when the run is joined.
-        return super()._transfer_of() if self._ranks.rank == 0 else OnHost(self._parameters)
-
-    def joined(self, progress: Progress) -> None:
-        if self._ranks.rank:
-            views = [self._shared(owner, place) for place, owner in enumerate(self._vector.owners)]
-            self._transfer = transfer_of(self._parameters, views)
-        super().joined(progress)
+        device = self._parameters[0].device
+        stream = None if device.type == "cpu" else stream_of(device)
+        # Of memory that processes share CUDA alone page-locks what is there.
+        locked = self._ranks.rank == 0 or device.type == "cuda"
+        locks = PageLocks(device, ways_of(device) if locked else None)
+        transfer = Summing(self._parameters, stream, locks, self._vector.places)
+        if device.type != "cpu" and not on_device():
+            transfer.to_host()
+        return transfer
 
     def ended(self) -> None:
         self._sums.close()
@@ -61,9 +62,9 @@ class CellArrays(TorchArrays):
         self._sums.close()
         self._vector.close()
 
-    def _view(self, place: int) -> Any:
-        """Where in the shared memory a parameter's gradient lies, if it does."""
-        return self._vector.view(self._vector.owners[place], place)
+    def _unit_of(self, micro: Micro, native: _native.Worker, factor: float) -> Unit:
+        self._unit = _Unit(self._cell, micro, factor)
+        return self._unit
 
     def collect(self, micro: Micro, native: _native.Worker) -> List[bool]:
         self._check_unit(micro)
@@ -73,69 +74,22 @@ class CellArrays(TorchArrays):
         if sums:
             there = self._cell.collected(mine)
             self._add_up(there)
-        for part, owner in zip(self._parameters, self._vector.owners):
-            if owner != self._ranks.rank:
-                part.grad = None
-        self._arrays = [None] * len(self._parameters)
-        self._transfer.collect(self._keep)
-        self._transfer.settle()
-        if self._ranks.rank:
-            self._write()
+        self._transfer.collect()
+        if micro.ends:
+            # Others read it when all have come to the agreement behind it.
+            self._transfer.settle()
         if not sums:
             there = self._cell.collected(mine)
-        if self._vector.others_hand_over and (sums or self._cell.differs):
-            self._write_zeros(there)
+        elif micro.ends and self._vector.others_hand_over:
             self._cell.handed_over()
         self._warn_of_graphs(there)
-        if self._ranks.rank == 0:
-            self._cell.take(self._taken(there), micro.coefficient / self._scale())
-        self._arrays = []
+        if micro.ends:
+            self._unit.gather()
         return there
 
-    def _keep(self, first: int, arrays: List[Any]) -> None:
-        self._arrays[first : first + len(arrays)] = arrays
-
-    def _write(self) -> None:
-        """Puts what this rank owns into the shared memory, unless it was staged there.
-
-        The first rank has read the unit before: this gradient is of a collective that it was in.
-        """
-        for place, owner in enumerate(self._vector.owners):
-            if owner == self._ranks.rank and self._arrays[place] is not None:
-                self._copy(self._arrays[place], numbers(self._view(place)))
-
-    def _write_zeros(self, there: Sequence[bool]) -> None:
-        """The same for what only other ranks have a gradient of, once all have agreed on that."""
-        for place, owner in enumerate(self._vector.owners):
-            if owner == self._ranks.rank > 0 and there[place] and self._arrays[place] is None:
-                numbers(self._view(place)).fill(0)
-
-    @staticmethod
-    def _copy(found: Any, into: Any) -> None:
-        """Nothing where both are the same memory."""
-        if found.__array_interface__["data"] != into.__array_interface__["data"]:
-            into[...] = found
-
-    def _taken(self, there: Sequence[bool]) -> List[Any]:
-        """The worker's vector, of a unit in which some rank has a gradient of what is `there`."""
-        found: List[Any] = []
-        for owner, place in self._vector.order:
-            if not there[place]:
-                found.append(None)
-            elif owner:
-                found.append(numbers(self._shared(owner, place)))
-            elif self._arrays[place] is None:
-                # Another rank has one of its own part.
-                like = self._parameters[place]
-                found.append(numbers(torch.zeros(like.shape, dtype=like.dtype)))
-            else:
-                found.append(self._arrays[place])
-        return found
-
-    def _shared(self, owner: int, place: int) -> torch.Tensor:
-        view = self._vector.view(owner, place)
-        assert view is not None, "parts of other ranks are shared"
-        return view
+    def settle(self) -> Optional[bool]:
+        finite = super().settle()
+        return finite if self._vector.places else True
 
     def _add_up(self, there: Sequence[bool]) -> None:
         """Gradients that PyTorch does not sum over ranks with other samples become those of all."""
@@ -174,36 +128,18 @@ class CellArrays(TorchArrays):
         self.hide()
         # What an evaluation has left whole would be stale after the optimizer's step.
         reshard(self._sharded)
-        first = self._ranks.rank == 0
-
-        def give(place: int, arrays: List[Any]) -> None:
-            self._cell.give(place, arrays, factor)
-            for place, array in enumerate(arrays, place):
-                if array is not None and (view := self._view(place)) is not None:
-                    self._copy(array, numbers(view))
-
-        def read(place: int, arrays: List[Any]) -> None:
-            for place, array in enumerate(arrays, place):
-                if array is not None:
-                    self._copy(numbers(self._view(place)), array)
-
-        if first:
-            found = self._transfer.back(there, give)
-            count = len(self._parameters)
-            others = self._vector.order[count:]
-            if others:
-                views = [self._shared(*each) if there[each[1]] else None for each in others]
-                arrays = [None if each is None else numbers(each) for each in views]
-                self._cell.give(count, arrays, factor)
+        decoded = _Decoded(self._cell, factor)
+        decoded.share()
         self._cell.given()
-        if not first:
-            found = self._transfer.back(there, read)
+        found = self._transfer.back(there, decoded)
         for part, gradient in zip(self._parameters, found):
             part.grad = gradient
 
     def applied(self) -> None:
         # An evaluation in the body has perhaps come before the optimizer's step.
         reshard(self._sharded)
+        # Other ranks may write there when all have come to the next agreement.
+        self._transfer.returned()
         super().applied()
 
     def norm(self) -> float:
@@ -223,6 +159,52 @@ class CellArrays(TorchArrays):
 
     def undo(self) -> Sequence[bytes]:
         return super().save()
+
+
+class _Unit(Unit):
+    """A unit whose gradient each rank adds up for its own parts."""
+
+    def __init__(self, cell: CellWorker, micro: Micro, factor: float):
+        super().__init__(cast("_native.Worker", cell), micro, factor, len(cell.vector.owners))
+        self._cell = cell
+        self._whole: Optional[torch.Tensor] = None
+
+    def room(self) -> Optional[torch.Tensor]:
+        if self._cell.ranks.rank:
+            return self._cell.vector.own()
+        self._whole = super().room()
+        return None if self._whole is None else self._whole[: self._cell.vector.first]
+
+    def written(self, first: int, end: int) -> None:
+        """The task is handed in when all ranks have written."""
+
+    def gather(self) -> None:
+        """Of the first rank: takes in what others have written."""
+        if self._whole is not None:
+            first = self._cell.vector.first
+            start, shared = self._cell.vector.shared()
+            self._whole[first:].copy_(shared[first - start :])
+
+
+class _Decoded(Decoded):
+    """What was decoded of a step, for all ranks."""
+
+    def __init__(self, cell: CellWorker, factor: float):
+        super().__init__(cast("_native.Worker", cell), factor)
+        self._vector = cell.vector
+        self._kept: Optional[_native.Decoded] = cell.decoded() if cell.ranks.rank == 0 else None
+
+    def share(self) -> None:
+        """Of the first rank: writes what others have parts of."""
+        if self._kept is not None:
+            start, shared = self._vector.shared()
+            shared.copy_(tensor_at(self._kept.address, self._kept.numbers)[start:])
+
+    def lies(self, parameters: Sequence[Part]) -> Tuple[object, torch.Tensor, List[torch.Tensor]]:
+        start, numbers = self._vector.shared()
+        if self._kept is not None:
+            start, numbers = 0, tensor_at(self._kept.address, self._kept.numbers)
+        return self._kept, numbers, self._vector.sources(start, numbers)
 
 
 def _in_float32(part: Part) -> torch.Tensor:

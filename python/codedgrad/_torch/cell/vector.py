@@ -1,9 +1,10 @@
 """Which rank of a worker hands over which parts of the gradient, and the memory by which it does.
 
-The worker's gradient is one vector: the parts of the first rank, then those of the second, and so
-on. A part that several ranks have alike is in it once: the first of them hands over its own, and all
-of them get what is decoded. The first rank alone is connected to the run: it reads and writes the
-others' parts in memory that all ranks of a host share.
+The worker's gradient is one vector of float32: the parts of the first rank, then those of the
+second, and so on. A part that several ranks have alike is in it once: the first of them hands over
+its own, and all of them get what is decoded. The first rank alone is connected to the run: it reads
+and writes the others' parts in memory that all ranks of a host share, which is laid out as the
+vector is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..host import FORMATS
 from ..parts import Part, content_of
 from .ranks import Ranks
 
-_ALIGNED = 64
+_NUMBER = 4
 # Bytes that a rank's last word may have, its length before it.
 _WORD = 4096
 _LENGTH = 8
@@ -49,8 +50,8 @@ class Vector:
     """The parts of all ranks, and the shared memory of those that not only the first rank has.
 
     All ranks make it alike, of what all of them say, and come to `share` before anything is read or
-    written. After `share` a rank writes its own parts where `view` says, an agreement later the first
-    one reads them; of a decoded step it is the other way round.
+    written. After `share` a rank writes its own parts to `own`, and an agreement later the first one
+    reads them; of a decoded step the first one writes, and others read from `sources`.
     """
 
     def __init__(self, rank: int, said: Sequence[Sequence[Known]]):
@@ -77,21 +78,28 @@ class Vector:
         self.arrays = [
             (self._of(*each).numel, FORMATS[self._of(*each).dtype]) for each in self.order
         ]
-        # Where in the shared memory each part lies that another rank than the first has.
-        self._offsets: Dict[Tuple[int, int], int] = {}
-        self._words = 0
+        #: Where the numbers of each part begin, by rank and place.
+        self.starts: Dict[Tuple[int, int], int] = {}
+        #: Numbers of the first rank's own parts, and of all.
+        self.first = self.end = 0
+        # Numbers that lie in the shared memory: from the first one that another rank has.
+        self._shared: Optional[int] = None
         for owner, place in self.order:
             part = self._of(owner, place)
-            if owner or holders[place, part.content] > 1:
-                self._offsets[owner, place] = self._words
-                size = part.numel * part.dtype.itemsize
-                self._words += -(-size // _ALIGNED) * _ALIGNED
+            self.starts[owner, place] = self.end
+            if self._shared is None and (owner or holders[place, part.content] > 1):
+                self._shared = self.end
+            self.end += part.numel
+            self.first = self.first if owner else self.end
+        self._words = 0 if self._shared is None else _NUMBER * (self.end - self._shared)
+        #: The places of this rank's own parts.
+        self.places = [place for owner, place in self.order if owner == rank]
         self._memory: Any = None
 
     @property
     def others_hand_over(self) -> bool:
         """Whether a rank beside the first has a part of its own."""
-        return any(owner for owner, _ in self.order)
+        return self.first < self.end
 
     def _of(self, rank: int, place: int) -> Known:
         return self._said[rank][place]
@@ -135,17 +143,29 @@ class Vector:
         """Gives the memory back, once no tensor is in it any more."""
         self._memory = None
 
-    def view(self, owner: int, place: int) -> Optional[torch.Tensor]:
-        """A part's place in the shared memory; None where the first rank alone has the part."""
-        if (owner, place) not in self._offsets:
-            return None
-        part = self._of(owner, place)
-        if not part.numel:
-            return torch.empty(part.shape, dtype=part.dtype)
-        found = torch.frombuffer(
-            self._memory, dtype=part.dtype, count=part.numel, offset=self._offsets[owner, place]
-        )
-        return found.view(part.shape)
+    def shared(self) -> Tuple[int, torch.Tensor]:
+        """Where in the vector the shared memory begins, and its numbers."""
+        if self._shared is None or self._shared == self.end:
+            return self.end, torch.empty(0)
+        count = self.end - self._shared
+        return self._shared, torch.frombuffer(self._memory, dtype=torch.float32, count=count)
+
+    def own(self) -> torch.Tensor:
+        """Where another rank than the first writes its own parts."""
+        start, numbers = self.shared()
+        own = [(self._rank, place) for place in self.places]
+        if not own:
+            return torch.empty(0)
+        first = self.starts[own[0]]
+        count = sum(self._of(*each).numel for each in own)
+        return numbers[first - start : first - start + count]
+
+    def sources(self, start: int, numbers: torch.Tensor) -> List[torch.Tensor]:
+        """Where each of this rank's parts begins in numbers of the vector, from `start` on."""
+        return [
+            numbers[self.starts[owner, place] - start :]
+            for place, owner in enumerate(self.owners)
+        ]
 
     # Last words: what a rank that ends says to the first one, which may wait for it in a collective.
 

@@ -37,8 +37,6 @@ class CellWorker:
         self._settings = settings
         self._saver: Optional[int] = None
         self._trained = 0
-        #: Whether of the last unit some rank has no gradient of what others have one of.
-        self.differs = False
         # Whether the task is wanted, as was asked last.
         self._wanted = False
         # Scalars decoded with the step that is open.
@@ -207,10 +205,14 @@ class CellWorker:
         """Whether the task was still wanted when it began, or its last unit was computed."""
         return self._wanted
 
-    def part(self) -> None:
+    def part(self, summed: bool = False) -> None:
         """The gradient that is taken next is the next unit's: the first rank takes all."""
         if self._link is not None:
-            self._link.part()
+            self._link.part(summed)
+
+    def message(self) -> Optional[Tuple[int, int]]:
+        """Of the first rank: where the worker's vector goes."""
+        return self._first().message()
 
     def in_parts(self) -> bool:
         """Nothing is handed over before the ranks' sum is there."""
@@ -224,15 +226,14 @@ class CellWorker:
             "the end of a unit", (mine, False), lambda: (mine, self._first().wanted())
         )
         self._wanted = told[0][1]
-        self.differs = len({each for each, _ in told}) > 1
         found = 0
         for each, _ in told:
             found |= each
         return [bool(found >> place & 1) for place in range(len(there))]
 
     def handed_over(self) -> None:
-        """What this package has summed is in the shared memory."""
-        self._agree("the gradients of a unit")
+        """What this package has summed over ranks is in the shared memory."""
+        self._agree("the gradients of a task")
 
     def on_all(self, what: str, mine: bool) -> bool:
         """Whether something is so on all ranks."""
@@ -242,15 +243,12 @@ class CellWorker:
         """What each rank has of a sum."""
         return self._agree(what, mine)
 
-    def take(self, arrays: List[Any], factor: float) -> None:
-        """Of the first rank: takes the worker's vector."""
-        self._first().take(arrays, factor)
-
-    def submit(self, tail: List[float]) -> bool:
+    def submit(self, tail: List[float], finite: Optional[bool] = None) -> bool:
         """Hands the task in, with what all ranks report of it."""
         head, mine = tail[: head_of(self._trained)], tail[head_of(self._trained) :]
-        told = self._agree("the end of a task", (mine, self.ranks.reports))
-        said = [totals for totals, reports in told if reports]
+        told = self._agree("the end of a task", (mine, self.ranks.reports, finite))
+        said = [totals for totals, reports, _ in told if reports]
+        known = None if any(found is None for *_, found in told) else all(f for *_, f in told)
         for rank, totals in enumerate(said):
             if len(totals) != len(said[0]):
                 raise ValueError(
@@ -259,7 +257,7 @@ class CellWorker:
                 )
         scale = self.scale()
         whole = head + [sum(each) * scale for each in zip(*said)]
-        return bool(self._agree("a task's fate", ask=lambda: self._first().submit(whole))[0])
+        return bool(self._agree("a task's fate", ask=lambda: self._first().submit(whole, known))[0])
 
     def scale(self) -> float:
         """What sums over the ranks are multiplied with: means stay means."""
@@ -269,12 +267,12 @@ class CellWorker:
         """Scalars decoded with the step that is open."""
         return self._tail
 
-    def give(self, first: int, arrays: List[Any], factor: float) -> None:
-        """Of the first rank: what was decoded for some arrays."""
-        self._first().give(first, arrays, factor)
+    def decoded(self) -> _native.Decoded:
+        """Of the first rank: what was decoded."""
+        return self._first().decoded()
 
     def given(self) -> None:
-        """The first rank has what was decoded."""
+        """What was decoded is in the shared memory."""
         self._agree("the end of a step")
 
     # The replica.
