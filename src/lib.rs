@@ -87,6 +87,7 @@ pub mod files;
 pub mod gpu;
 pub mod ids;
 pub mod mesh;
+pub mod passes;
 pub mod run;
 mod scalars;
 pub mod schedulers;

@@ -2,6 +2,7 @@
 //! version.
 
 use super::{Combine, CombineError, Source, Term, check};
+use crate::passes::{self, PassPlace};
 use half::{bf16, f16};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -27,6 +28,7 @@ pub struct Plain;
 impl Combine for Plain {
     fn combine(&self, terms: &[Term<'_>], out: &mut [f32]) -> Result<(), CombineError> {
         check(terms, out.len())?;
+        passes::count(PassPlace::Sum, bytes_of_sum(terms, out.len()));
         for (element, out) in out.iter_mut().enumerate() {
             *out = if terms.is_empty() { 0.0 } else { plain_tree(terms, element) };
         }
@@ -114,7 +116,7 @@ impl Cpu {
     ) -> Result<SumCheck, CombineError> {
         let mut chunks = vec![(0, 0.0); out.len().div_ceil(CHUNK)];
         self.run(terms, out, &mut chunks, |out| {
-            (xxh3_64(bytemuck::cast_slice(out)), nonfinite_mask(out))
+            (digest_of_chunk(bytemuck::cast_slice(out)), nonfinite_mask(out))
         })?;
         let (digests, poisons): (Vec<u64>, Vec<f32>) = chunks.into_iter().unzip();
         Ok(SumCheck {
@@ -185,7 +187,14 @@ impl Combine for Cpu {
 /// its bytes. All terms are as long as `out`.
 pub(crate) fn fold_chunk(terms: &[Term<'_>], out: &mut [f32]) -> SumCheck {
     combine_chunk(terms, 0, out);
-    SumCheck { digest: xxh3_64(bytemuck::cast_slice(out)), finite: nonfinite_mask(out) == 0.0 }
+    let digest = digest_of_chunk(bytemuck::cast_slice(out));
+    SumCheck { digest, finite: nonfinite_mask(out) == 0.0 }
+}
+
+/// The XXH3 of a chunk's bytes.
+pub(crate) fn digest_of_chunk(bytes: &[u8]) -> u64 {
+    passes::count(PassPlace::Digest, bytes.len());
+    xxh3_64(bytes)
 }
 
 /// A digest of a vector's bytes: XXH3 over the XXH3 digests of chunks of 65,536 elements. It finds
@@ -198,7 +207,7 @@ pub(crate) fn fold_chunk(terms: &[Term<'_>], out: &mut [f32]) -> SumCheck {
 /// ```
 #[must_use]
 pub fn digest(vector: &[f32]) -> u64 {
-    let of_chunk = |chunk: &[f32]| xxh3_64(bytemuck::cast_slice(chunk));
+    let of_chunk = |chunk: &[f32]| digest_of_chunk(bytemuck::cast_slice(chunk));
     let digests: Vec<u64> = match shared_for(vector.len()) {
         None => vector.chunks(CHUNK).map(of_chunk).collect(),
         Some(cpu) => cpu.install(|| vector.par_chunks(CHUNK).map(of_chunk).collect()),
@@ -238,6 +247,7 @@ pub fn digest_of_bits(vector: &[f32]) -> u64 {
 /// When the lengths differ.
 pub fn add_into(out: &mut [f32], weight: f32, x: &[f32]) -> bool {
     assert_eq!(out.len(), x.len(), "vectors of one length");
+    passes::count(PassPlace::Add, 3 * size_of_val(x));
     match shared_for(out.len()) {
         None => add_piece(out, weight, x),
         Some(cpu) => cpu.add_into(out, weight, x),
@@ -257,6 +267,7 @@ fn add_piece(out: &mut [f32], weight: f32, x: &[f32]) -> bool {
 
 /// 0 if all entries are finite, NaN otherwise: `x * 0` is NaN for NaN and for infinities.
 pub(crate) fn nonfinite_mask(x: &[f32]) -> f32 {
+    passes::count(PassPlace::Scan, size_of_val(x));
     match shared_for(x.len()) {
         None => mask_of_piece(x),
         Some(cpu) => cpu.nonfinite_mask(x),
@@ -296,8 +307,18 @@ pub fn piecewise<A: Sync, B: Send>(from: &[A], to: &mut [B], work: impl Fn(&[A],
     }
 }
 
+/// What a sum of so many elements reads and writes: a tile of it stays in the cache meanwhile.
+fn bytes_of_sum(terms: &[Term<'_>], elements: usize) -> usize {
+    let each = |term: &Term<'_>| match term.source {
+        Source::F32(_) => size_of::<f32>(),
+        Source::Bf16(_) | Source::F16(_) => size_of::<u16>(),
+    };
+    elements * (size_of::<f32>() + terms.iter().map(each).sum::<usize>())
+}
+
 /// Combines the elements from `start` on into one chunk of the result.
 fn combine_chunk(terms: &[Term<'_>], start: usize, out: &mut [f32]) {
+    passes::count(PassPlace::Sum, bytes_of_sum(terms, out.len()));
     if terms.is_empty() {
         return out.fill(0.0);
     }

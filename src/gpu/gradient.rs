@@ -1,6 +1,7 @@
 //! Gradients where they lie: read scaled into what travels, written from what was decoded.
 
 use super::Source;
+use crate::passes::{self, PassPlace};
 use half::{bf16, f16};
 use std::ops::Range;
 use thiserror::Error;
@@ -108,7 +109,10 @@ impl Gradient for [f32] {
 
     fn read(&self, start: usize, scale: f32, wire: WireBuffer<'_>) -> Result<(), GradientError> {
         let range = within(start, wire.len(), self.len())?;
-        convert(Source::F32(&self[range]), scale, wire);
+        let numbers = &self[range];
+        let narrow = if let WireBuffer::F32(_) = &wire { 1 } else { 2 };
+        passes::count(PassPlace::Gather, size_of_val(numbers) + size_of_val(numbers) / narrow);
+        convert(Source::F32(numbers), scale, wire);
         Ok(())
     }
 }
@@ -120,6 +124,7 @@ impl GradientMut for [f32] {
 
     fn write(&mut self, start: usize, values: &[f32]) -> Result<(), GradientError> {
         let range = within(start, values.len(), self.len())?;
+        passes::count(PassPlace::Scatter, 2 * size_of_val(values));
         self[range].copy_from_slice(values);
         Ok(())
     }

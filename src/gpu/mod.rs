@@ -20,9 +20,8 @@ mod real;
 mod step;
 mod vector;
 
-pub(crate) use cpu::fold_chunk;
 pub use cpu::{Cpu, Plain, SumCheck, add_into, digest, digest_of_bits, piecewise};
-pub(crate) use cpu::{nonfinite_mask, shared};
+pub(crate) use cpu::{digest_of_chunk, fold_chunk, nonfinite_mask, shared};
 pub use gradient::{Gradient, GradientError, GradientMut, WireBuffer, largest};
 pub use real::{Real, gram, signed_fold};
 pub(crate) use step::{Rates, step};

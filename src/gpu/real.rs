@@ -3,6 +3,7 @@
 
 use super::cpu::shared;
 use super::{Combine, CombineError, Source, Term};
+use crate::passes::{self, PassPlace};
 use nalgebra::DMatrix;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -175,6 +176,7 @@ fn tree(weights: &[f64], messages: &[&[f64]], start: usize, out: &mut [f64]) {
 pub fn gram<T: Real>(messages: &[&[T]]) -> Vec<f64> {
     let (count, length) = (messages.len(), messages.first().map_or(0, |x| x.len()));
     assert!(messages.iter().all(|x| x.len() == length), "messages of one length");
+    passes::count(PassPlace::Judge, messages.iter().map(|x| size_of_val(*x)).sum());
     let chunk = length.div_ceil(GRAM_CHUNKS).next_multiple_of(GRAM_TILE);
     let part = |start: usize| {
         let mut products = DMatrix::<f64>::zeros(count, count);
@@ -224,6 +226,7 @@ pub fn gram<T: Real>(messages: &[&[T]]) -> Vec<f64> {
 #[must_use]
 pub fn signed_fold<T: Real>(messages: &[&[T]], buckets: usize, seed: u64) -> Vec<Vec<f64>> {
     let length = messages.iter().map(|x| x.len()).max().unwrap_or(0);
+    passes::count(PassPlace::Judge, messages.iter().map(|x| size_of_val(*x)).sum());
     let Signs { first, second, places } = Signs::draw(buckets, length, seed);
     let signs = |minus: Vec<bool>| {
         minus.into_iter().map(|minus| if minus { T::MINUS_ONE } else { T::ONE }).collect::<Vec<T>>()

@@ -1,6 +1,7 @@
 //! Results and sums in the memory where they lie, and stay.
 
 use super::{CombineError, Source, SumCheck, Term, add_into, nonfinite_mask, shared};
+use crate::passes::{self, PassPlace};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -73,6 +74,7 @@ impl Vector for Vec<f32> {
     }
 
     fn clear(&mut self) {
+        passes::count(PassPlace::Clear, size_of_val(&self[..]));
         self.fill(0.0);
     }
 
@@ -83,6 +85,7 @@ impl Vector for Vec<f32> {
     }
 
     fn scale(&mut self, weight: f32) {
+        passes::count(PassPlace::Scale, 2 * size_of_val(&self[..]));
         self.iter_mut().for_each(|x| *x *= weight);
     }
 

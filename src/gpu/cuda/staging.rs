@@ -5,6 +5,7 @@ use super::vector::for_each_format;
 use super::{Cuda, CudaError, DeviceSource, DeviceTarget};
 use crate::gpu::gradient::within;
 use crate::gpu::{Gradient, GradientError, GradientMut, WireBuffer};
+use crate::passes::{self, PassPlace};
 use cudarc::driver::{
     CudaEvent, CudaSlice, CudaView, CudaViewMut, DeviceRepr, PinnedHostSlice, ValidAsZeroBits,
 };
@@ -143,6 +144,8 @@ impl Cuda {
         scale: f32,
         wire: &mut [T],
     ) -> Result<(), CudaError> {
+        // The device writes the buffer, from which it is copied.
+        passes::count(PassPlace::Gather, 3 * size_of_val(wire));
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         let stages = self.stages::<T>(&mut staging)?;
         let mut under_way: Option<&mut [T]> = None;
@@ -174,6 +177,8 @@ impl Cuda {
         out: &mut DeviceTarget<'_>,
         start: usize,
     ) -> Result<(), CudaError> {
+        // It is copied to the buffer, which the device reads.
+        passes::count(PassPlace::Scatter, 3 * size_of_val(values));
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         let stages = self.stages::<f32>(&mut staging)?;
         for (bucket, values) in values.chunks(BUCKET).enumerate() {

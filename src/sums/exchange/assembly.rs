@@ -4,7 +4,8 @@ use super::block::{Block, Blocks};
 use super::plan::nodes_of;
 use super::reassembly::{ReassemblyBuffer, WriteSlot};
 use super::store::Sum;
-use crate::gpu::{SumCheck, digest_of_bits, nonfinite_mask};
+use crate::gpu::{SumCheck, digest_of_bits, digest_of_chunk, nonfinite_mask};
+use crate::passes::{self, PassPlace};
 use crate::run::NumberFormat;
 use crate::sums::{COORDINATOR, Header, NotFinite, Owner, SumId, chunks};
 use std::sync::Arc;
@@ -89,11 +90,14 @@ impl Assembly {
     /// A sum that was whole, some chunks of which are to be summed again; none if its vector is not
     /// here.
     pub(super) fn of_sum(me: u32, sum: Sum) -> Option<Self> {
-        let vector = Arc::try_unwrap(sum.vector?).unwrap_or_else(|shared| shared.to_vec());
+        let vector = Arc::try_unwrap(sum.vector?).unwrap_or_else(|shared| {
+            passes::count(PassPlace::Copy, 2 * size_of_val(&shared[..]));
+            shared.to_vec()
+        });
         let mut assembly = Self::new(me, vector);
         assembly.out.close(0..assembly.digests.len());
         for chunk in 0..assembly.digests.len() {
-            let digest = assembly.out.read(chunk, |sum| xxh3_64(bytemuck::cast_slice(sum)));
+            let digest = assembly.out.read(chunk, |sum| digest_of_chunk(bytemuck::cast_slice(sum)));
             assembly.note(chunk, SumCheck { digest, finite: sum.finite });
         }
         assembly.finiteness.of = sum.nonfinite;
@@ -148,6 +152,7 @@ impl Assembly {
 
     /// A chunk was summed here.
     pub(super) fn put(&mut self, chunk: usize, numbers: &[f32], folded: SumCheck) {
+        passes::count(PassPlace::Copy, 2 * size_of_val(numbers));
         self.out.write(chunk, |out| out.copy_from_slice(numbers));
         self.note(chunk, folded);
     }
@@ -169,8 +174,9 @@ impl Assembly {
                 .filter(|digest| header.format == NumberFormat::F32 && *digest != 0);
             let mut folded = SumCheck { digest: 0, finite: true };
             self.out.write(chunk, |out| {
-                block.copy_to(out);
-                folded.digest = of_wire.unwrap_or_else(|| xxh3_64(bytemuck::cast_slice(out)));
+                block.unpack(out);
+                folded.digest =
+                    of_wire.unwrap_or_else(|| digest_of_chunk(bytemuck::cast_slice(out)));
                 folded.finite = nonfinite_mask(out) == 0.0;
             });
             self.note_of(from, chunk, folded);
@@ -230,8 +236,13 @@ impl Assembly {
     pub(super) fn finish(self, id: SumId, confirmed: bool, of_bits: bool) -> Sum {
         let digests: Vec<u64> = self.digests.into_iter().flatten().collect();
         let vector = self.out.take();
-        let digest =
-            if of_bits { digest_of_bits(&vector) } else { xxh3_64(bytemuck::cast_slice(&digests)) };
+        let digest = match of_bits {
+            true => {
+                passes::count(PassPlace::Digest, size_of_val(&vector[..]));
+                digest_of_bits(&vector)
+            }
+            false => xxh3_64(bytemuck::cast_slice(&digests)),
+        };
         let Finiteness { finite, of: nonfinite, .. } = self.finiteness;
         let sum = Sum::made(id, Some(Arc::new(vector)), digest);
         Sum { finite, nonfinite, confirmed, ..sum }

@@ -1,6 +1,7 @@
 //! Chunks of vectors in memory, and buffers that go round.
 
 use crate::gpu::Source;
+use crate::passes::{self, PassPlace};
 use crate::run::NumberFormat;
 use crate::sums::{CHUNK, chunks, lock};
 use bytemuck::{cast_slice, cast_slice_mut};
@@ -52,6 +53,7 @@ impl Block {
 
     /// Overwrites the block with numbers, rounded to its format.
     pub(crate) fn fill(&mut self, values: &[f32]) {
+        passes::count(PassPlace::Copy, size_of_val(values) + self.bytes().len());
         match self.format {
             NumberFormat::F32 => self.room[..self.count].copy_from_slice(values),
             NumberFormat::Bf16 => {
@@ -65,6 +67,12 @@ impl Block {
                 narrow.convert_from_f32_slice(values);
             }
         }
+    }
+
+    /// Copies the numbers of a gradient's chunk out as f32.
+    pub(crate) fn unpack(&self, out: &mut [f32]) {
+        passes::count(PassPlace::Copy, self.bytes().len() + size_of_val(out));
+        self.copy_to(out);
     }
 
     /// Copies the numbers out as f32.

@@ -121,7 +121,7 @@ impl EagerReceiver {
         let range = chunk_range(chunk, length);
         // A chunk that comes twice, after a connection broke, counts once.
         if std::mem::take(&mut partial.missing[chunk]) {
-            block.copy_to(&mut partial.vector[range.clone()]);
+            block.unpack(&mut partial.vector[range.clone()]);
             // The worker says so too; what it says is not taken for what came.
             partial.finite &= nonfinite_mask(&partial.vector[range]) == 0.0;
             partial.left -= 1;

@@ -9,7 +9,9 @@ use super::events::WorkerEffect;
 use super::part::ExchangePart;
 use super::reassembly::WriteSlot;
 use super::store::{SharedSums, Sum};
+use crate::gpu::digest_of_chunk;
 use crate::ids::{Step, Task, Worker};
+use crate::passes::{self, PassPlace};
 use crate::sums::{
     COORDINATOR, Header, Kind, NotFinite, Owner, PeerMessage, Piece, SumId, SumPlan, TermKind,
     chunk_range, chunks,
@@ -18,7 +20,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xxhash_rust::xxh3::xxh3_64;
 
 /// An exchange under way.
 #[derive(Debug)]
@@ -191,7 +192,7 @@ impl NodeExchanges {
         let length = self.context.length;
         let vector = self.sums.sum(id).and_then(|sum| sum.vector);
         let digest = |vector: &[f32], chunk| {
-            xxh3_64(bytemuck::cast_slice(&vector[chunk_range(chunk, length)]))
+            digest_of_chunk(bytemuck::cast_slice(&vector[chunk_range(chunk, length)]))
         };
         let of_chunk = |chunk| vector.as_ref().map(|vector| digest(vector, chunk));
         (0..chunks(length)).map(of_chunk).collect()
@@ -394,6 +395,7 @@ impl NodeExchanges {
         }
         // The exchange may have been begun again meanwhile.
         let mut block = self.context.blocks.take(header.count(), header.format);
+        passes::count(PassPlace::Copy, 2 * block.bytes().len());
         match slot.with(|bytes| block.bytes_mut().copy_from_slice(bytes)) {
             Some(()) => self.chunk(header, from, block, now, out),
             None => {

@@ -17,14 +17,13 @@ use super::context::NodeContext;
 use super::events::{WorkerEffect, chunk_for};
 use super::frame::{Body, Frame};
 use super::gathering::{TermAt, TermBuffer, budget};
-use crate::gpu::{SumCheck, nonfinite_mask};
+use crate::gpu::{SumCheck, digest_of_chunk, nonfinite_mask};
 use crate::run::NumberFormat;
 use crate::sums::{COORDINATOR, Header, Kind, Owner, PeerMessage, SumPlan, chunk_range, chunks};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// A node's own vectors, as it sums them.
 struct OwnTerms<'a> {
@@ -414,9 +413,9 @@ impl ExchangePart {
         let narrow = (self.format == NumberFormat::Bf16).then(|| {
             let mut narrow = self.blocks.take(block.count, NumberFormat::Bf16);
             narrow.fill(block.floats_mut());
-            narrow.copy_to(block.floats_mut());
+            narrow.unpack(block.floats_mut());
             folded = SumCheck {
-                digest: xxh3_64(block.bytes()),
+                digest: digest_of_chunk(block.bytes()),
                 finite: nonfinite_mask(block.floats_mut()) == 0.0,
             };
             narrow

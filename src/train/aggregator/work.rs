@@ -3,6 +3,7 @@
 use super::{AggregatorError, Samples};
 use crate::gpu::{Vector, nonfinite_mask};
 use crate::ids::{Part, Task};
+use crate::passes::{self, PassPlace};
 use crate::scalars;
 use crate::sums::{SumNotice, TaskSpent};
 use crate::train::sum_tree::SumTree;
@@ -111,6 +112,7 @@ impl EarlyNews {
 }
 
 fn hash_of(numbers: &[f32]) -> u64 {
+    passes::count(PassPlace::Hash, size_of_val(numbers));
     xxh3_64(bytemuck::cast_slice(numbers))
 }
 
@@ -165,6 +167,7 @@ impl<V: Vector> Work<V> {
                 self.early.over = true;
                 break;
             };
+            passes::count(PassPlace::Announce, 2 * size_of_val(sums));
             let (start, numbers) = (range.start, sums.to_vec());
             desk.link.send(Notice::Announced { task, start, numbers });
             self.early.hashes.push((range, hash));

@@ -10,6 +10,7 @@ use crate::codes::Report;
 use crate::codes::sequential::worst;
 use crate::gpu::{SumCheck, add_into, digest, nonfinite_mask};
 use crate::ids::{Job, Task, WeightedResult, Worker, WorkerSet};
+use crate::passes::{self, PassPlace};
 use crate::schedulers::Input;
 use crate::sums::{Piece, TermKind};
 use crate::transport::{CheckedSum, Transport};
@@ -144,6 +145,7 @@ impl<T: Transport> Coordinator<T> {
             self.tell(IncidentKind::Erased { worker, why: Erasure::NotReceived }, observer);
             return (false, None);
         };
+        passes::count(PassPlace::Judge, size_of_val(&result[..]));
         let mut hash = Xxh3::new();
         hash.update(bytemuck::cast_slice(&result));
         hash.update(bytemuck::cast_slice(aux));

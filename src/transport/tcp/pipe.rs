@@ -8,6 +8,7 @@
 //! [`Pipe`] closes the connection after what waits is written.
 
 use super::security::Stream;
+use crate::passes::{self, PassPlace};
 use crate::run::NumberFormat;
 use crate::sums::exchange::{Block, Blocks, Body, Frame, ReassemblyBuffers, WriteSlot, is_finite};
 use crate::sums::{Header, Kind, lock};
@@ -299,9 +300,18 @@ fn dressed(frame: Frame, context: &ConnectionContext) -> ([u8; HEADER_BYTES], Bo
     // Terms are summed at once and the sum has a digest; all that is kept by several must be the
     // same.
     if matches!(header.kind, Kind::Sum | Kind::State | Kind::Result) && header.digest == 0 {
+        pass(PassPlace::Digest, &header);
         header.digest = xxh3_64(bytes);
     }
+    pass(PassPlace::FrameOut, &header);
     (header.encode(), body)
+}
+
+/// Counts a pass over the body of a frame, if that is of a gradient.
+fn pass(place: PassPlace, header: &Header) {
+    if matches!(header.kind, Kind::Term | Kind::Sum | Kind::Result) {
+        passes::count(place, header.length as usize);
+    }
 }
 
 async fn put(
@@ -459,6 +469,7 @@ async fn next(
                 header.run, header.layout
             )));
         }
+        pass(PassPlace::FrameIn, &header);
         // Most chunks are those of sums, whose place is known: no copy, and no block.
         if let Some(slot) = context.buffers.slot(&header) {
             if let Some(finite) = place(stream, context, &header, &slot).await? {
@@ -477,7 +488,12 @@ async fn next(
 fn check(header: &Header, body: &[u8]) -> Result<(), WireError> {
     // Terms have none: who sums them sees whether they are finite, and the sum has one. Nor have
     // messages of workers without XXH3. A digest that was damaged to 0 has another checksum.
-    let expected = if header.digest == 0 { 0 } else { xxh3_64(body) };
+    let expected = if header.digest == 0 {
+        0
+    } else {
+        pass(PassPlace::Digest, header);
+        xxh3_64(body)
+    };
     if expected == header.digest {
         Ok(())
     } else {

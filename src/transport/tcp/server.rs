@@ -9,6 +9,7 @@ use super::status::TcpStatus;
 use super::{Exchange, TcpError, wait};
 use crate::gpu::{CombineError, SumCheck, digest, nonfinite_mask};
 use crate::ids::{Step, WeightedResult, Worker};
+use crate::passes::{self, PassPlace};
 use crate::run::NumberFormat;
 use crate::sums::exchange::{CoordinatorEvent, SharedSums, Vectors};
 use crate::sums::ledger::Ledgers;
@@ -309,6 +310,7 @@ impl Transport for TcpTransport {
 
 /// Rounds a sum to what workers get of it in bf16: all hold the same bytes.
 fn rounded(gradient: &mut [f32]) -> SumCheck {
+    passes::count(PassPlace::Scale, 2 * size_of_val(gradient));
     gradient.iter_mut().for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
     SumCheck { digest: digest(gradient), finite: nonfinite_mask(gradient) == 0.0 }
 }
