@@ -18,6 +18,7 @@ __all__ = [
     "freed",
     "hold",
     "let_go",
+    "passes",
 ]
 
 __version__: str
@@ -35,7 +36,7 @@ def digest_of_bits(array: Any) -> int: ...
 def hold(address: int, bytes: int) -> bool: ...
 def freed() -> List[int]: ...
 def let_go(address: int) -> None: ...
-
+def passes() -> Dict[str, int]: ...
 @final
 class Loop:
     def __new__(

@@ -30,7 +30,7 @@ mod _native {
     #[pymodule_export]
     use super::memory::{freed, hold, let_go};
     #[pymodule_export]
-    use super::numbers::{digest, digest_of_bits};
+    use super::numbers::{digest, digest_of_bits, passes};
     #[pymodule_export]
     use super::tools::{answer, execute};
     #[pymodule_export]

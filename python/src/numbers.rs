@@ -1,11 +1,13 @@
 //! Numbers of Python's arrays, in and out of messages.
 
 use codedgrad::gpu::piecewise;
+use codedgrad::passes::PassPlace;
 use codedgrad::run::NumberFormat;
 use half::{bf16, f16};
 use numpy::{PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -232,6 +234,15 @@ impl Target<'_> {
 /// `message[i] = round(scale x[i])`, one array after the other; the message is as long as all of
 /// them.
 pub(crate) fn gather(arrays: &[PlainSource<'_>], scale: f32, message: &mut [f32]) {
+    let read = |array: &PlainSource<'_>| match array {
+        PlainSource::Zeros(_) => 0,
+        PlainSource::F32(x) => size_of_val(*x),
+        PlainSource::Bf16(x) | PlainSource::F16(x) => size_of_val(*x),
+    };
+    codedgrad::passes::count(
+        PassPlace::Gather,
+        arrays.iter().map(read).sum::<usize>() + size_of_val(message),
+    );
     let mut rest = message;
     for array in arrays {
         match array {
@@ -249,6 +260,7 @@ pub(crate) fn gather(arrays: &[PlainSource<'_>], scale: f32, message: &mut [f32]
 /// `x[i] = round(scale gradient[i])` to the format of each array, to nearest with ties to even.
 pub(crate) fn scatter(gradient: &[f32], scale: f32, arrays: &mut [PlainTarget<'_>]) {
     let mut rest = gradient;
+    let mut passed = 0;
     for array in arrays {
         let count = match array {
             PlainTarget::Nowhere(count) => *count,
@@ -257,6 +269,11 @@ pub(crate) fn scatter(gradient: &[f32], scale: f32, arrays: &mut [PlainTarget<'_
         };
         let (own, others) = rest.split_at(count);
         rest = others;
+        passed += match array {
+            PlainTarget::Nowhere(_) => 0,
+            PlainTarget::F32(x) => size_of_val(own) + size_of_val(*x),
+            PlainTarget::Bf16(x) | PlainTarget::F16(x) => size_of_val(own) + size_of_val(*x),
+        };
         match array {
             PlainTarget::Nowhere(_) => {}
             PlainTarget::F32(x) if scale == 1.0 => {
@@ -269,6 +286,7 @@ pub(crate) fn scatter(gradient: &[f32], scale: f32, arrays: &mut [PlainTarget<'_
             PlainTarget::F16(x) => scaled(own, |own| bits(f16::from_f32(scale * own).to_bits()), x),
         }
     }
+    codedgrad::passes::count(PassPlace::Scatter, passed);
 }
 
 fn front<'a>(rest: &mut &'a mut [f32], count: usize) -> &'a mut [f32] {
@@ -303,6 +321,10 @@ pub(crate) fn digest<'py>(py: Python<'py>, arrays: Vec<Bound<'py, PyAny>>) -> Py
     let bytes = arrays.iter().map(|array| array.as_slice().map_err(scattered));
     let bytes = bytes.collect::<PyResult<Vec<_>>>()?;
     Ok(py.detach(|| {
+        codedgrad::passes::count(
+            PassPlace::Parameters,
+            bytes.iter().map(|bytes| bytes.len()).sum(),
+        );
         let mut hash = Xxh3Default::new();
         bytes.iter().for_each(|bytes| hash.update(bytes));
         hash.digest()
@@ -314,5 +336,13 @@ pub(crate) fn digest<'py>(py: Python<'py>, arrays: Vec<Bound<'py, PyAny>>) -> Py
 pub(crate) fn digest_of_bits(py: Python<'_>, array: Bound<'_, PyAny>) -> PyResult<u64> {
     let array = readable::<f32>(&array, 0)?;
     let numbers = array.as_slice().map_err(scattered)?;
+    codedgrad::passes::count(PassPlace::Parameters, size_of_val(numbers));
     Ok(py.detach(|| codedgrad::gpu::digest_of_bits(numbers)))
+}
+
+/// The bytes of gradients that each kind of place has read and written since the process began:
+/// see [`codedgrad::passes`].
+#[pyfunction]
+pub(crate) fn passes() -> BTreeMap<&'static str, u64> {
+    codedgrad::passes::counted().into_iter().collect()
 }
