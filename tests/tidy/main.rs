@@ -3,6 +3,7 @@
 mod arrows;
 mod documents;
 mod edits;
+mod passes;
 mod sizes;
 mod words;
 
