@@ -657,3 +657,27 @@ def test_a_model_of_an_older_pytorch_is_refused(monkeypatch: Any) -> None:
     monkeypatch.setattr(torch, "__version__", "2.6.1")
     with pytest.raises(TypeError, match="on fake, for which PyTorch 2.7 is needed.*2.6.1"):
         joined(Model(torch.float32, "fake"))
+
+
+def passes_of(micro: int, staging: str, monkeypatch: Any) -> float:
+    """Passes over the host's memory in a step of a worker that is alone."""
+    monkeypatch.setenv("CODEDGRAD_STAGING", staging)
+    model = nn.Linear(64, 63, device="fake")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    steps, numbers = 3, 65 * 63
+    with coded.join(model, optimizer, units=micro, steps=steps, verify=0) as run:
+        for step in run:
+            for _ in step:
+                model(torch.ones(2, 64, device="fake")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        report = run.report()
+    assert report["device"]["back"]["bytes"] == 4 * numbers * steps
+    return report["host_bytes"] / (4 * numbers * steps)
+
+
+def test_a_step_takes_as_many_passes_for_one_micro_batch_as_for_eight(monkeypatch: Any) -> None:
+    found = [passes_of(micro, "device", monkeypatch) for micro in (1, 4, 8)]
+    assert found == [6.0] * 3
+    before = [passes_of(micro, "host", monkeypatch) for micro in (1, 4, 8)]
+    assert before == [11.0, 29.0, 53.0]

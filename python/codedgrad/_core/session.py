@@ -61,7 +61,7 @@ class Session:
         self._finishes = False
         self._took_part = False
         # Bytes that this process had read and written of gradients before.
-        self._host_bytes = 0
+        self._host_bytes = sum(_native.passes().values())
         # No other goes on without a worker that is alone: SIGTERM just ends its process.
         if not where.alone:
             signals.watch(self.parting)
@@ -199,6 +199,6 @@ class Session:
         """What this worker did, as `Run.report` gives it."""
         moved = self.arrays.report()
         copied = sum(each["bytes"] for of in moved.values() for each in of.values())
-        passed = 0 - self._host_bytes + copied
+        passed = sum(_native.passes().values()) - self._host_bytes + copied
         seconds = dict(self.tally.seconds)
         return {**self.tally.counts, "seconds": seconds, "host_bytes": passed, **moved}
