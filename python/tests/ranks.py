@@ -308,7 +308,8 @@ class Cells:
         self.ranks = 1
         for length in shape:
             self.ranks *= length
-        model = sharded.Net(plan) if plan.get("sharded") else MODELS[plan.get("model", "exact")]()
+        kind = MODELS[plan.get("model", "exact")]
+        model = sharded.built(plan, None) if plan.get("sharded") else kind()
         # Without a scheme each worker trains by itself.
         self.coordinator: Any = None
         if scheme:

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional as F
 
 import codedgrad.torch as coded
+import cut
 from codedgrad.loop import unit_seed
 
 UNITS, UNIT_SAMPLES, STEPS = 4, 8, 6
@@ -83,6 +84,8 @@ def built(plan: Dict[str, Any], mesh: Any) -> Net:
     model = Net(plan)
     if plan.get("bf16"):
         model = model.to(torch.bfloat16)
+    if plan.get("cut"):
+        return cut.built(model, plan, mesh)
     if mesh is None:
         return model
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
@@ -328,7 +331,14 @@ def prepared(
     loader: Any = torch.utils.data.DataLoader(dataset(), UNIT_SAMPLES // 2, shuffle=True)
     trouble = Trouble(plan, where.get("worker"), rank, model)
     model, optimizer, loader = coded.prepare(
-        model, optimizer, loader, units=UNITS, steps=STEPS, mesh=mesh, **where
+        model,
+        optimizer,
+        loader,
+        units=UNITS,
+        steps=STEPS,
+        mesh=mesh,
+        **where,
+        **plan.get("join", {}),
     )
     run = model.run
     while not run.over:
@@ -336,7 +346,7 @@ def prepared(
             if not run.hollow:
                 trouble.before_iteration()
             # By the step: a skipped iteration may meet a length that this rank has not computed.
-            length = LENGTH if rank == 0 else LENGTH - run.index % 4
+            length = LENGTH if run.settings.part == 0 else LENGTH - run.index % 4
             loss = loss_of(model, plan, x[:, :length], y[:, :length])
             run.report(loss.detach())
             loss.backward()

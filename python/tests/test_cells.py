@@ -268,7 +268,6 @@ def test_a_unit_without_a_loss_in_one_rank(tmp_path: Path) -> None:
             "rank 1 of this worker begins with other parameters or buffers than rank 0",
         ),
         ({"join": {"data": "c"}}, "data names 'c', and the dimensions of mesh= are ['a', 'b']"),
-        ({"join": {"data": "a"}}, "as under tensor parallelism, are not supported yet"),
         ({"join": {"overlap": True}}, "overlap=True with mesh="),
         ({"join": {"scheme": "graph"}}, "scheme: graph here, uncoded in the run"),
     ],

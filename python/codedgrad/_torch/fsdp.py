@@ -123,17 +123,16 @@ class Sums:
                 self.left.append(list(ranks.data))
                 continue
             ranks.check_data(name)
-            over = ranks_of(parameter)
-            left = ranks.beyond(name, over)
+            left = ranks.beyond(name, ranks_of(parameter))
             self.left.append(left)
-            summed = ranks.times([each for each in ranks.data if each not in left])
+            within = [each for each in ranks.data if each not in left]
             group = handled.get(id(parameter))
-            # Of one that is cut in another way, too, the parameter's mesh is larger than the group's.
-            if group is None or {int(each) for each in group.mesh_info.mesh.mesh.flatten()} != over:
-                raise TypeError(
-                    f"parameter {name} is a DTensor that not FSDP2 alone has cut, as under tensor or "
-                    "expert parallelism, which is not supported yet: use fully_shard alone"
-                )
+            self._check_group(name, group, within, ranks)
+            if group is None:
+                continue
+            # FSDP2 sums over its own mesh; over what else cuts the parameter and the samples, as
+            # under expert parallelism, the model's own backward pass does.
+            summed = ranks.times(within)
             factor = float(summed) if reduction == "mean" else 1.0
             _, other, first = needed.setdefault(id(group), (group, factor, name))
             if other != factor:
@@ -143,6 +142,29 @@ class Sums:
                 )
         for group, factor, name in needed.values():
             self._divide(group, factor, name, reduction)
+
+    @staticmethod
+    def _check_group(name: str, group: Any, within: Sequence[int], ranks: Ranks) -> None:
+        """Raises ValueError where it is not known who sums a parameter's gradient over the
+        dimensions of data= within its mesh: one group of FSDP2 has it, or none."""
+        if group is None:
+            if within:
+                raise ValueError(
+                    f"parameter {name} is cut over {ranks.names(within)}, where data= says that "
+                    "samples are cut too, and fully_shard does not have it: leave them out of data= "
+                    "if these ranks compute the same samples, as under tensor parallelism, or use "
+                    "fully_shard"
+                )
+            return
+        members = {int(each) for each in group.mesh_info.mesh.mesh.flatten()}
+        along = [each for each in within if ranks.along(each) <= members]
+        if ranks.times(along) != len(members):
+            raise ValueError(
+                f"parameter {name} is sharded by fully_shard over the ranks {sorted(members)}, and "
+                f"of those data= cuts the samples over {ranks.names(along)} alone: ranks that "
+                "compute the same samples would be summed. Name all dimensions of fully_shard's mesh "
+                "in data="
+            )
 
     def _divide(self, group: Any, factor: float, name: str, reduction: str) -> None:
         before = group.gradient_divide_factor, group.force_sum_reduction_for_comms

@@ -75,6 +75,14 @@ class Part:
     def grad(self, numbers: Optional[torch.Tensor]) -> None:
         self.whole.grad = None if numbers is None else as_part(numbers, self.whole)
 
+    def reduce(self) -> None:
+        """Has a gradient that is a sum over ranks, as tensor parallelism leaves some, be cut as its
+        parameter is: a collective of the parameter's mesh, which all its ranks enter or none."""
+        gradient: Any = self.whole.grad
+        if is_cut(gradient) and any(each.is_partial() for each in gradient.placements):
+            whole: Any = self.whole
+            self.whole.grad = gradient.redistribute(placements=whole.placements)
+
     def numel(self) -> int:
         return self._numel
 

@@ -68,6 +68,8 @@ class CellArrays(TorchArrays):
 
     def collect(self, micro: Micro, native: _native.Worker) -> List[bool]:
         self._check_unit(micro)
+        for part in self._parameters:
+            part.reduce()
         there = mine = [each.grad is not None for each in self._parameters]
         # Collectives of this package's own, which all ranks enter alike.
         sums = any(self._sums.left)

@@ -142,7 +142,7 @@ class Ranks:
         """
         found = []
         for each in self.data:
-            along = set(dist.get_process_group_ranks(self._mesh.get_group(each)))
+            along = self.along(each)
             if along <= ranks:
                 continue
             if len(along & ranks) > 1:
@@ -153,6 +153,14 @@ class Ranks:
                 )
             found.append(each)
         return found
+
+    def along(self, dimension: int) -> Set[int]:
+        """The ranks that differ from this one in a dimension alone, and this one."""
+        return set(dist.get_process_group_ranks(self._mesh.get_group(dimension)))
+
+    def names(self, dimensions: Sequence[int]) -> str:
+        """What the mesh calls some dimensions."""
+        return ", ".join(repr(self._names[each]) for each in dimensions) or "none"
 
     def times(self, dimensions: Sequence[int]) -> int:
         """How many ranks lie along some dimensions."""
@@ -212,10 +220,3 @@ def _check(mesh: Any, data: Union[str, Sequence[str], None]) -> None:
     for name in wanted:
         if name not in names:
             raise ValueError(f"data names {name!r}, and the dimensions of mesh= are {names}")
-    several = [name for place, name in enumerate(names) if mesh.size(place) > 1]
-    others = [name for name in several if name not in wanted]
-    if others:
-        raise ValueError(
-            f"the dimensions {others} of mesh= are not in data=: ranks that compute the same samples, "
-            "as under tensor parallelism, are not supported yet"
-        )
