@@ -13,7 +13,8 @@ pytest.importorskip("torch")
 
 import fake_device  # noqa: E402
 
-FILES = ["test_fake_device.py", "test_staging.py", "test_devices.py", "test_prepare_devices.py"]
+FILES = ["test_fake_device.py", "test_staging.py", "test_sums.py", "test_devices.py"]
+FILES += ["test_prepare_devices.py", "test_shortages.py"]
 
 
 def test_on_the_emulated_device() -> None:

@@ -120,7 +120,8 @@ class TorchArrays(Arrays):
     def prepare(self, micro: _Micro, native: _native.Worker) -> None:
         self._agreed.unit_begins(micro)
         self.hide()
-        self._transfer.begin(self._unit_of(micro, native, micro.coefficient / self._scale()))
+        unit = self._unit_of(micro, native, micro.coefficient / self._scale())
+        self._transfer.begin(unit)
         assert self.announcer is not None
         useful = self._overlap and (self._transfer.early or native.in_parts())
         self.announcer.begin(self._transfer.out if useful else None)
@@ -128,7 +129,9 @@ class TorchArrays(Arrays):
     def _unit_of(self, micro: _Micro, native: _native.Worker, factor: float) -> Unit:
         if micro.begins and self._transfer.gave_up:
             self._transfer.close()
+            moved = self._transfer.moved
             self._transfer = Staging(self._parameters, stream_of(self._parameters[0].device))
+            self._transfer.moved = moved
         return Unit(native, micro, factor, len(self._parameters))
 
     def named(self, first: int, last: int) -> str:

@@ -59,12 +59,14 @@ class PageLocks:
         self._device = device
         self._ways = ways
         self._held: Set[int] = set()
+        # Whether some memory could not be page-locked.
+        self._refused = False
         #: Bytes that are page-locked.
         self.bytes = 0
 
     def lock(self, memory: torch.Tensor) -> None:
         """Page-locks memory, if it is not so already and can be; else warns once."""
-        if self._ways is None or not memory.numel():
+        if self._ways is None or self._refused or not memory.numel():
             return
         self._unlock_freed()
         address, size = memory.data_ptr(), memory.nbytes
@@ -75,7 +77,7 @@ class PageLocks:
             self.bytes += size
             return
         _native.let_go(address)
-        self._ways = None if not self._held else (lambda *_: False, self._ways[1])
+        self._refused = True
         warn(
             f"{size} bytes of the host's memory cannot be page-locked for {self._device.type}: "
             "gradients are copied through memory that is not, which is slower and holds the "

@@ -33,6 +33,8 @@ from .staging import Fetched, HandingOver, Staging, event_of, fetch_of, is_same,
 VARIABLE = "CODEDGRAD_STAGING"
 
 _INFINITY = float("inf")
+# How long a run that is left waits for the device's last copies.
+_LAST_SECONDS = 1.0
 
 
 def transfer_of(parameters: Sequence[Part]) -> Transfer:
@@ -117,16 +119,21 @@ class Tree:
             self.starts[end] - self.starts[first], dtype=torch.float32, device=self._device
         )
         views = torch.split(found, [part.numel() for part in parts]) if parts else ()
-        into, of = [], []
+        into, of, zeros = [], [], []
         for part, view, gradient in zip(parts, views, gradients):
             if gradient is None:
-                view.zero_()
+                zeros.append(view)
             else:
                 into.append(view.view(part.shape))
                 of.append(gradient.to(self._device))
         if into:
             torch._foreach_copy_(into, of)
-        return found if factor == 1.0 else found.mul_(factor)
+        if factor != 1.0:
+            found.mul_(factor)
+        # Behind the product, which would give them the factor's sign.
+        for view in zeros:
+            view.zero_()
+        return found
 
 
 class Summing(Transfer):
@@ -225,6 +232,9 @@ class Summing(Transfer):
             self._handing.join()
         for place in changed:
             self._send(unit, place, place + 1)
+        if changed:
+            # It may be one of those that were written again: the native worker looks itself.
+            self._largest = None
         self._look()
         return [each is not None for each in self._fetched]
 
@@ -240,6 +250,7 @@ class Summing(Transfer):
 
     def back(self, there: Sequence[bool], decoded: Decoded) -> List[Optional[torch.Tensor]]:
         self.settle()
+        self._tree.clear()
         began = time.perf_counter()
         kept, numbers, sources = decoded.lies(self._all)
         self._locks.lock(numbers)
@@ -289,14 +300,22 @@ class Summing(Transfer):
 
     def close(self) -> None:
         self._handing.close()
-        pending = [event for event in (self._there, self._sent) if event is not None]
-        if all(event.query() for event in pending):
+        if self._is_idle():
             self._locks.close()
         else:
             # The device hangs: what it may still write or read stays.
             _UNDER_WAY.append((self._locks, self._room, self._read))
         # Memory that processes share is kept by what looks at it.
         self._unit, self._room, self._read = None, None, []
+
+    def _is_idle(self) -> bool:
+        """Whether all copies are over, or are soon; not if the device has failed, or hangs."""
+        until = time.monotonic() + _LAST_SECONDS
+        pending = [event for event in (self._there, self._sent) if event is not None]
+        try:
+            return all(wait_for(each, lambda: time.monotonic() > until) for each in pending)
+        except RuntimeError:
+            return False
 
     def _add(self, unit: Unit) -> List[bool]:
         gradients = [self._gradient(place) for place in range(len(self._parameters))]
