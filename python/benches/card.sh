@@ -6,7 +6,7 @@
 #
 # It prints a line for each figure as it comes, and ends with a table of goals. A finished part leaves its lines in a file of the
 # folder RESULTS (card-results/$DEVICE). Where the time (MINUTES) was over, call it again: it prints those lines, marked `kept`, and
-# measures the other parts. Remove RESULTS, or one file, to measure anew. CASES has steps as numbers:format:micro-batches.
+# measures the other parts. Remove RESULTS, or one file, to measure again. CASES has steps as numbers:format:micro-batches.
 # The exit status is 1 if a run had other bits than one alone, or a part failed. A missed goal alone leaves it 0, and so does a cut.
 set -u
 PYTHON=${PYTHON:-python3}
@@ -197,6 +197,7 @@ def copies():
         def go_on(self, summed=False): pass
         def hand_over(self, first, arrays): pass
         def room(self): return room
+        def around(self, room): return room
         def written(self, first, end): pass
     class Decoded:
         factor = 1.0

@@ -23,12 +23,12 @@ static ANY: AtomicBool = AtomicBool::new(false);
 static HELD: Mutex<BTreeMap<usize, Option<Layout>>> = Mutex::new(BTreeMap::new());
 
 /// The system's allocator, which keeps what is held.
-pub(crate) struct Keeping;
+pub(crate) struct KeepingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Keeping = Keeping;
+static ALLOCATOR: KeepingAllocator = KeepingAllocator;
 
-impl Keeping {
+impl KeepingAllocator {
     /// Takes in that a block's owner frees it; whether it is kept.
     fn keeps(block: *mut u8, layout: Layout) -> bool {
         if layout.size() < LEAST || !ANY.load(Ordering::Acquire) {
@@ -44,7 +44,7 @@ impl Keeping {
 
 // SAFETY: every block is the system allocator's, with the layout that it was asked for, and is given
 // back to it once: by its owner, or by `let_go` after its owner.
-unsafe impl GlobalAlloc for Keeping {
+unsafe impl GlobalAlloc for KeepingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller promises.
         unsafe { System.alloc(layout) }

@@ -311,7 +311,6 @@ def sharded(model: Any, mesh: Any, how: str) -> Any:
         ("FullyShardedDataParallel", False, r"sharded by FSDP1 .*: shard it by FSDP2"),
         ("FullyShardedDataParallel", True, r"sharded by FSDP1 .*: shard it by FSDP2"),
         ("DTensor", False, r"weight is cut over the ranks \[0\]: give join mesh="),
-        ("DTensor", True, "weight is a DTensor that not FSDP2 alone has cut"),
         ("DistributedDataParallel", False, r"wrapped in Distributed.*join\(mesh=\) sums them"),
         ("DistributedDataParallel", True, r"wrapped in Distributed.*join\(mesh=\) sums them"),
     ],

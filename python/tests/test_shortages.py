@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
-from typing import Any, Iterator
+from typing import Any, Iterator, List
 
 import pytest
 
 pytestmark = [pytest.mark.torch, pytest.mark.emulated]
 torch = pytest.importorskip("torch")
 
+import codedgrad.torch as coded  # noqa: E402
 import fake_device  # noqa: E402
 import test_sums  # noqa: E402
+from codedgrad._core.parting import How  # noqa: E402
 from codedgrad._torch import announcer  # noqa: E402
 from codedgrad._torch.staging import Staging  # noqa: E402
 from codedgrad._torch.sums import Summing, Tree  # noqa: E402
@@ -137,3 +139,67 @@ def test_some_memory_that_is_not_page_locked_is_told_once() -> None:
     with pytest.warns(RuntimeWarning, match="cannot be page-locked for fake") as warned:
         run_of(small("fake"))
     assert len(warned) == 1
+
+
+class Halves(torch.nn.Module):
+    """Two parts, of which a device computes one on a stream of its own."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.halves = torch.nn.ModuleList([torch.nn.Linear(64, 64) for _ in range(2)]).to(device)
+        self.stream = None if device == "cpu" else torch.Stream(device=device)
+
+    def forward(self, x: Any) -> Any:
+        first, second = self.halves
+        if self.stream is None:
+            return first(x).square().mean() + second(x).square().mean()
+        current = torch.accelerator.current_stream()
+        found = first(x).square().mean()
+        self.stream.wait_stream(current)
+        with self.stream:
+            other = second(x).square().mean()
+        current.wait_stream(self.stream)
+        return found + other
+
+
+def test_parts_of_a_backward_pass_may_be_on_different_streams() -> None:
+    # Of the current stream, where the other one still reads them when they are not needed any more.
+    kept: List[Any] = []
+
+    def loss(model: Any, micro: Any) -> Any:
+        device = next(model.parameters()).device
+        kept.append(torch.randn(2, 64, generator=micro.generator()).to(device))
+        return model(kept[-1])
+
+    right = run_of(Halves("cpu"), loss=loss)
+    for seed in range(12):
+        fake_device.settings("random", seed, False)
+        found = run_of(Halves("fake"), loss=loss)
+        assert found.report["skipped"] == 0, seed
+        assert found.bits == right.bits, seed
+
+
+def test_a_run_that_is_not_closed_leaves_nothing_page_locked() -> None:
+    model = small("fake")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in coded.join(model, optimizer, units=2, steps=3):
+        for micro in step:
+            model(torch.randn(2, 32, generator=micro.generator()).to("fake")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    del model, optimizer, step, micro
+    gc.collect()
+    assert fake_device.locked() == 0
+
+
+@pytest.mark.parametrize("staging", ["device", "host"])
+def test_a_run_that_is_closed_within_a_micro_batch_says_so(staging: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv("CODEDGRAD_STAGING", staging)
+
+    def closes(step: Any, micro: Any) -> None:
+        if (step.index, micro.unit) == (1, 1):
+            step._session.parting.part("closed", How.FOR_GOOD)
+
+    with pytest.raises(ConnectionError, match="this worker has left the run"):
+        run_of(small("fake"), closes)

@@ -123,6 +123,9 @@ class Summed:
         assert self.ends
         return None if self._room is None else torch.from_numpy(self._room)
 
+    def around(self, room: Any) -> Any:
+        return room
+
 
 class Lies:
     """What was decoded, where it lies."""

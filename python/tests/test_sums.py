@@ -101,7 +101,6 @@ def test_the_tree_has_the_bits_of_its_formula(task: Dict[str, Any]) -> None:
     units = [
         k + (gap is not None and k >= first + gap) for k in range(first, first + task["count"])
     ]
-    missing = task["missing"]
     tree = Tree([torch.empty(shape, dtype=d, device=device) for shape, d in zip(SHAPES, dtypes)])
     everything, terms = len(SHAPES), {}
     for unit in units:
@@ -111,7 +110,7 @@ def test_the_tree_has_the_bits_of_its_formula(task: Dict[str, Any]) -> None:
             gradient = torch.randn(shape, generator=generator) * 10.0 ** dice.randint(-4, 4)
             # A zero with a sign loses that where it is added to another.
             gradient = torch.where(gradient.abs() < 1e-4, -0.0, gradient).to(dtype)
-            there = dice.random() >= missing
+            there = dice.random() >= task["missing"]
             gradients.append(gradient.to(device) if there else None)
             wide.append((gradient.float() * factor if there else torch.zeros(shape)).reshape(-1))
         terms[unit] = torch.cat(wide)
@@ -332,7 +331,6 @@ def test_who_does_not_wait_for_another_stream_is_found() -> None:
         fake_device.settings("random", seed, False)
         return not same(trained(OnItsOwn(make=OneStream), COMPUTES), right)
 
-    # Whether it shows is up to the order.
     assert any(found(seed) for seed in range(40))
 
 

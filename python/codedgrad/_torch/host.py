@@ -38,6 +38,7 @@ FORMATS = {
 # are freed, also where it is told to keep them.
 LARGE_BYTES = 32 << 20
 
+
 class Unit:
     """A unit of a task, for the way of its gradient: its number, whether it is the first or the last
     one of the task, and what its gradient is multiplied with."""
@@ -64,6 +65,10 @@ class Unit:
         """Of a task's last unit: where its sum goes, in one piece; None if it is not wanted."""
         found = self._native.message()
         return None if found is None else tensor_at(*found)
+
+    def around(self, room: torch.Tensor) -> torch.Tensor:
+        """The memory that is page-locked as a whole, of which the room is a part."""
+        return room
 
     def written(self, first: int, end: int) -> None:
         """The sums of some parameters are in the room."""
@@ -98,7 +103,7 @@ class Decoded:
 def tensor_at(address: int, count: int) -> torch.Tensor:
     """Numbers of float32 that lie somewhere, and are kept by others."""
     if not count:
-        return torch.empty(0)
+        return torch.empty(0, dtype=torch.float32, device="cpu")
     return torch.frombuffer((ctypes.c_float * count).from_address(address), dtype=torch.float32)
 
 

@@ -8,7 +8,7 @@ offer it as `torch.<device>.page_lock(address, bytes)`, which gives back whether
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 
@@ -34,15 +34,17 @@ def _of_cuda(module: Any, device: torch.device) -> _Ways:
     runtime = module.cudart()
 
     def lock(address: int, size: int) -> bool:
-        if int(runtime.cudaHostRegister(address, size, 0)) == 0:
-            return True
+        with module.device(device):
+            if int(runtime.cudaHostRegister(address, size, 0)) == 0:
+                return True
         # The next kernel that is started would be told this error: this one is.
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device=device)
         return False
 
     def unlock(address: int) -> None:
-        runtime.cudaHostUnregister(address)
+        with module.device(device):
+            runtime.cudaHostUnregister(address)
 
     return lock, unlock
 
@@ -58,7 +60,8 @@ class PageLocks:
     def __init__(self, device: torch.device, ways: Optional[_Ways]):
         self._device = device
         self._ways = ways
-        self._held: Set[int] = set()
+        # Addresses that are page-locked, with the bytes from there on.
+        self._held: Dict[int, int] = {}
         # Whether some memory could not be page-locked.
         self._refused = False
         #: Bytes that are page-locked.
@@ -70,10 +73,11 @@ class PageLocks:
             return
         self._unlock_freed()
         address, size = memory.data_ptr(), memory.nbytes
-        if address in self._held or not _native.hold(address, size):
+        held = any(first <= address < first + count for first, count in self._held.items())
+        if held or not _native.hold(address, size):
             return
         if self._ways[0](address, size):
-            self._held.add(address)
+            self._held[address] = size
             self.bytes += size
             return
         _native.let_go(address)
@@ -92,7 +96,7 @@ class PageLocks:
     def _unlock(self, address: int) -> None:
         assert self._ways is not None, "something is held"
         self._ways[1](address)
-        self._held.discard(address)
+        self.bytes -= self._held.pop(address)
         _native.let_go(address)
 
     def close(self) -> None:

@@ -277,6 +277,8 @@ class HandingOver:
         always: bool = False,
     ) -> None:
         """`order` is called when the event `there` has come, and `kept` kept until then."""
+        if self._closed:
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, daemon=True)
             self._thread.start()
@@ -285,7 +287,7 @@ class HandingOver:
 
     def join(self) -> None:
         """Waits until all is done; raises what that has raised."""
-        if self._busy:
+        if self._busy and not self._closed:
             done = threading.Event()
             self.put(done.set, always=True)
             done.wait()
@@ -336,9 +338,7 @@ def stream_of(device: torch.device) -> Optional[torch.Stream]:
     return stream
 
 
-def _host_memory(
-    parameters: Sequence[Part], page_locked: bool
-) -> Tuple[List[torch.Tensor], bool]:
+def _host_memory(parameters: Sequence[Part], page_locked: bool) -> Tuple[List[torch.Tensor], bool]:
     """Memory for their gradients, and whether it is page-locked: if not, with a warning."""
 
     def make(pin: bool) -> List[torch.Tensor]:

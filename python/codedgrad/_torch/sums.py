@@ -15,6 +15,7 @@ follows goes by another way (`Transfer.gave_up`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import weakref
@@ -166,21 +167,22 @@ class Summing(Transfer):
         # from which place on they are.
         self._fetched: List[Optional[Fetched]] = []
         self._begun = 0
-        # The largest magnitude in the sum, by which it is known whether all is finite; where the
-        # host reads it; and what was found.
-        self._largest: Optional[torch.Tensor] = None
-        self._seen = _page_locked() if stream is not None else torch.zeros(1)
+        # The largest magnitudes in parts of the sum, by which it is known whether all is finite, with
+        # what is behind each; where the host reads it, once it is asked for; and what was found.
+        self._largest: List[Tuple[torch.Tensor, Any]] = []
+        self._seen = _one_number(stream is not None)
+        self._looks = False
         self._finite: Optional[bool] = None
-        # What is behind the last sums, and copies out and in.
+        # What is behind the last sums, and behind the last copies out and in.
         self._added: Optional[Any] = None
-        self._there: Optional[Any] = None
-        self._sent: Optional[Any] = None
+        self._last = _LastCopies()
         # What was decoded, until it was copied.
         self._read: List[Tuple[Any, object]] = []
         self._memory = HostMemory(self._all)
         self._handing = HandingOver()
-        # Its thread ends also where this is not closed.
+        # Its thread ends, and memory is unlocked, also where this is not closed.
         weakref.finalize(self, self._handing.close)
+        weakref.finalize(self, _unlock, locks, self._last).atexit = False
 
     @property
     def early(self) -> bool:
@@ -193,30 +195,33 @@ class Summing(Transfer):
 
     def begin(self, unit: Unit) -> None:
         self.settle()
-        if self._there is not None:
+        if self._last.out is not None:
             # Backward passes of CUDA graphs write their gradients to the same memory each time.
-            self._current().wait_event(self._there)
+            self._current().wait_event(self._last.out)
         if unit.begins:
             self._tree.clear()
         self._unit, self._room = unit, None
         self._fetched = [None] * len(self._parameters)
         self._begun = len(self._parameters)
-        self._largest, self._finite = None, None
+        self._largest, self._looks, self._finite = [], False, None
         unit.go_on(summed=True)
         if unit.ends:
             self._room = unit.room()
             if self._room is not None:
-                self._locks.lock(self._room)
+                self._locks.lock(unit.around(self._room))
+
+    def _current_unit(self) -> Unit:
+        if self._unit is None:
+            raise ConnectionError("this worker has left the run within a micro-batch")
+        return self._unit
 
     def out(self, first: int, end: int) -> None:
-        unit = self._unit
-        assert unit is not None, "a unit has begun"
+        unit = self._current_unit()
         if unit.ends:
             self._send(unit, first, end)
 
     def collect(self) -> List[bool]:
-        unit = self._unit
-        assert unit is not None, "a unit has begun"
+        unit = self._current_unit()
         if not unit.ends:
             return self._add(unit)
         # What was written again since it went out goes out again: the native worker, which may have
@@ -234,7 +239,7 @@ class Summing(Transfer):
             self._send(unit, place, place + 1)
         if changed:
             # It may be one of those that were written again: the native worker looks itself.
-            self._largest = None
+            self._largest = []
         self._look()
         return [each is not None for each in self._fetched]
 
@@ -242,9 +247,9 @@ class Summing(Transfer):
         began = time.perf_counter()
         self._handing.join()
         self.moved.out_seconds += time.perf_counter() - began
-        if self._largest is not None:
+        if self._looks:
             self._finite = bool(torch.isfinite(self._seen).all())
-            self._largest = None
+            self._looks = False
         self._fetched = []
         return self._finite
 
@@ -257,7 +262,7 @@ class Summing(Transfer):
         found = self._back_from(sources, there, decoded.factor)
         if self._stream is not None:
             self._read = [each for each in self._read if not each[0].query()]
-            self._read.append((self._sent, (kept, numbers)))
+            self._read.append((self._last.back, (kept, numbers)))
         self.moved.back_seconds += time.perf_counter() - began
         return found
 
@@ -291,31 +296,20 @@ class Summing(Transfer):
         if wide and factor != 1.0:
             torch._foreach_mul_(wide, factor)
         if late:
-            self._sent = self._event(self._current())
+            self._last.back = self._event(self._current())
         return found
 
     def returned(self) -> None:
-        if self._sent is not None:
-            wait_for(self._sent)
+        if self._last.back is not None:
+            wait_for(self._last.back)
 
     def close(self) -> None:
         self._handing.close()
-        if self._is_idle():
-            self._locks.close()
-        else:
+        if not _unlock(self._locks, self._last):
             # The device hangs: what it may still write or read stays.
             _UNDER_WAY.append((self._locks, self._room, self._read))
         # Memory that processes share is kept by what looks at it.
         self._unit, self._room, self._read = None, None, []
-
-    def _is_idle(self) -> bool:
-        """Whether all copies are over, or are soon; not if the device has failed, or hangs."""
-        until = time.monotonic() + _LAST_SECONDS
-        pending = [event for event in (self._there, self._sent) if event is not None]
-        try:
-            return all(wait_for(each, lambda: time.monotonic() > until) for each in pending)
-        except RuntimeError:
-            return False
 
     def _add(self, unit: Unit) -> List[bool]:
         gradients = [self._gradient(place) for place in range(len(self._parameters))]
@@ -362,10 +356,10 @@ class Summing(Transfer):
         with self._stream:
             for room, numbers in zip(rooms, sums):
                 room.copy_(numbers, non_blocking=True)
-        self._there = self._event(self._stream)
+        self._last.out = self._event(self._stream)
         # Gradients and sums are kept until the copies are over: only then is their memory free.
         kept = (sums, self._fetched[first:end])
-        self._handing.put(lambda: unit.written(first, end), self._there, kept)
+        self._handing.put(lambda: unit.written(first, end), self._last.out, kept)
 
     def _sums(
         self, unit: Unit, first: int, end: int, gradients: Sequence[Optional[torch.Tensor]]
@@ -387,23 +381,28 @@ class Summing(Transfer):
         if not several:
             return
         largest = torch.stack(list(torch._foreach_norm(several, _INFINITY))).amax()
-        before = self._largest
-        if before is not None:
-            largest = torch.maximum(before.to(largest.device), largest)
-        self._largest = largest
+        # Parts of a backward pass may be on different streams.
+        behind = None if self._stream is None else self._event(self._current())
+        self._largest.append((largest, behind))
 
     def _look(self) -> None:
         """Has the largest magnitude of the sum come to the host, behind all copies."""
-        if self._largest is None:
+        several, self._largest = self._largest, []
+        if not several:
             return
+        self._looks = True
+        if self._stream is not None:
+            for _, behind in several:
+                self._current().wait_event(behind)
+        largest = torch.stack([each.to(self._device) for each, _ in several]).amax()
         if self._stream is None:
-            self._seen.copy_(self._largest)
+            self._seen.copy_(largest)
             return
         self._stream.wait_event(self._event(self._current()))
         with self._stream:
-            self._seen.copy_(self._largest.view(1), non_blocking=True)
-        self._there = self._event(self._stream)
-        self._handing.put(lambda: None, self._there, self._largest)
+            self._seen.copy_(largest.view(1), non_blocking=True)
+        self._last.out = self._event(self._stream)
+        self._handing.put(lambda: None, self._last.out, (largest, several))
 
     def _give_up(self, error: RuntimeError) -> None:
         """Adds up in the host's memory from now on, with a warning, if there is too little of the
@@ -426,12 +425,36 @@ class Summing(Transfer):
         return event_of(self._device, stream)
 
 
-def _page_locked() -> torch.Tensor:
-    """One number that a device can write while the host goes on, if there is such memory."""
-    try:
-        return torch.zeros(1, pin_memory=True)
-    except RuntimeError:
-        return torch.zeros(1)
+class _LastCopies:
+    """What is behind the last copies out and in."""
+
+    def __init__(self) -> None:
+        self.out: Optional[Any] = None
+        self.back: Optional[Any] = None
+
+    def are_over(self) -> bool:
+        """Whether they are over, or are soon; not if the device has failed, or hangs."""
+        until = time.monotonic() + _LAST_SECONDS
+        pending = [event for event in (self.out, self.back) if event is not None]
+        try:
+            return all(wait_for(each, lambda: time.monotonic() > until) for each in pending)
+        except RuntimeError:
+            return False
+
+
+def _unlock(locks: PageLocks, last: _LastCopies) -> bool:
+    """Unlocks what was page-locked, if no copy is on its way; gives back which."""
+    over = last.are_over()
+    if over:
+        locks.close()
+    return over
+
+
+def _one_number(page_locked: bool) -> torch.Tensor:
+    """One that a device can write while the host goes on, if there is such memory."""
+    with contextlib.suppress(RuntimeError):
+        return torch.zeros(1, dtype=torch.float32, device="cpu", pin_memory=page_locked)
+    return torch.zeros(1, dtype=torch.float32, device="cpu")
 
 
 # What a device that hangs may still write or read when its run is left.

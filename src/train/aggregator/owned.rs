@@ -141,7 +141,7 @@ impl<V: Vector> Aggregator<V> {
     /// of all, by the tree of [`Combine`](crate::gpu::Combine) over the numbers of the units.
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when the task is not current.
+    /// As [`Aggregator::part`].
     ///
     /// ```
     /// use codedgrad::train::{Coordinator, OwnedEvent};
@@ -269,7 +269,7 @@ impl<V: Vector> Aggregator<V> {
     /// found that while it made them: [`Aggregator::submit`] does not search for others then.
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when the task is not current.
+    /// As [`Aggregator::part`].
     pub fn looked(&mut self, task: Task, finite: bool) -> Result<(), AggregatorError> {
         self.task(task)?;
         if let Some((work, _)) = self.work() {
@@ -281,8 +281,9 @@ impl<V: Vector> Aggregator<V> {
     /// Gives the memory of the current task up for good, if there is one: a device may write to it
     /// after this worker has left.
     pub fn forget_task(&mut self) {
-        let task = |at_hand: &mut AtHand<V>| matches!(at_hand, AtHand::Task(_));
-        std::mem::forget(self.at_hand.take_if(task));
+        if self.work().is_some() {
+            std::mem::forget(self.at_hand.take());
+        }
     }
 
     /// Says how long the current task was computed, where the trainer knows that better than the
@@ -311,7 +312,7 @@ impl<V: Vector> Aggregator<V> {
         Ok(())
     }
 
-    fn decided(&self, step: Step) -> Result<(&V, &[f64]), AggregatorError> {
+    fn decided(&self, step: Step) -> Result<(&Arc<V>, &[f64]), AggregatorError> {
         match &self.at_hand {
             Some(AtHand::Step { step: at, decoded, gradient }) if *at == step => {
                 Ok((gradient, &decoded.aux))
@@ -323,12 +324,9 @@ impl<V: Vector> Aggregator<V> {
     /// [`Aggregator::gradient`] for readers that may take longer than the step is current.
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when the step is not current, or has none.
+    /// As [`Aggregator::gradient`].
     pub fn shared_gradient(&self, step: Step) -> Result<Arc<V>, AggregatorError> {
-        match &self.at_hand {
-            Some(AtHand::Step { step: at, gradient, .. }) if *at == step => Ok(gradient.clone()),
-            _ => Err(AggregatorError::NotAtHand { what: step.to_string() }),
-        }
+        self.decided(step).map(|(gradient, _)| Arc::clone(gradient))
     }
 
     /// The decoded gradient of the current step, the same bytes for every worker.
@@ -336,7 +334,7 @@ impl<V: Vector> Aggregator<V> {
     /// # Errors
     /// [`AggregatorError::NotAtHand`] when the step is not current, or has none.
     pub fn gradient(&self, step: Step) -> Result<&V, AggregatorError> {
-        self.decided(step).map(|(gradient, _)| gradient)
+        self.decided(step).map(|(gradient, _)| &**gradient)
     }
 
     /// The decoded auxiliary scalars of the current step: what workers submitted beside their

@@ -68,8 +68,9 @@ class CellArrays(TorchArrays):
 
     def collect(self, micro: Micro, native: _native.Worker) -> List[bool]:
         self._check_unit(micro)
-        for part in self._parameters:
-            part.reduce()
+        with self._cell.agreement.together():
+            for part in self._parameters:
+                part.reduce()
         there = mine = [each.grad is not None for each in self._parameters]
         # Collectives of this package's own, which all ranks enter alike.
         sums = any(self._sums.left)
@@ -176,6 +177,9 @@ class _Unit(Unit):
             return self._cell.vector.own()
         self._whole = super().room()
         return None if self._whole is None else self._whole[: self._cell.vector.first]
+
+    def around(self, room: torch.Tensor) -> torch.Tensor:
+        return self._cell.vector.shared()[1] if self._whole is None else self._whole
 
     def written(self, first: int, end: int) -> None:
         """The task is handed in when all ranks have written."""

@@ -146,7 +146,7 @@ class Vector:
     def shared(self) -> Tuple[int, torch.Tensor]:
         """Where in the vector the shared memory begins, and its numbers."""
         if self._shared is None or self._shared == self.end:
-            return self.end, torch.empty(0)
+            return self.end, torch.empty(0, dtype=torch.float32, device="cpu")
         count = self.end - self._shared
         return self._shared, torch.frombuffer(self._memory, dtype=torch.float32, count=count)
 
@@ -155,7 +155,7 @@ class Vector:
         start, numbers = self.shared()
         own = [(self._rank, place) for place in self.places]
         if not own:
-            return torch.empty(0)
+            return numbers[:0]
         first = self.starts[own[0]]
         count = sum(self._of(*each).numel for each in own)
         return numbers[first - start : first - start + count]
@@ -163,8 +163,7 @@ class Vector:
     def sources(self, start: int, numbers: torch.Tensor) -> List[torch.Tensor]:
         """Where each of this rank's parts begins in numbers of the vector, from `start` on."""
         return [
-            numbers[self.starts[owner, place] - start :]
-            for place, owner in enumerate(self.owners)
+            numbers[self.starts[owner, place] - start :] for place, owner in enumerate(self.owners)
         ]
 
     # Last words: what a rank that ends says to the first one, which may wait for it in a collective.
