@@ -34,7 +34,7 @@ mod _native {
     #[pymodule_export]
     use super::tools::{answer, execute};
     #[pymodule_export]
-    use super::worker::{Decoded, Worker};
+    use super::worker::{DecodedGradient, Worker};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,4 +1,4 @@
-//! Memory of this module that somebody outside has page-locked, or is about to.
+//! Memory of this module that a device of another library reads and writes: page-locked.
 //!
 //! What is page-locked must not be freed: another owner of the same addresses would be read and
 //! written where its numbers are not. So the allocator keeps what its owner frees while it is held

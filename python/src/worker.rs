@@ -69,10 +69,10 @@ pub(crate) struct Worker {
 
 /// A decoded gradient, which is kept as long as this is.
 #[pyclass(frozen, module = "codedgrad._native")]
-pub(crate) struct Decoded(Arc<Vec<f32>>);
+pub(crate) struct DecodedGradient(Arc<Vec<f32>>);
 
 #[pymethods]
-impl Decoded {
+impl DecodedGradient {
     /// Where its numbers lie, which are float32.
     #[getter]
     fn address(&self) -> usize {
@@ -580,11 +580,11 @@ impl Worker {
     }
 
     /// The decoded gradient of the current step, where it lies.
-    fn decoded(&self) -> PyResult<Decoded> {
+    fn decoded(&self) -> PyResult<DecodedGradient> {
         let mut inner = self.lock()?;
         let step = inner.step()?;
         match inner.aggregator()?.shared_gradient(step) {
-            Ok(gradient) => Ok(Decoded(gradient)),
+            Ok(gradient) => Ok(DecodedGradient(gradient)),
             Err(error) => Err(inner.error(error)),
         }
     }

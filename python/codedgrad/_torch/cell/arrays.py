@@ -198,7 +198,9 @@ class _Decoded(Decoded):
     def __init__(self, cell: CellWorker, factor: float):
         super().__init__(cast("_native.Worker", cell), factor)
         self._vector = cell.vector
-        self._kept: Optional[_native.Decoded] = cell.decoded() if cell.ranks.rank == 0 else None
+        self._kept: Optional[_native.DecodedGradient] = (
+            cell.decoded() if cell.ranks.rank == 0 else None
+        )
 
     def share(self) -> None:
         """Of the first rank: writes what others have parts of."""

@@ -267,7 +267,7 @@ class CellWorker:
         """Scalars decoded with the step that is open."""
         return self._tail
 
-    def decoded(self) -> _native.Decoded:
+    def decoded(self) -> _native.DecodedGradient:
         """Of the first rank: what was decoded."""
         return self._first().decoded()
 
