@@ -141,8 +141,10 @@ def join(
         unless parameters are on the CPU and the coordinator's address is loopback: there it would
         take cores from the backward pass and save no time on the network.
     mesh: of a worker that is several processes with a device each, the `DeviceMesh` of its ranks.
-        Each has the whole model, or shards it with the others by FSDP2, and computes its part of a
-        unit's samples, of which `unit_samples` counts those of all. data: the dimensions of the mesh over which they are cut; None: all.
+        Each has the whole model, or a part of it by FSDP2, tensor or expert parallelism, and
+        computes its part of a unit's samples, of which `unit_samples` counts those of all.
+    data: the dimensions of the mesh over which samples are cut; ranks that differ in another one
+        compute the same samples. None: all. Say it where the model is cut and the mesh has several.
 
     Raises ConnectionError (no coordinator answers), ValueError (the run trains something else, or a number
     is out of range: it names the field) and TypeError (the model cannot be replicated exactly: it
