@@ -407,8 +407,9 @@ class Summing(Transfer):
     def _give_up(self, error: RuntimeError) -> None:
         """Adds up in the host's memory from now on, with a warning, if there is too little of the
         device's; raises the error if it is another one."""
-        short = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
-        if self.gave_up or not short or self._device.type == "cpu":
+        if self.gave_up or self._device.type == "cpu":
+            raise error
+        if not (isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)):
             raise error
         self.to_host()
         size = 4 * self._tree.starts[-1]
