@@ -22,7 +22,7 @@ from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 import codedgrad.torch as coded  # noqa: E402
 from codedgrad import loop  # noqa: E402
-from codedgrad._torch import arrays  # noqa: E402
+from codedgrad._torch import host  # noqa: E402
 from runs import together, wait_until  # noqa: E402
 from test_torch import Deep  # noqa: E402
 
@@ -336,14 +336,14 @@ def test_without_it_they_must_begin_alike() -> None:
 
 def test_gradients_are_handed_over_during_the_backward_pass(monkeypatch: Any) -> None:
     monkeypatch.setattr("codedgrad._torch.announcer._PART", 1)
-    out = arrays.TorchArrays._out
+    out = host.OnHost.out
     early: List[int] = []
 
     def counted(self: Any, *args: Any) -> None:
-        early.append(args[1])
+        early.append(args[0])
         out(self, *args)
 
-    monkeypatch.setattr(arrays.TorchArrays, "_out", counted)
+    monkeypatch.setattr(host.OnHost, "out", counted)
 
     def work(k: int, where: Dict[str, Any], _: Any) -> Any:
         model = Deep()
