@@ -64,8 +64,6 @@ class PageLocks:
         self._held: Dict[int, int] = {}
         # Whether some memory could not be page-locked.
         self._refused = False
-        #: Bytes that are page-locked.
-        self.bytes = 0
 
     def lock(self, memory: torch.Tensor) -> None:
         """Page-locks memory, if it is not so already and can be; else warns once."""
@@ -78,7 +76,6 @@ class PageLocks:
             return
         if self._ways[0](address, size):
             self._held[address] = size
-            self.bytes += size
             return
         _native.let_go(address)
         self._refused = True
@@ -96,7 +93,7 @@ class PageLocks:
     def _unlock(self, address: int) -> None:
         assert self._ways is not None, "something is held"
         self._ways[1](address)
-        self.bytes -= self._held.pop(address)
+        del self._held[address]
         _native.let_go(address)
 
     def close(self) -> None:

@@ -154,8 +154,7 @@ class Summing(Transfer):
         is decoded. stream: for copies; None where the gradients are in the host's memory."""
         super().__init__()
         self._all = list(parameters)
-        self._places = list(range(len(self._all)) if places is None else places)
-        self._parameters = [self._all[place] for place in self._places]
+        self._parameters = self._all if places is None else [self._all[each] for each in places]
         self._device = self._all[0].device
         self._stream = stream
         self._locks = locks
@@ -279,19 +278,14 @@ class Summing(Transfer):
                 continue
             numbers = source[: part.numel()].view(part.shape)
             self.moved.back += numbers.nbytes
-            if part.dtype is torch.float32:
-                # On the current stream, which is the optimizer's. PyTorch has memory of the device
-                # ready; kept, it would be one gradient more.
-                gradient = (
-                    self._memory.of(place)
-                    if on_host
-                    else torch.empty_like(numbers, device=self._device)
-                )
-                if on_host:
-                    torch.mul(numbers, factor, out=gradient)
-                else:
-                    gradient.copy_(numbers, non_blocking=late)
-                    wide.append(gradient)
+            # On the current stream, which is the optimizer's.
+            if part.dtype is torch.float32 and on_host:
+                gradient = torch.mul(numbers, factor, out=self._memory.of(place))
+            elif part.dtype is torch.float32:
+                # PyTorch has memory of the device ready; kept, it would be one gradient more.
+                gradient = torch.empty_like(numbers, device=self._device)
+                gradient.copy_(numbers, non_blocking=late)
+                wide.append(gradient)
             else:
                 gradient = numbers.to(self._device, non_blocking=late, copy=True)
                 gradient = gradient.mul_(factor).to(part.dtype)
