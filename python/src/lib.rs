@@ -9,6 +9,7 @@
 mod arguments;
 mod coordinator;
 mod leaving;
+mod mailbox;
 mod memory;
 mod numbers;
 mod tools;
@@ -27,6 +28,8 @@ mod _native {
     use super::coordinator::Coordinator;
     #[pymodule_export]
     use super::leaving::Loop;
+    #[pymodule_export]
+    use super::mailbox::Mailbox;
     #[pymodule_export]
     use super::memory::{freed, hold, let_go};
     #[pymodule_export]

@@ -9,7 +9,7 @@ use codedgrad::train::{
 };
 use codedgrad::transport::tcp::{Environment, Secrets, TcpError};
 use codedgrad::transport::wire::InitialReplica;
-use codedgrad::transport::{Cancel, Closer, ExitReason, FailedUnit, RunFacts, Start};
+use codedgrad::transport::{ByteVector, Cancel, Closer, ExitReason, FailedUnit, RunFacts, Start, State};
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -96,6 +96,8 @@ struct Inner {
     at_hand: AtHand,
     /// Whether the address of the current task's message was given to Python.
     lent: bool,
+    /// What is to be taken over.
+    state: Option<State>,
     /// The coordinator of a run of this process alone.
     coordinator: Option<JoinHandle<Result<(), RunError>>>,
 }
@@ -138,6 +140,10 @@ fn has_left() -> PyErr {
     PyConnectionError::new_err(
         "this worker has left the run: close() was called, or its loop was left",
     )
+}
+
+fn no_state() -> PyErr {
+    PyRuntimeError::new_err("no such state is to be taken over")
 }
 
 fn saver_of(aggregator: &Aggregator) -> Option<u32> {
@@ -199,6 +205,7 @@ impl Worker {
             left: false,
             at_hand: AtHand::Nothing,
             lent: false,
+            state: None,
             coordinator,
         };
         let (inner, cancel) = (Mutex::new(inner), Mutex::default());
@@ -493,7 +500,7 @@ impl Worker {
         })
     }
 
-    /// Whether it is of use to say of arrays of the current unit that they are ready.
+    /// Whether it is of use to say of arrays of the current task's last unit that they are ready.
     fn in_parts(&self) -> PyResult<bool> {
         let mut inner = self.lock()?;
         let task = inner.task()?;
@@ -599,27 +606,82 @@ impl Worker {
         done.map_err(|error| inner.error(error))
     }
 
-    /// Answers the current request with this replica's state.
-    fn provide(&self, py: Python<'_>, state: Vec<PyBackedBytes>) -> PyResult<()> {
-        let mut inner = self.lock()?;
-        match std::mem::replace(&mut inner.at_hand, AtHand::Nothing) {
-            AtHand::Request(request) => {
-                py.detach(|| {
-                    let state: Vec<_> = state.iter().map(|bytes| bytes.to_vec()).collect();
-                    request.reply_bytes(&state);
-                });
-                Ok(())
+    /// Answers the current request with this replica's state: byte strings of these lengths, whose
+    /// bytes come in pieces, one behind the other.
+    fn provide(
+        &self,
+        py: Python<'_>,
+        lengths: Vec<usize>,
+        pieces: Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let request = {
+            let mut inner = self.lock()?;
+            match std::mem::replace(&mut inner.at_hand, AtHand::Nothing) {
+                AtHand::Request(request) => request,
+                other => {
+                    inner.at_hand = other;
+                    return Err(PyRuntimeError::new_err("no state is asked for"));
+                }
             }
-            other => {
-                inner.at_hand = other;
-                Err(PyRuntimeError::new_err("no state is asked for"))
-            }
+        };
+        let mut vectors: Vec<_> = lengths.into_iter().map(ByteVector::new).collect();
+        let mut filled = 0;
+        for piece in pieces.try_iter()? {
+            let piece: PyBackedBytes = piece?.extract()?;
+            py.detach(|| {
+                let mut rest: &[u8] = &piece;
+                while filled < vectors.len() && !(rest.is_empty() && !vectors[filled].is_full()) {
+                    rest = vectors[filled].fill(rest);
+                    filled += usize::from(vectors[filled].is_full());
+                }
+            });
         }
+        if !vectors.iter().all(ByteVector::is_full) {
+            return Err(PyValueError::new_err("a state's pieces are fewer bytes than its lengths"));
+        }
+        request.reply(vectors.into_iter().map(ByteVector::into_numbers).collect());
+        Ok(())
+    }
+
+    /// How long each byte string of the state is that is to be taken over.
+    fn state_lengths(&self) -> PyResult<Vec<usize>> {
+        let inner = self.lock()?;
+        let state = inner.state.as_ref().ok_or_else(no_state)?;
+        let length = |vector| Ok(state.byte_string(vector).map_err(value_error)?.len());
+        (0..state.vectors.len()).map(length).collect()
+    }
+
+    /// Some bytes of one of them, which is given back with its last byte.
+    fn state_piece<'py>(
+        &self,
+        py: Python<'py>,
+        vector: usize,
+        start: usize,
+        size: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let mut inner = self.lock()?;
+        let state = inner.state.as_mut().ok_or_else(no_state)?;
+        let bytes = state.byte_string(vector).map_err(value_error)?;
+        let is_last = start + size >= bytes.len();
+        let piece = bytes.get(start..start + size).ok_or_else(no_state)?;
+        let piece = PyBytes::new(py, piece);
+        if is_last {
+            state.vectors[vector] = Vec::new();
+        }
+        Ok(piece)
+    }
+
+    /// The whole state that is to be taken over.
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let lengths = self.state_lengths()?;
+        let whole = |(vector, length)| self.state_piece(py, vector, 0, length);
+        lengths.into_iter().enumerate().map(whole).collect()
     }
 
     /// Says that the current state was taken over.
     fn taken(&self, digests: Vec<u64>) -> PyResult<()> {
         let mut inner = self.lock()?;
+        inner.state = None;
         let done = inner.aggregator()?.taken(digests);
         done.map_err(|error| inner.error(error))
     }
@@ -627,6 +689,7 @@ impl Worker {
     /// Says that the current state does not fit.
     fn refuse(&self, reason: String) -> PyResult<()> {
         let mut inner = self.lock()?;
+        inner.state = None;
         let done = inner.aggregator()?.refuse(reason);
         done.map_err(|error| inner.error(error))
     }
@@ -750,9 +813,10 @@ impl Worker {
                 ("provide", next).into_pyobject(py)
             }
             OwnedEvent::Resync(state) => {
-                let bytes = state.bytes().map_err(value_error)?;
-                let bytes: Vec<_> = bytes.iter().map(|bytes| PyBytes::new(py, bytes)).collect();
-                ("resync", state.next.0, bytes).into_pyobject(py)
+                let next = state.next.0;
+                // It is given back as it is taken over; who has handed it over here keeps it.
+                inner.state = Some(Arc::try_unwrap(state).unwrap_or_else(|kept| (*kept).clone()));
+                ("resync", next).into_pyobject(py)
             }
             OwnedEvent::Over => ("over",).into_pyobject(py),
         }

@@ -16,6 +16,9 @@ from torch.nn import functional as F
 
 import codedgrad.torch as coded
 import cut
+from codedgrad._torch import announcer
+from codedgrad._torch.cell import vector
+from codedgrad._torch.cell.worker import CellWorker
 from codedgrad.loop import unit_seed
 
 UNITS, UNIT_SAMPLES, STEPS = 4, 8, 6
@@ -218,6 +221,9 @@ def train(
 ) -> Dict[str, Any]:
     """Trains as `plan` says; what it has come to."""
     torch.manual_seed(1)
+    if plan.get("early"):
+        # As large models have many of them.
+        announcer._PART = vector._BUCKET = plan["early"]
     over = mesh
     if plan.get("within"):
         # That of fully_shard is a part of a dimension of the other one.
@@ -250,6 +256,7 @@ def train(
     loader = coded.Loader(dataset(), run)
     found: Dict[str, Any] = {"totals": [], "norms": [], "skipped": [], "saved": 0, "digests": []}
     agreements = counted(run)
+    early = said_early(run)
     for step in run:
         for micro in step:
             time.sleep(plan.get("pause", 0.0))
@@ -262,6 +269,7 @@ def train(
                 continue
             trouble.loss(micro, loss).backward()
             trouble.after_backward(micro, model)
+            early.after_backward()
         trouble.at("killed before the optimizer", step.index)
         if plan.get("clip") == "torch":
             found["norms"].append(float(whole(nn.utils.clip_grad_norm_(model.parameters(), 0.3))))
@@ -291,6 +299,7 @@ def train(
         "digest": hash_of(model),
         "complete": run.complete,
         "agreements": agreements(),
+        "early": early.arrays,
         "left_open": left_open(run),
         "report": run.report(),
         "worker": run.worker,
@@ -311,14 +320,35 @@ def counted(run: Any) -> Any:
     return since
 
 
+class said_early:
+    """How many arrays the first rank has said to be there before a backward pass was over."""
+
+    def __init__(self, run: Any) -> None:
+        self.arrays = self._said = 0
+        native = run._session.native
+        written = getattr(native, "written", None)
+
+        def watched(start: int, end: int) -> None:
+            self._said += end - start
+            written(start, end)
+
+        if isinstance(native, CellWorker):
+            native.written = watched  # type: ignore[method-assign]
+
+    def after_backward(self) -> None:
+        self.arrays += self._said
+        self._said = 0
+
+
 def left_open(run: Any) -> List[str]:
     """Threads and memory of the ranks that are left when a run is closed."""
     run.close()
     time.sleep(0.3)
     links = [os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")
              if os.path.islink(f"/proc/self/fd/{each}")]  # fmt: skip
+    # Through one of them the ranks hear each other as long as the run is kept.
     files = [each for each in links if "memfd:codedgrad" in each]
-    return files + [each.name for each in threading.enumerate() if "codedgrad" in each.name]
+    return files[1:] + [each.name for each in threading.enumerate() if "codedgrad" in each.name]
 
 
 def prepared(

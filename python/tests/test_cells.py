@@ -159,7 +159,7 @@ def test_a_rank_that_is_killed_is_its_worker_and_that_comes_back(tmp_path: Path)
     with Cells(tmp_path, "groups:s=1", 2, 2, **told, serve={"log_steps": 2}) as cells:
         statuses = cells.statuses("1")
         assert statuses == [1, -signal.SIGKILL], cells.said()
-        assert "a rank of this worker has died" in cells.said()["1-0"]
+        assert "rank 1 of this worker has died" in cells.said()["1-0"]
         cells.start(1, "again", trouble=None)
         found = cells.results("0") + cells.results("again")
     assert one_digest(found) == alone["digest"]

@@ -24,9 +24,7 @@ NAMES = ["a", "b", "c"]
 
 
 @pytest.fixture(autouse=True)
-def without_a_group(monkeypatch: Any) -> Iterator[None]:
-    # What ranks say to each other needs all of them.
-    monkeypatch.setattr(dist, "new_group", lambda *_, **__: None)
+def no_group_is_left() -> Iterator[None]:
     yield
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -98,7 +96,8 @@ def parts_of(case: Case) -> Tuple[List[List[Known]], List[List[Any]]]:
 def test_each_number_is_in_the_vector_once_and_comes_back_to_all(seed: int) -> None:
     case = Case(seed)
     said, numbers = parts_of(case)
-    vectors = [Vector(rank, said) for rank in range(case.size)]
+    bucket = random.Random(seed).choice([1, 5, 30, 1 << 20])
+    vectors = [Vector(rank, said, bucket) for rank in range(case.size)]
     order = vectors[0].order
     assert all(each.order == order for each in vectors)
     whole = torch.cat([numbers[rank][place] for rank, place in order])
@@ -106,14 +105,36 @@ def test_each_number_is_in_the_vector_once_and_comes_back_to_all(seed: int) -> N
     assert vectors[0].end == case.numbers
     for rank, vector in enumerate(vectors):
         # What every rank reads of what was decoded is what it has.
-        for part, source in zip(numbers[rank], vector.sources(0, whole)):
+        read = whole if rank == 0 else torch.full_like(whole, -1.0)
+        for each in vector.needed:
+            read[each] = whole[each]
+        for part, source in zip(numbers[rank], vector.sources(read)):
             assert torch.equal(source[: len(part)], part)
-        # Each writes the parts that it owns next to each other.
+        # Each writes the parts that it owns, in their order, and what the first one takes of others
+        # is theirs.
         owned = [numbers[rank][place] for place in vector.places]
-        start = sum(len(numbers[r][p]) for r, p in order if r < rank)
-        assert torch.equal(
-            torch.cat([torch.empty(0), *owned]), whole[start:][: sum(map(len, owned))]
+        written = torch.cat([torch.empty(0), *vector.own(whole)])
+        assert torch.equal(written, torch.cat([torch.empty(0), *owned]))
+    of_others = [whole[each.others : each.end] for each in vectors[0].buckets]
+    rest = [numbers[rank][place] for rank, place in order if rank]
+    assert torch.equal(torch.cat([torch.empty(0), *of_others]), torch.cat([torch.empty(0), *rest]))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_bucket_is_written_when_each_of_its_parts_is(seed: int) -> None:
+    case = Case(seed)
+    said, _ = parts_of(case)
+    for rank in range(case.size):
+        vector = Vector(rank, said, 6)
+        ends = [*(each.place for each in vector.buckets[1:]), len(said[rank])]
+        assert all(
+            sum(known.numel for rank_said in said for known in rank_said[bucket.place : end]) >= 6
+            for bucket, end in list(zip(vector.buckets, ends))[1:]
         )
+        for first in range(len(vector.places) + 1):
+            missing = vector.places[:first]
+            written = [all(place < bucket.place for place in missing) for bucket in vector.buckets]
+            assert vector.written_from(first) == [*written, True].index(True)
 
 
 def expected(case: Case, over: Sequence[str], data: Sequence[str]) -> List[str]:

@@ -137,6 +137,31 @@ def test_scripts_as_they_were_have_the_bits_of_one_worker(
         assert found[2]["work"]["units"] < found[0]["work"]["units"]
 
 
+EARLY = {"join": {"overlap": True}, "early": 64}
+
+
+@pytest.mark.parametrize(
+    "scheme, plan",
+    [
+        ("uncoded", {}),
+        ("uncoded", {"uneven": True, "clip": "coded"}),
+        ("groups:s=1", {"trouble": "late", "worker": 1}),
+        pytest.param("groups:s=1", {"bf16": True, "reshard": False}, marks=pytest.mark.slow),
+        pytest.param("uncoded", {"tied": True, "frozen": True}, marks=pytest.mark.slow),
+    ],
+)
+def test_behind_the_backward_pass_it_has_the_same_bits(
+    scheme: str, plan: Dict[str, Any], tmp_path: Path
+) -> None:
+    with Cells(tmp_path, scheme, 2, 2, sharded=True, **plan, **EARLY) as cells:
+        found = results(cells, "0", "1")
+    assert digests(found) == [alone(plan)["digest"]]
+    if scheme == "uncoded":
+        # The first ranks have told it of the other's parts too.
+        first = [found[0]["early"], found[2]["early"]]
+        assert all(each > 0 for each in first), first
+
+
 def test_the_ranks_agree_once_for_a_unit(tmp_path: Path) -> None:
     with Cells(tmp_path, "uncoded", 2, 2, sharded=True) as cells:
         first, second = cells.results("0")
@@ -316,7 +341,11 @@ def test_checkpoints_of_all_ranks_are_resumed_from(tmp_path: Path) -> None:
             "set_gradient_divide_factor(3) is set where embed.weight is, and "
             'reduction="mean" needs 2 here: leave it out',
         ),
-        ([2], {"join": {"overlap": True}}, "overlap=True with mesh="),
+        (
+            [2],
+            {"join": {"overlap": True}, "plain head": True},
+            "overlap=True with mesh=, where fully_shard does not have all parameters",
+        ),
         ([2], {"offload": True}, "embed.weight is sharded with CPUOffloadPolicy, which is not"),
         ([2], {"names": ["cp"]}, "context parallelism is not supported yet. Shard the model by"),
         ([2], {"names": ["pp"]}, "pipeline parallelism is not supported yet. Shard the model by"),

@@ -19,7 +19,7 @@ pub use differences::Differences;
 pub use facts::{Disagreement, RunFacts, Start};
 pub use parting::{ExitReason, FailedUnit, both_ends};
 pub use staged::StagedLink;
-pub use state::{NotBytes, State};
+pub use state::{ByteVector, NotBytes, State};
 
 use crate::gpu::{CombineError, SumCheck, Vector};
 use crate::ids::{Job, Part, Step, Task, Units, WeightedResult, Worker, WorkerSet};

@@ -170,9 +170,10 @@ class Session:
 
     def provide(self) -> None:
         """Hands this replica over to another worker."""
-        self.native.provide(self.arrays.save())
+        state = self.arrays.save()
+        self.native.provide([len(each) for each in state], state)
 
-    def load_state(self, state: Sequence[bytes], next_step: int) -> bool:
+    def load_state(self, next_step: int) -> bool:
         """Takes over another worker's replica, or tells its coordinator that it does not fit; gives
         back which."""
         self.state = State.UNDECIDED
@@ -182,6 +183,7 @@ class Session:
                 "0 has begun without this checkpoint. Load the same one on all workers, from a disk "
                 "that all hosts share"
             )
+        state = self.native.state()
         before = self.arrays.undo()
         try:
             self.arrays.load(state)

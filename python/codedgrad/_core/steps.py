@@ -111,18 +111,18 @@ class Resync:
 
     _decides = True
 
-    def __init__(self, session: Session, next_step: int, state: Sequence[bytes]):
+    def __init__(self, session: Session, next_step: int):
         self.next_step = next_step
         self._session = session
-        self._state: Optional[Sequence[bytes]] = state
+        self._begun = False
         # Whether it fitted.
         self._loaded = False
 
     def load(self) -> None:
         """Loads the state now."""
-        if self._state is not None:
-            state, self._state = self._state, None
-            self._loaded = self._session.load_state(state, self.next_step)
+        if not self._begun:
+            self._begun = True
+            self._loaded = self._session.load_state(self.next_step)
 
     def _open(self) -> None:
         self._session.arrays.hide()
@@ -169,7 +169,7 @@ def _next(session: Session) -> Optional[Event]:
     if kind == "skip":
         return Skip(session, told[1], list(told[2]))
     if kind == "resync":
-        return Resync(session, told[1], told[2])
+        return Resync(session, told[1])
     return Provide(session) if kind == "provide" else None
 
 

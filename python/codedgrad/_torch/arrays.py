@@ -123,7 +123,7 @@ class TorchArrays(Arrays):
         unit = self._unit_of(micro, native, micro.coefficient / self._scale())
         self._transfer.begin(unit)
         assert self.announcer is not None
-        useful = self._overlap and (self._transfer.early or native.in_parts())
+        useful = self._overlap and (self._transfer.early or (micro.ends and native.in_parts()))
         self.announcer.begin(self._transfer.out if useful else None)
 
     def _unit_of(self, micro: _Micro, native: _native.Worker, factor: float) -> Unit:

@@ -117,6 +117,8 @@ class Sums:
             for group in _groups_of(module)
             for each in group.fsdp_params
         }
+        #: Whether FSDP2 alone makes every gradient, which is final then within the backward pass.
+        self.all_by_fsdp = all(id(parameter) in handled for _, parameter in named)
         needed: Dict[int, Tuple[Any, float, str]] = {}
         for name, parameter in named:
             if not is_cut(parameter):
@@ -140,6 +142,7 @@ class Sums:
                     f"parameters {first} and {name} are one group of FSDP2, and are summed over "
                     f"{other:g} and {factor:g} ranks of data=: shard their modules separately"
                 )
+        self.all_by_fsdp = self.all_by_fsdp and not any(self.left)
         for group, factor, name in needed.values():
             self._divide(group, factor, name, reduction)
 

@@ -19,7 +19,18 @@ import ctypes
 import io
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict, defaultdict
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 import torch
@@ -37,6 +48,22 @@ FORMATS = {
 # glibc's malloc maps blocks of this size by themselves, and gives them back to the system when they
 # are freed, also where it is told to keep them.
 LARGE_BYTES = 32 << 20
+
+
+class Room(NamedTuple):
+    """Where a task's sum goes: the pieces, one behind the other, and the memory in which they lie,
+    which is page-locked as a whole."""
+
+    pieces: List[torch.Tensor]
+    memory: torch.Tensor
+
+    def between(self, start: int, end: int) -> Iterator[torch.Tensor]:
+        """The pieces of some of the sum's numbers."""
+        for piece in self.pieces:
+            found = piece[max(start, 0) : max(end, 0)]
+            if len(found):
+                yield found
+            start, end = start - len(piece), end - len(piece)
 
 
 class Unit:
@@ -61,14 +88,13 @@ class Unit:
         else:
             self._native.ready(first, arrays, self.factor)
 
-    def room(self) -> Optional[torch.Tensor]:
-        """Of a task's last unit: where its sum goes, in one piece; None if it is not wanted."""
+    def room(self) -> Optional[Room]:
+        """Of a task's last unit: where its sum goes; None if it is not wanted."""
         found = self._native.message()
-        return None if found is None else tensor_at(*found)
-
-    def around(self, room: torch.Tensor) -> torch.Tensor:
-        """The memory that is page-locked as a whole, of which the room is a part."""
-        return room
+        if found is None:
+            return None
+        message = tensor_at(*found)
+        return Room([message], message)
 
     def written(self, first: int, end: int) -> None:
         """The sums of some parameters are in the room."""

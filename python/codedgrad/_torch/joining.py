@@ -133,17 +133,13 @@ def joined(
         with contextlib.suppress(Exception):
             importlib.import_module("torch._dynamo")
     if ranks is not None:
-        if overlap:
-            raise ValueError(
-                "overlap=True with mesh=: ranks add up a unit's gradients when all have computed "
-                "it, and nothing is final before. Leave overlap= out"
-            )
         settings = replace(settings, part=ranks.part)
         if settings.unit_samples % ranks.parts:
             raise ValueError(
                 f"unit_samples is {settings.unit_samples}, and {ranks.parts} ranks cut the samples "
                 "of a unit: it counts those of all ranks, and is a multiple of their number"
             )
+        ranks.meet()
         said = [pickle.loads(each) for each in ranks.gather(pickle.dumps(known_of(parts)))]
         if len({len(each) for each in said}) > 1:
             raise ValueError(
@@ -153,14 +149,19 @@ def joined(
         cut = any(is_cut(each) for each in begins_with + frozen)
         cell = CellWorker(ranks, settings, Vector(ranks.rank, said), cut)
         sums = Sums(modules, named, ranks, settings.reduction)
-        arrays: TorchArrays = CellArrays(modules, optimizers, others, cell, sums)
+        if overlap and not sums.all_by_fsdp:
+            sums.close()
+            raise ValueError(
+                "overlap=True with mesh=, where fully_shard does not have all parameters: ranks sum "
+                "the others' gradients behind the backward pass. Leave overlap= out"
+            )
         where: Where = CellWhere(cell=cell, of_process=len(parts), **facts)
+        early = sums.all_by_fsdp and (_is_early(where, device) if overlap is None else overlap)
+        arrays: TorchArrays = CellArrays(modules, optimizers, others, cell, sums, early)
     else:
         where = Where(**facts)
-        if overlap is None:
-            # Summing takes the backward pass its cores, and there is no network to wait for.
-            overlap = not (device == "cpu" and where.on_this_host)
-        arrays = TorchArrays(modules, optimizers, others, overlap)
+        early = _is_early(where, device) if overlap is None else overlap
+        arrays = TorchArrays(modules, optimizers, others, early)
     try:
         session = Session(where, settings, arrays)
     except BaseException:
@@ -168,6 +169,12 @@ def joined(
         raise
     _keep_freed_memory()
     return session
+
+
+def _is_early(where: Where, device: str) -> bool:
+    """Whether gradients are exchanged behind the backward pass, if not told: not where summing takes
+    it its cores, and there is no network to wait for."""
+    return not (device == "cpu" and where.on_this_host)
 
 
 def _compare_steps(first: int, optimizers: Sequence[torch.optim.Optimizer]) -> None:

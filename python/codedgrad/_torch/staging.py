@@ -29,6 +29,8 @@ from .parts import Part
 # also where the device hangs.
 _PAUSE_SECONDS = 50e-6
 _LONGEST_PAUSE_SECONDS = 1e-3
+# How often a rank that waits for longer looks whether another one has died.
+_LOOK_SECONDS = 0.2
 
 # What is decoded comes back in pieces of at least so many numbers: their copies cost more each than
 # smaller ones would save.
@@ -261,7 +263,9 @@ class HandingOver:
     that was raised by the trainer's thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, look: Callable[[], None] = lambda: None) -> None:
+        """look: is called again and again while something is waited for; it may raise."""
+        self._look = look
         self._orders: "SimpleQueue[Any]" = SimpleQueue()
         self._thread: Optional[threading.Thread] = None
         # Whether something was put since it was waited for last.
@@ -290,7 +294,8 @@ class HandingOver:
         if self._busy and not self._closed:
             done = threading.Event()
             self.put(done.set, always=True)
-            done.wait()
+            while not done.wait(_LOOK_SECONDS):
+                self._look()
             self._busy = False
         self.check()
 

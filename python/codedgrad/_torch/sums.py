@@ -19,12 +19,12 @@ import contextlib
 import os
 import time
 import weakref
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
 from .._core.warn import warn
-from .host import Decoded, HostMemory, OnHost, Transfer, Unit
+from .host import Decoded, HostMemory, OnHost, Room, Transfer, Unit
 from .memory import PageLocks, ways_of
 from .parts import Part
 from .staging import Fetched, HandingOver, Staging, event_of, fetch_of, is_same, stream_of, wait_for
@@ -149,9 +149,11 @@ class Summing(Transfer):
         stream: Optional[torch.Stream],
         locks: PageLocks,
         places: Optional[Sequence[int]] = None,
+        look: Callable[[], None] = lambda: None,
     ):
         """places: of which parameters gradients are handed over, if not of all; all of them get what
-        is decoded. stream: for copies; None where the gradients are in the host's memory."""
+        is decoded. stream: for copies; None where the gradients are in the host's memory. look: see
+        `HandingOver`."""
         super().__init__()
         self._all = list(parameters)
         self._parameters = self._all if places is None else [self._all[each] for each in places]
@@ -161,7 +163,7 @@ class Summing(Transfer):
         self._tree = Tree(self._parameters)
         # The current unit, and where the sum goes, if it is a task's last.
         self._unit: Optional[Unit] = None
-        self._room: Optional[torch.Tensor] = None
+        self._room: Optional[Room] = None
         # Gradients of the last unit that are on their way, with what their versions were then, and
         # from which place on they are.
         self._fetched: List[Optional[Fetched]] = []
@@ -178,14 +180,14 @@ class Summing(Transfer):
         # What was decoded, until it was copied.
         self._read: List[Tuple[Any, object]] = []
         self._memory = HostMemory(self._all)
-        self._handing = HandingOver()
+        self._handing = HandingOver(look)
         # Its thread ends, and memory is unlocked, also where this is not closed.
         weakref.finalize(self, self._handing.close)
         weakref.finalize(self, _unlock, locks, self._last).atexit = False
 
     @property
     def early(self) -> bool:
-        return True
+        return self._device.type != "cpu"
 
     def to_host(self) -> None:
         """Adds up in the host's memory from now on."""
@@ -207,7 +209,7 @@ class Summing(Transfer):
         if unit.ends:
             self._room = unit.room()
             if self._room is not None:
-                self._locks.lock(unit.around(self._room))
+                self._locks.lock(self._room.memory)
 
     def _current_unit(self) -> Unit:
         if self._unit is None:
@@ -341,17 +343,16 @@ class Summing(Transfer):
         sums = self._sums(unit, first, end, gradients)
         self._measure(sums)
         starts = self._tree.starts
-        room = self._room[starts[first] : starts[end]]
-        rooms = torch.split(room, [len(each) for each in sums])
+        pairs = list(_cut_alike(self._room.between(starts[first], starts[end]), sums))
         if self._stream is None:
-            for room, numbers in zip(rooms, sums):
+            for room, numbers in pairs:
                 room.copy_(numbers)
             unit.written(first, end)
             return
         self.moved.out += sum(each.nbytes for each in sums)
         self._stream.wait_event(self._event(self._current()))
         with self._stream:
-            for room, numbers in zip(rooms, sums):
+            for room, numbers in pairs:
                 room.copy_(numbers, non_blocking=True)
         self._last.out = self._event(self._stream)
         # Gradients and sums are kept until the copies are over: only then is their memory free.
@@ -424,6 +425,21 @@ class Summing(Transfer):
 
     def _event(self, stream: Any) -> Any:
         return event_of(self._device, stream)
+
+
+def _cut_alike(
+    these: Iterable[torch.Tensor], those: Iterable[torch.Tensor]
+) -> Iterator[Tuple[torch.Tensor, torch.Tensor]]:
+    """The numbers of two lists of vectors, of as many in all, in pairs of vectors of one length."""
+    others = (each for each in those if len(each))
+    other: Optional[torch.Tensor] = None
+    for this in these:
+        while len(this):
+            other = next(others) if other is None else other
+            size = min(len(this), len(other))
+            yield this[:size], other[:size]
+            this = this[size:]
+            other = other[size:] if size < len(other) else None
 
 
 class _LastCopies:

@@ -221,15 +221,14 @@ impl<V: Vector> Aggregator<V> {
         buffer.ok_or(AggregatorError::NoPart { task })
     }
 
-    /// Whether it is of any use to say that numbers of the current part are
-    /// [ready](Aggregator::ready): it is the last one, and the run sums while it computes.
+    /// Whether it is of any use to say that numbers of the task's last part are
+    /// [ready](Aggregator::ready): the run sums while it computes.
     ///
     /// # Errors
     /// [`AggregatorError::NotAtHand`] when the task is not current.
     pub fn in_parts(&mut self, task: Task) -> Result<bool, AggregatorError> {
         self.task(task)?;
-        let is_last = self.work().is_some_and(|(work, _)| work.left() == 0);
-        Ok(is_last && self.chunk.is_some())
+        Ok(self.chunk.is_some())
     }
 
     /// Says that some numbers of the gradient of the current part are final, while the others are

@@ -3,19 +3,15 @@
 Drive it so: every rank calls `agree` with the same call at the same place of its loop, and goes on
 with what all have said. A rank that ends calls `leave`; the others hear of it in their next
 agreement. Where they are in a collective of the model, which ends only when that rank does, they
-come to none: so a rank also writes its last word into the shared memory, and a thread of the first
-rank (`listen`) tells the coordinator. After an exception in a collective (`together`) no rank knows
-at which the others are, and nothing is agreed any more.
+come to none: so a rank also leaves its last word in the mailbox, and the first rank tells it to the
+coordinator when the collective fails, or while it waits for the device (`check`). After an exception
+in a collective (`together`) no rank knows at which the others are, and nothing is agreed any more.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
-import threading
-import time
-import weakref
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple, cast
 
@@ -24,16 +20,11 @@ from ..._core.exits import Left, Replaced, blameless, say_final
 from ..._core.parting import How, say_short
 from ..._core.signals import Order
 from .ranks import Ranks
-from .vector import Vector
 
 # How long a rank that leaves waits for the others, to leave with them; and one that has raised an
 # exception, for which they may be in a collective of the model, which ends when this rank does.
 _PARTING_SECONDS = 20.0
 _FAREWELL_SECONDS = 1.5
-# How often the first rank looks for the others' last words, and for how long after that it gives an
-# agreement the time to tell the same.
-_LISTEN_SECONDS = 0.1
-_GRACE_SECONDS = 1.0
 
 # Which unit could not be computed: batch, unit, and its samples.
 Failed = Optional[Tuple[int, int, int, int]]
@@ -56,16 +47,15 @@ class _Said:
 class Agreement:
     """What the ranks of a worker say to each other, and what of it the coordinator hears."""
 
-    def __init__(self, ranks: Ranks, vector: Vector):
+    def __init__(self, ranks: Ranks):
         self.ranks = ranks
-        self._vector = vector
         #: The first rank's connection to the run.
         self.native: Optional[_native.Worker] = None
         self.worker = 0
         self.notice = 0.0
         #: Whether this worker was told to end, as all its ranks know.
         self.leaving = False
-        #: How many collectives were made to agree.
+        #: How many agreements there were.
         self.count = 0
         # What is to be said to the others, with the next call.
         self._told_to_end: Optional[Order] = None
@@ -73,10 +63,6 @@ class Agreement:
         self._cut_off = False
         # By what this worker has left the run.
         self._gone: Optional[BaseException] = None
-        # The ranks' processes.
-        self._processes: List[int] = []
-        # Whether no rank is listened to any more: the run is over.
-        self._over = False
 
     def agree(
         self,
@@ -97,7 +83,7 @@ class Agreement:
                 what = ask()
             except (Exception, Replaced) as raised:
                 error = raised
-        shown = None if error is None else (type(error), str(error))
+        shown = None if error is None else (type(error), str((*error.args, "")[0]))
         mine = _Said(at, self._told_to_end, what, shown)
         self.count += 1
         with self.together():
@@ -136,16 +122,29 @@ class Agreement:
         try:
             yield
         except RuntimeError as error:
-            words = self._vector.heard()
-            if words:
-                raise self._left_by(words[0]) from error
+            gone = self._gone_rank()
+            if gone is not None:
+                raise gone from error
             first = (str(error) or type(error).__name__).splitlines()[0]
             raise broken(f"a rank of this worker has died, or does not come: {first}") from error
         self._cut_off = False
 
-    @staticmethod
-    def _left_by(word: Tuple[int, bytes]) -> BaseException:
-        return broken(f"rank {word[0]} of this worker has left the run: {pickle.loads(word[1])[0]}")
+    def check(self) -> None:
+        """For a rank that waits for its device, which may be in a collective: raises where another
+        rank has died, or has said its last word."""
+        gone = self._gone_rank()
+        if gone is not None:
+            self._cut_off = True
+            raise gone
+
+    def _gone_rank(self) -> Optional[BaseException]:
+        """By which rank's end this worker ends, if one has ended."""
+        mailbox = self.ranks.mailbox
+        for rank, word in mailbox.heard():
+            reason = pickle.loads(word)[0]
+            return broken(f"rank {rank} of this worker has left the run: {reason}")
+        dead = mailbox.dead()
+        return None if dead is None else broken(f"rank {dead} of this worker has died")
 
     def told_to_end(self, order: Order) -> None:
         """This rank was told to leave, or to end: all do when they agree next."""
@@ -177,12 +176,14 @@ class Agreement:
         if self._gone is not None:
             return
         # A rank that ends because another has ended is not the one to blame.
-        first = not self._cut_off and not self._vector.heard() and not self._dead()
+        mailbox = self.ranks.mailbox
+        first = not self._cut_off and not mailbox.heard() and mailbox.dead() is None
         reason, how, unit, place = word
         raised = how in (How.FAILED.value, How.MISUSE.value)
         if first and raised:
-            self._vector.say(_packed(word))
-        if not self._cut_off:
+            mailbox.say(_packed(word))
+        # Where another rank has raised an exception first, the coordinator hears of that one.
+        if not self._cut_off and (first or not raised):
             with contextlib.suppress(RuntimeError):
                 seconds = _FAREWELL_SECONDS if raised else _PARTING_SECONDS
                 self.agree("leave", word, seconds=seconds)
@@ -192,12 +193,12 @@ class Agreement:
         self._gone = broken(f"this worker has left the run: {reason}")
         if self.native is None:
             return
-        words = self._vector.heard()
+        words = mailbox.heard()
         if words:
             self._tell(*words[0])
         else:
             # Nothing is wrong with a unit in which another rank dies.
-            blamed = unit if first and not self._dead() else None
+            blamed = unit if first and mailbox.dead() is None else None
             self.native.leave(reason, How.FAILED.value, blamed, place)
 
     def _leave_together(self, said: Sequence[_Said]) -> None:
@@ -216,40 +217,6 @@ class Agreement:
                 how = How.FAILED.value
             self.native.leave(shown, how, unit, place)
 
-    # Listening.
-
-    def listen(self) -> None:
-        """From now on the first rank hears last words also where it is in a collective. All ranks
-        come here."""
-        with self.together():
-            found = self.ranks.gather(str(os.getpid()).encode())
-        self._processes = [int(each) for each in found]
-        if self.native is not None and self.ranks.size > 1:
-            threading.Thread(
-                target=_listen, args=(weakref.ref(self),), name="codedgrad ranks", daemon=True
-            ).start()
-
-    def run_is_over(self) -> None:
-        """Ranks may end now, without a word."""
-        self._over = True
-
-    def _hear(self) -> bool:
-        """In the thread that listens: whether it goes on."""
-        if self._gone is not None or self._over or self.native is None:
-            return False
-        if not self._vector.heard() and not self._dead():
-            return True
-        time.sleep(_GRACE_SECONDS)
-        if self._gone is None and not self._over:
-            words = self._vector.heard()
-            if words:
-                self._gone = self._left_by(words[0])
-                self._tell(*words[0])
-            else:
-                self._gone = broken("a rank of this worker has died")
-                self.native.leave(str(self._gone), How.FAILED.value)
-        return False
-
     def _tell(self, rank: int, word: bytes) -> None:
         """The coordinator hears another rank's last word."""
         assert self.native is not None
@@ -257,30 +224,11 @@ class Agreement:
         self.native.leave(f"rank {rank}: {reason}", how, unit, place)
         say_short(f"worker {self.worker} leaves the run: rank {rank}: {reason}")
 
-    def _dead(self) -> bool:
-        """Whether another rank's process has ended."""
-        return any(not _lives(process) for process in self._processes)
-
 
 def _packed(word: _Word) -> bytes:
     """A last word, its reason cut where it is long."""
     reason, how, unit, place = word
     return pickle.dumps((reason[:1000], how, unit, None if place is None else place[:500]))
-
-
-def _lives(process: int) -> bool:
-    with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    return not os.path.exists("/proc/self/stat")
-
-
-def _listen(known: "weakref.ref[Agreement]") -> None:
-    while True:
-        time.sleep(_LISTEN_SECONDS)
-        agreement = known()
-        if agreement is None or not agreement._hear():
-            return
-        del agreement
 
 
 def broken(text: str) -> BaseException:

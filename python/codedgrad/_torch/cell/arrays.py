@@ -13,7 +13,7 @@ from ..._core.states import Progress
 from ..._core.units import Micro
 from ..arrays import TorchArrays
 from ..fsdp import Sums, fsdp_modules, reshard
-from ..host import Contents, Decoded, Transfer, Unit, combined, digests, plain, tensor_at
+from ..host import Contents, Decoded, Room, Transfer, Unit, combined, digests, plain, tensor_at
 from ..memory import PageLocks, ways_of
 from ..parts import Part, content_of
 from ..staging import stream_of
@@ -34,13 +34,14 @@ class CellArrays(TorchArrays):
         state: Mapping[str, Any],
         cell: CellWorker,
         sums: Sums,
+        overlap: bool,
     ):
         self._cell = cell
         self._ranks = cell.ranks
         self._vector = cell.vector
         self._sums = sums
-        super().__init__(modules, optimizers, state, overlap=False)
         self._sharded = fsdp_modules(modules)
+        super().__init__(modules, optimizers, state, overlap)
         self._contents = [content_of(each.whole) for each in self._parameters]
 
     def _transfer_of(self) -> Transfer:
@@ -49,7 +50,8 @@ class CellArrays(TorchArrays):
         # Of memory that processes share CUDA alone page-locks what is there.
         locked = self._ranks.rank == 0 or device.type == "cuda"
         locks = PageLocks(device, ways_of(device) if locked else None)
-        transfer = Summing(self._parameters, stream, locks, self._vector.places)
+        places, look = self._vector.places, self._cell.agreement.check
+        transfer = Summing(self._parameters, stream, locks, places, look)
         if device.type != "cpu" and not on_device():
             transfer.to_host()
         return transfer
@@ -74,21 +76,26 @@ class CellArrays(TorchArrays):
         there = mine = [each.grad is not None for each in self._parameters]
         # Collectives of this package's own, which all ranks enter alike.
         sums = any(self._sums.left)
+        again = False
         if sums:
-            there = self._cell.collected(mine)
+            there, _ = self._cell.collected(mine)
             self._add_up(there)
         self._transfer.collect()
         if micro.ends:
             # Others read it when all have come to the agreement behind it.
             self._transfer.settle()
         if not sums:
-            there = self._cell.collected(mine)
+            there, again = self._cell.collected(mine, self._unit.again)
         elif micro.ends and self._vector.others_hand_over:
             self._cell.handed_over()
         self._warn_of_graphs(there)
         if micro.ends:
-            self._unit.gather()
+            self._unit.gather(again)
         return there
+
+    def named(self, first: int, last: int) -> str:
+        places = [place for _, place in self._vector.order[first : last + 1]]
+        return super().named(min(places), max(places))
 
     def settle(self) -> Optional[bool]:
         finite = super().settle()
@@ -165,31 +172,67 @@ class CellArrays(TorchArrays):
 
 
 class _Unit(Unit):
-    """A unit whose gradient each rank adds up for its own parts."""
+    """A unit whose gradient each rank adds up for its own parts.
+
+    While the last one of a task is computed each rank says from which bucket on it has written its
+    own, and the first one takes in what all have written.
+    """
 
     def __init__(self, cell: CellWorker, micro: Micro, factor: float):
         super().__init__(cast("_native.Worker", cell), micro, factor, len(cell.vector.owners))
         self._cell = cell
+        self._vector = cell.vector
+        self._first = cell.ranks.rank == 0
         self._whole: Optional[torch.Tensor] = None
+        # From which of its own parts on this rank has written, and from which bucket on the first
+        # one has taken in what all have.
+        self._begun = len(self._vector.places)
+        self._taken = len(self._vector.buckets)
+        #: Whether something was written again.
+        self.again = False
 
-    def room(self) -> Optional[torch.Tensor]:
-        if self._cell.ranks.rank:
-            return self._cell.vector.own()
-        self._whole = super().room()
-        return None if self._whole is None else self._whole[: self._cell.vector.first]
+    def room(self) -> Optional[Room]:
+        if self._first:
+            found = super().room()
+            self._whole = None if found is None else found.memory
+        if not self._begun:
+            self._say(0)
+        numbers = self._whole if self._first else self._vector.shared()
+        return None if numbers is None else Room(self._vector.own(numbers), numbers)
 
-    def around(self, room: torch.Tensor) -> torch.Tensor:
-        return self._cell.vector.shared()[1] if self._whole is None else self._whole
+    def _say(self, bucket: int) -> None:
+        self._cell.ranks.mailbox.announce(len(self._vector.buckets) - bucket)
 
     def written(self, first: int, end: int) -> None:
-        """The task is handed in when all ranks have written."""
+        self.again = self.again or end > self._begun
+        self._begun = min(first, self._begun)
+        self._say(self._vector.written_from(self._begun))
+        if self._first and self._cell.in_parts():
+            count = len(self._vector.buckets)
+            bucket = count - min(self._cell.ranks.mailbox.announced())
+            if bucket < self._taken and self._whole is not None:
+                arrays = [each.array for each in self._vector.buckets]
+                arrays.append(len(self._vector.arrays))
+                start, end = arrays[bucket], arrays[self._taken]
+                self._take_in(bucket)
+                self._cell.written(start, end)
 
-    def gather(self) -> None:
-        """Of the first rank: takes in what others have written."""
-        if self._whole is not None:
-            first = self._cell.vector.first
-            start, shared = self._cell.vector.shared()
-            self._whole[first:].copy_(shared[first - start :])
+    def gather(self, again: bool) -> None:
+        """Of the first rank: takes in what others have written, and it has not yet; or all, if some
+        of it was written `again`."""
+        if again:
+            self._taken = len(self._vector.buckets)
+        if self._first and self._whole is not None:
+            self._take_in(0)
+
+    def _take_in(self, bucket: int) -> None:
+        """Takes in what others have written, from one bucket on."""
+        assert self._whole is not None
+        shared = self._vector.shared()
+        for each in self._vector.buckets[bucket : self._taken]:
+            others = slice(each.others, each.end)
+            self._whole[others].copy_(shared[others])
+        self._taken = bucket
 
 
 class _Decoded(Decoded):
@@ -205,14 +248,16 @@ class _Decoded(Decoded):
     def share(self) -> None:
         """Of the first rank: writes what others have parts of."""
         if self._kept is not None:
-            start, shared = self._vector.shared()
-            shared.copy_(tensor_at(self._kept.address, self._kept.numbers)[start:])
+            shared = self._vector.shared()
+            numbers = tensor_at(self._kept.address, self._kept.numbers)
+            for each in self._vector.needed:
+                shared[each].copy_(numbers[each])
 
     def lies(self, parameters: Sequence[Part]) -> Tuple[object, torch.Tensor, List[torch.Tensor]]:
-        start, numbers = self._vector.shared()
+        numbers = self._vector.shared()
         if self._kept is not None:
-            start, numbers = 0, tensor_at(self._kept.address, self._kept.numbers)
-        return self._kept, numbers, self._vector.sources(start, numbers)
+            numbers = tensor_at(self._kept.address, self._kept.numbers)
+        return self._kept, numbers, self._vector.sources(numbers)
 
 
 def _in_float32(part: Part) -> torch.Tensor:

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import os
 from math import prod
-from typing import AbstractSet, Any, List, Optional, Sequence, Set, Union
+from typing import AbstractSet, Any, Callable, Iterator, List, Optional, Sequence, Set, Union
 
 import torch
 import torch.distributed as dist
 
-# What a rank says in one collective: eight bytes for its length, and then as much as fits; what is
-# longer takes another collective.
-_SLOT = 2048
-_LENGTH = 8
+from ... import _native
+from .files import shared
+
 # What dimensions of these names mean to PyTorch's trainers.
 _UNSUPPORTED = {"cp": "context parallelism", "pp": "pipeline parallelism"}
 # States are sent in pieces of so many bytes.
-_PIECE = 64 << 20
+_PIECE = 4 << 20
 
 
 class Ranks:
     """Those of a mesh, which compute every unit together: a part of its samples each, or a part of
     the model with others that have the same samples.
 
-    What they say to each other goes through a gloo group of their own, so that it never waits for
-    a device; gradients go through the mesh's groups.
+    What they say to each other goes through memory of their host, once they `meet`, so that it
+    never waits for a device; gradients go through the mesh's groups.
     """
 
     def __init__(self, mesh: Any, data: Union[str, Sequence[str], None]):
-        """Joins the ranks' own group, for which all of them must come here.
-
-        Raises TypeError and ValueError for a mesh, or dimensions of it, that cannot be had.
+        """Raises TypeError and ValueError for a mesh, or dimensions of it, that cannot be had.
         """
         _check(mesh, data)
         members = self._members = [int(member) for member in mesh.mesh.flatten()]
@@ -57,76 +54,68 @@ class Ranks:
             self.part = self.part * mesh.size(each) + place[each]
         #: Whether what this rank reports counts: one of those that compute the same does.
         self.reports = all(place[each] == 0 for each in self._several if each not in self.data)
-        # Groups have their members in the order of their numbers.
-        order = sorted(members)
-        self._places = [order.index(member) for member in members]
-        all_ranks = len(members) == dist.get_world_size()
-        self._group: Any = dist.new_group(
-            order, backend="gloo", use_local_synchronization=not all_ranks
-        )
+        self._mailbox: Optional[_native.Mailbox] = None
+        # The file in which something is carried, and how many pieces were.
+        self._tray = -1
+        self._carried = 0
+
+    def meet(self) -> None:
+        """Has the ranks hear each other from now on: all of them come here. Raises RuntimeError
+        where they are not processes of one host."""
+        size = _native.Mailbox.size(self.size)
+
+        def opened(path: str) -> _native.Mailbox:
+            return _native.Mailbox(path, self.rank, self.size)
+
+        self._mailbox = shared(self._tell_over_the_mesh, self.rank, size, opened)
+
+    def _tell_over_the_mesh(self, said: str) -> List[str]:
+        """What each rank says, through the groups of the mesh."""
+        found = {dist.get_rank(): said}
+        for dimension in range(self._mesh.ndim):
+            if self._mesh.size(dimension) > 1:
+                several: List[Any] = [None] * self._mesh.size(dimension)
+                dist.all_gather_object(several, found, group=self._mesh.get_group(dimension))
+                found = {member: word for each in several for member, word in each.items()}
+        return [found[member] for member in self._members]
+
+    @property
+    def mailbox(self) -> _native.Mailbox:
+        assert self._mailbox is not None, "the ranks have met"
+        return self._mailbox
 
     def gather(self, said: bytes, seconds: Optional[float] = None) -> List[bytes]:
         """What each rank says. Raises RuntimeError where one has died, or does not come in time."""
-        head = torch.zeros(_SLOT, dtype=torch.uint8)
-        content = len(said).to_bytes(_LENGTH, "little") + said
-        _fill(head, content[:_SLOT])
-        heads = [each.numpy().tobytes() for each in self._gather(head, seconds)]
-        lengths = [int.from_bytes(each[:_LENGTH], "little") for each in heads]
-        if max(lengths) <= _SLOT - _LENGTH:
-            return [each[_LENGTH : _LENGTH + length] for each, length in zip(heads, lengths)]
-        whole = torch.zeros(max(lengths), dtype=torch.uint8)
-        _fill(whole, said)
-        found = self._gather(whole, seconds)
-        return [each.numpy().tobytes()[:length] for each, length in zip(found, lengths)]
+        return self.mailbox.gather(said, seconds)
 
-    def _gather(self, mine: torch.Tensor, seconds: Optional[float]) -> List[torch.Tensor]:
-        found = [torch.empty_like(mine) for _ in range(self.size)]
-        work = dist.all_gather(found, mine, group=self._group, async_op=True)
-        assert work is not None, "it is asked for"
-        if seconds is None:
-            work.wait()
-        else:
-            work.wait(timedelta(seconds=seconds))
-        return [found[place] for place in self._places]
+    def carry(
+        self, source: int, length: int, read: Callable[[int, int], Any]
+    ) -> Iterator[bytes]:
+        """What one rank has, piece by piece, on all of them: each goes through all pieces.
 
-    def tell(self, lengths: Sequence[int], told: Sequence[bytes]) -> List[bytes]:
-        """What the first rank tells all others, of these lengths; they say nothing."""
-        found = []
-        for place, length in enumerate(lengths):
-            content = torch.empty(length, dtype=torch.uint8)
-            if self.rank == 0:
-                _fill(content, told[place])
-            dist.broadcast(content, self._members[0], group=self._group)
-            found.append(content.numpy().tobytes())
-        return found
-
-    def collect(self, lengths: Sequence[int], content: bytes) -> List[bytes]:
-        """What each rank has, on the first one, of these lengths; nothing on the others."""
-        if self.rank:
-            self._send(content, 0)
-            return []
-        return [content, *(self._receive(lengths[each], each) for each in range(1, self.size))]
-
-    def deal(self, lengths: Sequence[int], contents: Sequence[bytes]) -> bytes:
-        """Gives each rank its own of what the first one has; `contents` is read there alone."""
-        if self.rank:
-            return self._receive(lengths[self.rank], 0)
-        for each in range(1, self.size):
-            self._send(contents[each], each)
-        return contents[0]
-
-    def _send(self, content: bytes, to: int) -> None:
-        for start in range(0, len(content), _PIECE):
-            piece = torch.frombuffer(bytearray(content[start : start + _PIECE]), dtype=torch.uint8)
-            dist.send(piece, self._members[to], group=self._group)
-
-    def _receive(self, length: int, source: int) -> bytes:
-        found = bytearray(length)
+        read: gives, on that rank, so many bytes from one place on.
+        """
+        if self._tray < 0:
+            self._tray = shared(self.tell, self.rank, 2 * _PIECE, _opened)
         for start in range(0, length, _PIECE):
             size = min(_PIECE, length - start)
-            piece = torch.frombuffer(found, dtype=torch.uint8, count=size, offset=start)
-            dist.recv(piece, self._members[source], group=self._group)
-        return bytes(found)
+            # Of two places: the other one is perhaps still read.
+            place = _PIECE * (self._carried % 2)
+            self._carried += 1
+            if source == self.rank:
+                os.pwrite(self._tray, read(start, size), place)
+            self.gather(b"")
+            yield os.pread(self._tray, size, place)
+
+    def tell(self, said: str) -> List[str]:
+        """The same of texts."""
+        return [each.decode() for each in self.gather(said.encode())]
+
+    def close(self) -> None:
+        """Gives the memory back in which something was carried."""
+        if self._tray >= 0:
+            os.close(self._tray)
+            self._tray = -1
 
     def sum(self, numbers: torch.Tensor, dimensions: Sequence[int]) -> torch.Tensor:
         """The sum over some dimensions of the mesh; `numbers` may be written."""
@@ -187,9 +176,8 @@ class Ranks:
         return numbers if numbers.device.type == on else numbers.to(on)
 
 
-def _fill(tensor: torch.Tensor, content: bytes) -> None:
-    if content:
-        tensor[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+def _opened(path: str) -> int:
+    return os.open(path, os.O_RDWR)
 
 
 def _check(mesh: Any, data: Union[str, Sequence[str], None]) -> None:

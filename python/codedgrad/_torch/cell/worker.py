@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
+from collections import deque
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, cast
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, cast
 
 from ... import _native
 from ..._core.joining import Settings, Where, layout_hash
@@ -30,15 +32,15 @@ class CellWorker:
         self.ranks = ranks
         self.vector = vector
         self.cut = cut
-        self.agreement = Agreement(ranks, vector)
+        self.agreement = Agreement(ranks)
         self.worker = self.workers = self.next_step = 0
         self.job = ""
         self.why_over: Optional[str] = None
         self._settings = settings
         self._saver: Optional[int] = None
         self._trained = 0
-        # Whether the task is wanted, as was asked last.
-        self._wanted = False
+        # Whether the task is wanted, as was asked last, and summed while its last unit is computed.
+        self._wanted = self._in_parts = False
         # Scalars decoded with the step that is open.
         self._tail: List[float] = []
         # What is to be said to the others, with the next event.
@@ -85,10 +87,7 @@ class CellWorker:
                     "alike in each, from one seed or one checkpoint, and give join the same"
                 )
         self._trained = where.trained
-        with self.agreement.together():
-            troubles = self.vector.share(self.ranks)
-        if troubles is not None:
-            raise RuntimeError(troubles)
+        self.vector.share(self.ranks)
         whole = [
             None if said[0][what] is None else _combined([each[what] for each in said])
             for what in ("has other frozen parameters", "begins with other parameters or buffers")
@@ -103,7 +102,6 @@ class CellWorker:
         told = self._agree("joined", ask=ask)[0]
         self.worker, self.workers, self.job, known = told
         self._learn(known)
-        self.agreement.listen()
 
     def _settings_of_all(self) -> Any:
         return {**vars(self._settings), "part": 0}
@@ -141,16 +139,11 @@ class CellWorker:
 
     def next(self, seconds: Optional[float] = None) -> Tuple[Any, ...]:
         """The next event."""
-        state: List[bytes] = []
-
         def ask() -> Any:
             native = self._first()
             event = native.next(_LOOK_SECONDS)
             if event is None:
                 return None
-            if event[0] == "resync":
-                state.extend(event[2])
-                event = (event[0], event[1], [len(each) for each in state])
             tail = native.tail() if event[0] == "apply" else []
             return event, tail, self._known(native)
 
@@ -163,21 +156,7 @@ class CellWorker:
                 self._link.finish()
         event, self._tail, known = told
         self._learn(known)
-        if event[0] == "over":
-            self.agreement.run_is_over()
-        if event[0] == "resync":
-            with self.agreement.together():
-                return event[0], event[1], self._handed_out(event[2], state)
         return cast(Tuple[Any, ...], event)
-
-    def _handed_out(self, lengths: Sequence[int], state: List[bytes]) -> List[bytes]:
-        """What this rank takes over of another worker's state: what all do, or that of its rank."""
-        if not self.cut:
-            return self.ranks.tell(lengths, state)
-        if len(lengths) != self.ranks.size:
-            # All of them refuse it when it is loaded.
-            return []
-        return [self.ranks.deal(lengths, state)]
 
     def _first(self) -> _native.Worker:
         assert self._link is not None, "the first rank has it"
@@ -189,9 +168,10 @@ class CellWorker:
         """The task's units, with this rank's samples of each."""
 
         def ask() -> Any:
-            return self._first().parts(), self._first().wanted()
+            native = self._first()
+            return native.parts(), native.wanted(), native.in_parts()
 
-        told, self._wanted = self._agree("the beginning of a task", ask=ask)[0]
+        told, self._wanted, self._in_parts = self._agree("the beginning of a task", ask=ask)[0]
         return [self._cut(*part) for part in told]
 
     def _cut(
@@ -215,21 +195,29 @@ class CellWorker:
         return self._first().message()
 
     def in_parts(self) -> bool:
-        """Nothing is handed over before the ranks' sum is there."""
-        return False
+        """Whether it is of use to say that parts of the task's last unit are written."""
+        return self._in_parts
 
-    def collected(self, there: Sequence[bool]) -> List[bool]:
+    def written(self, start: int, end: int) -> None:
+        """Of the first rank: some arrays of all ranks are in the message."""
+        self._first().written(start, end - start)
+
+    def collected(self, there: Sequence[bool], again: bool = False) -> Tuple[List[bool], bool]:
         """All have computed the unit, and what is not summed by this package is in the shared
-        memory; gives back which parameters have a gradient in some rank."""
+        memory; gives back which parameters have a gradient in some rank, and whether some rank has
+        written `again` what it had said to be there."""
         mine = sum(1 << place for place, has in enumerate(there) if has)
         told = self._agree(
-            "the end of a unit", (mine, False), lambda: (mine, self._first().wanted())
+            "the end of a unit",
+            (mine, again, False),
+            lambda: (mine, again, self._first().wanted()),
         )
-        self._wanted = told[0][1]
+        self._wanted = told[0][2]
         found = 0
-        for each, _ in told:
+        for each, *_ in told:
             found |= each
-        return [bool(found >> place & 1) for place in range(len(there))]
+        has = [bool(found >> place & 1) for place in range(len(there))]
+        return has, any(each for _, each, _ in told)
 
     def handed_over(self) -> None:
         """What this package has summed over ranks is in the shared memory."""
@@ -287,14 +275,51 @@ class CellWorker:
         """The worker's digest, of those of what each rank has: all ranks come here."""
         return _compared(self._agree("the digest of a step", digests))
 
-    def provide(self, state: List[bytes]) -> None:
+    def provide(self, lengths: List[int], state: List[bytes]) -> None:
         """Hands the replica over: the first rank's, or what each rank has."""
-        if self.cut:
-            lengths = self._agree("a state that is handed over", len(state[0]))
-            with self.agreement.together():
-                state = self.ranks.collect(lengths, state[0])
-        if self._link is not None:
-            self._link.provide(state)
+        if not self.cut:
+            if self._link is not None:
+                self._link.provide(lengths, state)
+            return
+        lengths = self._agree("a state that is handed over", lengths[0])
+        pieces = self._of_all(lengths, state.pop())
+        with self.agreement.together():
+            if self._link is not None:
+                self._link.provide(lengths, pieces)
+            else:
+                deque(pieces, maxlen=0)
+        self.ranks.close()
+
+    def _of_all(self, lengths: Sequence[int], mine: bytes) -> Iterator[bytes]:
+        """What each rank has, piece by piece."""
+        for rank, length in enumerate(lengths):
+            yield from self.ranks.carry(rank, length, lambda start, size: mine[start : start + size])
+            if rank == self.ranks.rank:
+                mine = b""
+
+    def state(self) -> List[bytes]:
+        """What this rank takes over of another worker's state: what all do, or that of its rank."""
+        lengths = self._agree("a state", ask=lambda: self._first().state_lengths())[0]
+        if self.cut and len(lengths) != self.ranks.size:
+            # All of them refuse it when it is loaded.
+            return []
+        found = [b""] * len(lengths)
+        with self.agreement.together():
+            # The first rank's comes when the others' is given back.
+            for place in reversed(range(len(lengths))):
+                pieces = self.ranks.carry(0, lengths[place], self._reader(place))
+                if not self.cut or place == self.ranks.rank:
+                    # Pieces that are joined would be there twice.
+                    whole = io.BytesIO()
+                    deque(map(whole.write, pieces), maxlen=0)
+                    found[place] = whole.getvalue()
+                else:
+                    deque(pieces, maxlen=0)
+        self.ranks.close()
+        return [found[self.ranks.rank]] if self.cut else found
+
+    def _reader(self, place: int) -> Callable[[int, int], bytes]:
+        return lambda start, size: self._first().state_piece(place, start, size)
 
     def taken(self, digests: List[Contents]) -> None:
         """This rank has taken a state over."""
