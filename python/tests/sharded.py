@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import signal
 import threading
@@ -328,7 +329,9 @@ def prepared(
     torch.manual_seed(1)
     model: Any = built(plan, mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    loader: Any = torch.utils.data.DataLoader(dataset(), UNIT_SAMPLES // 2, shuffle=True)
+    data = plan.get("join", {}).get("data", mesh.mesh_dim_names)
+    parts = math.prod(mesh[each].size() for each in ([data] if isinstance(data, str) else data))
+    loader: Any = torch.utils.data.DataLoader(dataset(), UNIT_SAMPLES // parts, shuffle=True)
     trouble = Trouble(plan, where.get("worker"), rank, model)
     model, optimizer, loader = coded.prepare(
         model,
@@ -346,7 +349,9 @@ def prepared(
             if not run.hollow:
                 trouble.before_iteration()
             # By the step: a skipped iteration may meet a length that this rank has not computed.
-            length = LENGTH if run.settings.part == 0 else LENGTH - run.index % 4
+            # Where tokens of all ranks come to the experts all have equally many.
+            alike = run.settings.part == 0 or "experts" in plan.get("cut", "")
+            length = LENGTH if alike else LENGTH - run.index % 4
             loss = loss_of(model, plan, x[:, :length], y[:, :length])
             run.report(loss.detach())
             loss.backward()

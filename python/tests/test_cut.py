@@ -44,7 +44,7 @@ def some(*kinds: str) -> Any:
 KINDS = sorted(cut.CUTS)
 
 
-@some("experts", "fsdp and tensor", "tensor and sequence")
+@some("experts", "fsdp and tensor", "tensor and experts", "tensor and sequence")
 def test_a_late_worker_has_the_bits_of_one_worker(kind: str, tmp_path: Path) -> None:
     plan = cut.told(kind, clip="coded")
     late = {"trouble": "late", "worker": 1}
@@ -66,7 +66,7 @@ def test_it_is_the_training_of_one_process(kind: str) -> None:
     trained_like_one_process(cut.told(kind, optimizer="SGD", rate=0.3))
 
 
-@some("experts")
+@some("experts", "plain experts")
 def test_sums_are_those_of_one_process(kind: str) -> None:
     trained_like_one_process(cut.told(kind, optimizer="SGD", rate=0.3, reduction="tokens"))
 
