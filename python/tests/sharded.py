@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import nn
@@ -264,10 +264,12 @@ def train(
             trouble.loss(micro, loss).backward()
             trouble.after_backward(micro, model)
         trouble.at("killed before the optimizer", step.index)
+        most = plan.get("max_norm", 0.3)
         if plan.get("clip") == "torch":
-            found["norms"].append(float(whole(nn.utils.clip_grad_norm_(model.parameters(), 0.3))))
+            norm = whole(nn.utils.clip_grad_norm_(model.parameters(), most))
+            found["norms"].append(float(norm))
         if plan.get("clip") == "coded":
-            found["norms"].append(coded.clip_grad_norm_(run, 0.3))
+            found["norms"].append(coded.clip_grad_norm_(run, most))
         if evaluates == "before the optimizer":
             evaluate(model)
         if step.applied:
@@ -292,6 +294,7 @@ def train(
         "digest": hash_of(model),
         "complete": run.complete,
         "agreements": agreements(),
+        "traffic": run.traffic(),
         "left_open": left_open(run),
         "report": run.report(),
         "worker": run.worker,
@@ -397,15 +400,15 @@ def loaded(folder: str, model: Any, optimizer: Any, schedule: Any) -> None:
     schedule.load_state_dict(state["schedule"])
 
 
-def losses_of_one_process(plan: Dict[str, Any]) -> List[float]:
-    """Those of the same training without this package, in one process that has the whole model: one
-    gradient of the whole batch, SGD."""
+def of_one_process(plan: Dict[str, Any]) -> Tuple[List[float], List[float]]:
+    """Losses and gradients' norms of the same training without this package, in one process that has
+    the whole model: one gradient of the whole batch, SGD, nothing clipped."""
     torch.manual_seed(1)
     model = built(plan, None)
     optimizer = torch.optim.SGD(model.parameters(), lr=plan.get("rate", 1e-2))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step)
     samples: Any = dataset()
-    totals = []
+    totals, norms = [], []
     batches = len(samples) // (UNITS * UNIT_SAMPLES)
     for step in range(plan.get("steps", STEPS)):
         epoch, place = divmod(step, batches)
@@ -419,7 +422,8 @@ def losses_of_one_process(plan: Dict[str, Any]) -> List[float]:
         else:
             loss.backward()
         totals.append(loss.item())
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), float("inf"))))
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    return totals
+    return totals, norms

@@ -72,11 +72,13 @@ def test_sums_are_those_of_one_process(kind: str) -> None:
 
 
 def trained_like_one_process(plan: Dict[str, Any]) -> None:
-    """By an optimizer that shows the gradient's scale."""
-    reference = sharded.losses_of_one_process(plan)
+    """By an optimizer that shows the gradient's scale, as its norm does."""
+    plan = {**plan, "clip": "coded", "max_norm": 1e9}
+    reference, norms = sharded.of_one_process(plan)
     scale = 1 if plan.get("reduction") == "tokens" else sharded.UNITS
     ours = [total[0] / scale for total in alone(plan)["totals"]]
     assert ours == pytest.approx(reference, rel=3e-7)
+    assert alone(plan)["norms"] == pytest.approx(norms, rel=3e-7)
     assert reference[-1] < 0.95 * reference[0], "it does not learn"
 
 

@@ -14,7 +14,7 @@ pub(super) enum Script {
 }
 
 /// The ranks of one worker, as PyTorch's `init_device_mesh` makes them.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct DeviceMesh {
     names: Vec<&'static str>,
     sizes: Vec<u32>,
@@ -52,8 +52,8 @@ fn refused(mesh: &Mesh, node: u32) -> Option<String> {
         Some(format!("it has no context parallelism, and cp is {cp}"))
     } else if cell > node as usize {
         Some(format!("a worker's ranks are on one host, and a cell has {cell} of nodes of {node}"))
-    } else if !tp.is_multiple_of(experts) && !experts.is_multiple_of(tp) {
-        Some(format!("groups of {experts} ranks that have all experts lie across those of tp = {tp}"))
+    } else if !experts.is_multiple_of(tp) {
+        Some(format!("groups of {experts} that have all experts are no whole groups of tp = {tp}"))
     } else {
         None
     }
@@ -68,20 +68,20 @@ fn expert_ranks(mesh: &Mesh) -> u32 {
 impl WorkerMesh {
     fn of(mesh: &Mesh) -> Self {
         let Layout { tp, ep, etp, .. } = *mesh.layout();
-        let dense = DeviceMesh {
-            names: vec!["dp", "tp"],
-            sizes: vec![mesh.in_cell(Layers::Dense, Axis::Data), tp],
-        };
-        let (mesh_given, data, experts) = if mesh.cell_size() == 1 {
-            (DeviceMesh { names: Vec::new(), sizes: Vec::new() }, Vec::new(), None)
-        } else if tp == 1 {
+        let (of_worker, data, experts) = match (mesh.cell_size(), tp) {
+            (1, _) => (DeviceMesh::default(), Vec::new(), None),
             // All ranks have other samples, and the experts' dimensions have all ranks.
-            let experts = DeviceMesh::of_experts(mesh);
-            let data = experts.names.clone();
-            (experts, data, None)
-        } else {
-            let alike = ep == 1 && etp == Some(tp);
-            (dense, vec!["dp"], (!alike).then(|| DeviceMesh::of_experts(mesh)))
+            (_, 1) => {
+                let experts = DeviceMesh::of_experts(mesh);
+                let data = experts.names.clone();
+                (experts, data, None)
+            }
+            _ => {
+                let sizes = vec![mesh.in_cell(Layers::Dense, Axis::Data), tp];
+                let alike = ep == 1 && etp == Some(tp);
+                let experts = (!alike).then(|| DeviceMesh::of_experts(mesh));
+                (DeviceMesh { names: vec!["dp", "tp"], sizes }, vec!["dp"], experts)
+            }
         };
         let (name, workers) = (itself::name(), mesh.workers());
         let started = match mesh.cell_size() {
@@ -89,7 +89,7 @@ impl WorkerMesh {
             ranks => format!("torchrun --standalone --nproc-per-node {ranks} train.py"),
         };
         let launch = format!("{name} run -n {workers} {started}");
-        Self { mesh: mesh_given, data, experts, launch }
+        Self { mesh: of_worker, data, experts, launch }
     }
 
     /// The lines of a script, and the command.
@@ -100,7 +100,8 @@ impl WorkerMesh {
         }
         lines.extend(self.experts.as_ref().map(|experts| format!("experts = {experts}")));
         if let [first, rest @ ..] = &self.data[..] {
-            let data = if rest.is_empty() { quoted(first) } else { tuple(&self.data, |n| quoted(n)) };
+            let data =
+                if rest.is_empty() { quoted(first) } else { tuple(&self.data, |n| quoted(n)) };
             lines.push(format!("run = codedgrad.torch.join(.., mesh=mesh, data={data})"));
         }
         lines.push(self.launch.clone());
@@ -111,7 +112,7 @@ impl WorkerMesh {
 impl DeviceMesh {
     /// Over which experts are cut: `ep` always, by whose name the package knows them.
     fn of_experts(mesh: &Mesh) -> Self {
-        let axes = [("edp", Axis::Data), ("ep", Axis::Expert), ("etp", Axis::Tensor)];
+        let axes = [("ep", Axis::Expert), ("etp", Axis::Tensor)];
         let sized = axes.map(|(name, axis)| (name, mesh.in_cell(Layers::Expert, axis)));
         let kept = sized.into_iter().filter(|(name, size)| *size > 1 || *name == "ep");
         let (names, sizes) = kept.unzip();
@@ -121,7 +122,8 @@ impl DeviceMesh {
 
 impl fmt::Display for DeviceMesh {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (sizes, names) = (tuple(&self.sizes, u32::to_string), tuple(&self.names, |n| quoted(n)));
+        let (sizes, names) =
+            (tuple(&self.sizes, u32::to_string), tuple(&self.names, |n| quoted(n)));
         write!(out, "init_device_mesh(\"cuda\", {sizes}, mesh_dim_names={names})")
     }
 }
