@@ -256,9 +256,9 @@ def test_a_worker_comes_back_with_its_ranks_states(trouble: str, rank: int, tmp_
 
 
 def test_a_state_is_handed_over_while_parameters_are_in_use(tmp_path: Path) -> None:
-    """The worker that has it evaluates after each step, which leaves FSDP2's parameters whole, and
-    trains on; the other one comes back while it does."""
-    told = {"steps": 40, "pause": 0.03, "evaluates": "after the optimizer"}
+    """The worker that has it evaluates in each step, which leaves FSDP2's parameters whole, as they
+    were before the optimizer's step, and trains on; the other one comes back while it does."""
+    told = {"steps": 40, "pause": 0.03, "evaluates": "before the optimizer"}
     trouble = {"trouble": "killed between units", "worker": 1, "rank": 0}
     ended = tmp_path / "ended"
     with Cells(
