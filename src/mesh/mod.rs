@@ -191,7 +191,8 @@ impl Mesh {
     ///
     /// ```
     /// use codedgrad::mesh::{Axis, Layers, Layout, Mesh};
-    /// let mesh = Mesh::new(Layout { world: 16, tp: 2, etp: Some(1), ep: 4, ..Layout::default() })?;
+    /// let layout = Layout { world: 16, tp: 2, etp: Some(1), ep: 4, ..Layout::default() };
+    /// let mesh = Mesh::new(layout)?;
     /// assert_eq!((mesh.in_cell(Layers::Dense, Axis::Data), mesh.dp()), (2, 8));
     /// assert_eq!((mesh.in_cell(Layers::Expert, Axis::Expert), mesh.cell_size()), (4, 4));
     /// # Ok::<(), codedgrad::mesh::MeshError>(())
