@@ -4,6 +4,8 @@
 have the same numbers, which are those of `python moe.py --steps 60` alone, whoever of the workers
 was late or lost. A worker of two processes, each with the whole model and half of the sequences:
 `codedgrad run -n 2 --kill-after 40 torchrun --standalone --nproc-per-node 2 moe.py --steps 60`.
+With `--shard` each has half of the experts too, and FSDP2 shards the rest: the numbers are those of
+`torchrun --standalone --nproc-per-node 2 moe.py --steps 60 --shard` alone.
 `--door prepare` trains the same by a loop as DistributedDataParallel's, to the same numbers.
 What to keep in mind is in docs/python.md, "Mixtures of experts".
 """
@@ -14,7 +16,7 @@ import hashlib
 import json
 import math
 import os
-from typing import Any, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import codedgrad.torch as coded
 import nanogpt
@@ -32,6 +34,20 @@ def check_experts(count: int, active: int) -> None:
         raise ValueError(f"active={active}: each token has 1 to {count} of the experts")
 
 
+def ranks_here() -> int:
+    """How many processes this worker has, as torchrun says."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def check_ranks(experts: int, ranks: int) -> None:
+    """Raises ValueError if ranks cannot have equally many experts each."""
+    if ranks < 2 or experts % ranks:
+        raise ValueError(
+            f"experts={experts} over {ranks} ranks: --shard needs two ranks or more, each with as "
+            "many experts, as torchrun --standalone --nproc-per-node 2 starts them"
+        )
+
+
 class Experts(nn.Module):
     """Each token goes to the `active` experts that its router likes best; none is dropped."""
 
@@ -45,6 +61,8 @@ class Experts(nn.Module):
         # Moved by `Balance`, which also takes it to other workers.
         self.register_buffer("bias", torch.zeros(len(experts)), persistent=False)
         self.counts = torch.zeros(len(experts))
+        # What has the experts instead, where ranks have a part of them each.
+        self.sharded: Optional[nn.Module] = None
 
     def choose(self, scores: torch.Tensor) -> torch.Tensor:
         """The experts of each token; of equal ones those of lower numbers."""
@@ -60,14 +78,27 @@ class Experts(nn.Module):
         weights = scores.gather(1, chosen)
         weights = weights / weights.sum(1, keepdim=True)
         # Set, not added up: with activation checkpointing this is called twice for a unit.
-        self.counts = nn.functional.one_hot(chosen, len(self.experts)).sum((0, 1)).float()
-        y = torch.zeros_like(tokens)
-        for number, expert in enumerate(self.experts):
-            rows, place = torch.nonzero(chosen == number, as_tuple=True)
-            if len(rows) > 0:
-                part = expert(tokens[rows]) * weights[rows, place, None]
-                y = y.index_add(0, rows, part.to(y.dtype))
+        self.counts = nn.functional.one_hot(chosen, self.bias.numel()).sum((0, 1)).float()
+        given = tokens, chosen, weights
+        y = self.sharded(mixed, *given) if self.sharded else mixed(self.experts, *given)
         return y.view_as(x)
+
+
+def mixed(
+    experts: Sequence[Callable[[torch.Tensor], torch.Tensor]],
+    tokens: torch.Tensor,
+    chosen: torch.Tensor,
+    weights: torch.Tensor,
+    first: int = 0,
+) -> torch.Tensor:
+    """What some experts, of which the first one has this number, make of the tokens that chose them."""
+    y = torch.zeros_like(tokens)
+    for number, expert in enumerate(experts, first):
+        rows, place = torch.nonzero(chosen == number, as_tuple=True)
+        if len(rows) > 0:
+            part = expert(tokens[rows]) * weights[rows, place, None]
+            y = y.index_add(0, rows, part.to(y.dtype))
+    return y
 
 
 class Balance:
@@ -110,7 +141,11 @@ class Balance:
 
 def replica_hash(model: nn.Module, balance: Balance) -> str:
     """Of all that decides what the model computes: parameters, and biases of experts."""
-    sha = hashlib.sha256(nanogpt.parameters_hash(model).encode())
+    sha = hashlib.sha256()
+    for parameter in model.parameters():
+        # That of a rank's part.
+        whole = getattr(parameter, "full_tensor", lambda: parameter)()
+        sha.update(whole.detach().numpy().tobytes())
     for layer in balance.layers:
         sha.update(layer.bias.numpy().tobytes())
     return sha.hexdigest()
@@ -140,6 +175,8 @@ def parse_experts(parser: argparse.ArgumentParser, experts: int) -> argparse.Nam
     args = parser.parse_args()
     try:
         check_experts(args.experts, args.active)
+        if getattr(args, "shard", False):
+            check_ranks(args.experts, ranks_here())
     except ValueError as error:
         parser.error(str(error))
     return args
@@ -149,6 +186,7 @@ def arguments() -> argparse.Namespace:
     parser = nanogpt.options()
     parser.description = "Trains a small GPT with a mixture of experts on a few sonnets."
     parser.add_argument("--recompute", action="store_true", help="activation checkpointing")
+    parser.add_argument("--shard", action="store_true", help="cut the model over the ranks")
     parser.add_argument(
         "--door", choices=["join", "prepare"], default="join", help="the loop's shape"
     )
@@ -218,12 +256,15 @@ def main() -> None:
     torch.manual_seed(1)
     torch.set_num_threads(1)
     model = make_model(args)
-    balance = Balance(model, args.bias_rate)
-    # torchrun says how many processes this worker has.
-    ranks, mesh = int(os.environ.get("WORLD_SIZE", "1")), None
+    ranks, mesh = ranks_here(), None
     if ranks > 1:
         torch.distributed.init_process_group("gloo")
-        mesh = init_device_mesh("cpu", (ranks,))
+        mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("ep",))
+    if args.shard:
+        import moe_sharded
+
+        moe_sharded.shard(model, mesh)
+    balance = Balance(model, args.bias_rate)
     # Each of them has its part of a unit's sequences.
     args.rows //= ranks
     train = train_by_iterations if args.door == "prepare" else train_by_units

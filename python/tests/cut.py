@@ -17,6 +17,8 @@ CUTS: Dict[str, Any] = {
     "hsdp": (["replicate", "shard"], ["replicate", "shard"]),
     "one of two": (["replicate", "shard"], ["replicate", "shard"]),
     "experts": (["edp", "ep"], ["edp", "ep"]),
+    "plain experts": (["edp", "ep"], ["edp", "ep"]),
+    "tensor and experts": (["dp", "tp"], "dp"),
 }
 
 
@@ -61,9 +63,15 @@ class Experts(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(9)
         self.weight = nn.Parameter(torch.randn(count, width, width, generator=generator) * 0.2)
-        self.count, self.group = count, None
+        self.count, self.group, self.tensor = count, None, None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.tensor is not None:
+            # Its ranks have the same tokens, and give a part of them to the experts each.
+            return over_tokens(self.routed(over_tokens(x, self.tensor)), self.tensor, back=True)
+        return self.routed(x)
+
+    def routed(self, x: torch.Tensor) -> torch.Tensor:
         shape = x.shape
         x = x.reshape(-1, shape[-1])
         ranks, rank = 1, 0
@@ -80,6 +88,17 @@ class Experts(nn.Module):
         if self.group is not None:
             found = _Scattered.apply(found, self.group)
         return found.reshape(shape)
+
+
+def over_tokens(x: torch.Tensor, mesh: Any, back: bool = False) -> torch.Tensor:
+    """A rank's part of the tokens that all ranks have; all tokens, of the parts, where it is `back`."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    ways: Any = (Replicate(), Shard(1))
+    here, there = reversed(ways) if back else ways
+    whole = DTensor.from_local(x, mesh, [here], run_check=False)
+    found: torch.Tensor = whole.redistribute(placements=[there]).to_local()
+    return found
 
 
 class InSequence(nn.Module):
@@ -99,13 +118,13 @@ class InSequence(nn.Module):
 def built(model: Any, plan: Dict[str, Any], mesh: Any) -> Any:
     """The model, cut over the mesh as `plan["cut"]` says; whole without one."""
     kind = plan["cut"]
-    if kind == "experts":
+    if "experts" in kind:
         for block in model.blocks:
             block.up, block.down = Experts(block.norm.normalized_shape[0]), nn.Identity()
     if mesh is None:
         return model
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
         RowwiseParallel,
@@ -114,6 +133,15 @@ def built(model: Any, plan: Dict[str, Any], mesh: Any) -> Any:
     )
 
     over = mesh
+    if kind in ("plain experts", "tensor and experts"):
+        experts = mesh["ep"] if "plain" in kind else mesh._flatten("ep")
+        for block in model.blocks:
+            cut_experts(block.up, experts)
+            block.up.tensor = mesh["tp"] if "tensor" in kind else None
+        if "tensor" in kind:
+            whole = ColwiseParallel(output_layouts=Replicate())
+            parallelize_module(model, mesh["tp"], {"head": whole})
+        return model
     if "tensor" in kind:
         how: Dict[str, Any] = {"up": ColwiseParallel(), "down": RowwiseParallel()}
         if "sequence" in kind:
@@ -131,15 +159,19 @@ def built(model: Any, plan: Dict[str, Any], mesh: Any) -> Any:
     if kind == "experts":
         over = mesh._flatten("dp")
         for block in model.blocks:
-            experts = block.up
-            experts.group = mesh["ep"].get_group()
-            whole = experts.weight.data
-            experts.weight = nn.Parameter(distribute_tensor(whole, mesh["ep"], [Shard(0)]))
-            fully_shard(experts, mesh=mesh["edp"])
+            cut_experts(block.up, mesh["ep"])
+            fully_shard(block.up, mesh=mesh["edp"])
     for block in model.blocks:
         fully_shard(block, mesh=over)
     fully_shard(model, mesh=over)
     return model
+
+
+def cut_experts(experts: Experts, mesh: Any) -> None:
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    experts.group = mesh.get_group()
+    experts.weight = nn.Parameter(distribute_tensor(experts.weight.data, mesh, [Shard(0)]))
 
 
 def told(kind: str, **more: Any) -> Dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import signal
 import threading
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import nn
@@ -271,10 +272,12 @@ def train(
             trouble.after_backward(micro, model)
             early.after_backward()
         trouble.at("killed before the optimizer", step.index)
+        most = plan.get("max_norm", 0.3)
         if plan.get("clip") == "torch":
-            found["norms"].append(float(whole(nn.utils.clip_grad_norm_(model.parameters(), 0.3))))
+            norm = whole(nn.utils.clip_grad_norm_(model.parameters(), most))
+            found["norms"].append(float(norm))
         if plan.get("clip") == "coded":
-            found["norms"].append(coded.clip_grad_norm_(run, 0.3))
+            found["norms"].append(coded.clip_grad_norm_(run, most))
         if evaluates == "before the optimizer":
             evaluate(model)
         if step.applied:
@@ -300,6 +303,7 @@ def train(
         "complete": run.complete,
         "agreements": agreements(),
         "early": early.arrays,
+        "traffic": run.traffic(),
         "left_open": left_open(run),
         "report": run.report(),
         "worker": run.worker,
@@ -358,7 +362,9 @@ def prepared(
     torch.manual_seed(1)
     model: Any = built(plan, mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    loader: Any = torch.utils.data.DataLoader(dataset(), UNIT_SAMPLES // 2, shuffle=True)
+    data = plan.get("join", {}).get("data", mesh.mesh_dim_names)
+    parts = math.prod(mesh[each].size() for each in ([data] if isinstance(data, str) else data))
+    loader: Any = torch.utils.data.DataLoader(dataset(), UNIT_SAMPLES // parts, shuffle=True)
     trouble = Trouble(plan, where.get("worker"), rank, model)
     model, optimizer, loader = coded.prepare(
         model,
@@ -376,7 +382,9 @@ def prepared(
             if not run.hollow:
                 trouble.before_iteration()
             # By the step: a skipped iteration may meet a length that this rank has not computed.
-            length = LENGTH if run.settings.part == 0 else LENGTH - run.index % 4
+            # Where tokens of all ranks come to the experts all have equally many.
+            alike = run.settings.part == 0 or "experts" in plan.get("cut", "")
+            length = LENGTH if alike else LENGTH - run.index % 4
             loss = loss_of(model, plan, x[:, :length], y[:, :length])
             run.report(loss.detach())
             loss.backward()
@@ -422,15 +430,15 @@ def loaded(folder: str, model: Any, optimizer: Any, schedule: Any) -> None:
     schedule.load_state_dict(state["schedule"])
 
 
-def losses_of_one_process(plan: Dict[str, Any]) -> List[float]:
-    """Those of the same training without this package, in one process that has the whole model: one
-    gradient of the whole batch, SGD."""
+def of_one_process(plan: Dict[str, Any]) -> Tuple[List[float], List[float]]:
+    """Losses and gradients' norms of the same training without this package, in one process that has
+    the whole model: one gradient of the whole batch, SGD, nothing clipped."""
     torch.manual_seed(1)
     model = built(plan, None)
     optimizer = torch.optim.SGD(model.parameters(), lr=plan.get("rate", 1e-2))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step)
     samples: Any = dataset()
-    totals = []
+    totals, norms = [], []
     batches = len(samples) // (UNITS * UNIT_SAMPLES)
     for step in range(plan.get("steps", STEPS)):
         epoch, place = divmod(step, batches)
@@ -444,7 +452,8 @@ def losses_of_one_process(plan: Dict[str, Any]) -> List[float]:
         else:
             loss.backward()
         totals.append(loss.item())
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), float("inf"))))
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    return totals
+    return totals, norms

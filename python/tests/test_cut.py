@@ -44,7 +44,7 @@ def some(*kinds: str) -> Any:
 KINDS = sorted(cut.CUTS)
 
 
-@some("experts", "fsdp and tensor", "tensor and sequence")
+@some("experts", "fsdp and tensor", "tensor and experts", "tensor and sequence")
 def test_a_late_worker_has_the_bits_of_one_worker(kind: str, tmp_path: Path) -> None:
     plan = cut.told(kind, clip="coded")
     late = {"trouble": "late", "worker": 1}
@@ -66,17 +66,19 @@ def test_it_is_the_training_of_one_process(kind: str) -> None:
     trained_like_one_process(cut.told(kind, optimizer="SGD", rate=0.3))
 
 
-@some("experts")
+@some("experts", "plain experts")
 def test_sums_are_those_of_one_process(kind: str) -> None:
     trained_like_one_process(cut.told(kind, optimizer="SGD", rate=0.3, reduction="tokens"))
 
 
 def trained_like_one_process(plan: Dict[str, Any]) -> None:
-    """By an optimizer that shows the gradient's scale."""
-    reference = sharded.losses_of_one_process(plan)
+    """By an optimizer that shows the gradient's scale, as its norm does."""
+    plan = {**plan, "clip": "coded", "max_norm": 1e9}
+    reference, norms = sharded.of_one_process(plan)
     scale = 1 if plan.get("reduction") == "tokens" else sharded.UNITS
     ours = [total[0] / scale for total in alone(plan)["totals"]]
     assert ours == pytest.approx(reference, rel=3e-7)
+    assert alone(plan)["norms"] == pytest.approx(norms, rel=3e-7)
     assert reference[-1] < 0.95 * reference[0], "it does not learn"
 
 

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 
 import codedgrad.torch as coded  # noqa: E402
+from test_ddp import under_ddp  # noqa: E402
 from test_launch import Launched, script  # noqa: E402
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -162,11 +163,34 @@ def test_biases_make_experts_equal(gpt: Example) -> None:
     assert frozen["load_last"] > balanced["load_last"] + 0.2, (balanced, frozen)
 
 
+SHORT = ["--steps", "4", *SIZES]
+
+
+def of_ranks(*told: str) -> List[Dict[str, Any]]:
+    """What two ranks come to without a coordinator."""
+    return [json.loads(said) for said in under_ddp(EXAMPLES / "moe.py", 2, *SHORT, *told)]
+
+
+def test_experts_over_the_ranks_of_a_worker_have_one_digest(gpt: Example, tmp_path: Path) -> None:
+    alone = of_ranks("--shard")
+    found = gpt.run(tmp_path, *SHORT, "--shard", workers=2, ranks=2, late=1)
+    assert found.lines == [alone[0]] * 4 and alone[0] == alone[1]
+
+
 @pytest.mark.slow
-def test_a_worker_of_two_replicated_ranks_one_of_which_is_killed(
-    gpt: Example, tmp_path: Path
+def test_experts_over_the_ranks_of_a_worker_train_as_whole_ones() -> None:
+    (whole, _), (cut, _) = of_ranks(), of_ranks("--shard")
+    # Numbers are added up in another order.
+    assert whole.pop("digest") != cut.pop("digest")
+    assert whole == pytest.approx(cut, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", [[], ["--shard", "--recompute"]])
+def test_a_worker_of_two_ranks_one_of_which_is_killed(
+    cut: List[str], gpt: Example, tmp_path: Path
 ) -> None:
-    told = ["--steps", "60", *SIZES]
+    told = ["--steps", "60", *SIZES, *cut]
     found = gpt.run(tmp_path, *told, workers=2, ranks=2, killed=1)
     assert found.lines == [found.lines[0]] * 4
     assert found.lines[0]["load_last"] < found.lines[0]["load_first"] - 0.5
@@ -244,6 +268,8 @@ def test_impossible_numbers_of_experts_are_refused_by_name() -> None:
     refused(lambda: moe.Experts(2, [linear] * 2, 0), "active=0")
     refused(lambda: moe.Experts(2, [linear], 1), "experts=1: a router needs two")
     refused(lambda: onerec.Recommender(8, 4, 5), "active=5")
+    refused(lambda: moe.check_ranks(8, 1), "experts=8 over 1 ranks: --shard needs two")
+    refused(lambda: moe.check_ranks(8, 3), "experts=8 over 3 ranks")
 
 
 @pytest.mark.parametrize("example", ["moe.py", "onerec.py"])

@@ -202,3 +202,35 @@ def test_fsdp2_divides_by_all_ranks_that_cut_samples(seed: int, reduction: str) 
     assert [names[each] for each in sums.left[0]] == sorted(left)
     sums.close()
     assert group.gradient_divide_factor is None
+
+
+@pytest.mark.parametrize("reduction", ["mean", "tokens"])
+def test_experts_are_known_by_the_name_of_their_meshs_dimension(reduction: str) -> None:
+    as_rank(1, 4)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "ep"))
+
+    def weight(over: Any, *placed: Any) -> Any:
+        whole = torch.ones(4, 2)
+        return nn.Parameter(distribute_tensor(whole, over, placed, src_data_rank=None))
+
+    def sums_of(parameter: Any) -> Sums:
+        named = [("weight", parameter)]
+        return Sums([nn.Module()], named, Ranks(mesh, ["dp", "ep"]), reduction)
+
+    def gradient_of(parameter: Any) -> List[float]:
+        parameter.grad = None
+        parameter.to_local().sum().backward()
+        found: List[float] = parameter.grad.to_local().unique().tolist()
+        return found
+
+    # Over `dp` nothing sums but this package, and over `ep` the backward pass has done so.
+    experts = weight(mesh["ep"], Shard(0))
+    sums = sums_of(experts)
+    assert sums.left == [[0]]
+    assert gradient_of(experts) == [0.5 if reduction == "mean" else 1.0]
+    sums.close()
+    assert gradient_of(experts) == [1.0]
+    # Cut as under tensor parallelism, and replicated over ranks with other samples.
+    for parameter in (weight(mesh["dp"], Shard(0)), weight(mesh, Replicate(), Shard(0))):
+        with pytest.raises(ValueError, match="weight is cut over .*; or name a dimension"):
+            sums_of(parameter)

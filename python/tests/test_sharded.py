@@ -110,15 +110,16 @@ def test_it_has_the_bits_of_one_worker(scheme: str, plan: Dict[str, Any], tmp_pa
 def test_it_is_the_training_of_one_process(plan: Dict[str, Any], tmp_path: Path) -> None:
     """Two workers that are wrong alike have the same bits: so plain PyTorch with the whole batch
     says what is right, by an optimizer that shows the gradient's scale."""
-    plan = {**plan, "optimizer": "SGD", "rate": 0.3}
+    plan = {**plan, "optimizer": "SGD", "rate": 0.3, "clip": "torch", "max_norm": 1e9}
     with Cells(tmp_path, "uncoded", 2, 2, sharded=True, **plan) as cells:
         found = results(cells, "0", "1")
-    reference = sharded.losses_of_one_process(plan)
+    reference, norms = sharded.of_one_process(plan)
     tokens = plan.get("reduction") == "tokens"
     scale = 1 if tokens else sharded.UNITS
     ours = [total[0] / scale for total in found[0]["totals"]]
     wide = 2e-2 if "mixed" in plan else 2e-6
     assert ours == pytest.approx(reference, rel=wide)
+    assert found[0]["norms"] == pytest.approx(norms, rel=wide)
     assert reference[-1] < 0.9 * reference[0], "it does not learn"
 
 
@@ -172,6 +173,16 @@ def test_the_ranks_agree_once_for_a_unit(tmp_path: Path) -> None:
     # rank waits for an event the others are asked five times a second whether they were told to end.
     counts = first["agreements"][1:-1]
     assert min(counts) <= 2 * 1 + 2 + 5, counts
+
+
+def test_micro_batches_of_a_task_leave_their_worker_as_one_gradient(tmp_path: Path) -> None:
+    with Cells(tmp_path, "uncoded", 2, 2, sharded=True) as cells:
+        first, second = cells.results("0")
+        results(cells, "1")
+    assert first["report"]["units"] == 2 * sharded.STEPS
+    gradients = 4 * sharded.STEPS * first["length"]
+    assert gradients <= first["traffic"][0] < 1.5 * gradients
+    assert second["traffic"] == [0, 0]
 
 
 def test_nothing_is_left_open(tmp_path: Path) -> None:
@@ -267,6 +278,26 @@ def test_a_worker_comes_back_with_its_ranks_states(trouble: str, rank: int, tmp_
     assert resyncs[:2] == [0, 0] and resyncs[2] == resyncs[3] >= 1, (resyncs, said)
     if trouble == "raises":
         assert said[f"1-{rank}"].endswith("ZeroDivisionError: sample 17\n"), said
+
+
+def test_a_state_is_handed_over_while_parameters_are_in_use(tmp_path: Path) -> None:
+    """The worker that has it evaluates in each step, which leaves FSDP2's parameters whole, as they
+    were before the optimizer's step, and trains on; the other one comes back while it does."""
+    told = {"steps": 40, "pause": 0.03, "evaluates": "before the optimizer"}
+    trouble = {"trouble": "killed between units", "worker": 1, "rank": 0}
+    ended = tmp_path / "ended"
+    with Cells(
+        tmp_path, "groups:s=1", 2, 2, sharded=True, **told, **trouble, serve={"log_steps": 2}
+    ) as cells:
+        cells.start(1, "again", trouble=None, waits_for=str(ended))
+        assert all(cells.statuses("1")), cells.said()
+        time.sleep(1.0)
+        ended.touch()
+        found = results(cells, "0", "again")
+    # An evaluation changes nothing.
+    assert digests(found) == [alone({"steps": 40})["digest"]]
+    resyncs = [each["report"]["resyncs"] for each in found]
+    assert resyncs[:2] == [0, 0] and resyncs[2] == resyncs[3] >= 1, resyncs
 
 
 def test_frozen_shards_under_a_whole_head_come_from_the_same_rank(tmp_path: Path) -> None:

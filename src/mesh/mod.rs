@@ -186,6 +186,23 @@ impl Mesh {
         self.cell as usize
     }
 
+    /// How many ranks of one cell lie along an axis: of replicas those in the cell, of any other
+    /// axis all.
+    ///
+    /// ```
+    /// use codedgrad::mesh::{Axis, Layers, Layout, Mesh};
+    /// let layout = Layout { world: 16, tp: 2, etp: Some(1), ep: 4, ..Layout::default() };
+    /// let mesh = Mesh::new(layout)?;
+    /// assert_eq!((mesh.in_cell(Layers::Dense, Axis::Data), mesh.dp()), (2, 8));
+    /// assert_eq!((mesh.in_cell(Layers::Expert, Axis::Expert), mesh.cell_size()), (4, 4));
+    /// # Ok::<(), codedgrad::mesh::MeshError>(())
+    /// ```
+    #[must_use]
+    pub fn in_cell(&self, layers: Layers, axis: Axis) -> u32 {
+        let size = self.layout.size(layers, axis);
+        if axis == Axis::Data { size / (self.layout.world / self.cell) } else { size }
+    }
+
     /// The ranks of every cell by their seats, as a table `[workers x cell size]`.
     #[must_use]
     pub fn cells(&self) -> Vec<Vec<Rank>> {

@@ -3,6 +3,7 @@
 
 mod cells;
 mod figures;
+mod python;
 mod words;
 
 use clap::Args;
@@ -13,6 +14,7 @@ use codedgrad_shell::layout::help;
 use codedgrad_shell::output::Output;
 use codedgrad_shell::units::count;
 use figures::{Folding, LateShares, Redundancy};
+use python::Script;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -29,11 +31,12 @@ ranks; a cell then has pp x lcm(tp x cp, etp x ep) of them.
 
 Output:  how many workers are left, how often one is late, what redundancy costs and from when on
          it is faster; then who sums gradients with whom, and every folding with its workers. Late
-         ranks are taken to be independent of each other.
+         ranks are taken to be independent of each other. Last: the mesh of one worker's ranks for
+         codedgrad.torch, and how they are started.
 Delays:  --delays takes a CSV file without header, a line per step, a number of seconds per RANK,
          and --out gets one with a number per worker: that of its latest rank.
 JSON:    {layout, dp, edp, cell_size, workers, cells, classes, exchange_off_node, late,
-         redundancy, foldings, advice}; cells has the rank of each worker and seat. A gradient is
+         redundancy, foldings, advice, python}; cells has the rank of each worker and seat. A gradient is
          summed within a cell over each list of `seats`, then of `then`; across cells over the
          ranks of one seat, with the code. docs/mesh.md tells more.
 
@@ -114,6 +117,7 @@ struct Answer {
     redundancy: Vec<Redundancy>,
     foldings: Vec<Folding>,
     advice: String,
+    python: Script,
     /// The command that plans with the delays of the workers, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<String>,
@@ -169,6 +173,7 @@ impl Answer {
             late,
             foldings: figures::foldings(mesh, args.experts, args.node, args.late_rank),
             advice: String::new(),
+            python: Script::of(mesh, args.node),
             plan: None,
         };
         answer.advice = words::advice(&answer);

@@ -74,6 +74,7 @@ fn json_keeps_the_contract() {
         "redundancy",
         "foldings",
         "advice",
+        "python",
     ];
     expected.sort_unstable();
     assert_eq!(keys, expected);
@@ -121,6 +122,67 @@ fn json_keeps_the_contract() {
     assert_eq!([&last["workers"], &last["break_even"]], [&value!(1), &Value::Null]);
     let advice = shown["advice"].as_str().unwrap();
     assert!(advice.contains("The folding etp 1, ep 2 keeps most workers: 4."), "{advice}");
+}
+
+/// Which ranks form a worker, in the words of `codedgrad.torch`.
+#[test]
+fn a_script_is_told_the_mesh_of_a_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    let python = |line: &str| mesh(folder.path(), line)["python"].clone();
+    let mesh_of = |names: &[&str], sizes: &[u32]| value!({"names": names, "sizes": sizes});
+    for (line, names, sizes, data, experts, launch) in [
+        ("--world 4", &[][..], &[][..], &[][..], None, "-n 4 train.py"),
+        ("--world 8 --tp 2", &["dp", "tp"], &[1, 2], &["dp"], None, "-n 4 torchrun 2"),
+        ("--world 8 --ep 4", &["ep"], &[4], &["ep"], None, "-n 2 torchrun 4"),
+        (
+            "--world 8 --etp 2 --ep 2",
+            &["ep", "etp"],
+            &[2, 2],
+            &["ep", "etp"],
+            None,
+            "-n 2 torchrun 4",
+        ),
+        (
+            "--world 16 --tp 2 --etp 1 --ep 4",
+            &["dp", "tp"],
+            &[2, 2],
+            &["dp"],
+            Some(mesh_of(&["ep"], &[4])),
+            "-n 4 torchrun 4",
+        ),
+    ] {
+        let launch = launch.replace("torchrun", "torchrun --standalone --nproc-per-node");
+        let script = if launch.ends_with(".py") { "" } else { " train.py" };
+        let expected = value!({"names": names, "sizes": sizes, "data": data, "experts": experts,
+            "launch": format!("codedgrad run {launch}{script}")});
+        assert_eq!(python(line), expected, "{line}");
+    }
+    for (line, refused) in [
+        ("--world 8 --pp 2", "it has no pipeline parallelism, and pp is 2"),
+        ("--world 8 --cp 2", "it has no context parallelism, and cp is 2"),
+        ("--world 32 --ep 16", "a worker's ranks are on one host, and a cell has 16 of nodes of 8"),
+        (
+            "--world 12 --tp 2 --etp 1 --ep 3",
+            "groups of 3 that have all experts are no whole groups of tp = 2",
+        ),
+        (
+            "--world 8 --tp 4 --etp 1 --ep 2",
+            "groups of 2 that have all experts are no whole groups of tp = 4",
+        ),
+    ] {
+        assert_eq!(python(line), value!({"refused": refused}), "{line}");
+    }
+    let said = words("--world 16 --tp 2 --etp 1 --ep 4");
+    let told = "
+In a script for PyTorch, and how it is started:
+  mesh = init_device_mesh(\"cuda\", (2, 2), mesh_dim_names=(\"dp\", \"tp\"))
+  experts = init_device_mesh(\"cuda\", (4,), mesh_dim_names=(\"ep\",))
+  run = codedgrad.torch.join(.., mesh=mesh, data=\"dp\")
+  codedgrad run -n 4 torchrun --standalone --nproc-per-node 4 train.py
+";
+    assert!(said.ends_with(told), "{said}");
+    // One cell has all ranks: there is nothing to join.
+    assert!(!words("--world 2 --tp 2").contains("init_device_mesh"));
 }
 
 #[test]

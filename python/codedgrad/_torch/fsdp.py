@@ -7,6 +7,7 @@ import it here.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import torch
@@ -18,6 +19,8 @@ from .parts import is_cut, ranks_of
 #: What FSDP2 must let a caller say: by what gradients are divided, and that they are summed before.
 _NEEDED = ("set_gradient_divide_factor", "set_force_sum_reduction_for_comms")
 _OLDEST = "2.8"
+# What PyTorch's trainers call the dimension of a mesh over which experts are cut.
+_EXPERTS = "ep"
 # What is asked of its parameter groups.
 _NAMES = (
     "fsdp_params",
@@ -94,10 +97,22 @@ def reshard(sharded: Sequence[Any]) -> None:
             module.reshard()
 
 
+def _is_of_experts(parameter: Any) -> bool:
+    """Whether a DTensor says by the names of its mesh that the model's backward pass sums its gradient
+    over all ranks that have a part of it. Its placements alone are those of tensor parallelism."""
+    names = parameter.device_mesh.mesh_dim_names or ()
+    return _EXPERTS in names and not any(each.is_replicate() for each in parameter.placements)
+
+
+def _divided(by: float, gradient: Any) -> Any:
+    return gradient / by
+
+
 class Sums:
     """Over which dimensions of the mesh gradients are summed, by FSDP2 and by the worker's ranks.
 
-    While it is open FSDP2 divides by what the reduction asks for; `close` gives back what was set.
+    While it is open FSDP2 divides by what the reduction asks for, and so are gradients of experts
+    that it does not have; `close` gives back what was set.
     """
 
     def __init__(
@@ -129,13 +144,16 @@ class Sums:
             self.left.append(left)
             within = [each for each in ranks.data if each not in left]
             group = handled.get(id(parameter))
-            self._check_group(name, group, within, ranks)
-            if group is None:
-                continue
+            self._check_group(name, parameter, group, within, ranks)
             # FSDP2 sums over its own mesh; over what else cuts the parameter and the samples, as
             # under expert parallelism, the model's own backward pass does.
             summed = ranks.times(within)
             factor = float(summed) if reduction == "mean" else 1.0
+            if group is None:
+                if factor != 1.0:
+                    hook = parameter.register_hook(partial(_divided, factor))
+                    self._undo.append(hook.remove)
+                continue
             _, other, first = needed.setdefault(id(group), (group, factor, name))
             if other != factor:
                 raise ValueError(
@@ -147,16 +165,19 @@ class Sums:
             self._divide(group, factor, name, reduction)
 
     @staticmethod
-    def _check_group(name: str, group: Any, within: Sequence[int], ranks: Ranks) -> None:
+    def _check_group(
+        name: str, parameter: Any, group: Any, within: Sequence[int], ranks: Ranks
+    ) -> None:
         """Raises ValueError where it is not known who sums a parameter's gradient over the
         dimensions of data= within its mesh: one group of FSDP2 has it, or none."""
         if group is None:
-            if within:
+            if within and not _is_of_experts(parameter):
                 raise ValueError(
                     f"parameter {name} is cut over {ranks.names(within)}, where data= says that "
                     "samples are cut too, and fully_shard does not have it: leave them out of data= "
-                    "if these ranks compute the same samples, as under tensor parallelism, or use "
-                    "fully_shard"
+                    "if these ranks compute the same samples, as under tensor parallelism; use "
+                    f"fully_shard; or name a dimension of its mesh {_EXPERTS!r}, and replicate it over "
+                    "none, if each rank has experts that tokens of all these ranks come to"
                 )
             return
         members = {int(each) for each in group.mesh_info.mesh.mesh.flatten()}

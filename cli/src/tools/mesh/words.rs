@@ -2,6 +2,7 @@
 
 use super::Answer;
 use super::figures::{Folding, Redundancy};
+use super::python::Script;
 use codedgrad::mesh::Layout;
 use codedgrad_shell::layout::{Column, Table, Width};
 use codedgrad_shell::units::several;
@@ -98,6 +99,9 @@ pub(super) fn all(answer: &Answer, width: Width) -> String {
     text += &format!("\n{}", classes(answer).laid_out(width));
     text += &format!("\n{}", foldings(answer).laid_out(width));
     text += &format!("\n{}", width.prose(&rule(answer)));
+    if answer.workers > 1 {
+        text += &format!("\n{}", script(&answer.python, width));
+    }
     // A command is not broken into lines: it could not be copied.
     if let Some(plan) = &answer.plan {
         let _ = writeln!(text, "To go on: {plan}");
@@ -192,6 +196,22 @@ fn foldings(answer: &Answer) -> Table {
         table.remarked(cells, if is_this { "this layout" } else { "" });
     }
     table
+}
+
+/// What a script for PyTorch is told of a worker's ranks.
+fn script(script: &Script, width: Width) -> String {
+    match script {
+        Script::Refused { refused } => {
+            width.prose(&format!("codedgrad.torch does not take this layout: {refused}.\n"))
+        }
+        Script::Taken(mesh) => {
+            let mut text = width.prose("In a script for PyTorch, and how it is started:\n");
+            for line in mesh.lines() {
+                let _ = writeln!(text, "  {line}");
+            }
+            text
+        }
+    }
 }
 
 /// Why there are as many workers as there are.
