@@ -3,12 +3,17 @@
     python python/benches/hsdp.py                           # 4.8 M parameters, one micro-batch a worker
     python python/benches/hsdp.py --width 1100 --micro 4    # 40 M parameters, four micro-batches
     python python/benches/hsdp.py --late 10                 # a worker that is late by ten undelayed steps
+    python python/benches/hsdp.py --state --width 1100      # memory while a state is taken over
 
 Two nodes of two processes on this host, one thread each: HSDP's mesh of 2 x 2, and two workers of
 two ranks under `--scheme`. They take turns, each a run of its own. `cpu` is that of all four
 processes (and of the coordinator, which is in one more), `wall` the first process's, both for a
 step: medians over the steps of a turn but the first three, then over the turns. With `--late` the
 second node sleeps before each forward pass, as one that waits for its GPU. Prints one JSON object.
+
+With `--state` the second worker sleeps, and takes over the first one's state: parameters and two moments
+of AdamW. Of each rank the most memory that it had from then on is given (`VmHWM`), and how much
+more that was than before, in states of a worker.
 """
 
 from __future__ import annotations
@@ -88,6 +93,54 @@ class Clock:
         return [statistics.median(each) for each in zip(*steps[SKIPPED:])]
 
 
+class Memory:
+    """The most memory that this process has had since it was made."""
+
+    def __init__(self) -> None:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+        self._before = self._of("VmRSS")
+
+    @staticmethod
+    def _of(name: str) -> int:
+        with open("/proc/self/status") as file:
+            return next(1024 * int(line.split()[1]) for line in file if line.startswith(name))
+
+    def most(self) -> List[float]:
+        """In all, and beyond what it had then."""
+        most = self._of("VmHWM")
+        return [most, most - self._before]
+
+
+def taking_over(
+    told: argparse.Namespace, rank: int, where: Dict[str, Any], folder: str
+) -> List[float]:
+    """The second worker sleeps until the first one has made more steps than what is kept of them."""
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("shard",))
+    model = sharded(told, mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    late = where["worker"] == 1
+    run = coded.join(
+        model, optimizer, units=2, steps=told.steps, unit_samples=2, mesh=mesh, **where
+    )
+    memory = None
+    for step in run:
+        if step.index >= 2 * SKIPPED and memory is None:
+            memory = Memory()
+            open(f"{folder}/ahead", "w").close()
+        for micro in step:
+            while late and step.index == SKIPPED and not os.path.exists(f"{folder}/ahead"):
+                time.sleep(0.05)
+            memory = Memory() if late and step.index == SKIPPED else memory
+            # The other one comes back before this one is done.
+            time.sleep(0.0 if late or memory is None else 1.0)
+            loss_of(model, 1000 * step.index + 10 * micro.unit + rank).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert memory is not None and run.report()["resyncs"] >= late, run.report()
+    return memory.most()
+
+
 def plain(told: argparse.Namespace, rank: int) -> List[float]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     model = sharded(told, mesh)
@@ -137,14 +190,17 @@ def process(
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/{name}.store", size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    found = worker(told, rank, where) if where else plain(told, rank)
+    if told.state:
+        found = taking_over(told, rank, where, folder)
+    else:
+        found = worker(told, rank, where) if where else plain(told, rank)
     with open(f"{folder}/{name}-{rank}.json", "w") as file:
         json.dump(found, file)
     # A thread of gloo may abort a process that shuts down.
     os._exit(0)
 
 
-def turn(kind: str, told: argparse.Namespace) -> Dict[str, float]:
+def turn(kind: str, told: argparse.Namespace) -> Dict[str, Any]:
     spawn = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory() as folder:
         if kind == "hsdp":
@@ -158,6 +214,7 @@ def turn(kind: str, told: argparse.Namespace) -> Dict[str, float]:
                 unit_samples=2,
                 steps=told.steps,
                 length=coded.length(Net(told.width)),
+                **({"log_steps": 2} if told.state else {}),
             )
             where = {"address": run.address, "token": run.token}
             tasks = [
@@ -180,6 +237,12 @@ def turn(kind: str, told: argparse.Namespace) -> Dict[str, float]:
         for name, rank, _, _ in tasks:
             with open(f"{folder}/{name}-{rank}.json") as file:
                 found.append(json.load(file))
+    if told.state:
+        size = 3 * 4 * coded.length(Net(told.width))
+        return {
+            f"worker {name}, rank {rank}": [round(each / size, 2) for each in memory]
+            for (name, rank, _, _), memory in zip(tasks, found)
+        }
     return {"cpu": sum(cpu for cpu, _ in found) + coordinator, "wall": found[0][1]}
 
 
@@ -208,12 +271,17 @@ def main() -> None:
     parser.add_argument("--verify", type=int, default=1)
     parser.add_argument("--steps", type=int, default=23)
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--state", action="store_true", help="memory while a state is taken over")
     told = parser.parse_args()
     told.pause = 0.0
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
+    if told.state:
+        told.scheme, told.steps = "groups:s=1", 12
+        print(json.dumps({"parameters": coded.length(Net(told.width)), **turn("coded", told)}))
+        return
     if told.late:
         told.pause = told.late * turn("hsdp", told)["wall"] / told.micro
     print(json.dumps({**vars(told), **measured(told, say)}))

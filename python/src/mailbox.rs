@@ -14,7 +14,7 @@
 //!
 //! While a process waits it looks whether the others live, and whether one has said a last word.
 
-use crate::arguments::Deadline;
+use crate::arguments::{Deadline, now};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -86,7 +86,7 @@ impl Mailbox {
             let piece = &said[start.min(said.len())..said.len().min(start + CONTENT)];
             let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
             self.say_in(number, said.len(), piece)?;
-            let lengths = self.hear(py, number, start, &deadline, &mut found)?;
+            let lengths = self.hear(py, (number, start), &deadline, &mut found)?;
             start += CONTENT;
             if lengths.iter().all(|length| *length <= start) {
                 return Ok(found.iter().map(|each| PyBytes::new(py, each)).collect());
@@ -196,26 +196,24 @@ impl Mailbox {
     fn hear(
         &self,
         py: Python<'_>,
-        number: u64,
-        start: usize,
+        (number, start): (u64, usize),
         deadline: &Deadline,
         found: &mut [Vec<u8>],
     ) -> PyResult<Vec<usize>> {
-        let mut lengths = vec![None; self.ranks];
-        let began = Instant::now();
+        let mut heard = Heard { number, start, lengths: vec![None; self.ranks], found };
+        let began = now();
         let mut last_word: Option<Instant> = None;
         loop {
             // Who has ended before this look says nothing more.
-            let missing = (0..self.ranks).filter(|rank| lengths[*rank].is_none());
+            let missing = (0..self.ranks).filter(|rank| heard.lengths[*rank].is_none());
             let dead = self.dead_of(missing.filter(|rank| *rank != self.rank))?;
-            let left = dead.map_or(deadline.left(LOOK), |_| Duration::ZERO);
-            let all = py.detach(|| self.wait(number, start, left, &mut lengths, found, began))?;
-            if all {
-                return Ok(lengths.into_iter().flatten().collect());
+            let until = now() + dead.map_or(deadline.left(LOOK), |_| Duration::ZERO);
+            if py.detach(|| self.wait(&mut heard, began, until))? {
+                return Ok(heard.lengths.into_iter().flatten().collect());
             }
             py.check_signals()?;
-            let missing = lengths.iter().position(Option::is_none).unwrap_or(0);
             if deadline.is_over() {
+                let missing = heard.lengths.iter().position(Option::is_none).unwrap_or(0);
                 let late = format!("rank {missing} does not come in time");
                 return Err(PyRuntimeError::new_err(late));
             }
@@ -223,7 +221,7 @@ impl Mailbox {
                 return Err(PyRuntimeError::new_err(format!("rank {rank} has ended")));
             }
             if let Some((rank, _)) = self.heard(py)?.first()
-                && last_word.get_or_insert_with(Instant::now).elapsed() >= GRACE
+                && last_word.get_or_insert_with(now).elapsed() >= GRACE
             {
                 let gone = format!("rank {rank} has raised an exception");
                 return Err(PyRuntimeError::new_err(gone));
@@ -231,52 +229,45 @@ impl Mailbox {
         }
     }
 
-    /// Takes in what is there, for at most so long; whether that is all.
-    fn wait(
-        &self,
-        number: u64,
-        start: usize,
-        left: Duration,
-        lengths: &mut [Option<usize>],
-        found: &mut [Vec<u8>],
-        began: Instant,
-    ) -> io::Result<bool> {
-        let until = Instant::now() + left;
+    /// Takes in what is there, until some time; whether that is all.
+    fn wait(&self, heard: &mut Heard<'_>, began: Instant, until: Instant) -> io::Result<bool> {
         loop {
-            self.take(number, start, lengths, found)?;
-            if lengths.iter().all(Option::is_some) {
+            self.take(heard)?;
+            if heard.lengths.iter().all(Option::is_some) {
                 return Ok(true);
             }
-            if Instant::now() >= until {
+            if now() >= until {
                 return Ok(false);
             }
             pause(began.elapsed());
         }
     }
 
-    fn take(
-        &self,
-        number: u64,
-        start: usize,
-        lengths: &mut [Option<usize>],
-        found: &mut [Vec<u8>],
-    ) -> io::Result<()> {
+    fn take(&self, heard: &mut Heard<'_>) -> io::Result<()> {
         let heads = self.heads()?;
         for (rank, head) in heads.chunks_exact(HEAD).enumerate() {
-            if lengths[rank].is_some() || number_at(head, 8) < number {
+            if heard.lengths[rank].is_some() || number_at(head, 8) < heard.number {
                 continue;
             }
             let mut slot = [0; SLOT];
-            self.file.read_exact_at(&mut slot, self.slot(rank, number))?;
+            self.file.read_exact_at(&mut slot, self.slot(rank, heard.number))?;
             let length = number_at(&slot, 0) as usize;
-            let piece = &slot[16..16 + length.saturating_sub(start).min(CONTENT)];
-            if digest(number, length, piece) == number_at(&slot, 8) {
-                lengths[rank] = Some(length);
-                found[rank].extend(piece);
+            let piece = &slot[16..16 + length.saturating_sub(heard.start).min(CONTENT)];
+            if digest(heard.number, length, piece) == number_at(&slot, 8) {
+                heard.lengths[rank] = Some(length);
+                heard.found[rank].extend(piece);
             }
         }
         Ok(())
     }
+}
+
+/// What is known of a call: how long it is what each process says, and that from one place on.
+struct Heard<'a> {
+    number: u64,
+    start: usize,
+    lengths: Vec<Option<usize>>,
+    found: &'a mut [Vec<u8>],
 }
 
 fn number_at(bytes: &[u8], place: usize) -> u64 {

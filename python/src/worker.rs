@@ -625,14 +625,12 @@ impl Worker {
             }
         };
         let mut vectors: Vec<_> = lengths.into_iter().map(ByteVector::new).collect();
-        let mut filled = 0;
         for piece in pieces.try_iter()? {
             let piece: PyBackedBytes = piece?.extract()?;
             py.detach(|| {
                 let mut rest: &[u8] = &piece;
-                while filled < vectors.len() && !(rest.is_empty() && !vectors[filled].is_full()) {
-                    rest = vectors[filled].fill(rest);
-                    filled += usize::from(vectors[filled].is_full());
+                for vector in vectors.iter_mut().filter(|vector| !vector.is_full()) {
+                    rest = vector.fill(rest);
                 }
             });
         }
