@@ -19,7 +19,7 @@ from typing import Any, List, Tuple
 import torch
 
 import codedgrad
-from codedgrad._torch import recorder
+from codedgrad._torch import passes
 
 # The first step of a recorder has more hooks than those after it.
 WARM = 5
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    recorder._BUCKET_BYTES = 1
+    passes._BUCKET_BYTES = 1
     plain, recorded = trained(options.layers), trained(options.layers)
     batch = torch.ones(2, 8)
     times: Tuple[List[float], List[float]] = ([], [])
