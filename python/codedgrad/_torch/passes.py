@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Iterable, List, Optional, Tuple
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -24,20 +24,18 @@ _BUCKET_BYTES = 25 << 20
 Guard = Callable[[Callable[..., Any]], Any]
 
 
-def _differentiable(value: Any) -> Iterator[Any]:
+def _differentiable(value: Any) -> List[Any]:
     """The tensors of a module's inputs or outputs that take a gradient."""
     if isinstance(value, torch.Tensor):
-        if value.requires_grad:
-            yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _differentiable(each)
+        return [value] if value.requires_grad else []
+    parts: Iterable[Any] = ()
+    if isinstance(value, (list, tuple)):
+        parts = value
     elif isinstance(value, dict):
-        for each in value.values():
-            yield from _differentiable(each)
+        parts = value.values()
     elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from _differentiable(getattr(value, field.name))
+        parts = (getattr(value, field.name) for field in dataclasses.fields(value))
+    return [each for part in parts for each in _differentiable(part)]
 
 
 def is_shard(parameter: Any) -> bool:
@@ -77,9 +75,12 @@ def bound(model: torch.nn.Module, trained: List[Any]) -> Optional[str]:
 class Passes:
     """Notes for each moment of a step what this rank turns to."""
 
-    def __init__(self, clock: Clock, guard: Guard) -> None:
-        self._clock, self._guard = clock, guard
+    def __init__(
+        self, clock: Clock, guard: Guard, fail: Callable[[Exception], None]
+    ) -> None:
+        self._clock, self._moment, self.guard = clock, clock.moment, guard
         self._turns: Turns = []
+        self._fail = fail
         # What goes on around the FSDP2 modules whose forward pass is open.
         self._around: List[int] = []
         self._in_backward = False
@@ -87,10 +88,10 @@ class Passes:
         # parameters' gradients only the last one of a backward pass is followed by one.
         self._last: Any = None
         self._waits = False
-        # What follows the last backward pass so far, if nothing has followed that.
+        # Where it says what follows the last backward pass, if nothing has come after that.
         self._after: Optional[int] = None
-        # The outputs of the FSDP2 module that was called last.
-        self.given: Tuple[Any, ...] = ()
+        # The FSDP2 module that was called last, and its output, if it is one tensor.
+        self.given: Optional[Tuple[_Sharded, Any]] = None
         # Of what it turned out only later that it is not seen.
         self.unseen: Optional[str] = None
         self.handles: List[Any] = []
@@ -101,9 +102,21 @@ class Passes:
 
     def keep(self, register: Callable[..., Any], then: Callable[..., Any], **how: Any) -> Any:
         """Registers what is called until the end."""
-        handle = register(self._guard(then), **how)
+        handle = register(self.guard(then), **how)
         self.handles.append(handle)
         return handle
+
+    def on_gradient(self, then: Callable[[], None]) -> Callable[[Any], None]:
+        """Makes a hook of a tensor that lives as long as its pass: no copy and no compiler meets it."""
+        fail = self._fail
+
+        def called(_gradient: Any) -> None:
+            try:
+                then()
+            except Exception as error:
+                fail(error)
+
+        return called
 
     def watch(self, model: torch.nn.Module, trained: List[Any], is_bounded: bool) -> None:
         """Puts hooks on a model."""
@@ -119,7 +132,7 @@ class Passes:
 
     def _watch_whole(self, model: torch.nn.Module, within: int) -> None:
         """Sees the passes of a model that is no FSDP2 module."""
-        began = self._guard(lambda _: self.backward_begins(BACKWARD))
+        began = self.on_gradient(lambda: self.backward_begins(BACKWARD))
 
         def left(_module: Any, _inputs: Any, output: Any) -> None:
             self.leave()
@@ -154,10 +167,12 @@ class Passes:
 
     def turn(self, then: int, ends: bool = False) -> None:
         """From now on the rank is at something else."""
-        last, self._last = self._last, None
-        if last is not None and (ends or self._waits):
-            self._turns.append((last, WAITING))
-        self._turns.append((self._clock.moment(), then))
+        now, last = self._moment(), self._last
+        if last is not None:
+            self._last = None
+            if ends or self._waits:
+                self._turns += (last, WAITING)
+        self._turns += (now, then)
         self._after = None
 
     def enter(self, within: int) -> None:
@@ -183,7 +198,7 @@ class Passes:
         self._in_backward = True
         if self._after is not None:
             # A pass within a pass, as checkpointing may have: no other work lay between.
-            self._turns[self._after] = (self._turns[self._after][0], BACKWARD)
+            self._turns[self._after] = BACKWARD
         self.turn(then)
         self._call_back(self._about_to_end)
 
@@ -198,18 +213,20 @@ class Passes:
 
     def arrive(self) -> None:
         """What follows in the backward pass is a wait for a module's parameters."""
-        self.backward_begins(WAITING)
-        self.turn(WAITING)
+        if not self._in_backward:
+            self.backward_begins(WAITING)
+        else:
+            self.turn(WAITING)
 
     def gave(self) -> None:
         """What follows is a wait for the sum of a module's gradients, until something else does."""
-        self._last, self._waits = self._clock.moment(), True
+        self._last, self._waits = self._moment(), True
 
     def _gradient_came(self) -> None:
         self.backward_begins(BACKWARD)
         if self._waits and self._last is not None:
             self.turn(BACKWARD)
-        self._last, self._waits = self._clock.moment(), False
+        self._last, self._waits = self._moment(), False
 
     def _backward_ended(self) -> None:
         self._in_backward = False
@@ -220,15 +237,15 @@ class Passes:
         """The optimizer begins its step."""
         if self._after is not None:
             # Gradients are clipped here, whose norm ranks may have to sum.
-            self._turns[self._after] = (self._turns[self._after][0], WAITING)
+            self._turns[self._after] = WAITING
         self.turn(OPTIMIZER, ends=True)
         self._in_backward = False
         self._around.clear()
 
     def stepped(self, step: int) -> None:
         """The optimizer has taken a step."""
-        turns, end = self._turns, self._clock.moment()
-        self._turns = [(end, LOADING)]
+        turns, end = self._turns, self._moment()
+        self._turns = [end, LOADING]
         self._after = None
         if turns:
             self._clock.close_step(step, turns, end)
@@ -254,7 +271,7 @@ class Passes:
         for handle in self.handles:
             handle.remove()
         self.handles, self._gradients, self._order = [], [], None
-        self.given = ()
+        self.given = None
 
 
 class _Sharded:
@@ -270,51 +287,51 @@ class _Sharded:
             each.requires_grad and id(each) not in of_others for each in module.parameters()
         )
         # Inputs before FSDP2's hook, and outputs before the other one.
-        self._came: Any = None
+        self._came: List[Any] = []
         self._made: Any = None
-        # Whether FSDP2 replaces a tensor by its function's output, instead of hooking it.
-        self._replaces = False
-        guard = passes._guard
-        self._resumed = guard(lambda _: passes.turn(BACKWARD))
-        self._gave = guard(lambda _: passes.gave())
-        self._inner = guard(lambda _: self._backward(self._replaces))
-        self._outer = guard(lambda _: self._backward(not self._replaces))
+        # Whether the next module takes this one's output as it is. Then nothing lies between the
+        # two in the backward pass either, and one hook less is needed.
+        self._is_chained = False
+        self._resume = passes.on_gradient(lambda: passes.turn(BACKWARD))
+        self._gave = passes.on_gradient(passes.gave)
+        self._wait = passes.on_gradient(passes.arrive)
         pre, post = module.register_forward_pre_hook, module.register_forward_hook
         passes.keep(pre, self._arrive, prepend=True, with_kwargs=True)
         passes.keep(pre, self._enter, with_kwargs=True)
-        passes.keep(post, self._made_outputs, prepend=True)
+        passes.keep(post, self._make, prepend=True)
         passes.keep(post, self._leave)
-
-    def _backward(self, has_gathered: bool) -> None:
-        if has_gathered:
-            self._passes.turn(BACKWARD)
-        else:
-            self._passes.arrive()
 
     def _arrive(self, _module: Any, args: Any, kwargs: Any) -> None:
         self._passes.turn(WAITING)
-        self._came = None
         if torch.is_grad_enabled():
-            for each in _differentiable((args, kwargs)):
-                self._came = each if self._came is None else self._came
-                # The module that gave this input sees by itself when its backward pass comes.
-                if not any(given() is each for given in self._passes.given):
-                    each.register_hook(self._resumed)
+            self._came = _differentiable(args)
+            if kwargs:
+                self._came += _differentiable(kwargs)
 
     def _enter(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        self._passes.enter(self._kind)
-        came, self._came = self._came, None
+        passes = self._passes
+        passes.enter(self._kind)
+        given, passes.given = passes.given, None
         if not torch.is_grad_enabled():
             return
-        if came is None:
+        came, self._came = self._came, []
+        if not came:
             if not self._is_whole_seen and self._owns:
                 self._watch_whole_parameters(module)
             return
-        inputs = list(_differentiable((args, kwargs)))
+        inputs = _differentiable(args)
+        if kwargs:
+            inputs += _differentiable(kwargs)
         # Of modules that share a group only the first one's inputs are replaced, and end it.
-        if inputs and inputs[0] is not came:
+        ends = bool(inputs) and inputs[0] is not came[0]
+        if ends:
             for each in inputs:
                 each.register_hook(self._gave)
+        if ends and given is not None and len(came) == 1 and given[1]() is came[0]:
+            given[0]._is_chained = True
+            return
+        for each in came:
+            each.register_hook(self._resume)
 
     def _watch_whole_parameters(self, module: torch.nn.Module) -> None:
         """No gradient leaves the module, so that its last one is one of its parameters'."""
@@ -325,19 +342,21 @@ class _Sharded:
             self._passes.unseen = "the backward pass: the end of a module's gradients is not seen"
         self._is_whole_seen = True
 
-    def _made_outputs(self, _module: Any, _inputs: Any, output: Any) -> None:
+    def _make(self, _module: Any, _inputs: Any, output: Any) -> None:
         self._made = None
         if torch.is_grad_enabled():
-            for each in _differentiable(output):
-                self._made = each if self._made is None else self._made
-                each.register_hook(self._inner)
+            self._made = made = _differentiable(output)
+            if not self._is_chained:
+                for each in made:
+                    each.register_hook(self._wait)
 
     def _leave(self, _module: Any, _inputs: Any, output: Any) -> None:
         self._passes.leave()
         made, self._made = self._made, None
-        if made is not None:
-            given = list(_differentiable(output))
-            self._replaces = bool(given) and given[0] is not made
-            for each in given:
-                each.register_hook(self._outer)
-            self._passes.given = tuple(map(weakref.ref, given))
+        self._is_chained = False
+        if made:
+            # FSDP2 has put its own hook between, which waits.
+            for each in made:
+                each.register_hook(self._resume)
+            if output is made[0]:
+                self._passes.given = (self, weakref.ref(output))

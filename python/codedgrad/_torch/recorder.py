@@ -79,7 +79,7 @@ class Recorder:
         device = trained[0].device
         self._clock: Clock
         self._clock = HostClock() if device.type == "cpu" else DeviceClock(device)
-        self._passes = passes = Passes(self._clock, partial(_Hook, self))
+        self._passes = passes = Passes(self._clock, partial(_Hook, self), self._give_up)
         why = bound(model, trained)
         self._open(folder, device, any(map(is_shard, trained)))
         if why is not None:

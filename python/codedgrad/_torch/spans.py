@@ -15,8 +15,9 @@ _SPANS = ("loading", "forward", "between", "loss", "backward", "optimizer", "wai
 _STAMPS = ("began", "forward", "first", "last", "ended")
 HEADER = ",".join(["step", *_STAMPS, *(f"{span}_s" for span in _SPANS)])
 
-# A moment, and what follows it.
-Turns = List[Tuple[Any, int]]
+# A moment, what follows it, the next moment, and so on: of pairs the garbage collector would have
+# to look at each.
+Turns = List[Any]
 # Steps whose events the device may not have come to yet; beyond that it hangs, or never will.
 _BEHIND = 1000
 
@@ -25,8 +26,8 @@ def _row(step: int, turns: Turns, end: float) -> str:
     """Moments that did not come, such as the first step's `began`, are empty."""
     seconds = [0.0] * len(_SPANS)
     began = forward = first = last = ended = None
-    since, span = turns[0][0], -1
-    for at, then in turns:
+    since, span = turns[0], -1
+    for at, then in zip(turns[::2], turns[1::2]):
         if span >= 0:
             seconds[span] += at - since
         if then == WAITING:
@@ -114,11 +115,11 @@ class DeviceClock(Clock):
     def _read_first(self) -> bool:
         step, turns, end = self._open[0]
         # The last one passes last, unless they lie on several streams.
-        if not (end.query() and all(event.query() for event, _ in turns)):
+        if not (end.query() and all(event.query() for event in turns[::2])):
             return False
         self._open.popleft()
-        told = [(self._time_of(event), span) for event, span in turns]
-        self._rows.append(_row(step, told, self._time_of(end)))
+        turns[::2] = [self._time_of(event) for event in turns[::2]]
+        self._rows.append(_row(step, turns, self._time_of(end)))
         return True
 
     def _time_of(self, event: Any) -> float:
