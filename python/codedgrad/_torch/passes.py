@@ -59,7 +59,7 @@ def bound(model: torch.nn.Module, trained: List[Any]) -> Optional[str]:
         return "SyncBatchNorm waits within them"
     shards = [each for each in trained if is_shard(each)]
     # FSDP2 shards the last dimension of its mesh, and copies the first one if it has two (HSDP):
-    # whatever lies beyond is tensor parallelism, a mesh of its own that of experts.
+    # what lies beyond is tensor parallelism, and a second mesh is that of experts.
     sharded = [[each.is_shard() for each in shard.placements] for shard in shards]
     kinds = {tuple(each) for each in sharded} - {(True,), (False, True)}
     if kinds or len({shard.device_mesh for shard in shards}) > 1:
@@ -67,8 +67,10 @@ def bound(model: torch.nn.Module, trained: List[Any]) -> Optional[str]:
     places = fsdp_modules(model)
     if shards and not places:
         return "tensor parallelism communicates within them"
-    if any(getattr(each, "_compiled_call_impl", None) is not None for each in places):
-        return "modules were compiled in place, hooks included"
+    compiled = [each for each in model.modules() if type(each).__name__ == "OptimizedModule"]
+    in_place = any(getattr(each, "_compiled_call_impl", None) is not None for each in places)
+    if in_place or any(fsdp_modules(each) for each in compiled):
+        return "FSDP2's modules were compiled, hooks included"
     return None
 
 
@@ -209,7 +211,11 @@ class Passes:
         DistributedDataParallel and FSDP2 wait in such calls: who asks for his own within one comes
         after them.
         """
-        torch.autograd.Variable._execution_engine.queue_callback(then)
+        try:
+            torch.autograd.Variable._execution_engine.queue_callback(then)
+        except RuntimeError:
+            # Gradients that are set when the pass is over: the optimizer's step ends it.
+            pass
 
     def arrive(self) -> None:
         """What follows in the backward pass is a wait for a module's parameters."""
