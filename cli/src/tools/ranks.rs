@@ -27,9 +27,12 @@ const PLACES: [&str; PARTS] = [
     "the backward pass",
     "the optimizer's step",
 ];
-/// Above so many times the median of all ranks, by such a share of the whole step, and by so many
-/// median deviations of the mean of its steps, it is said what a rank's time went into.
-const SLOW: (f64, f64, f64) = (1.1, 0.05, 5.0);
+/// Above so many times the median of all ranks it is said what a rank's time went into,
+const SLOW: f64 = 1.1;
+/// where that is such a share of the whole step, on hosts that may be busy with other things,
+const SHARE: f64 = 0.2;
+/// or such a one in nine of ten steps, and as many as these.
+const STEADY: (f64, usize) = (0.05, 9);
 /// What is not a rank's own, and why.
 const BOUNDED: &str = "# bounded: ";
 
@@ -53,8 +56,22 @@ struct Rank {
     bounds: Vec<String>,
     /// Whether micro-batches are told apart.
     is_old: bool,
-    /// Number of the step, the seconds of each part, and those of the whole step.
-    steps: Vec<(u64, [f64; PARTS], f64)>,
+    steps: Vec<Step>,
+}
+
+/// A rank's step.
+struct Step {
+    number: u64,
+    /// Seconds of each part.
+    parts: [f64; PARTS],
+    /// Seconds of the whole, with what was waited for.
+    whole: f64,
+}
+
+impl Step {
+    fn own(&self) -> f64 {
+        self.parts.iter().sum()
+    }
 }
 
 /// Of which rank a file is, and of which start of its job.
@@ -118,8 +135,8 @@ impl Ranks {
         }
         let mut times = Times::default();
         for (number, rank) in &ranks {
-            for (step, parts, _) in &rank.steps {
-                times.insert(&step.to_string(), &number.to_string(), parts.iter().sum())?;
+            for step in &rank.steps {
+                times.insert(&step.number.to_string(), &number.to_string(), step.own())?;
             }
         }
         let settled = times.settled();
@@ -197,8 +214,8 @@ fn number(line: &StringRecord, column: usize) -> Option<f64> {
     line.get(column)?.parse::<f64>().ok().filter(|it| it.is_finite())
 }
 
-/// A step, what its time went into, and that time; none where it was not all seen.
-fn of_line(line: &StringRecord) -> Option<(u64, [f64; PARTS], f64)> {
+/// A step; none where it was not all seen.
+fn of_line(line: &StringRecord) -> Option<Step> {
     let step = line.get(0)?.parse().ok()?;
     // The first step has no `began`, and without a gradient it is none.
     number(line, 1).and(number(line, 4))?;
@@ -207,18 +224,18 @@ fn of_line(line: &StringRecord) -> Option<(u64, [f64; PARTS], f64)> {
         *part = number(line, column)?;
     }
     let waiting = number(line, COLUMNS.len() + PARTS)?;
-    Some((step, parts, parts.iter().sum::<f64>() + waiting))
+    Some(Step { number: step, parts, whole: parts.iter().sum::<f64>() + waiting })
 }
 
 /// The same of a file without those columns.
-fn of_old_line(line: &StringRecord) -> Option<(u64, [f64; PARTS], f64)> {
+fn of_old_line(line: &StringRecord) -> Option<Step> {
     let step = line.get(0)?.parse().ok()?;
     let began = number(line, 1)?;
     let (first, last) = (number(line, 3)?, number(line, 4)?);
     // A loop may call another model than the one that is wrapped.
     let forward = number(line, 2).unwrap_or(began);
     let parts = [forward - began, first - forward, 0.0, 0.0, last - first, 0.0];
-    Some((step, parts, number(line, 5).unwrap_or(last) - began))
+    Some(Step { number: step, parts, whole: number(line, 5).unwrap_or(last) - began })
 }
 
 /// Ranks of which there is no file.
@@ -232,49 +249,54 @@ fn missing(ranks: &BTreeMap<u64, Rank>) -> Option<String> {
     (count > 0).then(|| format!("{count} of {world} ranks have no file here: {shown}{more}"))
 }
 
-/// What the time of those went into who take longer than most.
+/// What the time of those went into that take longer than most.
 fn parts_of_slow(ranks: &BTreeMap<u64, Rank>) -> Vec<String> {
-    let of_rank = |rank: &Rank| {
-        let middle = |part| median(rank.steps.iter().map(|(_, parts, _)| parts[part]).collect());
-        std::array::from_fn::<f64, PARTS, _>(middle)
-    };
-    let ranks = ranks.iter().filter(|(_, rank)| !rank.steps.is_empty());
-    let all: Vec<_> = ranks.map(|(number, rank)| (number, rank, of_rank(rank))).collect();
-    let own = |rank: &Rank| -> Vec<f64> {
-        rank.steps.iter().map(|(_, parts, _)| parts.iter().sum()).collect()
-    };
-    let usual = median(all.iter().map(|(_, rank, _)| median(own(rank))).collect());
+    let middle = |rank: &Rank, of: &dyn Fn(&Step) -> f64| median(rank.steps.iter().map(of));
+    let all: Vec<_> = ranks.iter().filter(|(_, rank)| !rank.steps.is_empty()).collect();
+    let of_all = |of: &dyn Fn(&Step) -> f64| median(all.iter().map(|(_, rank)| middle(rank, of)));
+    let mut of_steps: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for step in all.iter().flat_map(|(_, rank)| &rank.steps) {
+        of_steps.entry(step.number).or_default().push(step.own());
+    }
+    let of_steps: BTreeMap<u64, f64> =
+        of_steps.into_iter().map(|(step, times)| (step, median(times))).collect();
+    let usual = of_all(&Step::own);
     let mut found = Vec::new();
-    for (number, rank, parts) in &all {
-        let whole = median(rank.steps.iter().map(|(.., whole)| *whole).collect());
-        // Steps of a busy host vary, and few of them say little.
-        let (total, count) = (median(own(rank)), rank.steps.len() as f64);
-        let spread = median(own(rank).into_iter().map(|time| (time - total).abs()).collect());
-        let least = (SLOW.1 * whole).max(SLOW.2 * spread / count.sqrt());
-        if total <= SLOW.0 * usual || total - usual <= least {
+    for (number, rank) in &all {
+        let total = middle(rank, &Step::own);
+        let slower = rank.steps.iter().filter(|step| step.own() > of_steps[&step.number]).count();
+        let is_steady = slower >= STEADY.1 && 10 * slower >= 9 * rank.steps.len();
+        let share = if is_steady { STEADY.0 } else { SHARE };
+        if total <= SLOW * usual || total - usual <= share * middle(rank, &|step| step.whole) {
             continue;
         }
-        let [loading, forward, between, loss, backward, optimizer] = parts;
-        let forward = forward + between + loss;
-        let excess =
-            |part: usize| parts[part] - median(all.iter().map(|(.., parts)| parts[part]).collect());
+        let parts: [f64; PARTS] = std::array::from_fn(|at| middle(rank, &|step| step.parts[at]));
+        let excess = |at: usize| parts[at] - of_all(&|step| step.parts[at]);
         let most = (0..PARTS).max_by(|one, other| excess(*one).total_cmp(&excess(*other)));
-        let place = match most.unwrap_or_default() {
-            4 if rank.is_old => "the backward pass and what lies between micro-batches",
-            part => PLACES[part],
+        let most = most.unwrap_or_default();
+        let place = match PLACES[most] {
+            "the backward pass" if rank.is_old => {
+                "the backward pass and what lies between micro-batches"
+            }
+            place => place,
         };
-        let excess = most.map_or(0.0, excess);
         found.push(format!(
-            "rank {number}: {total:.3} s a step, of them {loading:.3} s loading, {forward:.3} s \
-             forward, {backward:.3} s backward, {optimizer:.3} s optimizer; the median rank takes \
-             {usual:.3} s. It takes {excess:.3} s longer for {place}"
+            "rank {number}: {total:.3} s a step, of them {:.3} s loading, {:.3} s forward, {:.3} s \
+             backward, {:.3} s optimizer; the median rank takes {usual:.3} s. It takes {:.3} s \
+             longer for {place}",
+            parts[0],
+            parts[1..4].iter().sum::<f64>(),
+            parts[4],
+            parts[5],
+            excess(most)
         ));
     }
     found
 }
 
 /// Of an even number the lower one: of two ranks the fast one is the measure of the other.
-fn median(mut values: Vec<f64>) -> f64 {
+fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     let middle = values.len().saturating_sub(1) / 2;
     values.get(middle).copied().unwrap_or(0.0)
