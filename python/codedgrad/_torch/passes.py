@@ -229,8 +229,9 @@ class Passes:
         self._last, self._waits = self._moment(), True
 
     def _gradient_came(self) -> None:
-        self.backward_begins(BACKWARD)
-        if self._waits and self._last is not None:
+        if not self._in_backward:
+            self.backward_begins(BACKWARD)
+        elif self._waits and self._last is not None:
             self.turn(BACKWARD)
         self._last, self._waits = self._moment(), False
 
