@@ -572,7 +572,7 @@ def test_a_recorder_has_the_times_of_the_device(tmp_path: Path, order: str) -> N
         assert "fake, replicated" in file.readline()
         rows = [[float(cell or "nan") for cell in row.values()] for row in csv.DictReader(file)]
     assert [row[0] for row in rows] == list(range(6))
-    stamps = [stamp for row in rows for stamp in row[1:]][1:]
+    stamps = [stamp for row in rows for stamp in row[1:6]][1:]
     assert stamps == sorted(stamps) and len(stamps) == 29
     if order == "eager":
         forward, first = rows[4][2:4]

@@ -23,6 +23,7 @@ use codedgrad_shell::suspicious;
 use codedgrad_shell::units::{size, whole};
 use serde_json::{Value, json};
 use std::io;
+use std::iter::once;
 use std::path::Path;
 
 /// What stands for standard input.
@@ -43,7 +44,7 @@ computation or something else (network, queue, host) takes the time.
 
 Input:   the folder of a run of `run`, `serve` or `codedgrad-lab`, finished or under way, or its
          run.jsonl. Or the folder that `codedgrad.record` of the Python package writes beside
-         any training loop. Or delays: a CSV file without header, one line per round, one number of
+         any training loop, or one such folder of each host. Or delays: a CSV file without header, one line per round, one number of
          seconds per worker (`codedgrad trace import` makes them of tables, JSON lines, logs and
          profiler traces), or - for standard input; those count as a run that waits for all workers.
 Costs:   the fraction of all rounds' time that the run would save if a slow worker were never slower
@@ -70,6 +71,9 @@ pub(crate) struct DoctorArgs {
     /// Folder of a run or of recorded steps, a run.jsonl, or a CSV file of delays
     #[arg(value_name = "RUN|CSV")]
     input: String,
+    /// More folders of the same job's recorded steps, where each host has its own
+    #[arg(value_name = "FOLDER")]
+    more: Vec<String>,
     /// Which of the folder's runs, from 0; the first if not given
     #[arg(long = "run", value_name = "N", value_parser = size)]
     number: Option<usize>,
@@ -136,9 +140,19 @@ pub(crate) fn run(args: &DoctorArgs, output: &mut Output<'_>) -> Result<(), Fail
     output.out.write_all(text.as_bytes()).or_work()
 }
 
+impl DoctorArgs {
+    fn inputs(&self) -> impl Iterator<Item = &String> {
+        once(&self.input).chain(&self.more)
+    }
+}
+
 impl Case {
     fn read(args: &DoctorArgs, output: &mut Output<'_>) -> Result<Self, Failure> {
         let path = Path::new(&args.input);
+        if !args.more.is_empty() && args.number.is_none() {
+            let folders: Vec<&Path> = args.inputs().map(Path::new).collect();
+            return Self::of_source(Source::of_ranks(&folders, None, output)?, output);
+        }
         let lines = path.extension().is_some_and(|extension| extension == "jsonl");
         let of_ranks = Ranks::is_in(path);
         if !of_ranks && RecordedRun::is_in(path) || lines && path.is_file() {
@@ -178,7 +192,10 @@ impl Case {
         if !of_ranks {
             suspicious::say_of_form(&args.input, output);
         }
-        let source = Source::open(&args.input, None, 0, false, output)?;
+        Self::of_source(Source::open(&args.input, None, 0, false, output)?, output)
+    }
+
+    fn of_source(source: Source, output: &mut Output<'_>) -> Result<Self, Failure> {
         let NamedRounds { rows, numbers, names, not_seen, .. } = source.told(usize::MAX, output)?;
         let record = Record::of_numbered_trace(numbers.into_iter().zip(rows)).or_input()?;
         Ok(Self { number: None, record, events: Vec::new(), mfu: None, names, not_seen })
@@ -192,6 +209,7 @@ pub fn hint(folder: &Path, number: usize) -> (String, String) {
     let input = folder.display().to_string();
     let args = DoctorArgs {
         input,
+        more: Vec::new(),
         number: (number > 0).then_some(number),
         from: None,
         to: None,

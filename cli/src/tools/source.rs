@@ -97,7 +97,7 @@ impl Source {
             return Self::kept(text, "standard input", workers, true, output);
         }
         if preset.is_none() && Ranks::is_in(path) {
-            return Self::of_ranks(path, workers, output);
+            return Self::of_ranks(&[path], workers, output);
         }
         if preset.is_none() && RecordedRun::is_in(path) {
             let (csv, recorded) = Recording::as_text(path, grown, output)?;
@@ -133,18 +133,18 @@ impl Source {
     }
 
     /// The steps of another trainer's ranks, of so many of them if that is said.
-    fn of_ranks(
-        folder: &Path,
+    pub(crate) fn of_ranks(
+        folders: &[&Path],
         workers: Option<usize>,
         output: &mut Output<'_>,
     ) -> Result<Self, Failure> {
-        let Ranks { mut rows, called } = Ranks::read(folder, output)?;
+        let Ranks { mut rows, called } = Ranks::read(folders, output)?;
         let ranks = called.workers.len();
         let workers = workers.unwrap_or(ranks);
         if workers > ranks {
             return Err(Failure::Input(anyhow!(
                 "{} has {ranks} ranks, not {workers}",
-                folder.display()
+                folders[0].display()
             )));
         }
         rows.iter_mut().for_each(|row| row.truncate(workers));

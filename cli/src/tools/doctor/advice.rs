@@ -74,7 +74,8 @@ impl Advice<'_> {
         if self.args.input == STDIN {
             return None;
         }
-        let mut command = format!("{} doctor {}", itself::name(), quoted(&self.args.input));
+        let inputs: Vec<String> = self.args.inputs().map(|input| quoted(input)).collect();
+        let mut command = format!("{} doctor {}", itself::name(), inputs.join(" "));
         let number = self.args.number.map(|number| number as u64);
         for (flag, value) in [("run", number), ("from", from), ("to", to)] {
             if let Some(value) = value {
@@ -94,8 +95,12 @@ impl Advice<'_> {
     /// A scheme over the recorded times; `simulate` takes a folder's first run, and all of it.
     fn simulated(&self, scheme: &str) -> Option<String> {
         self.found.planned_on.as_ref()?;
-        let DoctorArgs { input, number, from, to, .. } = self.args;
-        if input == STDIN || number.is_some_and(|number| number > 0) || from.or(*to).is_some() {
+        let DoctorArgs { input, more, number, from, to, .. } = self.args;
+        if input == STDIN
+            || !more.is_empty()
+            || number.is_some_and(|number| number > 0)
+            || from.or(*to).is_some()
+        {
             return None;
         }
         let workers = self.found.workers;

@@ -49,7 +49,8 @@ fn every_command_to_try_parses() {
         [("runs/0001", Some(2), None), ("it's mine.csv", None, Some(3)), ("-", None, None)]
     {
         let input = input.to_owned();
-        let args = DoctorArgs { input, number, from, to: None, plan: false, json: false };
+        let more = Vec::new();
+        let args = DoctorArgs { input, more, number, from, to: None, plan: false, json: false };
         let mut commands = 0;
         for plan in [None, Some(&plan)] {
             let (args, found, under_way) = (&args, &found, None);

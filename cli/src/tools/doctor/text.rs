@@ -59,7 +59,8 @@ fn text(advice: &Advice<'_>, width: Width, shown: usize) -> String {
 
 fn heading(advice: &Advice<'_>) -> String {
     let Examination { scheme, workers, rounds, steps, time, .. } = advice.found;
-    let name = if advice.args.input == STDIN { "standard input" } else { &advice.args.input };
+    let inputs: Vec<&str> = advice.args.inputs().map(String::as_str).collect();
+    let name = if inputs == [STDIN] { "standard input".into() } else { inputs.join(", ") };
     let run = advice.number.map_or("as".into(), |number| format!("run {number},"));
     let rounds = if rounds == steps { String::new() } else { format!(" in {rounds} rounds") };
     let plural = |count: usize| if count == 1 { "" } else { "s" };
