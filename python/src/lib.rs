@@ -12,6 +12,7 @@ mod leaving;
 mod mailbox;
 mod memory;
 mod numbers;
+mod states;
 mod tools;
 mod worker;
 

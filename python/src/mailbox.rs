@@ -1,26 +1,34 @@
 //! What the processes of one host say to each other through a file in memory.
 //!
 //! Each of them opens a [`Mailbox`] on the same file, and all make the same calls of
-//! [`gather`](Mailbox::gather) in the same order. The calls are numbered. In call `k` a process writes
-//! what it says to its own slot, of two the one of `k mod 2`, and then `k` to its head. It waits until
-//! all heads have at least `k`, and reads the slots. Two slots are enough: a process comes to call
-//! `k + 2` only after all have come to call `k + 1`, and so have read what was said in call `k`.
+//! [`gather`](Mailbox::gather) in the same order. The calls are numbered. In call `k` a process
+//! writes what it says to its own slot, of two the one of `k mod 2`, and then `k` to its head. It
+//! waits until all heads have at least `k`, and reads the slots. Two slots are enough: a process
+//! comes to call `k + 2` only after all have come to call `k + 1`. So all have read what was said
+//! in call `k`.
 //!
 //! What is read may be older than its head says, where a processor writes in another order: it is
 //! taken only with the digest that was written with it.
 //!
-//! What processes write to other memory that they share is there for the others when a call is over.
-//! Between two calls a process [announces](Mailbox::announce) how much of it is there already.
+//! Who has written wakes the others by a datagram without content, which may be lost: a process
+//! that waits looks again and again by itself, and more often where it hears none.
+//!
+//! What processes write to other memory that they share is there for the others when a call is
+//! over. Between two calls a process [announces](Mailbox::announce) how much of it is there.
 //!
 //! While a process waits it looks whether the others live, and whether one has said a last word.
 
 use crate::arguments::{Deadline, now};
+use codedgrad::files::{open_regular, read_text};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,8 +43,14 @@ const WORD: usize = 4088;
 /// more calls.
 const SLOT: usize = 16 + CONTENT;
 const CONTENT: usize = 4080;
+/// Bytes that the system says of a process, at most.
+const STAT_BYTES: u64 = 4096;
 /// How often one who waits looks at the others' processes and last words, and at Python's signals.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long it waits for a datagram between two looks at what is there.
+const PAUSE: Duration = Duration::from_millis(5);
+/// The same where processes cannot wake each other.
+const DEAF_PAUSE: Duration = Duration::from_micros(500);
 /// How long a process that has said its last word may still come to a call.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -47,6 +61,43 @@ pub(crate) struct Mailbox {
     rank: usize,
     ranks: usize,
     calls: AtomicU64,
+    bell: Option<Bell>,
+}
+
+/// By what processes wake each other.
+struct Bell {
+    socket: UnixDatagram,
+    others: Vec<SocketAddr>,
+}
+
+impl Bell {
+    /// That of one process of those that have the same file. The names lie outside the file system:
+    /// nothing is left of them when the processes have ended.
+    fn new(file: &File, rank: usize, ranks: usize) -> io::Result<Self> {
+        let of_file = file.metadata()?;
+        let named = |rank: usize| {
+            let name = format!("codedgrad {} {} {rank}", of_file.dev(), of_file.ino());
+            SocketAddr::from_abstract_name(name)
+        };
+        let socket = UnixDatagram::bind_addr(&named(rank)?)?;
+        socket.set_read_timeout(Some(PAUSE))?;
+        let others = (0..ranks).filter(|other| *other != rank).map(named);
+        Ok(Self { others: others.collect::<io::Result<_>>()?, socket })
+    }
+
+    /// Wakes the others. One that has not heard earlier ones wakes as well.
+    fn ring(&self) {
+        let _ = self.socket.set_nonblocking(true);
+        for other in &self.others {
+            let _ = self.socket.send_to_addr(&[], other);
+        }
+        let _ = self.socket.set_nonblocking(false);
+    }
+
+    /// Waits for one of the others, or for a while.
+    fn wait(&self) {
+        let _ = self.socket.recv(&mut []);
+    }
 }
 
 #[pymethods]
@@ -64,14 +115,15 @@ impl Mailbox {
             let wrong = format!("rank {rank} of {ranks}: ranks count from 0");
             return Err(PyValueError::new_err(wrong));
         }
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        let found = Self { file, rank, ranks, calls: AtomicU64::new(0) };
+        let file = open_regular(Path::new(path), OpenOptions::new().read(true).write(true))?;
+        let bell = Bell::new(&file, rank, ranks).ok();
+        let found = Self { file, rank, ranks, calls: AtomicU64::new(0), bell };
         found.write(found.head(rank), u64::from(std::process::id()))?;
         Ok(found)
     }
 
-    /// What each process says, which all of them ask for: `RuntimeError` where one has ended, or has
-    /// said its last word and does not come, or does not come in time.
+    /// What each process says, for which all of them come here. Raises `RuntimeError` where one has
+    /// ended, or has said its last word and does not come, or does not come in time.
     #[pyo3(signature = (said, seconds=None))]
     fn gather<'py>(
         &self,
@@ -124,7 +176,8 @@ impl Mailbox {
         Ok(self.write(self.head(self.rank) + 24, number << 32 | u64::from(count))?)
     }
 
-    /// How much each process has announced since this one's last call: nothing, if it is at another.
+    /// How much each process has announced since this one's last call: nothing, if it is at another
+    /// call.
     fn announced(&self) -> PyResult<Vec<u32>> {
         let number = self.calls.load(Ordering::Relaxed);
         let heads = self.heads()?;
@@ -189,7 +242,11 @@ impl Mailbox {
         slot.extend(digest(number, length, piece).to_le_bytes());
         slot.extend(piece);
         self.file.write_all_at(&slot, self.slot(self.rank, number))?;
-        self.write(self.head(self.rank) + 8, number)
+        self.write(self.head(self.rank) + 8, number)?;
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+        Ok(())
     }
 
     /// Waits for what all say in a call, from one place of it on; gives back how long each is.
@@ -201,14 +258,13 @@ impl Mailbox {
         found: &mut [Vec<u8>],
     ) -> PyResult<Vec<usize>> {
         let mut heard = Heard { number, start, lengths: vec![None; self.ranks], found };
-        let began = now();
         let mut last_word: Option<Instant> = None;
         loop {
             // Who has ended before this look says nothing more.
             let missing = (0..self.ranks).filter(|rank| heard.lengths[*rank].is_none());
             let dead = self.dead_of(missing.filter(|rank| *rank != self.rank))?;
             let until = now() + dead.map_or(deadline.left(LOOK), |_| Duration::ZERO);
-            if py.detach(|| self.wait(&mut heard, began, until))? {
+            if py.detach(|| self.wait(&mut heard, until))? {
                 return Ok(heard.lengths.into_iter().flatten().collect());
             }
             py.check_signals()?;
@@ -230,7 +286,7 @@ impl Mailbox {
     }
 
     /// Takes in what is there, until some time; whether that is all.
-    fn wait(&self, heard: &mut Heard<'_>, began: Instant, until: Instant) -> io::Result<bool> {
+    fn wait(&self, heard: &mut Heard<'_>, until: Instant) -> io::Result<bool> {
         loop {
             self.take(heard)?;
             if heard.lengths.iter().all(Option::is_some) {
@@ -239,7 +295,10 @@ impl Mailbox {
             if now() >= until {
                 return Ok(false);
             }
-            pause(began.elapsed());
+            match &self.bell {
+                Some(bell) => bell.wait(),
+                None => thread::sleep(DEAF_PAUSE),
+            }
         }
     }
 
@@ -280,20 +339,9 @@ fn digest(number: u64, length: usize, piece: &[u8]) -> u64 {
     xxh3_64_with_seed(piece, number.rotate_left(32) ^ length as u64)
 }
 
-/// Waits a little: the longer, the longer one has waited. Ranks come soon after each other, or much
-/// later.
-fn pause(waited: Duration) {
-    match waited.as_micros() {
-        0..20 => thread::yield_now(),
-        20..2_000 => thread::sleep(Duration::from_micros(50)),
-        2_000..50_000 => thread::sleep(Duration::from_micros(250)),
-        _ => thread::sleep(Duration::from_millis(1)),
-    }
-}
-
 /// Whether a process has not ended; where the system does not say so it lives.
 fn lives(process: u64) -> bool {
-    match std::fs::read_to_string(format!("/proc/{process}/stat")) {
+    match read_text(Path::new(&format!("/proc/{process}/stat")), STAT_BYTES) {
         Ok(found) => {
             let state = found.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
             !matches!(state, Some('Z' | 'X'))

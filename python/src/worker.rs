@@ -2,6 +2,7 @@
 
 use crate::arguments::{Deadline, duration, lock, token, value_error};
 use crate::numbers::{Layout, gather, scatter};
+use crate::states::{IncomingState, vectors_of};
 use codedgrad::ids::{Job, Step, Task};
 use codedgrad::train::{
     Aggregator, AggregatorError, Coordinator, JoinError, OwnedEvent, ProvideRequest, RunError,
@@ -9,10 +10,9 @@ use codedgrad::train::{
 };
 use codedgrad::transport::tcp::{Environment, Secrets, TcpError};
 use codedgrad::transport::wire::InitialReplica;
-use codedgrad::transport::{ByteVector, Cancel, Closer, ExitReason, FailedUnit, RunFacts, Start, State};
+use codedgrad::transport::{Cancel, Closer, ExitReason, FailedUnit, RunFacts, Start};
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyTuple};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -97,7 +97,7 @@ struct Inner {
     /// Whether the address of the current task's message was given to Python.
     lent: bool,
     /// What is to be taken over.
-    state: Option<State>,
+    state: IncomingState,
     /// The coordinator of a run of this process alone.
     coordinator: Option<JoinHandle<Result<(), RunError>>>,
 }
@@ -140,10 +140,6 @@ fn has_left() -> PyErr {
     PyConnectionError::new_err(
         "this worker has left the run: close() was called, or its loop was left",
     )
-}
-
-fn no_state() -> PyErr {
-    PyRuntimeError::new_err("no such state is to be taken over")
 }
 
 fn saver_of(aggregator: &Aggregator) -> Option<u32> {
@@ -205,7 +201,7 @@ impl Worker {
             left: false,
             at_hand: AtHand::Nothing,
             lent: false,
-            state: None,
+            state: IncomingState::default(),
             coordinator,
         };
         let (inner, cancel) = (Mutex::new(inner), Mutex::default());
@@ -624,29 +620,13 @@ impl Worker {
                 }
             }
         };
-        let mut vectors: Vec<_> = lengths.into_iter().map(ByteVector::new).collect();
-        for piece in pieces.try_iter()? {
-            let piece: PyBackedBytes = piece?.extract()?;
-            py.detach(|| {
-                let mut rest: &[u8] = &piece;
-                for vector in vectors.iter_mut().filter(|vector| !vector.is_full()) {
-                    rest = vector.fill(rest);
-                }
-            });
-        }
-        if !vectors.iter().all(ByteVector::is_full) {
-            return Err(PyValueError::new_err("a state's pieces are fewer bytes than its lengths"));
-        }
-        request.reply(vectors.into_iter().map(ByteVector::into_numbers).collect());
+        request.reply(vectors_of(py, lengths, &pieces)?);
         Ok(())
     }
 
     /// How long each byte string of the state is that is to be taken over.
     fn state_lengths(&self) -> PyResult<Vec<usize>> {
-        let inner = self.lock()?;
-        let state = inner.state.as_ref().ok_or_else(no_state)?;
-        let length = |vector| Ok(state.byte_string(vector).map_err(value_error)?.len());
-        (0..state.vectors.len()).map(length).collect()
+        self.lock()?.state.lengths()
     }
 
     /// Some bytes of one of them, which is given back with its last byte.
@@ -657,16 +637,7 @@ impl Worker {
         start: usize,
         size: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let mut inner = self.lock()?;
-        let state = inner.state.as_mut().ok_or_else(no_state)?;
-        let bytes = state.byte_string(vector).map_err(value_error)?;
-        let is_last = start + size >= bytes.len();
-        let piece = bytes.get(start..start + size).ok_or_else(no_state)?;
-        let piece = PyBytes::new(py, piece);
-        if is_last {
-            state.vectors[vector] = Vec::new();
-        }
-        Ok(piece)
+        self.lock()?.state.piece(py, (vector, start, size))
     }
 
     /// The whole state that is to be taken over.
@@ -679,7 +650,7 @@ impl Worker {
     /// Says that the current state was taken over.
     fn taken(&self, digests: Vec<u64>) -> PyResult<()> {
         let mut inner = self.lock()?;
-        inner.state = None;
+        inner.state.clear();
         let done = inner.aggregator()?.taken(digests);
         done.map_err(|error| inner.error(error))
     }
@@ -687,7 +658,7 @@ impl Worker {
     /// Says that the current state does not fit.
     fn refuse(&self, reason: String) -> PyResult<()> {
         let mut inner = self.lock()?;
-        inner.state = None;
+        inner.state.clear();
         let done = inner.aggregator()?.refuse(reason);
         done.map_err(|error| inner.error(error))
     }
@@ -812,8 +783,7 @@ impl Worker {
             }
             OwnedEvent::Resync(state) => {
                 let next = state.next.0;
-                // It is given back as it is taken over; who has handed it over here keeps it.
-                inner.state = Some(Arc::try_unwrap(state).unwrap_or_else(|kept| (*kept).clone()));
+                inner.state.set(state);
                 ("resync", next).into_pyobject(py)
             }
             OwnedEvent::Over => ("over",).into_pyobject(py),

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.emulated]
 torch = pytest.importorskip("torch")
 
 import fake_device  # noqa: E402
+from codedgrad._torch.host import Room  # noqa: E402
 from codedgrad._torch.staging import Staging, stream_of  # noqa: E402
 from fake_device.apart import Apart  # noqa: E402
 from runs import tree_sum  # noqa: E402

@@ -44,9 +44,10 @@ computation or something else (network, queue, host) takes the time.
 
 Input:   the folder of a run of `run`, `serve` or `codedgrad-lab`, finished or under way, or its
          run.jsonl. Or the folder that `codedgrad.record` of the Python package writes beside
-         any training loop, or one such folder of each host. Or delays: a CSV file without header, one line per round, one number of
-         seconds per worker (`codedgrad trace import` makes them of tables, JSON lines, logs and
-         profiler traces), or - for standard input; those count as a run that waits for all workers.
+         any training loop, or one such folder of each host. Or delays: a CSV file without header,
+         one line per round, one number of seconds per worker (`codedgrad trace import` makes them
+         of tables, JSON lines, logs and profiler traces), or - for standard input; those count as
+         a run that waits for all workers.
 Costs:   the fraction of all rounds' time that the run would save if a slow worker were never slower
          than the median, by replays of the run's scheme. It is small if the code tolerates the
          slow workers.

@@ -36,9 +36,9 @@ Output:  how many workers are left, how often one is late, what redundancy costs
 Delays:  --delays takes a CSV file without header, a line per step, a number of seconds per RANK,
          and --out gets one with a number per worker: that of its latest rank.
 JSON:    {layout, dp, edp, cell_size, workers, cells, classes, exchange_off_node, late,
-         redundancy, foldings, advice, python}; cells has the rank of each worker and seat. A gradient is
-         summed within a cell over each list of `seats`, then of `then`; across cells over the
-         ranks of one seat, with the code. docs/mesh.md tells more.
+         redundancy, foldings, advice, python}; cells has the rank of each worker and seat. A
+         gradient is summed within a cell over each list of `seats`, then of `then`; across cells
+         over the ranks of one seat, with the code. docs/mesh.md tells more.
 
 Examples:
   codedgrad mesh --world 64 --tp 2 --cp 2 --pp 2 --etp 1 --ep 8

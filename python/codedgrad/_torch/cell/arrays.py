@@ -65,7 +65,7 @@ class CellArrays(TorchArrays):
         self._vector.close()
 
     def _unit_of(self, micro: Micro, native: _native.Worker, factor: float) -> Unit:
-        self._unit = _Unit(self._cell, micro, factor)
+        self._unit = _Unit(self._cell, micro, factor, self._overlap)
         return self._unit
 
     def collect(self, micro: Micro, native: _native.Worker) -> List[bool]:
@@ -178,9 +178,11 @@ class _Unit(Unit):
     own, and the first one takes in what all have written.
     """
 
-    def __init__(self, cell: CellWorker, micro: Micro, factor: float):
+    def __init__(self, cell: CellWorker, micro: Micro, factor: float, early: bool):
+        """early: take in what all have written before the backward pass is over."""
         super().__init__(cast("_native.Worker", cell), micro, factor, len(cell.vector.owners))
         self._cell = cell
+        self._early = early and cell.in_parts()
         self._vector = cell.vector
         self._first = cell.ranks.rank == 0
         self._whole: Optional[torch.Tensor] = None
@@ -207,7 +209,7 @@ class _Unit(Unit):
         self.again = self.again or end > self._begun
         self._begun = min(first, self._begun)
         self._say(self._vector.written_from(self._begun))
-        if self._first and self._cell.in_parts():
+        if self._first and self._early:
             count = len(self._vector.buckets)
             bucket = count - min(self._cell.ranks.mailbox.announced())
             if bucket < self._taken and self._whole is not None:
