@@ -6,6 +6,7 @@ __all__ = [
     "Coordinator",
     "DecodedGradient",
     "Loop",
+    "Mailbox",
     "NotNow",
     "Refused",
     "Replaced",
