@@ -16,7 +16,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.emulated]
 torch = pytest.importorskip("torch")
 
 import fake_device  # noqa: E402
+from codedgrad._torch.announcer import Announcer  # noqa: E402
 from codedgrad._torch.host import Room  # noqa: E402
+from codedgrad._torch.parts import Part  # noqa: E402
 from codedgrad._torch.staging import Staging, stream_of  # noqa: E402
 from fake_device.apart import Apart  # noqa: E402
 from runs import tree_sum  # noqa: E402
@@ -644,6 +646,28 @@ def test_memory_that_cannot_be_page_locked_is_told_and_done_without() -> None:
     assert same(trainer.bits(), trained("cpu", LATE))
     assert fake_device.memory().pinned <= before
     trainer.staging.close()
+
+
+def test_who_hands_gradients_over_waits_for_all_streams_that_write_them() -> None:
+    fake_device.settings("lazy", 0, False)
+    parameters = [nn.Parameter(torch.zeros(5, device="fake")) for _ in range(3)]
+    announcer = Announcer([Part(each) for each in parameters])
+    streams = [torch.Stream(device="fake") for _ in range(3)]
+    found: List[Any] = []
+
+    def ready(first: int, end: int) -> None:
+        found.extend(each.grad.cpu()[0].item() for each in parameters[first:end])  # type: ignore[union-attr]
+
+    # What is written once in the first unit is handed over in the second.
+    for _ in range(2):
+        announcer.begin(ready)
+        for place in (2, 1, 0):
+            with streams[place]:
+                parameters[place].grad = torch.full((5,), place + 1.0, device="fake")
+                announcer._written(place)
+        announcer.end()
+    announcer.close()
+    assert found == [1.0, 2.0, 3.0]
 
 
 def test_a_device_without_streams_copies_while_the_trainer_waits(monkeypatch: Any) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 import torch
 
 from .parts import Part
+from .staging import event_of
 
 # Hands over the gradients of the parameters from one place to another.
 Ready = Callable[[int, int], None]
@@ -28,8 +29,11 @@ class Announcer:
 
     def __init__(self, parameters: Sequence[Part]):
         self._sizes = [parameter.numel() for parameter in parameters]
-        on_host = all(parameter.device.type == "cpu" for parameter in parameters)
-        self._part = _PART if on_host else _PART_OF_ACCELERATOR
+        devices = [each.device for each in parameters if each.device.type != "cpu"]
+        self._device = devices[0] if devices else None
+        self._part = _PART_OF_ACCELERATOR if devices else _PART
+        # On which streams this unit's gradients were written.
+        self._streams: List[Any] = []
         # How often each was written in this unit, and whether each was written once in the last.
         self._writes = [0] * len(parameters)
         self._once = False
@@ -53,6 +57,7 @@ class Announcer:
         """Before a unit is computed: how gradients are handed over, if they are to be."""
         self._once = all(writes == 1 for writes in self._writes)
         self._writes = [0] * len(self._sizes)
+        self._streams = []
         self._ready = ready if self._once else None
         self._final = self._handed = len(self._sizes)
 
@@ -74,10 +79,25 @@ class Announcer:
         self._writes[place] += 1
         if self._ready is None:
             return
+        if self._device is not None:
+            stream = torch.accelerator.current_stream(self._device)
+            if stream not in self._streams:
+                self._streams.append(stream)
         while self._final > 0 and self._writes[self._final - 1] > 0:
             self._final -= 1
         new = sum(self._sizes[self._final : self._handed])
         if new == 0 or (new < self._part and self._final > 0):
             return
+        self._wait_for_streams()
         self._ready(self._final, self._handed)
         self._handed = self._final
+
+    def _wait_for_streams(self) -> None:
+        """Has the current stream wait for gradients that others write: FSDP2 sums those of different
+        meshes on different ones."""
+        if self._device is None:
+            return
+        current = torch.accelerator.current_stream(self._device)
+        for stream in self._streams:
+            if stream != current:
+                current.wait_event(event_of(self._device, stream))
