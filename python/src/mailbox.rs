@@ -19,7 +19,7 @@
 //! While a process waits it looks whether the others live, and whether one has said a last word.
 
 use crate::arguments::{Deadline, now};
-use codedgrad::files::{open_regular, read_text};
+use codedgrad::files::{open_regular, read};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -43,6 +43,8 @@ const WORD: usize = 4088;
 /// more calls.
 const SLOT: usize = 16 + CONTENT;
 const CONTENT: usize = 4080;
+/// Linux's number for it.
+const NO_SUCH_PROCESS: i32 = 3;
 /// Bytes that the system says of a process, at most.
 const STAT_BYTES: u64 = 4096;
 /// How often one who waits looks at the others' processes and last words, and at Python's signals.
@@ -341,11 +343,17 @@ fn digest(number: u64, length: usize, piece: &[u8]) -> u64 {
 
 /// Whether a process has not ended; where the system does not say so it lives.
 fn lives(process: u64) -> bool {
-    match read_text(Path::new(&format!("/proc/{process}/stat")), STAT_BYTES) {
+    match read(Path::new(&format!("/proc/{process}/stat")), STAT_BYTES) {
+        // Its name is between brackets, and may be anything.
         Ok(found) => {
-            let state = found.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
-            !matches!(state, Some('Z' | 'X'))
+            let state = found.rsplit(|byte| *byte == b')').next();
+            let state = state.and_then(|rest| rest.trim_ascii_start().first());
+            !matches!(state, Some(b'Z' | b'X'))
         }
-        Err(_) => !std::fs::exists("/proc/self/stat").unwrap_or(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            !std::fs::exists("/proc/self/stat").unwrap_or(false)
+        }
+        // No such process: it has ended while it was read.
+        Err(error) => error.raw_os_error() != Some(NO_SUCH_PROCESS),
     }
 }

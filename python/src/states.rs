@@ -16,6 +16,7 @@ pub(crate) fn vectors_of(
     pieces: &Bound<'_, PyAny>,
 ) -> PyResult<Vec<Vec<f32>>> {
     let mut vectors: Vec<_> = lengths.into_iter().map(ByteVector::new).collect();
+    let mut beyond = 0;
     for piece in pieces.try_iter()? {
         let piece: PyBackedBytes = piece?.extract()?;
         py.detach(|| {
@@ -23,10 +24,12 @@ pub(crate) fn vectors_of(
             for vector in vectors.iter_mut().filter(|vector| !vector.is_full()) {
                 rest = vector.fill(rest);
             }
+            beyond += rest.len();
         });
     }
-    if !vectors.iter().all(ByteVector::is_full) {
-        return Err(PyValueError::new_err("a state's pieces are fewer bytes than its lengths"));
+    if beyond > 0 || !vectors.iter().all(ByteVector::is_full) {
+        let wrong = "a state's pieces are more or fewer bytes than its lengths say";
+        return Err(PyValueError::new_err(wrong));
     }
     Ok(vectors.into_iter().map(ByteVector::into_numbers).collect())
 }

@@ -82,6 +82,16 @@ def trained_like_one_process(plan: Dict[str, Any]) -> None:
     assert reference[-1] < 0.95 * reference[0], "it does not learn"
 
 
+@pytest.mark.parametrize("kind", ["fsdp and tensor", "hsdp"])
+def test_behind_the_backward_pass_it_has_the_same_bits(kind: str, tmp_path: Path) -> None:
+    """Where ranks have parts that another one hands over."""
+    plan = cut.told(kind, join={"overlap": True}, early=64)
+    with Cells(tmp_path, "uncoded", 2, 2, 2, sharded=True, **plan) as cells:
+        found = cells.results("0") + cells.results("1")
+    assert {each["digest"] for each in found} == {alone(cut.told(kind))["digest"]}
+    assert found[0]["early"] > 0 and found[4]["early"] > 0, [each["early"] for each in found]
+
+
 @some("fsdp and tensor")
 def test_a_script_as_it_was_has_the_bits_of_one_worker(kind: str, tmp_path: Path) -> None:
     plan = cut.told(kind, prepared=True)

@@ -1246,10 +1246,21 @@ def test_a_state_that_fits_in_part_changes_nothing() -> None:
     other = {name: torch.ones_like(value) for name, value in model.state_dict().items()}
     content = {"models": [other], "optimizers": [], "state": {"odd": {"x": 2}}}
     state = host.write_state(content)
+    native = run._session.native
+
+    class Given:
+        """The native worker, with a state that is to be taken over."""
+
+        next_step, refuse = native.next_step, staticmethod(native.refuse)
+
+        def state(self) -> List[bytes]:
+            return [state]
+
+    run._session.native = Given()  # type: ignore[assignment]
     with pytest.warns(RuntimeWarning, match="does not fit: x is no 1"):
         with pytest.raises(RuntimeError, match="not current"):
-            # Nobody has sent one: there is nothing to refuse.
-            run._session.load_state([state], 1)
+            # No worker has sent one: there is nothing to refuse.
+            run._session.load_state(1)
     assert bits(model) == before
     run.close()
 

@@ -99,8 +99,12 @@ class TorchArrays(Arrays):
 
         self._hooks = [optimizer.register_step_pre_hook(check) for optimizer in self._optimizers]
         self._hooks.append(register_optimizer_step_pre_hook(other))
-        self.announcer = Announcer(self._parameters)
+        self.announcer = Announcer(self._handed_over())
         mark_joined(self._modules, progress)
+
+    def _handed_over(self) -> List[Part]:
+        """Of which parameters gradients are handed over here."""
+        return self._parameters
 
     def release(self) -> None:
         for hook in self._hooks:

@@ -134,6 +134,20 @@ class Sums:
         }
         #: Whether FSDP2 alone makes every gradient, which is final then within the backward pass.
         self.all_by_fsdp = all(id(parameter) in handled for _, parameter in named)
+        try:
+            self._begin(named, handled, ranks, reduction)
+        except BaseException:
+            self.close()
+            raise
+        self.all_by_fsdp = self.all_by_fsdp and not any(self.left)
+
+    def _begin(
+        self,
+        named: Sequence[Tuple[str, Any]],
+        handled: Dict[int, Any],
+        ranks: Ranks,
+        reduction: str,
+    ) -> None:
         needed: Dict[int, Tuple[Any, float, str]] = {}
         for name, parameter in named:
             if not is_cut(parameter):
@@ -160,7 +174,6 @@ class Sums:
                     f"parameters {first} and {name} are one group of FSDP2, and are summed over "
                     f"{other:g} and {factor:g} ranks of data=: shard their modules separately"
                 )
-        self.all_by_fsdp = self.all_by_fsdp and not any(self.left)
         for group, factor, name in needed.values():
             self._divide(group, factor, name, reduction)
 

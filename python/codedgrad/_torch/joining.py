@@ -157,7 +157,11 @@ def joined(
             )
         where: Where = CellWhere(cell=cell, of_process=len(parts), **facts)
         early = sums.all_by_fsdp and (_is_early(where, device) if overlap is None else overlap)
-        arrays: TorchArrays = CellArrays(modules, optimizers, others, cell, sums, early)
+        try:
+            arrays: TorchArrays = CellArrays(modules, optimizers, others, cell, sums, early)
+        except BaseException:
+            sums.close()
+            raise
     else:
         where = Where(**facts)
         early = _is_early(where, device) if overlap is None else overlap

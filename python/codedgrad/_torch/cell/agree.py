@@ -83,7 +83,7 @@ class Agreement:
                 what = ask()
             except (Exception, Replaced) as raised:
                 error = raised
-        shown = None if error is None else (type(error), str((*error.args, "")[0]))
+        shown = None if error is None else (type(error), _text_of(error))
         mine = _Said(at, self._told_to_end, what, shown)
         self.count += 1
         with self.together():
@@ -160,7 +160,10 @@ class Agreement:
                     f"worker {self.worker} leaves the run, within {self.notice:g} s: rank {rank} "
                     "was told to end (SIGTERM)"
                 )
-            self._told_to_end, self.leaving = None, True
+            self.leaving = True
+            # It may be told to end at once by now.
+            if self._told_to_end is Order.LEAVE:
+                self._told_to_end = None
             return
         why = f"rank {rank} was told to end (SIGTERM)"
         text = f"worker {self.worker} leaves the run: {why}"
@@ -182,11 +185,10 @@ class Agreement:
         raised = how in (How.FAILED.value, How.MISUSE.value)
         if first and raised:
             mailbox.say(_packed(word))
-        # Where another rank has raised an exception first, the coordinator hears of that one.
-        if not self._cut_off and (first or not raised):
+        if not self._cut_off:
             with contextlib.suppress(RuntimeError):
                 seconds = _FAREWELL_SECONDS if raised else _PARTING_SECONDS
-                self.agree("leave", word, seconds=seconds)
+                self.agree("leave", (word, first), seconds=seconds)
                 return
         if self._gone is not None:
             return
@@ -199,16 +201,17 @@ class Agreement:
         else:
             # Nothing is wrong with a unit in which another rank dies.
             blamed = unit if first and mailbox.dead() is None else None
-            self.native.leave(reason, How.FAILED.value, blamed, place)
+            self.native.leave(reason, how if first and raised else How.FAILED.value, blamed, place)
 
     def _leave_together(self, said: Sequence[_Said]) -> None:
         """Some rank leaves, and so does the worker."""
         leaving = [(rank, each.what) for rank, each in enumerate(said) if each.at == "leave"]
         alike = len(leaving) == len(said)
-        # An exception comes before anything else that ends a loop.
+        # What comes of another rank's end is not the reason. An exception comes before anything else
+        # that ends a loop.
         worst = [each.value for each in How]
-        leaving.sort(key=lambda entry: worst.index(entry[1][1]))
-        rank, (reason, how, unit, place) = leaving[0]
+        leaving.sort(key=lambda entry: (not entry[1][1], worst.index(entry[1][0][1])))
+        rank, ((reason, how, unit, place), _) = leaving[0]
         self._gone = broken(f"rank {rank} of this worker has left the run: {reason}")
         if self.native is not None:
             by_itself = how in (How.TOLD.value, How.FOR_GOOD.value)
@@ -228,7 +231,16 @@ class Agreement:
 def _packed(word: _Word) -> bytes:
     """A last word, its reason cut where it is long."""
     reason, how, unit, place = word
-    return pickle.dumps((reason[:1000], how, unit, None if place is None else place[:500]))
+    return pickle.dumps((_cut(reason, 2000), how, unit, None if place is None else _cut(place, 1000)))
+
+
+def _cut(text: str, size: int) -> str:
+    return text.encode(errors="replace")[:size].decode(errors="ignore")
+
+
+def _text_of(error: BaseException) -> str:
+    """What other ranks are told of an exception."""
+    return error.args[0] if isinstance(error, _native.Changed) else str(error)
 
 
 def broken(text: str) -> BaseException:

@@ -56,6 +56,9 @@ class CellArrays(TorchArrays):
             transfer.to_host()
         return transfer
 
+    def _handed_over(self) -> List[Part]:
+        return [self._parameters[place] for place in self._vector.places]
+
     def ended(self) -> None:
         self._sums.close()
 

@@ -26,21 +26,23 @@ def shared(
         except OSError as error:
             trouble = str(error)
     found: List[T] = []
-    said = tell(f"{trouble}\n{socket.gethostname()}\n{path}")[0]
-    trouble, host, path = said.split("\n", 2)
-    if not trouble:
-        try:
-            if host != socket.gethostname():
-                raise OSError(f"rank 0 is on {host}, and this one on {socket.gethostname()}")
-            found.append(opened(path))
-        except (OSError, ValueError) as error:
-            trouble = str(error)
-    troubles = tell(trouble)
-    if file >= 0:
-        os.close(file)
-        with contextlib.suppress(OSError):
-            if not path.startswith("/proc/"):
-                os.remove(path)
+    try:
+        said = tell(f"{trouble}\n{socket.gethostname()}\n{path}")[0]
+        trouble, host, path = said.split("\n", 2)
+        if not trouble:
+            try:
+                if host != socket.gethostname():
+                    raise OSError(f"rank 0 is on {host}, and this one on {socket.gethostname()}")
+                found.append(opened(path))
+            except (OSError, ValueError) as error:
+                trouble = str(error)
+        troubles = tell(trouble)
+    finally:
+        if file >= 0:
+            os.close(file)
+            with contextlib.suppress(OSError):
+                if not path.startswith("/proc/"):
+                    os.remove(path)
     for other, each in enumerate(troubles):
         if each:
             raise RuntimeError(

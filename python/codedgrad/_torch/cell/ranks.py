@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from math import prod
 from typing import AbstractSet, Any, Callable, Iterator, List, Optional, Sequence, Set, Union
@@ -56,7 +57,7 @@ class Ranks:
         self.reports = all(place[each] == 0 for each in self._several if each not in self.data)
         self._mailbox: Optional[_native.Mailbox] = None
         # The file in which something is carried, and how many pieces were.
-        self._tray = -1
+        self._tray: Optional[io.FileIO] = None
         self._carried = 0
 
     def meet(self) -> None:
@@ -95,17 +96,18 @@ class Ranks:
 
         read: gives, on that rank, so many bytes from one place on.
         """
-        if self._tray < 0:
+        if self._tray is None:
             self._tray = shared(self.tell, self.rank, 2 * _PIECE, _opened)
+        file = self._tray.fileno()
         for start in range(0, length, _PIECE):
             size = min(_PIECE, length - start)
             # Of two places: the other one is perhaps still read.
             place = _PIECE * (self._carried % 2)
             self._carried += 1
             if source == self.rank:
-                os.pwrite(self._tray, read(start, size), place)
+                os.pwrite(file, read(start, size), place)
             self.gather(b"")
-            yield os.pread(self._tray, size, place)
+            yield os.pread(file, size, place)
 
     def tell(self, said: str) -> List[str]:
         """The same of texts."""
@@ -113,9 +115,9 @@ class Ranks:
 
     def close(self) -> None:
         """Gives the memory back in which something was carried."""
-        if self._tray >= 0:
-            os.close(self._tray)
-            self._tray = -1
+        if self._tray is not None:
+            self._tray.close()
+            self._tray = None
 
     def sum(self, numbers: torch.Tensor, dimensions: Sequence[int]) -> torch.Tensor:
         """The sum over some dimensions of the mesh; `numbers` may be written."""
@@ -176,8 +178,8 @@ class Ranks:
         return numbers if numbers.device.type == on else numbers.to(on)
 
 
-def _opened(path: str) -> int:
-    return os.open(path, os.O_RDWR)
+def _opened(path: str) -> io.FileIO:
+    return io.FileIO(path, "r+")
 
 
 def _check(mesh: Any, data: Union[str, Sequence[str], None]) -> None:

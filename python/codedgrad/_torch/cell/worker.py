@@ -283,12 +283,14 @@ class CellWorker:
             return
         lengths = self._agree("a state that is handed over", lengths[0])
         pieces = self._of_all(lengths, state.pop())
-        with self.agreement.together():
-            if self._link is not None:
-                self._link.provide(lengths, pieces)
-            else:
-                deque(pieces, maxlen=0)
-        self.ranks.close()
+        try:
+            with self.agreement.together():
+                if self._link is not None:
+                    self._link.provide(lengths, pieces)
+                else:
+                    deque(pieces, maxlen=0)
+        finally:
+            self.ranks.close()
 
     def _of_all(self, lengths: Sequence[int], mine: bytes) -> Iterator[bytes]:
         """What each rank has, piece by piece."""
@@ -304,18 +306,20 @@ class CellWorker:
             # All of them refuse it when it is loaded.
             return []
         found = [b""] * len(lengths)
-        with self.agreement.together():
-            # The first rank's comes when the others' is given back.
-            for place in reversed(range(len(lengths))):
-                pieces = self.ranks.carry(0, lengths[place], self._reader(place))
-                if not self.cut or place == self.ranks.rank:
-                    # Pieces that are joined would be there twice.
-                    whole = io.BytesIO()
-                    deque(map(whole.write, pieces), maxlen=0)
-                    found[place] = whole.getvalue()
-                else:
-                    deque(pieces, maxlen=0)
-        self.ranks.close()
+        try:
+            with self.agreement.together():
+                # The first rank's comes when the others' is given back.
+                for place in reversed(range(len(lengths))):
+                    pieces = self.ranks.carry(0, lengths[place], self._reader(place))
+                    if not self.cut or place == self.ranks.rank:
+                        # Pieces that are joined would be there twice.
+                        whole = io.BytesIO()
+                        deque(map(whole.write, pieces), maxlen=0)
+                        found[place] = whole.getvalue()
+                    else:
+                        deque(pieces, maxlen=0)
+        finally:
+            self.ranks.close()
         return [found[self.ranks.rank]] if self.cut else found
 
     def _reader(self, place: int) -> Callable[[int, int], bytes]:
