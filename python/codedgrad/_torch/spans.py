@@ -75,7 +75,9 @@ class Clock(ABC):
 class HostClock(Clock):
     """The host's clock, of a model that computes as it is called."""
 
-    moment = staticmethod(time.perf_counter)
+    def __init__(self) -> None:
+        super().__init__()
+        self.moment = time.perf_counter
 
     def close_step(self, step: int, turns: Turns, end: Any) -> None:
         self._rows.append(_row(step, turns, end))
