@@ -10,7 +10,7 @@ import tempfile
 import time
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import pytest
 
@@ -251,6 +251,20 @@ OTHERS = [
 ]
 
 
+def come_back(
+    tmp_path: Path, plan: Dict[str, Any]
+) -> Tuple[List[Dict[str, Any]], Dict[str, str]]:
+    """What the ranks of worker 0, and of worker 1 that has ended and comes back, have come to, and
+    what all of them have said."""
+    ended, kept = tmp_path / "ended", {"log_steps": 2}
+    with Cells(tmp_path, "groups:s=1", 2, 2, sharded=True, **plan, serve=kept) as cells:
+        cells.start(1, "again", trouble=None, waits_for=str(ended))
+        assert all(cells.statuses("1")), cells.said()
+        time.sleep(1.0)
+        ended.touch()
+        return results(cells, "0", "again"), cells.said()
+
+
 @pytest.mark.parametrize(
     "trouble, rank",
     [
@@ -264,15 +278,8 @@ OTHERS = [
 def test_a_worker_comes_back_with_its_ranks_states(trouble: str, rank: int, tmp_path: Path) -> None:
     # Steps enough that the others are further on than what is kept of the last ones.
     told = {"steps": 40, "pause": 0.03}
-    plan = {**told, "trouble": trouble, "worker": 1, "rank": rank, "serve": {"log_steps": 2}}
-    ended = tmp_path / "ended"
-    with Cells(tmp_path, "groups:s=1", 2, 2, sharded=True, **plan) as cells:
-        cells.start(1, "again", trouble=None, waits_for=str(ended))
-        assert all(cells.statuses("1")), cells.said()
-        time.sleep(1.0)
-        ended.touch()
-        found = results(cells, "0", "again")
-        said = cells.said()
+    plan = {**told, "trouble": trouble, "worker": 1, "rank": rank}
+    found, said = come_back(tmp_path, plan)
     assert digests(found) == [alone(told)["digest"]]
     resyncs = [each["report"]["resyncs"] for each in found]
     assert resyncs[:2] == [0, 0] and resyncs[2] == resyncs[3] >= 1, (resyncs, said)
@@ -285,15 +292,7 @@ def test_a_state_is_handed_over_while_parameters_are_in_use(tmp_path: Path) -> N
     were before the optimizer's step, and trains on; the other one comes back while it does."""
     told = {"steps": 40, "pause": 0.03, "evaluates": "before the optimizer"}
     trouble = {"trouble": "killed between units", "worker": 1, "rank": 0}
-    ended = tmp_path / "ended"
-    with Cells(
-        tmp_path, "groups:s=1", 2, 2, sharded=True, **told, **trouble, serve={"log_steps": 2}
-    ) as cells:
-        cells.start(1, "again", trouble=None, waits_for=str(ended))
-        assert all(cells.statuses("1")), cells.said()
-        time.sleep(1.0)
-        ended.touch()
-        found = results(cells, "0", "again")
+    found, _ = come_back(tmp_path, {**told, **trouble})
     # An evaluation changes nothing.
     assert digests(found) == [alone({"steps": 40})["digest"]]
     resyncs = [each["report"]["resyncs"] for each in found]
@@ -303,15 +302,7 @@ def test_a_state_is_handed_over_while_parameters_are_in_use(tmp_path: Path) -> N
 def test_frozen_shards_under_a_whole_head_come_from_the_same_rank(tmp_path: Path) -> None:
     told = {"steps": 40, "pause": 0.03, "plain head": True}
     trouble = {"trouble": "killed before the optimizer", "worker": 1, "rank": 1}
-    ended = tmp_path / "ended"
-    with Cells(
-        tmp_path, "groups:s=1", 2, 2, sharded=True, **told, **trouble, serve={"log_steps": 2}
-    ) as cells:
-        cells.start(1, "again", trouble=None, waits_for=str(ended))
-        assert all(cells.statuses("1")), cells.said()
-        time.sleep(1.0)
-        ended.touch()
-        found = results(cells, "0", "again")
+    found, _ = come_back(tmp_path, {**told, **trouble})
     assert digests(found) == [alone(told)["digest"]]
     assert found[2]["report"]["resyncs"] >= 1
 

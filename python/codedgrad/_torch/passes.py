@@ -14,6 +14,7 @@ from typing import Any, Callable, Iterable, List, Optional, Tuple
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from .fsdp import fsdp_modules
 from .spans import BACKWARD, BETWEEN, FORWARD, LOADING, LOSS, OPTIMIZER, WAITING, Clock, Turns
 
 # After the first backward pass a hook stays on the last parameter of every so many bytes:
@@ -43,13 +44,6 @@ def is_shard(parameter: Any) -> bool:
     return type(parameter).__name__ == "DTensor"
 
 
-def fsdp_modules(model: torch.nn.Module) -> List[torch.nn.Module]:
-    """The modules that `fully_shard` was called for."""
-    fsdp = getattr(torch.distributed, "fsdp", None)
-    kind = getattr(fsdp, "FSDPModule", None)
-    return [] if kind is None else [each for each in model.modules() if isinstance(each, kind)]
-
-
 def bound(model: torch.nn.Module, trained: List[Any]) -> Optional[str]:
     """Why ranks may wait for each other unseen within a pass; none where they do not."""
     names = {type(each).__name__ for each in model.modules()}
@@ -64,12 +58,12 @@ def bound(model: torch.nn.Module, trained: List[Any]) -> Optional[str]:
     kinds = {tuple(each) for each in sharded} - {(True,), (False, True)}
     if kinds or len({shard.device_mesh for shard in shards}) > 1:
         return "tensor or expert parallelism communicates within them"
-    places = fsdp_modules(model)
+    places = fsdp_modules([model])
     if shards and not places:
         return "tensor parallelism communicates within them"
     compiled = [each for each in model.modules() if type(each).__name__ == "OptimizedModule"]
     in_place = any(getattr(each, "_compiled_call_impl", None) is not None for each in places)
-    if in_place or any(fsdp_modules(each) for each in compiled):
+    if in_place or fsdp_modules(compiled):
         return "FSDP2's modules were compiled, hooks included"
     return None
 
@@ -122,7 +116,7 @@ class Passes:
 
     def watch(self, model: torch.nn.Module, trained: List[Any], is_bounded: bool) -> None:
         """Puts hooks on a model."""
-        places = [] if is_bounded else fsdp_modules(model)
+        places = [] if is_bounded else fsdp_modules([model])
         for each in places:
             _Sharded(self, each)
         if model not in places:
@@ -286,7 +280,7 @@ class _Sharded:
 
     def __init__(self, passes: Passes, module: torch.nn.Module) -> None:
         self._passes = passes
-        within = fsdp_modules(module)[1:]
+        within = fsdp_modules([module])[1:]
         self._kind = BETWEEN if within else FORWARD
         of_others = {id(each) for other in within for each in other.parameters()}
         self._is_whole_seen = False
