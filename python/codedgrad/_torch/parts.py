@@ -63,7 +63,8 @@ class Part:
         self.whole = parameter
         here = local(parameter)
         self.shape, self.dtype, self.device = here.shape, here.dtype, here.device
-        self._numel, self._size = here.numel(), here.element_size()
+        self._numel: int = here.numel()
+        self._size: int = here.element_size()
 
     @property
     def grad(self) -> Optional[torch.Tensor]:
