@@ -350,6 +350,16 @@ class CodedTrainer(Trainer):
             self.run.finish()
             self.control.should_training_stop = False
 
+    def log(self, logs: Dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Logs, with `run.metrics()` beside a training loss: what callbacks show is this worker's.
+        `state.log_history`, which workers hand over, stays the same on all of them."""
+        if self.run is None or "loss" not in logs:
+            super().log(logs, *args, **kwargs)
+            return
+        super().log({**logs, **self.run.metrics()}, *args, **kwargs)
+        history = self.state.log_history
+        history[-1] = {name: each for name, each in history[-1].items() if not name.startswith("coded/")}
+
     def _save_rng_state(self, output_dir: str) -> None:
         if self.args.should_save:
             super()._save_rng_state(output_dir)

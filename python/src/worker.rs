@@ -117,6 +117,7 @@ struct KnownRun {
     job: String,
     next: u64,
     saver: Option<u32>,
+    late: Option<u32>,
     traffic: (u64, u64),
     /// Why it is over.
     why: Option<String>,
@@ -130,6 +131,7 @@ impl KnownRun {
             job: aggregator.job().to_owned(),
             next: aggregator.next_step().0,
             saver: saver_of(aggregator),
+            late: aggregator.late_workers(),
             traffic: aggregator.traffic(),
             why: aggregator.why_over().map(str::to_owned),
         }
@@ -384,6 +386,12 @@ impl Worker {
     #[getter]
     fn saver(&self, py: Python<'_>) -> PyResult<Option<u32>> {
         py.detach(|| Ok(self.lock()?.told(saver_of, |known| known.saver)))
+    }
+
+    /// How many workers were late at the last decided step.
+    #[getter]
+    fn late_workers(&self) -> PyResult<Option<u32>> {
+        Ok(self.lock()?.told(Aggregator::late_workers, |known| known.late))
     }
 
     /// Why the run is over, if the coordinator has said so.

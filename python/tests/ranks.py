@@ -176,6 +176,7 @@ def train(
         "complete": run.complete,
         "over": run.over,
         "report": run.report(),
+        "metrics": run.metrics(),
         "rate": schedule.get_last_lr()[0],
     }
 

@@ -150,6 +150,8 @@ def test_a_worker_whose_rank_is_late_is_not_waited_for(tmp_path: Path) -> None:
     assert one_digest(found) == alone["digest"]
     units = [each["report"]["units"] for each in found]
     assert units[0] == units[1] > units[2] == units[3], units
+    # All ranks know of the late workers, of whom the first one alone is told.
+    assert {each["metrics"]["coded/late_workers"] for each in found[:2]} == {1.0}
 
 
 def test_a_rank_that_is_killed_is_its_worker_and_that_comes_back(tmp_path: Path) -> None:
@@ -165,6 +167,7 @@ def test_a_rank_that_is_killed_is_its_worker_and_that_comes_back(tmp_path: Path)
     assert one_digest(found) == alone["digest"]
     assert [each["report"]["resyncs"] for each in found[:2]] == [0, 0]
     assert found[2]["report"]["resyncs"] == found[3]["report"]["resyncs"] >= 1
+    assert all(each["report"]["seconds"]["state"] > 0 for each in found[2:])
     assert {each["rate"] for each in found} == {alone["rate"]}
 
 

@@ -466,3 +466,27 @@ def test_data_that_has_no_numbers_is_refused(tmp_path: pathlib.Path) -> None:
         trainer(gradient_accumulation_steps=40).train()
     with pytest.raises(ValueError, match="trial"):
         trainer().train(trial={})
+
+
+def test_training_logs_show_what_the_run_measures(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    shown: List[Dict[str, float]] = []
+
+    class Seen(transformers.TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            shown.append(dict(logs))
+
+    found = train(tmp_path, model=Model(), callbacks=[Seen()], report_to=["tensorboard"])
+    training = [each for each in shown if "loss" in each]
+    assert [each["coded/applied_steps"] for each in training] == [2, 4, 6]
+    assert all(each["coded/work"] == 1 for each in training)
+    # The summary of the whole training has none, and what all workers have alike has none.
+    assert not any(name.startswith("coded/") for name in shown[-1])
+    assert found["logs"] and not any("coded/work" in each for each in found["logs"])
+    (board,) = tmp_path.glob("board/**/events.*")
+    read = accumulators.EventAccumulator(str(board.parent))
+    read.Reload()
+    assert len(read.Scalars("train/coded/step_seconds")) == 3

@@ -22,7 +22,7 @@ use crate::ids::{Part, Step, Task, Worker};
 use crate::sums::{DecodedSum, SumNotice, TaskSpent};
 use crate::transport::{
     Cancel, Closer, Dismissal, ExitReason, FailedUnit, LET_GO, Link, Notice, Order, ReceiveOutcome,
-    RunFacts,
+    RunFacts, StepNews,
 };
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -93,7 +93,7 @@ pub struct Aggregator<V: Vector = Vec<f32>> {
     /// Why the run is over, once it is.
     over: Option<Arc<str>>,
     membership: Option<Membership>,
-    saver: Option<Worker>,
+    news: Option<StepNews>,
     traffic: Option<Traffic>,
 }
 
@@ -152,7 +152,7 @@ impl<V: Vector> Aggregator<V> {
             astray: None,
             over: None,
             membership: None,
-            saver: None,
+            news: None,
             traffic: None,
         }
     }
@@ -269,7 +269,21 @@ impl<V: Vector> Aggregator<V> {
     /// ```
     #[must_use]
     pub fn saver(&self) -> Option<Worker> {
-        self.saver
+        self.news.map(|news| news.saver)
+    }
+
+    /// How many workers were late at the last step that this worker has heard of:
+    /// [`StepNews::late`]. None before.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let (_, workers) = Coordinator::builder("uncoded").workers(3).steps(1).length(1).local()?;
+    /// assert_eq!(workers[1].late_workers(), None);
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn late_workers(&self) -> Option<u32> {
+        self.news.map(|news| news.late)
     }
 
     /// Why the run is over, in the coordinator's words, once [`Aggregator::next_event`] has said
@@ -471,8 +485,8 @@ impl<V: Vector> Aggregator<V> {
                 None
             }
             Order::Apply { sum, .. } if sum.step < self.next => None,
-            Order::Apply { sum, decoded, saver } => {
-                self.saver = Some(saver);
+            Order::Apply { sum, decoded, news } => {
+                self.news = Some(news);
                 let host = V::of_host(Arc::clone(&decoded.gradient));
                 let Some(gradient) = host.or_else(|| self.link.decoded(sum)) else {
                     self.link.send(Notice::StepUnavailable);
@@ -481,8 +495,8 @@ impl<V: Vector> Aggregator<V> {
                 self.at_hand = Some(AtHand::Step { step: sum.step, decoded, gradient });
                 Some(OwnedEvent::Apply(sum.step))
             }
-            Order::Skip { step, saver, units } => {
-                self.saver = Some(saver);
+            Order::Skip { step, news, units } => {
+                self.news = Some(news);
                 self.at_hand = Some(AtHand::Skipped(step));
                 Some(OwnedEvent::Skip { step, units })
             }
@@ -708,7 +722,7 @@ mod tests {
             Order::Apply {
                 sum: SumId::first(Step(0)),
                 decoded: Arc::new(decoded),
-                saver: Worker(0),
+                news: StepNews { saver: Worker(0), late: 0 },
             },
         );
         let mut aggregator = Aggregator::new(Box::new(links.remove(0)), 2, 1);

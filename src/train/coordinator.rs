@@ -56,7 +56,7 @@ use crate::run::RunConfig;
 use crate::schedulers::{Action, Engine, EngineError, Input};
 use crate::sums::{DecodedSum, Piece, SumNotice, Summand, TermKind};
 use crate::transport::{
-    Cancel, CheckedSum, Notice, Order, Stage, SumRequest, Transport, UnneededItem,
+    Cancel, CheckedSum, Notice, Order, Stage, StepNews, SumRequest, Transport, UnneededItem,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -712,7 +712,8 @@ impl<T: Transport> Coordinator<T> {
 
     fn apply(&mut self, worker: Worker, step: Step) {
         let saver = self.journal.saver.unwrap_or(worker);
-        let order = self.gradients.order(step, saver);
+        let news = StepNews { saver, late: self.journal.late };
+        let order = self.gradients.order(step, news);
         self.replicas.sent_step(worker);
         self.transport.send(worker, order);
     }

@@ -24,6 +24,7 @@ pub use state::{ByteVector, NotBytes, State};
 use crate::gpu::{CombineError, SumCheck, Vector};
 use crate::ids::{Job, Part, Step, Task, Units, WeightedResult, Worker, WorkerSet};
 use crate::sums::{DecodedSum, Piece, SumId, SumNotice, Summand, TaskSpent};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -43,6 +44,28 @@ impl Cancel {
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
+}
+
+/// What a worker is told beside a decided step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepNews {
+    /// Who saves what is trained, now that this step is decided.
+    #[serde(default = "first")]
+    pub saver: Worker,
+    /// Workers that are there and had not finished their tasks of its last round when that closed,
+    /// or had none.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub late: u32,
+}
+
+fn first() -> Worker {
+    Worker(0)
+}
+
+// As serde asks for it.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_none(late: &u32) -> bool {
+    *late == 0
 }
 
 /// What a coordinator tells a worker. Orders to one worker arrive in order, except that
@@ -76,15 +99,15 @@ pub enum Order {
         sum: SumId,
         /// The vector.
         decoded: Arc<DecodedSum>,
-        /// Who saves what is trained, now that this step is decided.
-        saver: Worker,
+        /// What else is known now.
+        news: StepNews,
     },
     /// A step that is refused everywhere: count it, apply nothing.
     Skip {
         /// Which.
         step: Step,
-        /// Who saves what is trained, now that this step is decided.
-        saver: Worker,
+        /// What else is known now.
+        news: StepNews,
         /// Units no worker had a finite gradient for.
         units: Arc<[Units]>,
     },

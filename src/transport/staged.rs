@@ -159,7 +159,7 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for StagedLink<V> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DecodedSum, Transport, local};
+    use super::super::{DecodedSum, StepNews, Transport, local};
     use super::*;
     use crate::gpu::non_host::NonHostVector;
     use crate::ids::{Job, Step, Worker};
@@ -176,7 +176,7 @@ mod tests {
                 Order::Apply {
                     sum: SumId { step: Step(step), attempt: 1 },
                     decoded: Arc::new(decoded),
-                    saver: Worker(0),
+                    news: StepNews { saver: Worker(0), late: 0 },
                 },
             );
             assert!(matches!(link.receive(None), ReceiveOutcome::Order(Order::Apply { .. })));

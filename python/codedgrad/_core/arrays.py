@@ -8,7 +8,7 @@ for PyTorch. Whoever drives a run asks for nothing else of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, List, Mapping, Optional, Sequence, Type
+from typing import Any, ClassVar, ContextManager, List, Mapping, Optional, Sequence, Type
 
 from .. import _native
 from .states import Progress
@@ -95,6 +95,11 @@ class Arrays(ABC):
         """What these arrays add to `Run.report`: of a device the ways of gradients, each with its
         "bytes" and "seconds"."""
         return {}
+
+    def span(self, name: str) -> Optional[ContextManager[Any]]:
+        """A span of this name that has begun in the library's profiler, if one looks on. It is asked
+        several times a step: a microsecond where none does."""
+        return None
 
     def applied(self) -> None:
         """A decided step's body is over, and was reported."""

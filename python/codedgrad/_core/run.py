@@ -105,6 +105,13 @@ class Membership:
         """Bytes sent and received so far."""
         return self._session.native.traffic()
 
+    def metrics(self) -> Dict[str, float]:
+        """Numbers of the last committed step for a logger, under names that begin with `coded/`:
+        seconds by phase, work, late workers, and how many steps were applied and skipped so far.
+
+        docs/records.md says what each is. No device is waited for, and nothing is sent."""
+        return self._session.metrics()
+
     def digest(self) -> int:
         """The digest of this replica's parameters, equal on all workers after equal steps. All ranks
         of a worker that shard the model call it."""

@@ -6,7 +6,6 @@ Nothing here knows in which order steps go; `steps` does, and calls this.
 from __future__ import annotations
 
 import sys
-import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import _native
@@ -18,31 +17,9 @@ from .parting import Parting
 from .scalars import Scalars
 from .seeds import seed_python, unit_seed
 from .states import State
+from .tally import Tally
 from .units import Totals
 from .warn import warn
-
-
-class Tally:
-    """What a worker has done, and its seconds by phase."""
-
-    def __init__(self) -> None:
-        self.counts = {"units": 0, "abandoned": 0, "applied": 0, "skipped": 0, "resyncs": 0}
-        self.seconds = {"compute": 0.0, "wait": 0.0, "take": 0.0, "give": 0.0, "apply": 0.0}
-        self._body_began: Optional[float] = None
-
-    def lap(self) -> float:
-        """The time now."""
-        return time.perf_counter()
-
-    def body_begins(self) -> None:
-        """What became of a step is shown: its body begins."""
-        self._body_began = self.lap()
-
-    def body_ends(self) -> None:
-        """The next event is asked for: the body is over, if there was one."""
-        if self._body_began is not None:
-            self.seconds["apply"] += self.lap() - self._body_began
-            self._body_began = None
 
 
 class Session:
@@ -53,7 +30,7 @@ class Session:
         self.arrays = arrays
         self.native = where.connect(settings)
         self.scalars = Scalars(settings, where.trained, where.versions)
-        self.tally = Tally()
+        self.tally = Tally(arrays.span)
         notice = where.called.notice
         self.parting = Parting(self.native, arrays.release, notice, where.told_to_end)
         self.state = State.UNDECIDED
@@ -80,9 +57,9 @@ class Session:
     def receive(self) -> Tuple[Any, ...]:
         """The next event, as the native worker tells it."""
         self.parting.check()
-        began = self.tally.lap()
         try:
-            event = self.native.next()
+            with self.tally.wait:
+                event = self.native.next()
         except _native.Replaced as error:
             self.parting.left = True
             raise Replaced(str(error)) from None
@@ -92,7 +69,6 @@ class Session:
         except ConnectionError:
             self.parting.check()
             raise
-        self.tally.seconds["wait"] += self.tally.lap() - began
         assert event is not None, "it is waited for ever"
         if event[0] == "over":
             self.parting.ended = True
@@ -133,12 +109,11 @@ class Session:
 
     def show(self, step: int) -> Totals:
         """Shows the user the decoded gradient; gives back the totals."""
-        began = self.tally.lap()
-        there, totals = self.scalars.decoded(self.native.tail())
-        self.arrays.show(there, self.scalars.factor(totals), self.native)
+        with self.tally.give:
+            there, totals = self.scalars.decoded(self.native.tail())
+            self.arrays.show(there, self.scalars.factor(totals), self.native)
         self.state = State.APPLIED
         self.tally.counts["applied"] += 1
-        self.tally.seconds["give"] += self.tally.lap() - began
         self.scalars.warn_of_nonfinite(step, totals)
         return totals
 
@@ -170,8 +145,9 @@ class Session:
 
     def provide(self) -> None:
         """Hands this replica over to another worker."""
-        state = self.arrays.save()
-        self.native.provide([len(each) for each in state], state)
+        with self.tally.state:
+            state = self.arrays.save()
+            self.native.provide([len(each) for each in state], state)
 
     def load_state(self, next_step: int) -> bool:
         """Takes over another worker's replica, or tells its coordinator that it does not fit; gives
@@ -186,7 +162,8 @@ class Session:
         state = self.native.state()
         before = self.arrays.undo()
         try:
-            self.arrays.load(state)
+            with self.tally.state:
+                self.arrays.load(state)
         except Exception as error:  # whatever a library says of a state that does not fit
             if before:
                 self.arrays.load(before)
@@ -202,5 +179,11 @@ class Session:
         moved = self.arrays.report()
         copied = sum(each["bytes"] for of in moved.values() for each in of.values())
         passed = sum(_native.passes().values()) - self._host_bytes + copied
-        seconds = dict(self.tally.seconds)
+        seconds = self.tally.seconds()
         return {**self.tally.counts, "seconds": seconds, "host_bytes": passed, **moved}
+
+    def metrics(self) -> Dict[str, float]:
+        """Of the last decided step, as `Membership.metrics` gives them."""
+        native, counts = self.native, self.tally.metrics(self.settings.units / self.native.workers)
+        late = native.late_workers
+        return counts if late is None else {**counts, "coded/late_workers": float(late)}

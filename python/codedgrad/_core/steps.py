@@ -203,9 +203,9 @@ def events(session: Session) -> Iterator[Event]:
             event._open()
             if isinstance(event, (Apply, Skip)):
                 session.seed_body(event.step)
-                session.tally.body_begins()
+                session.tally.decided()
             yield event
-            session.tally.body_ends()
+            session.tally.apply.end()
     finally:
         ended(session)
 
@@ -301,7 +301,7 @@ class Step:
             session.state = State.OVER
         self._state = session.state
         session.seed_body(self.index)
-        session.tally.body_begins()
+        session.tally.decided()
 
     def _settle(self) -> None:
         """The body is over; what the loop has told of the step is settled by the loop."""
@@ -349,7 +349,7 @@ def steps(session: Session) -> Iterator[Step]:
                 continue
             step = Step(session, event, told)
             yield step
-            session.tally.body_ends()
+            session.tally.apply.end()
             session.parting.check()
             if session.parting.left:
                 return

@@ -46,24 +46,22 @@ class Task:
 
     def take(self, micro: Micro) -> None:
         """The unit is computed: takes its gradient and what it reports."""
-        session, seconds = self._session, self._session.tally.seconds
+        session, tally = self._session, self._session.tally
         session.parting.check()
-        ended = session.tally.lap()
-        seconds["compute"] += ended - self._began
-        there = session.arrays.collect(micro, session.native)
-        self._scalars.add(micro, there)
+        tally.computed += tally.lap() - self._began
+        with tally.take:
+            there = session.arrays.collect(micro, session.native)
+            self._scalars.add(micro, there)
         session.parting.unit = None
         self._taken += 1
-        self._began = session.tally.lap()
-        seconds["take"] += self._began - ended
+        self._began = tally.lap()
 
     def submit(self) -> None:
         """Hands the task in."""
-        began = self._session.tally.lap()
-        finite = self._session.arrays.settle()
-        self._session.tally.seconds["take"] += self._session.tally.lap() - began
         try:
-            wanted = self._session.native.submit(self._scalars.tail(), finite)
+            with self._session.tally.take:
+                finite = self._session.arrays.settle()
+                wanted = self._session.native.submit(self._scalars.tail(), finite)
         except _native.Changed as error:
             # Another rank's has its text alone.
             if len(error.args) == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import Any, List, Mapping, Optional, Sequence, Union
+from typing import Any, ContextManager, List, Mapping, Optional, Sequence, Union
 
 import torch
 from torch import nn
@@ -232,6 +232,14 @@ class TorchArrays(Arrays):
             sums.append(flat[:whole].view(-1, _ROW).double().square().sum(1))
             sums.append(flat[whole:].double().square().sum().reshape(1))
         return math.fsum(number for each in sums for number in each.tolist())
+
+    def span(self, name: str) -> Optional[ContextManager[Any]]:
+        # A record_function that no profiler sees costs 20 microseconds, this question a fifth of one.
+        if not torch._C._autograd._profiler_enabled():
+            return None
+        found: ContextManager[Any] = torch.profiler.record_function(name)
+        found.__enter__()
+        return found
 
     def applied(self) -> None:
         self._schedules.look()

@@ -364,7 +364,7 @@ class Iterations:
         self.blank = 0
         self._stepped = {}
         self._session.seed_body(event.step)
-        self._session.tally.body_begins()
+        self._session.tally.decided()
 
     def _close(self) -> None:
         """The iteration's body is over."""
@@ -379,7 +379,7 @@ class Iterations:
         if not self.sync_gradients:
             return
         self.sync_gradients = False
-        self._session.tally.body_ends()
+        self._session.tally.apply.end()
         self._session.arrays.hide()
         missing = [each for each in self._optimizers if id(each) not in self._stepped]
         if self._applied and missing:

@@ -4,7 +4,7 @@ use crate::codes::Report;
 use crate::ids::{Step, Units, WeightedResult, Worker, WorkerSet};
 use crate::schedulers::Engine;
 use crate::sums::{DecodedSum, StepSums, SumId, SumNotice};
-use crate::transport::Order;
+use crate::transport::{Order, StepNews};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -134,13 +134,13 @@ impl Gradients {
     ///
     /// # Panics
     /// When the step is not in the log, which holds all that a worker may still need.
-    pub(super) fn order(&self, step: Step, saver: Worker) -> Order {
+    pub(super) fn order(&self, step: Step, news: StepNews) -> Order {
         match self.steps.get(&step) {
             Some(StepGradient::Decided { sum, decoded }) => {
-                Order::Apply { sum: *sum, decoded: Arc::clone(decoded), saver }
+                Order::Apply { sum: *sum, decoded: Arc::clone(decoded), news }
             }
             Some(StepGradient::Refused(units)) => {
-                Order::Skip { step, saver, units: Arc::clone(units) }
+                Order::Skip { step, news, units: Arc::clone(units) }
             }
             _ => panic!("the log holds all that a worker may still need"),
         }

@@ -411,6 +411,8 @@ pub(super) struct Journal {
     pub(super) round: Round,
     /// Who saves what is decided, for all.
     pub(super) saver: Option<Worker>,
+    /// `StepNews::late` of the step that was decided last.
+    pub(super) late: u32,
     /// The rounds that closed since the last commit.
     rounds: Vec<RoundRecord>,
     /// Workers that have changed what they had announced, heard since the last commit, too late for
@@ -432,6 +434,7 @@ impl Journal {
             step: first,
             round: Round(0),
             saver: None,
+            late: 0,
             rounds: Vec::new(),
             changed: BTreeSet::new(),
             absent: BTreeSet::new(),
@@ -479,6 +482,14 @@ impl<T: Transport> Coordinator<T> {
         }
     }
 
+    /// Workers that are there, of whom a round has no arrival.
+    fn late(&self, round: Option<&RoundRecord>) -> u32 {
+        let arrivals = round.map_or(&[][..], |round| &round.arrivals);
+        let roster = self.engine.roster();
+        let missing = Worker::all(arrivals.len()).zip(arrivals);
+        missing.filter(|(who, came)| came.is_none() && !roster.is_lost(*who)).count() as u32
+    }
+
     pub(super) fn record(
         &mut self,
         step: Step,
@@ -487,6 +498,7 @@ impl<T: Transport> Coordinator<T> {
     ) -> StepRecord {
         let committed = self.run_clock.now();
         let (rounds, seconds) = self.journal.commit(committed);
+        self.journal.late = self.late(rounds.last());
         let parts = pending.map_or(&[][..], |(pending, _)| &pending.parts);
         let results = parts.iter().map(|part| (part.worker, part.weight));
         let (survivors, weights) = by_worker(self.config().shape.workers, results);

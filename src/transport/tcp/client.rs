@@ -418,16 +418,14 @@ impl WorkerNode {
                 self.drop_orders();
             }
             ToWorker::Sum(command) => self.sums(WorkerEvent::Told(command)),
-            ToWorker::Apply { sum, digest, aux, saver, .. } => {
+            ToWorker::Apply { sum, digest, aux, news, .. } => {
                 self.uplink.used();
                 self.sums(WorkerEvent::Decided { step: sum.step, sum: Some(sum) });
-                let saver = Worker(saver);
-                self.trainer.apply(Decision { sum, digest, aux, saver });
+                self.trainer.apply(Decision { sum, digest, aux, news });
             }
-            ToWorker::Skip { step, saver, units, .. } => {
+            ToWorker::Skip { step, news, units, .. } => {
                 self.sums(WorkerEvent::Decided { step, sum: None });
-                let saver = Worker(saver);
-                self.enqueue(Order::Skip { step, saver, units: units.into() });
+                self.enqueue(Order::Skip { step, news, units: units.into() });
             }
             ToWorker::SendState { needy, .. } => {
                 self.enqueue(Order::SendState { needy: Worker(needy) });

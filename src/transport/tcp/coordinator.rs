@@ -46,7 +46,7 @@ use crate::sums::ledger::Ledgers;
 use crate::sums::{COORDINATOR, DecodedSum, Kind, SumId, TaskSpent};
 use crate::transport::tcp::states::frames as state_frames;
 use crate::transport::wire::{self, FromWorker, TaskOrder, ToWorker};
-use crate::transport::{Dismissal, Notice, Order, RunFacts};
+use crate::transport::{Dismissal, Notice, Order, RunFacts, StepNews};
 use comparing::Comparison;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -84,7 +84,7 @@ pub(super) struct CoordinatorNode {
     spare: Vec<CoordinatorEffect>,
     /// The order to apply that was sent last. It is the same for all whose connection has the same
     /// number.
-    apply: Option<((SumId, u32, Worker), Frame)>,
+    apply: Option<((SumId, u32, StepNews), Frame)>,
     /// The last orders to apply and to skip, for those to whom they do not come.
     told: BTreeMap<Step, ToWorker>,
     /// How many states were sent to workers.
@@ -324,17 +324,17 @@ impl CoordinatorNode {
                 ToWorker::Compute { epoch, order, after, tasks }
             }
             Order::Abandon => ToWorker::Abandon {},
-            Order::Apply { sum, decoded, saver } => {
+            Order::Apply { sum, decoded, news } => {
                 self.members.sent(worker.0, sum.step);
                 let worker = worker.0;
-                let frame = self.apply_frame((sum, epoch, saver), &decoded);
+                let frame = self.apply_frame((sum, epoch, news), &decoded);
                 self.sums(CoordinatorEvent::Decided { worker, sum, decoded });
                 self.members.tell_frame(worker, frame);
                 return;
             }
-            Order::Skip { step, saver, units } => {
+            Order::Skip { step, news, units } => {
                 self.members.sent(worker.0, step);
-                let skip = ToWorker::Skip { epoch, step, saver: saver.0, units: units.to_vec() };
+                let skip = ToWorker::Skip { epoch, step, news, units: units.to_vec() };
                 self.remember(step, skip.clone());
                 skip
             }
@@ -372,14 +372,14 @@ impl CoordinatorNode {
     }
 
     /// The order to apply a step, over connections of this number.
-    fn apply_frame(&mut self, which: (SumId, u32, Worker), decoded: &DecodedSum) -> Frame {
+    fn apply_frame(&mut self, which: (SumId, u32, StepNews), decoded: &DecodedSum) -> Frame {
         if let Some((_, frame)) = self.apply.as_ref().filter(|(of, _)| *of == which) {
             return frame.clone();
         }
-        let (sum, epoch, Worker(saver)) = which;
+        let (sum, epoch, news) = which;
         let DecodedSum { digest, aux, .. } = decoded;
         let (digest, aux) = (*digest, aux.clone());
-        let apply = ToWorker::Apply { epoch, sum, digest, aux, saver };
+        let apply = ToWorker::Apply { epoch, sum, digest, aux, news };
         let frame = Frame::control(&apply);
         self.apply = Some((which, frame.clone()));
         self.remember(sum.step, apply);

@@ -4,7 +4,7 @@ use super::framed_format;
 use crate::ids::{Part, Step, Task, Units, Worker};
 use crate::run::NumberFormat;
 use crate::sums::{SumCommand, SumId, SumReport};
-use crate::transport::{ExitReason, RunFacts};
+use crate::transport::{ExitReason, RunFacts, StepNews};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::time::Duration;
 
@@ -192,9 +192,9 @@ pub enum ToWorker {
         /// Decoded scalars; null: one that is not finite.
         #[serde(with = "crate::scalars")]
         aux: Vec<f64>,
-        /// Who saves what is trained, now that this step is decided.
-        #[serde(default)]
-        saver: u32,
+        /// What else is known now.
+        #[serde(flatten)]
+        news: StepNews,
     },
     /// A step is refused.
     Skip {
@@ -202,9 +202,9 @@ pub enum ToWorker {
         epoch: u32,
         /// Which step.
         step: Step,
-        /// Who saves what is trained, now that this step is decided.
-        #[serde(default)]
-        saver: u32,
+        /// What else is known now.
+        #[serde(flatten)]
+        news: StepNews,
         /// Units without a finite gradient.
         units: Vec<Units>,
     },

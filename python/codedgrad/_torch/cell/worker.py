@@ -38,6 +38,7 @@ class CellWorker:
         self.why_over: Optional[str] = None
         self._settings = settings
         self._saver: Optional[int] = None
+        self.late_workers: Optional[int] = None
         self._trained = 0
         # Whether the task is wanted, as was asked last, and summed while its last unit is computed.
         self._wanted = self._in_parts = False
@@ -108,10 +109,10 @@ class CellWorker:
 
     @staticmethod
     def _known(native: _native.Worker) -> Any:
-        return native.next_step, native.saver, native.why_over
+        return native.next_step, native.saver, native.late_workers, native.why_over
 
     def _learn(self, known: Any) -> None:
-        self.next_step, self._saver, self.why_over = known
+        self.next_step, self._saver, self.late_workers, self.why_over = known
 
     def leave(
         self, reason: str, how: str, unit: Failed = None, place: Optional[str] = None

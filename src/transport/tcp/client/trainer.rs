@@ -16,11 +16,11 @@ use super::super::OVERDUE;
 use super::super::mailbox::MailboxSender;
 use super::uplink::Uplink;
 use super::word::Word;
-use crate::ids::{Part, Step, Task, Worker};
+use crate::ids::{Part, Step, Task};
 use crate::sums::exchange::{QUIET, WorkerSums};
 use crate::sums::{DecodedSum, SumId};
 use crate::transport::tcp::states::IncomingStates;
-use crate::transport::{Cancel, Dismissal, Order};
+use crate::transport::{Cancel, Dismissal, Order, StepNews};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -69,7 +69,7 @@ pub(super) struct Decision {
     pub(super) sum: SumId,
     pub(super) digest: u64,
     pub(super) aux: Vec<f64>,
-    pub(super) saver: Worker,
+    pub(super) news: StepNews,
 }
 
 /// The trainer, as its node sees it.
@@ -305,10 +305,10 @@ impl Trainer {
             let (number, order) = match self.queue.pop_front() {
                 Some(QueuedItem::Order(number, order)) => (number, order),
                 Some(QueuedItem::Apply { decision, .. }) => {
-                    let Decision { sum, digest, aux, saver } = decision;
+                    let Decision { sum, digest, aux, news } = decision;
                     let Some(gradient) = sums.vector(sum) else { return };
                     let decoded = Arc::new(DecodedSum { gradient, aux, digest });
-                    (uplink.name_of(0), Order::Apply { sum, decoded, saver })
+                    (uplink.name_of(0), Order::Apply { sum, decoded, news })
                 }
                 Some(QueuedItem::Take(transfer)) => {
                     let Some(state) = states.take(transfer) else { return };

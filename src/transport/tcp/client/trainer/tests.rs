@@ -5,13 +5,17 @@
 use super::super::super::mailbox::mailbox;
 use super::super::super::pipe::Pipe;
 use super::*;
-use crate::ids::Job;
+use crate::ids::{Job, Worker};
 use crate::run::NumberFormat;
 use crate::sums::exchange::{Blocks, HostResults, NodeContext, ReassemblyBuffers, Vectors};
 use std::time::Duration;
 
 fn of(step: u64) -> Order {
-    Order::Skip { step: Step(step), saver: Worker(0), units: Arc::new([]) }
+    Order::Skip {
+        step: Step(step),
+        news: StepNews { saver: Worker(0), late: 0 },
+        units: Arc::new([]),
+    }
 }
 
 fn sums() -> WorkerSums {
