@@ -12,6 +12,7 @@
 //! | who is slow, and why | [`ExaminedWorker`] |
 //! | since when | [`LevelShifts`] |
 //! | all of it in words, the dearest first | [`Finding`] |
+//! | all of it in pictures | [`HeatMap`], and [`Record::timeline`] |
 
 mod changes;
 mod findings;
@@ -20,6 +21,7 @@ mod record;
 mod rows;
 mod seen;
 mod time;
+mod timeline;
 mod what_if;
 mod workers;
 
@@ -31,6 +33,7 @@ pub use record::{
 };
 pub use rows::AnswerRows;
 pub use time::{Stall, TimeGap, TimeSpent};
+pub use timeline::{HeatMap, HeatRow, RoundBin, TimelineStep};
 pub use what_if::{REPLAY_ERROR_MAX, SlowRounds, WorstWorkers};
 pub use workers::{ExaminedWorker, SlowCause};
 

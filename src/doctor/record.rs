@@ -29,6 +29,9 @@ pub struct RecordedStep {
     pub at: Option<f64>,
     /// Rounds that closed meanwhile.
     pub rounds: Vec<RecordedRound>,
+    /// Workers whose results are in the gradient; a trace and the oldest records do not tell.
+    #[serde(default)]
+    pub survivors: Option<Vec<u32>>,
     /// What workers have reported since the line before, also of earlier rounds.
     #[serde(default)]
     pub spent: Vec<WorkReport>,
@@ -275,7 +278,9 @@ pub(super) struct Step {
     /// How often the run had been resumed.
     leg: usize,
     using: Option<String>,
-    plan: Option<Arc<UsedPlan>>,
+    pub(super) plan: Option<Arc<UsedPlan>>,
+    /// In ascending order.
+    pub(super) survivors: Option<Vec<u32>>,
 }
 
 /// The steps of one run, line by line.
@@ -353,6 +358,10 @@ impl Record {
             leg,
             using: line.using.map(|using| using.scheme),
             plan,
+            survivors: line.survivors.map(|mut survivors| {
+                survivors.sort_unstable();
+                survivors
+            }),
         });
         if self.steps.len() == 1 {
             self.scheme = line.scheme;
@@ -447,6 +456,7 @@ impl Record {
                 seconds,
                 at: None,
                 rounds: vec![round],
+                survivors: None,
                 spent: Vec::new(),
                 using: None,
                 plan: None,

@@ -88,6 +88,11 @@ impl<'a> Reports<'a> {
         self.by_answer.get(place * self.workers + worker).copied().flatten()
     }
 
+    /// Whether a worker has reported enough of a round to tell how long all of it takes.
+    pub(super) fn has_whole(&self, place: usize, worker: usize) -> bool {
+        self.of_answer(place, worker).is_some_and(|report| report.whole().is_some())
+    }
+
     /// All of a worker's reports of rounds from a place on, in which it finished something.
     pub(super) fn of_worker(
         &self,

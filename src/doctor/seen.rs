@@ -31,11 +31,10 @@ pub(super) fn unseen(record: &Record, reports: &Reports<'_>, lost: &[usize]) -> 
     }
     let seen = |worker: usize| {
         let is_seen = |(place, round): &(usize, &RecordedRound)| {
-            let report = reports.of_answer(*place, worker);
             // With injected delays the record tells when an answer would have come.
             round.arrivals[worker].is_some()
                 || round.delays.get(worker).is_some_and(|delay| *delay > 0.0)
-                || report.is_some_and(|it| it.whole().is_some())
+                || reports.has_whole(*place, worker)
         };
         record.closed.iter().enumerate().filter(is_seen).count()
     };

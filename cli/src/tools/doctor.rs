@@ -1,16 +1,20 @@
 //! `codedgrad doctor`: what slows a run down, and what to try first.
 
 mod advice;
+mod page;
+mod perfetto;
 mod text;
 
 use super::ranks::Ranks;
 use super::recorded::RecordedRun;
 use super::source::{NamedRounds, Source};
+use super::trace::to_output;
 use advice::Advice;
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use clap::Args;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::doctor::{Examination, Finding, Record, RunContext, RunEvent, examine};
+use codedgrad::files::BoundedReader;
 use codedgrad::sim::planner::{Plan, Question, plan};
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::families;
@@ -22,9 +26,9 @@ use codedgrad_shell::output::{Notes, Output};
 use codedgrad_shell::suspicious;
 use codedgrad_shell::units::{size, whole};
 use serde_json::{Value, json};
-use std::io;
+use std::io::{self, Read};
 use std::iter::once;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What stands for standard input.
 const STDIN: &str = "-";
@@ -56,6 +60,10 @@ Reason:  `computing` and `elsewhere` need workers that report what they computed
 Plan:    with --plan every scheme is tried on these times as well, as `codedgrad plan` does: what
          the fastest worker takes is computation and grows with the load, the rest does not.
 
+Files:   --html writes a page without scripts that needs nothing else: what is printed, and a map
+         of workers by steps. --trace writes rounds, results, abandoned tasks and commits for
+         ui.perfetto.dev or chrome://tracing. Neither overwrites a file that is not such a file.
+
 JSON:    {run, scheme, workers, rounds, steps, estimated, time, effective, mfu, replayed,
          replay_error, slowdown, worst_workers, slow_rounds, of_workers, changes, checkpoints,
          events, findings, plan, reason, names, not_seen, cautions}; null where the record does not
@@ -66,6 +74,8 @@ Examples:
   codedgrad doctor runs/0001
   codedgrad doctor runs/0001 --from 1 --json    # without the first step
   codedgrad doctor examples/traces/slow_worker.csv
+  codedgrad doctor runs/0001 --html page.html    # to send by mail
+  codedgrad doctor runs/0001 --trace trace.json    # to open in ui.perfetto.dev
   codedgrad doctor examples/traces/stragglers.csv --plan    # would another scheme be faster?")
 )]
 pub(crate) struct DoctorArgs {
@@ -87,6 +97,12 @@ pub(crate) struct DoctorArgs {
     /// Try every scheme on these times too
     #[arg(long)]
     plan: bool,
+    /// Write the answer as a page too: one HTML file to send
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the steps as a trace for Perfetto too (JSON)
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -111,6 +127,11 @@ pub(crate) fn run(args: &DoctorArgs, output: &mut Output<'_>) -> Result<(), Fail
     {
         return Err(Failure::Input(anyhow!("--from {from} is after --to {to}")));
     }
+    if args.html.is_some() && args.html == args.trace {
+        return Err(Failure::Input(anyhow!("--html and --trace name the same file")));
+    }
+    may_write(args.html.as_deref(), page::OPENING, "page")?;
+    may_write(args.trace.as_deref(), perfetto::OPENING, "trace")?;
     let case = Case::read(args, output)?;
     let record = case
         .record
@@ -133,12 +154,40 @@ pub(crate) fn run(args: &DoctorArgs, output: &mut Output<'_>) -> Result<(), Fail
         names: &case.names,
         not_seen: &case.not_seen,
     };
+    let written = |path: &Option<PathBuf>, out: &mut dyn io::Write, write: Writer<'_>| match path {
+        Some(path) => to_output(Some(path), out, |out| write(out).or_work()),
+        None => Ok(()),
+    };
+    written(&args.html, output.out, &|out| {
+        out.write_all(page::of(&record, &known, &advice).as_bytes())
+    })?;
+    written(&args.trace, output.out, &|out| perfetto::write(&record, &known, &advice, out))?;
     let text = if args.json {
         shown(&advice, case.mfu).to_string() + "\n"
     } else {
         text::words(&advice, output.width())
     };
     output.out.write_all(text.as_bytes()).or_work()
+}
+
+/// Writes a file.
+type Writer<'a> = &'a dyn Fn(&mut dyn io::Write) -> io::Result<()>;
+
+/// Refuses a file that is there, unless it begins as those do that are written here.
+fn may_write(path: Option<&Path>, opening: &str, what: &str) -> Result<(), Failure> {
+    let Some(path) = path.filter(|path| path.symlink_metadata().is_ok()) else { return Ok(()) };
+    let mut begins = Vec::new();
+    BoundedReader::open(path, u64::MAX)
+        .and_then(|file| file.take(opening.len() as u64).read_to_end(&mut begins))
+        .with_context(|| format!("cannot write {}", path.display()))
+        .or_input()?;
+    if begins == opening.as_bytes() {
+        return Ok(());
+    }
+    Err(Failure::Input(anyhow!(
+        "{} is there and is no {what} that `doctor` wrote: name another file, or remove it",
+        path.display()
+    )))
 }
 
 impl DoctorArgs {
@@ -215,6 +264,8 @@ pub fn hint(folder: &Path, number: usize) -> (String, String) {
         from: None,
         to: None,
         plan: false,
+        html: None,
+        trace: None,
         json: false,
     };
     let run = args.number.map_or(String::new(), |number| format!(" --run {number}"));

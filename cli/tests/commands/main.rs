@@ -3,6 +3,7 @@
 
 mod code;
 mod doctor;
+mod doctor_files;
 mod import;
 mod manners;
 mod mesh;

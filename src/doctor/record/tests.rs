@@ -20,6 +20,7 @@ fn line(step: u64, arrivals: &[Option<f64>]) -> RecordedStep {
         seconds: 1.0,
         at: None,
         rounds: vec![round],
+        survivors: None,
         spent: Vec::new(),
         using: Some(UsedScheme { scheme: "uncoded".into() }),
         plan: None,

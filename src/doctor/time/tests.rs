@@ -20,6 +20,7 @@ fn step(number: u64, opened: f64, committed: f64, at: Option<f64>) -> RecordedSt
             arrivals: vec![Some(1.0), None],
             delays: Vec::new(),
         }],
+        survivors: None,
         spent: Vec::new(),
         using: None,
         plan: None,

@@ -50,7 +50,17 @@ fn every_command_to_try_parses() {
     {
         let input = input.to_owned();
         let more = Vec::new();
-        let args = DoctorArgs { input, more, number, from, to: None, plan: false, json: false };
+        let args = DoctorArgs {
+            input,
+            more,
+            number,
+            from,
+            to: None,
+            plan: false,
+            html: None,
+            trace: None,
+            json: false,
+        };
         let mut commands = 0;
         for plan in [None, Some(&plan)] {
             let (args, found, under_way) = (&args, &found, None);

@@ -4,9 +4,9 @@ use super::STDIN;
 use super::advice::Advice;
 use crate::tools::planner::table_of;
 use codedgrad::doctor::{
-    Caution, Examination, ExaminedWorker, Finding, NoReplay, Problem, SlowCause,
+    Caution, Examination, ExaminedWorker, Finding, NoReplay, Problem, SlowCause, TimeSpent,
 };
-use codedgrad::sim::planner::Candidate;
+use codedgrad::sim::planner::{Candidate, Plan};
 use codedgrad_shell::layout::{Column, Table, Width};
 use codedgrad_shell::output::plain;
 use std::collections::BTreeSet;
@@ -23,6 +23,19 @@ const EXPLAINS_LEAST: f64 = 0.1;
 /// A larger share of estimates is worth a word.
 const ESTIMATED_MOST: f64 = 0.05;
 
+/// The columns of the table of workers, and which are left out first where there is little room.
+pub(super) const WORKER_COLUMNS: [(&str, u8); 9] = [
+    ("worker", 0),
+    ("times\nmedian", 0),
+    ("rounds\nlate", 0),
+    ("rounds\nlast in", 1),
+    ("no\nanswer", 1),
+    ("computes\ns", 2),
+    ("elsewhere\ns", 2),
+    ("alone\nsaves", 0),
+    ("why", 0),
+];
+
 /// As much as fits.
 pub(super) fn words(advice: &Advice<'_>, width: Width) -> String {
     let all = |shown| text(advice, width, shown);
@@ -34,7 +47,7 @@ pub(super) fn words(advice: &Advice<'_>, width: Width) -> String {
 /// With so many findings, workers and schemes at most.
 fn text(advice: &Advice<'_>, width: Width, shown: usize) -> String {
     let found = advice.found;
-    let mut text = width.prose(&heading(advice));
+    let mut text = width.prose(&format!("{}\n", heading(advice)));
     text.push('\n');
     findings(advice, width, shown, &mut text);
     text.push('\n');
@@ -46,18 +59,24 @@ fn text(advice: &Advice<'_>, width: Width, shown: usize) -> String {
         text += &workers(&named, advice).laid_out(width);
     }
     if let Some(plan) = advice.plan {
-        // The run's own scheme is what the others are compared with, wherever it stands.
-        let own = |candidate: &Candidate| candidate.scheme.text() == found.scheme;
-        let best = plan.candidates.iter().enumerate();
-        let best = best.filter(|(place, candidate)| *place < shown || own(candidate));
-        let best: Vec<Candidate> = best.map(|(_, candidate)| candidate.clone()).collect();
-        text += &format!("\n{}", table_of(&best).laid_out(width));
+        text += &format!("\n{}", schemes(advice, plan, shown).laid_out(width));
         text += &width.prose(&format!("{}\n", plan.why));
     }
     text
 }
 
-fn heading(advice: &Advice<'_>) -> String {
+/// The best schemes of a plan, and the run's own.
+pub(super) fn schemes(advice: &Advice<'_>, plan: &Plan, shown: usize) -> Table {
+    // The run's own scheme is what the others are compared with, wherever it stands.
+    let own = |candidate: &Candidate| candidate.scheme.text() == advice.found.scheme;
+    let best = plan.candidates.iter().enumerate();
+    let best = best.filter(|(place, candidate)| *place < shown || own(candidate));
+    let best: Vec<Candidate> = best.map(|(_, candidate)| candidate.clone()).collect();
+    table_of(&best)
+}
+
+/// What was looked at.
+pub(super) fn heading(advice: &Advice<'_>) -> String {
     let Examination { scheme, workers, rounds, steps, time, .. } = advice.found;
     let inputs: Vec<&str> = advice.args.inputs().map(String::as_str).collect();
     let name = if inputs == [STDIN] { "standard input".into() } else { inputs.join(", ") };
@@ -65,7 +84,7 @@ fn heading(advice: &Advice<'_>) -> String {
     let rounds = if rounds == steps { String::new() } else { format!(" in {rounds} rounds") };
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     format!(
-        "{name}, {run} {}: {steps} step{}{rounds} of {workers} worker{} in {:.1} s\n",
+        "{name}, {run} {}: {steps} step{}{rounds} of {workers} worker{} in {:.1} s",
         plain(scheme),
         plural(*steps),
         plural(*workers),
@@ -82,13 +101,7 @@ fn findings(advice: &Advice<'_>, width: Width, shown: usize, text: &mut String) 
         *text += &width.prose(&format!("Not seen: {gone}.\n"));
     }
     for finding in &all[..all.len().min(shown)] {
-        let unknown = match finding.problem {
-            Problem::OtherScheme { .. } => "not sure on other rounds",
-            _ => "cost unknown",
-        };
-        let cost = finding.costs.map_or(unknown.into(), percent);
-        // Schemes and events are named by the record.
-        let told = plain(&finding.told(advice.names).to_string());
+        let (cost, told) = priced(finding, advice);
         *text += &width.prose(&format!("{cost}: {told}.\n"));
         // A command is not broken into lines: it could not be copied.
         if let Some(command) = advice.command(finding) {
@@ -101,8 +114,19 @@ fn findings(advice: &Advice<'_>, width: Width, shown: usize, text: &mut String) 
     }
 }
 
+/// What a finding costs, and its words.
+pub(super) fn priced(finding: &Finding, advice: &Advice<'_>) -> (String, String) {
+    let unknown = match finding.problem {
+        Problem::OtherScheme { .. } => "not sure on other rounds",
+        _ => "cost unknown",
+    };
+    // Schemes and events are named by the record.
+    let told = plain(&finding.told(advice.names).to_string());
+    (finding.costs.map_or(unknown.into(), percent), told)
+}
+
 /// What is said where nothing was found: that is no health where little can be seen.
-fn nothing(advice: &Advice<'_>) -> String {
+pub(super) fn nothing(advice: &Advice<'_>) -> String {
     let found = advice.found;
     if found.cautions.iter().any(Caution::hides_workers) {
         return "Whether a worker is slow cannot be seen in these times: they look as if they were \
@@ -136,6 +160,16 @@ fn not_known(found: &Examination) -> String {
     }
 }
 
+/// The parts of the time: their names, seconds and limits.
+pub(super) fn parts(time: &TimeSpent) -> [(&'static str, f64, &'static str); 4] {
+    [
+        ("computing", time.computing, "until a round's first answer"),
+        ("waiting", time.waiting, "for the others that it needs"),
+        ("deciding", time.deciding, "from the last answer to the commit"),
+        ("between", time.between, "from a commit to the next round"),
+    ]
+}
+
 fn time(found: &Examination, width: Width) -> String {
     let time = &found.time;
     let mut table = Table::new([
@@ -144,12 +178,7 @@ fn time(found: &Examination, width: Width) -> String {
         Column::right("share"),
     ])
     .remarks(" ");
-    for (name, seconds, what) in [
-        ("computing", time.computing, "until a round's first answer"),
-        ("waiting", time.waiting, "for the others that it needs"),
-        ("deciding", time.deciding, "from the last answer to the commit"),
-        ("between", time.between, "from a commit to the next round"),
-    ] {
+    for (name, seconds, what) in parts(time) {
         let cells = [name.into(), format!("{seconds:.3}"), percent(time.share(seconds))];
         table.remarked(cells, what);
     }
@@ -157,7 +186,7 @@ fn time(found: &Examination, width: Width) -> String {
 }
 
 /// What the whole comes to.
-fn summary(advice: &Advice<'_>) -> String {
+pub(super) fn summary(advice: &Advice<'_>) -> String {
     let found = advice.found;
     let mut text = String::new();
     let what_if = &found.what_if;
@@ -196,7 +225,7 @@ fn summary(advice: &Advice<'_>) -> String {
 }
 
 /// The workers worth naming: those of findings, the dearest first, then the worst.
-fn named(found: &Examination, shown: usize) -> Vec<&ExaminedWorker> {
+pub(super) fn named(found: &Examination, shown: usize) -> Vec<&ExaminedWorker> {
     let of_findings = found.findings.iter().flat_map(Finding::workers);
     let worst = found.what_if.worst_workers.iter().filter(|worst| worst.explain > 0.0);
     let worst = worst.flat_map(|worst| worst.workers.clone());
@@ -206,39 +235,36 @@ fn named(found: &Examination, shown: usize) -> Vec<&ExaminedWorker> {
 }
 
 fn workers(named: &[&ExaminedWorker], advice: &Advice<'_>) -> Table {
-    let mut table = Table::new([
-        Column::left("worker"),
-        Column::right("times\nmedian"),
-        Column::right("rounds\nlate"),
-        Column::right("rounds\nlast in").spare(1),
-        Column::right("no\nanswer").spare(1),
-        Column::right("computes\ns").spare(2),
-        Column::right("elsewhere\ns").spare(2),
-        Column::right("alone\nsaves"),
-        Column::left("why"),
-    ]);
-    let number = |number: Option<f64>| number.map_or("-".into(), |number| format!("{number:.3}"));
-    for worker in named {
-        let why = match worker.because {
-            Some(SlowCause::Computing) => "computing",
-            Some(SlowCause::Elsewhere) => "elsewhere",
-            None => "",
-        };
-        table.row([
-            advice.name(worker.worker),
-            number(worker.ratio),
-            worker.late_rounds.map_or("-".into(), |rounds| rounds.to_string()),
-            worker.closed_rounds.to_string(),
-            worker.unanswered.to_string(),
-            number(worker.computing),
-            number(worker.elsewhere),
-            worker.saves.map_or("-".into(), percent),
-            why.into(),
-        ]);
-    }
+    let columns = WORKER_COLUMNS.map(|(head, rank)| match head {
+        "worker" | "why" => Column::left(head),
+        _ => Column::right(head).spare(rank),
+    });
+    let mut table = Table::new(columns);
+    named.iter().for_each(|worker| table.row(cells(worker, advice)));
     table
 }
 
-fn percent(share: f64) -> String {
+/// A worker's row, under [`WORKER_COLUMNS`].
+pub(super) fn cells(worker: &ExaminedWorker, advice: &Advice<'_>) -> [String; 9] {
+    let number = |number: Option<f64>| number.map_or("-".into(), |number| format!("{number:.3}"));
+    let why = match worker.because {
+        Some(SlowCause::Computing) => "computing",
+        Some(SlowCause::Elsewhere) => "elsewhere",
+        None => "",
+    };
+    [
+        advice.name(worker.worker),
+        number(worker.ratio),
+        worker.late_rounds.map_or("-".into(), |rounds| rounds.to_string()),
+        worker.closed_rounds.to_string(),
+        worker.unanswered.to_string(),
+        number(worker.computing),
+        number(worker.elsewhere),
+        worker.saves.map_or("-".into(), percent),
+        why.into(),
+    ]
+}
+
+pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
