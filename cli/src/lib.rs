@@ -107,7 +107,7 @@ enum Tool {
     /// Which ranks are late together in a folded layout, and what that leaves to code over
     Mesh(tools::mesh::MeshArgs),
     /// What slows a run down: where its time went, who is slow, since when and why
-    Doctor(tools::doctor::DoctorArgs),
+    Doctor(tools::doctor::DoctorLine),
     /// Record, import and measure delays of workers
     Trace(tools::trace::TraceArgs),
     /// Print the completions of a shell
@@ -216,7 +216,7 @@ impl Tool {
     fn run(&self, output: &mut Output<'_>) -> Result<(), Failure> {
         let done = match self {
             Self::Code(args) => tools::code::run(args, output),
-            Self::Doctor(args) => tools::doctor::run(args, output),
+            Self::Doctor(line) => line.run(output),
             Self::Keygen(args) => tools::keygen::run(args, output),
             Self::Status(args) => tools::status::run(args, output),
             Self::Simulate(args) => tools::simulate::run(args, output),

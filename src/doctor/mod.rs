@@ -13,8 +13,10 @@
 //! | since when | [`LevelShifts`] |
 //! | all of it in words, the dearest first | [`Finding`] |
 //! | all of it in pictures | [`HeatMap`], and [`Record::timeline`] |
+//! | whether a second run is slower | [`Comparison`] |
 
 mod changes;
+mod compare;
 mod findings;
 mod numbers;
 mod record;
@@ -26,6 +28,7 @@ mod what_if;
 mod workers;
 
 pub use changes::{LevelShift, LevelShifts};
+pub use compare::{ChangeInterval, Comparison, NotCompared, Pair, RunSide, Verdict, warm_up};
 pub use findings::{Finding, Moment, Problem};
 pub use record::{
     CheckpointCost, Record, RecordError, RecordedRound, RecordedStep, RunEvent, UsedPlan,

@@ -41,6 +41,12 @@ pub struct RecordedStep {
     /// For whom it was planned, in lines where that is another than in those before.
     #[serde(default)]
     pub plan: Option<UsedPlan>,
+    /// The load assigned for it, in batches.
+    #[serde(default)]
+    pub work: Option<f64>,
+    /// Fraction of the batch in its gradient.
+    #[serde(default)]
+    pub coverage: Option<f64>,
 }
 
 /// One round of a [`RecordedStep`].
@@ -273,6 +279,8 @@ pub(super) struct Step {
     pub(super) committed: f64,
     pub(super) seconds: f64,
     pub(super) at: Option<f64>,
+    pub(super) work: Option<f64>,
+    pub(super) coverage: Option<f64>,
     /// Its rounds, as places in the list of all of them.
     pub(super) rounds: std::ops::Range<usize>,
     /// How often the run had been resumed.
@@ -354,6 +362,8 @@ impl Record {
             committed: line.committed + self.since,
             seconds: line.seconds,
             at: line.at,
+            work: line.work,
+            coverage: line.coverage,
             rounds: first..self.closed.len(),
             leg,
             using: line.using.map(|using| using.scheme),
@@ -460,6 +470,8 @@ impl Record {
                 spent: Vec::new(),
                 using: None,
                 plan: None,
+                work: None,
+                coverage: None,
             })?;
         }
         Ok(record)
@@ -489,6 +501,26 @@ impl Record {
         if self.steps.is_empty() {
             return Err(RecordError::Empty { from, to, first, last });
         }
+        Ok(self.with_rounds_of_steps())
+    }
+
+    /// The record without its first steps, this many or all there are.
+    ///
+    /// ```
+    /// use codedgrad::doctor::Record;
+    /// let record = Record::of_trace((0..5).map(|_| vec![1.0, 1.5]))?;
+    /// assert_eq!(record.clone().without_first(3).rounds(), 2);
+    /// assert_eq!(record.without_first(9).steps(), 0);
+    /// # Ok::<(), codedgrad::doctor::RecordError>(())
+    /// ```
+    #[must_use]
+    pub fn without_first(mut self, steps: usize) -> Self {
+        self.steps.drain(..steps.min(self.steps.len()));
+        self.with_rounds_of_steps()
+    }
+
+    /// The same without the rounds of steps that were left out.
+    fn with_rounds_of_steps(mut self) -> Self {
         let mut all = std::mem::take(&mut self.closed);
         for step in &mut self.steps {
             let kept = self.closed.len();
@@ -499,7 +531,7 @@ impl Record {
             }));
             step.rounds = kept..self.closed.len();
         }
-        Ok(self)
+        self
     }
 
     /// Number of workers; 0 as long as no round has closed.

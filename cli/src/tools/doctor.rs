@@ -1,6 +1,7 @@
 //! `codedgrad doctor`: what slows a run down, and what to try first.
 
 mod advice;
+mod compare;
 mod page;
 mod perfetto;
 mod text;
@@ -11,7 +12,7 @@ use super::source::{NamedRounds, Source};
 use super::trace::to_output;
 use advice::Advice;
 use anyhow::{Context, anyhow};
-use clap::Args;
+use clap::{Args, Subcommand};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::doctor::{Examination, Finding, Record, RunContext, RunEvent, examine};
 use codedgrad::files::BoundedReader;
@@ -39,7 +40,7 @@ const TOLD_LEAST: f64 = 0.05;
 /// Marks on the progress bar of a plan.
 const MARKS: u64 = 1000;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(
     after_help = help("\
 It says where the time went, what is wrong (the dearest first, with what it costs and the command
@@ -76,9 +77,10 @@ Examples:
   codedgrad doctor examples/traces/slow_worker.csv
   codedgrad doctor runs/0001 --html page.html    # to send by mail
   codedgrad doctor runs/0001 --trace trace.json    # to open in ui.perfetto.dev
-  codedgrad doctor examples/traces/stragglers.csv --plan    # would another scheme be faster?")
+  codedgrad doctor examples/traces/stragglers.csv --plan    # would another scheme be faster?
+  codedgrad doctor compare runs/0001 runs/0002    # is the second run slower?")
 )]
-pub(crate) struct DoctorArgs {
+struct DoctorArgs {
     /// Folder of a run or of recorded steps, a run.jsonl, or a CSV file of delays
     #[arg(value_name = "RUN|CSV")]
     input: String,
@@ -108,6 +110,35 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
+/// One run that is looked at, or two that are compared.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true
+)]
+pub(crate) struct DoctorLine {
+    #[command(subcommand)]
+    tool: Option<DoctorTool>,
+    #[command(flatten)]
+    look: Option<DoctorArgs>,
+}
+
+#[derive(Debug, Subcommand)]
+enum DoctorTool {
+    /// Compare two runs: is the second one slower, and how sure is that
+    Compare(compare::CompareArgs),
+}
+
+impl DoctorLine {
+    pub(crate) fn run(&self, output: &mut Output<'_>) -> Result<(), Failure> {
+        match (&self.tool, &self.look) {
+            (Some(DoctorTool::Compare(args)), _) => compare::run(args, output),
+            (None, look) => run(look.as_ref().unwrap_or(&DoctorArgs::default()), output),
+        }
+    }
+}
+
 /// A run or a trace, as it is looked at.
 struct Case {
     /// Which of a folder's runs; none for a trace.
@@ -121,7 +152,7 @@ struct Case {
     not_seen: Vec<String>,
 }
 
-pub(crate) fn run(args: &DoctorArgs, output: &mut Output<'_>) -> Result<(), Failure> {
+fn run(args: &DoctorArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     if let (Some(from), Some(to)) = (args.from, args.to)
         && from > to
     {

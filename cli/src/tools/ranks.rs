@@ -27,6 +27,8 @@ const PLACES: [&str; PARTS] = [
     "the backward pass",
     "the optimizer's step",
 ];
+/// The parts of a step for people, in the order of [`Step::told`].
+pub(crate) const STEP_PARTS: [&str; 5] = ["loading", "forward", "backward", "optimizer", "wait"];
 /// Above so many times the median of all ranks it is said what a rank's time went into,
 const SLOW: f64 = 1.1;
 /// where that is such a share of the whole step, on hosts that may be busy with other things,
@@ -45,6 +47,16 @@ const RANK_BYTES_MAX: u64 = 1 << 30;
 pub(crate) struct Ranks {
     pub(crate) rows: Vec<Vec<f64>>,
     pub(crate) called: TraceLabels,
+    /// The steps of the rows.
+    pub(crate) steps: Vec<JointStep>,
+}
+
+/// A step of all ranks.
+pub(crate) struct JointStep {
+    /// Seconds of the rank that took longest, with what it waited for.
+    pub(crate) seconds: f64,
+    /// Seconds of each of the [`STEP_PARTS`], the mean of the ranks.
+    pub(crate) parts: [f64; STEP_PARTS.len()],
 }
 
 /// A rank's steps.
@@ -71,6 +83,12 @@ struct Step {
 impl Step {
     fn own(&self) -> f64 {
         self.parts.iter().sum()
+    }
+
+    /// Seconds of each of the [`STEP_PARTS`].
+    fn told(&self) -> [f64; STEP_PARTS.len()] {
+        let [loading, before, between, loss, backward, optimizer] = self.parts;
+        [loading, before + between + loss, backward, optimizer, self.whole - self.own()]
     }
 }
 
@@ -157,6 +175,7 @@ impl Ranks {
         parts_of_slow(&ranks).iter().for_each(|it| output.note(format_args!("{it}")));
         Ok(Self {
             rows: settled.rows().collect(),
+            steps: joint_steps(&ranks, &settled.rounds),
             called: TraceLabels {
                 rounds: Rounds::of(&settled.rounds),
                 workers: settled.workers,
@@ -247,6 +266,24 @@ fn missing(ranks: &BTreeMap<u64, Rank>) -> Option<String> {
     let more = if gone.len() > LISTED { ", .." } else { "" };
     let count = gone.len();
     (count > 0).then(|| format!("{count} of {world} ranks have no file here: {shown}{more}"))
+}
+
+/// The steps of these numbers.
+fn joint_steps(ranks: &BTreeMap<u64, Rank>, rounds: &[String]) -> Vec<JointStep> {
+    let mut of_steps: BTreeMap<u64, Vec<&Step>> = BTreeMap::new();
+    for step in ranks.values().flat_map(|rank| &rank.steps) {
+        of_steps.entry(step.number).or_default().push(step);
+    }
+    let steps = rounds.iter().filter_map(|round| of_steps.get(&round.parse().ok()?));
+    let joint = |steps: &Vec<&Step>| {
+        let sum = |at: usize| steps.iter().map(|step| step.told()[at]).sum::<f64>();
+        JointStep {
+            // Older files do not show all that a rank waits for, but the slowest waits for none.
+            seconds: steps.iter().map(|step| step.whole).fold(0.0, f64::max),
+            parts: std::array::from_fn(|at| sum(at) / steps.len() as f64),
+        }
+    };
+    steps.map(joint).collect()
 }
 
 /// What the time of those went into that take longer than most.

@@ -138,7 +138,7 @@ impl Source {
         workers: Option<usize>,
         output: &mut Output<'_>,
     ) -> Result<Self, Failure> {
-        let Ranks { mut rows, called } = Ranks::read(folders, output)?;
+        let Ranks { mut rows, called, .. } = Ranks::read(folders, output)?;
         let ranks = called.workers.len();
         let workers = workers.unwrap_or(ranks);
         if workers > ranks {

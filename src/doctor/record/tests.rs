@@ -24,6 +24,8 @@ fn line(step: u64, arrivals: &[Option<f64>]) -> RecordedStep {
         spent: Vec::new(),
         using: Some(UsedScheme { scheme: "uncoded".into() }),
         plan: None,
+        work: None,
+        coverage: None,
     }
 }
 

@@ -69,6 +69,8 @@ fn of_units(times: f64, units: u64) -> Examination {
             spent: (0..4).map(spent).collect(),
             using: None,
             plan: None,
+            work: None,
+            coverage: None,
         };
         record.push(line).unwrap();
     }
@@ -113,6 +115,8 @@ fn nothing_is_planned_from_estimates_of_a_worker_that_was_never_seen() {
                 spent: Vec::new(),
                 using: None,
                 plan: None,
+                work: None,
+                coverage: None,
             };
             record.push(line).unwrap();
         }

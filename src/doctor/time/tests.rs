@@ -24,6 +24,8 @@ fn step(number: u64, opened: f64, committed: f64, at: Option<f64>) -> RecordedSt
         spent: Vec::new(),
         using: None,
         plan: None,
+        work: None,
+        coverage: None,
     }
 }
 

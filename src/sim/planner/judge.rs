@@ -312,7 +312,7 @@ fn blocks<'s>(edges: &[usize], chosen: impl Fn(usize) -> &'s Seconds) -> Vec<Blo
 }
 
 /// How many jobs in a row hang together: the first distance at which they do not any more.
-fn memory(series: &[f64]) -> usize {
+pub(crate) fn memory(series: &[f64]) -> usize {
     let count = series.len() as f64;
     let mean = series.iter().sum::<f64>() / count;
     let off: Vec<f64> = series.iter().map(|value| value - mean).collect();

@@ -21,6 +21,7 @@ mod verdict;
 pub use causes::{Cause, CauseKind};
 pub(crate) use causes::{DEAD, QuickestWorkers};
 pub use judge::GainInterval;
+pub(crate) use judge::memory;
 pub use question::{ClosingRules, PlanError, Question};
 
 use super::Close;

@@ -51,7 +51,7 @@ fn a_place_is_named_and_waits_are_no_ranks_own() {
             ("rank-2.csv", parted(2, "", &[usual; 3])),
             ("rank-3.csv", parted(3, "", &[usual; 3])),
         ]);
-        let Ranks { rows, called } = found.unwrap();
+        let Ranks { rows, called, .. } = found.unwrap();
         assert!(called.not_seen.is_empty(), "{:?}", called.not_seen);
         let near = |time: f64, is: f64| (time - is).abs() < 1e-9;
         assert!(rows.iter().all(|row| near(row[0], 0.33) && near(row[1], 0.63)), "{rows:?}");
@@ -88,7 +88,7 @@ fn a_rank_without_steps_is_the_one_to_look_for() {
             ("rank-2.csv", silent),
             ("rank-3.csv", parted(3, "", &steps)),
         ]);
-        let Ranks { rows, called } = found.unwrap();
+        let Ranks { rows, called, .. } = found.unwrap();
         assert_eq!((rows.len(), called.workers.len()), (3, 3));
         let [silent] = &called.not_seen[..] else { panic!("{:?}", called.not_seen) };
         assert!(silent.starts_with("rank 2: its file has no step"), "{silent}");
@@ -153,7 +153,7 @@ fn ranks_are_joined_by_steps_and_the_slow_ones_part_is_named() {
         ("rank-1.csv", rank(3, "replicated", 0.1, 4)),
         ("rank-2.csv", rank(3, "replicated", 0.3, 4)),
     ]);
-    let Ranks { rows, called } = found.unwrap();
+    let Ranks { rows, called, .. } = found.unwrap();
     assert_eq!(called.workers, ["0", "1", "2"]);
     assert_eq!(called.rounds.all_numbers(), Some(vec![1, 2, 3]));
     assert!(called.not_seen.is_empty(), "{:?}", called.not_seen);
