@@ -221,7 +221,7 @@ impl fmt::Display for NotCompared {
 
 /// Whether the second run is slower by more than a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ChangeVerdict {
     /// It is: the whole interval is above the limit.
     Slower,
     /// It is not: no part of the interval is above the limit.
@@ -279,16 +279,16 @@ impl Comparison {
     /// O(steps x memory), of at most 4,096 groups of steps per run.
     ///
     /// ```
-    /// use codedgrad::doctor::{Comparison, RunSide, Verdict};
+    /// use codedgrad::doctor::{Comparison, RunSide, ChangeVerdict};
     /// let run = |slower: f64| {
     ///     let jitter = |step: usize| slower * (1.0 + 0.01 * (step * 7 % 10) as f64);
     ///     RunSide { seconds: (0..200).map(jitter).collect(), workers: 8, ..RunSide::default() }
     /// };
     /// let found = Comparison::of(&run(1.0), &run(1.1));
     /// assert!((found.mean.change() - 0.1).abs() < 1e-9);
-    /// assert_eq!(found.verdict(0.05), Verdict::Slower);
-    /// assert_eq!(found.verdict(0.15), Verdict::NotSlower);
-    /// assert!(matches!(found.verdict(0.1), Verdict::NotDecided { .. }));
+    /// assert_eq!(found.verdict(0.05), ChangeVerdict::Slower);
+    /// assert_eq!(found.verdict(0.15), ChangeVerdict::NotSlower);
+    /// assert!(matches!(found.verdict(0.1), ChangeVerdict::NotDecided { .. }));
     /// ```
     #[must_use]
     pub fn of(a: &RunSide, b: &RunSide) -> Self {
@@ -369,20 +369,20 @@ impl Comparison {
     /// of the `n` steps of the longer run, since the interval shrinks with `1 / sqrt(n)`; rounded
     /// up to two digits.
     #[must_use]
-    pub fn verdict(&self, limit: f64) -> Verdict {
-        let Some(interval) = self.interval else { return Verdict::NotDecided { more: None } };
+    pub fn verdict(&self, limit: f64) -> ChangeVerdict {
+        let Some(interval) = self.interval else { return ChangeVerdict::NotDecided { more: None } };
         if interval.low > limit {
-            return Verdict::Slower;
+            return ChangeVerdict::Slower;
         }
         if interval.high <= limit {
-            return Verdict::NotSlower;
+            return ChangeVerdict::NotSlower;
         }
         let change = self.mean.change().ln_1p();
         let (width, distance) = (interval.high.ln_1p() - change, (change - limit.ln_1p()).abs());
         let more = self.steps as f64 * ((width / distance).powi(2) - 1.0);
         let digits = 10f64.powf(more.max(10.0).log10().floor() - 1.0);
         let more = (more / digits).ceil().max(1.0) * digits;
-        Verdict::NotDecided { more: (more <= MORE_MOST).then_some(more as u64) }
+        ChangeVerdict::NotDecided { more: (more <= MORE_MOST).then_some(more as u64) }
     }
 }
 

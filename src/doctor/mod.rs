@@ -28,7 +28,7 @@ mod what_if;
 mod workers;
 
 pub use changes::{LevelShift, LevelShifts};
-pub use compare::{ChangeInterval, Comparison, NotCompared, Pair, RunSide, Verdict, warm_up};
+pub use compare::{ChangeInterval, ChangeVerdict, Comparison, NotCompared, Pair, RunSide, warm_up};
 pub use findings::{Finding, Moment, Problem};
 pub use record::{
     CheckpointCost, Record, RecordError, RecordedRound, RecordedStep, RunEvent, UsedPlan,

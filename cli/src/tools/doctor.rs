@@ -6,6 +6,7 @@ mod page;
 mod perfetto;
 mod text;
 
+use super::dumps;
 use super::ranks::Ranks;
 use super::recorded::RecordedRun;
 use super::source::{NamedRounds, Source};
@@ -53,6 +54,9 @@ Input:   the folder of a run of `run`, `serve` or `codedgrad-lab`, finished or u
          one line per round, one number of seconds per worker (`codedgrad trace import` makes them
          of tables, JSON lines, logs and profiler traces), or - for standard input; those count as
          a run that waits for all workers.
+Hangs:   dumps of PyTorch's Flight Recorder, a file of each rank, or a folder of them: it names the
+         ranks that have not entered a collective, called another one, or have no dump. As JSON:
+         {verdict, ranks, without_dump, groups, problems}.
 Costs:   the fraction of all rounds' time that the run would save if a slow worker were never slower
          than the median, by replays of the run's scheme. It is small if the code tolerates the
          slow workers.
@@ -81,10 +85,10 @@ Examples:
   codedgrad doctor compare runs/0001 runs/0002    # is the second run slower?")
 )]
 struct DoctorArgs {
-    /// Folder of a run or of recorded steps, a run.jsonl, or a CSV file of delays
+    /// Folder of a run, of recorded steps or of dumps, a run.jsonl, or a CSV file of delays
     #[arg(value_name = "RUN|CSV")]
     input: String,
-    /// More folders of the same job's recorded steps, where each host has its own
+    /// More folders of the same job's recorded steps, where each host has its own; more dumps
     #[arg(value_name = "FOLDER")]
     more: Vec<String>,
     /// Which of the folder's runs, from 0; the first if not given
@@ -163,6 +167,18 @@ fn run(args: &DoctorArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     }
     may_write(args.html.as_deref(), page::OPENING, "page")?;
     may_write(args.trace.as_deref(), perfetto::OPENING, "trace")?;
+    if dumps::are_in(Path::new(&args.input)) {
+        let run = args.number.is_some();
+        let steps = args.from.is_some() || args.to.is_some();
+        let without = [
+            ("--run", run),
+            ("--from and --to", steps),
+            ("--plan", args.plan),
+            ("--html", args.html.is_some()),
+            ("--trace", args.trace.is_some()),
+        ];
+        return dumps::doctor(args.inputs(), &without, args.json, output);
+    }
     let case = Case::read(args, output)?;
     let record = case
         .record

@@ -5,6 +5,7 @@ mod as_trained;
 mod called;
 pub(crate) mod code;
 pub(crate) mod doctor;
+mod dumps;
 mod http;
 pub(crate) mod keygen;
 #[cfg(unix)]

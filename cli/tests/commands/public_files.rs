@@ -545,3 +545,51 @@ fn a_range_query_of_prometheus_is_read_by_the_label_of_its_workers() {
         &["a series has no label host; it has job, rank"],
     );
 }
+
+#[test]
+fn number_22_and_23_are_dumps_of_a_job_in_which_rank_2_stands_still() {
+    let home = tempfile::tempdir().unwrap();
+    let said = |inputs: &[&str]| {
+        let output = codedgrad(home.path(), &[&["doctor"], inputs].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let verdict = "rank 2 has not entered all_reduce number 4 of group default_pg (ranks 0-3): the \
+                   other 3 wait in it.\n";
+    let (words, _) = said(&[&file("22-flight-recorder")]);
+    assert!(words.starts_with(verdict), "{words}");
+    for line in [
+        "  rank 2: its last was all_reduce number 3 [8, 4] Float, at /job/train.py:9 step\n",
+        "  ranks 0-1, 3: all_reduce [8, 4] Float, at /job/train.py:9 step\n",
+        "group default_pg (ranks 0-3): all entered number 3; compared from number 1 on\n",
+        "4 dumps of version 2.10\n",
+    ] {
+        assert!(words.contains(line), "{line}: {words}");
+    }
+    assert!(said(&[&file("23-flight-recorder-json")]).0.starts_with(verdict));
+    let dumps = files("22-flight-recorder");
+    let of = |ranks: &[usize]| -> Vec<&str> { ranks.iter().map(|rank| &*dumps[*rank]).collect() };
+    let (words, _) = said(&of(&[0, 1, 3]));
+    assert!(words.starts_with("rank 2 of group default_pg (ranks 0-3) has no dump"), "{words}");
+    // Cut within its last entry, and at its first byte but one.
+    let cut = |length: usize| {
+        let bytes = std::fs::read(&dumps[0]).unwrap();
+        let path = home.path().join("nccl_trace_rank_0");
+        std::fs::write(&path, &bytes[..length]).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let most = std::fs::read(&dumps[0]).unwrap().len();
+    let path = cut(most - 20);
+    let (words, notes) = said(&[&[&*path], &of(&[1, 2, 3])[..]].concat());
+    assert!(words.starts_with("rank 2 has not entered all_reduce number 4"), "{words}");
+    assert!(words.contains("ranks 1, 3 wait in it"), "{words}");
+    assert!(notes.contains("nccl_trace_rank_0: the file was cut off after 3 coll"), "{notes}");
+    refused(home.path(), &["doctor", &cut(2)], &["it has neither a version nor entries"]);
+    let other = [&[&*path], &["nothing"][..]].concat();
+    refused(home.path(), &[&["doctor"], &other[..]].concat(), &["nothing: no dump of Flight"]);
+    refused(home.path(), &["doctor", &dumps[0], "--plan"], &["--plan: a dump has collectives"]);
+    let imported = import(&dumps, &[]);
+    assert_eq!(imported.shape(), (2, 4));
+    imported.says("imported 2 rounds of 4 workers from dumps of Flight Recorder");
+    imported.says("8 of 8 times begin where the rank entered its previous collective");
+}

@@ -77,7 +77,7 @@ fn slower(process: Process, seeds: std::ops::Range<u64>, factor: f64, limit: f64
         let count = 200 + 2 * (*seed as usize % 101);
         let a = process.steps(count, &mut draw);
         let b = process.steps(count, &mut draw).into_iter().map(|time| factor * time).collect();
-        Comparison::of(&run(a), &run(b)).verdict(limit) == Verdict::Slower
+        Comparison::of(&run(a), &run(b)).verdict(limit) == ChangeVerdict::Slower
     };
     seeds.filter(is_slower).count()
 }
@@ -107,7 +107,7 @@ fn near_the_limit_it_is_said_how_many_more_steps_decide() {
     let a = process.steps(300, &mut draw);
     let b: Vec<f64> = a.iter().rev().map(|time| 1.055 * time).collect();
     let found = Comparison::of(&run(a.clone()), &run(b.clone()));
-    let Verdict::NotDecided { more: Some(more) } = found.verdict(0.05) else {
+    let ChangeVerdict::NotDecided { more: Some(more) } = found.verdict(0.05) else {
         panic!("{:?}", found.verdict(0.05))
     };
     // The same steps again and again are more of the same.
@@ -115,18 +115,22 @@ fn near_the_limit_it_is_said_how_many_more_steps_decide() {
         let count = steps.len() + more as usize;
         run(steps.iter().copied().cycle().take(count + count / 5).collect())
     };
-    assert_eq!(Comparison::of(&longer(&a), &longer(&b)).verdict(0.05), Verdict::Slower, "{more}");
+    assert_eq!(
+        Comparison::of(&longer(&a), &longer(&b)).verdict(0.05),
+        ChangeVerdict::Slower,
+        "{more}"
+    );
     let same = Comparison::of(&run(a.clone()), &run(a));
     assert_eq!(same.mean.change(), 0.0);
-    assert_eq!(same.verdict(0.0), Verdict::NotDecided { more: None });
-    assert!(matches!(same.verdict(0.5), Verdict::NotSlower));
+    assert_eq!(same.verdict(0.0), ChangeVerdict::NotDecided { more: None });
+    assert!(matches!(same.verdict(0.5), ChangeVerdict::NotSlower));
 }
 
 #[test]
 fn few_steps_and_steps_without_time_have_no_interval() {
     let few = Comparison::of(&run(vec![1.0; 19]), &run(vec![2.0; 40]));
     assert_eq!((few.interval, few.mean.change()), (None, 1.0));
-    assert_eq!(few.verdict(0.0), Verdict::NotDecided { more: None });
+    assert_eq!(few.verdict(0.0), ChangeVerdict::NotDecided { more: None });
     assert!(few.not_compared[0].to_string().contains("19 steps"), "{:?}", few.not_compared);
     let none = Comparison::of(&run(vec![0.0; 40]), &run(vec![1.0; 40]));
     assert_eq!((none.interval, none.mean.change()), (None, f64::INFINITY));
@@ -135,7 +139,7 @@ fn few_steps_and_steps_without_time_have_no_interval() {
     // Equal steps leave no doubt.
     let sure = Comparison::of(&run(vec![1.0; 40]), &run(vec![1.125; 60]));
     assert_eq!(sure.interval.map(|it| (it.low, it.high)), Some((0.125, 0.125)));
-    assert_eq!(sure.verdict(0.125), Verdict::NotSlower);
+    assert_eq!(sure.verdict(0.125), ChangeVerdict::NotSlower);
 }
 
 #[test]

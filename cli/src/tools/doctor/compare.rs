@@ -6,7 +6,8 @@ use crate::tools::ranks::{JointStep, Ranks, STEP_PARTS};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::doctor::{
-    Comparison, NotCompared, Pair, Record, RunContext, RunEvent, RunSide, Verdict, examine, warm_up,
+    ChangeVerdict, Comparison, NotCompared, Pair, Record, RunContext, RunEvent, RunSide, examine,
+    warm_up,
 };
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::families;
@@ -192,7 +193,7 @@ pub(super) fn run(args: &CompareArgs, output: &mut Output<'_>) -> Result<(), Fai
     let shown = Shown { args, runs: &compared, left_out, found: &found, verdict };
     let text = if args.json { shown.json().to_string() + "\n" } else { shown.text(output.width()) };
     output.out.write_all(text.as_bytes()).or_work()?;
-    if verdict == Some(Verdict::Slower) { Err(Failure::Said(1)) } else { Ok(()) }
+    if verdict == Some(ChangeVerdict::Slower) { Err(Failure::Said(1)) } else { Ok(()) }
 }
 
 /// What is printed.
@@ -201,7 +202,7 @@ struct Shown<'a> {
     runs: &'a [RunSide; 2],
     left_out: usize,
     found: &'a Comparison,
-    verdict: Option<Verdict>,
+    verdict: Option<ChangeVerdict>,
 }
 
 impl Shown<'_> {
@@ -231,9 +232,9 @@ impl Shown<'_> {
         let found = self.found;
         let (verdict, more) = match self.verdict {
             None => (None, None),
-            Some(Verdict::Slower) => (Some("slower"), None),
-            Some(Verdict::NotSlower) => (Some("not-slower"), None),
-            Some(Verdict::NotDecided { more }) => (Some("not-decided"), more),
+            Some(ChangeVerdict::Slower) => (Some("slower"), None),
+            Some(ChangeVerdict::NotSlower) => (Some("not-slower"), None),
+            Some(ChangeVerdict::NotDecided { more }) => (Some("not-decided"), more),
         };
         json!({
             "a": a,
@@ -329,19 +330,19 @@ impl Shown<'_> {
         }
         let Some((limit, verdict)) = self.args.fail_above.zip(self.verdict) else { return text };
         let _ = match verdict {
-            Verdict::Slower => writeln!(text, "B is slower by more than {limit} %."),
-            Verdict::NotSlower => writeln!(text, "B is not slower by more than {limit} %."),
-            Verdict::NotDecided { more: Some(more) } => writeln!(
+            ChangeVerdict::Slower => writeln!(text, "B is slower by more than {limit} %."),
+            ChangeVerdict::NotSlower => writeln!(text, "B is not slower by more than {limit} %."),
+            ChangeVerdict::NotDecided { more: Some(more) } => writeln!(
                 text,
                 "Whether that is more than {limit} % is not decided: about {more} more steps of \
                  each run would."
             ),
-            Verdict::NotDecided { more: None } if found.interval.is_some() => writeln!(
+            ChangeVerdict::NotDecided { more: None } if found.interval.is_some() => writeln!(
                 text,
                 "Whether that is more than {limit} % is not decided: the change is too close to \
                  it."
             ),
-            Verdict::NotDecided { more: None } => writeln!(
+            ChangeVerdict::NotDecided { more: None } => writeln!(
                 text,
                 "Whether that is more than {limit} % is not decided: there is no interval."
             ),

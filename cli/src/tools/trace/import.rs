@@ -8,6 +8,7 @@ mod tables;
 
 use super::to_output;
 use crate::tools::called::{Rounds, TraceLabels};
+use crate::tools::dumps;
 use crate::tools::times::{Times, TraceTimes, listed};
 use anyhow::anyhow;
 use clap::Args;
@@ -40,7 +41,8 @@ Logs:    --pattern is a regular expression with the groups (?<round>..), (?<work
          line before, or lines are counted. A group worker there is that of the lines that follow.
 Traces:  regular files that torch.profiler exports, of every rank, are recognised. A step
          (ProfilerStep#N) counts without the time in which nothing but communication went on:
-         there, a rank waits for others.
+         there, a rank waits for others. Dumps of PyTorch's Flight Recorder give a row per
+         collective: what each rank took from the end of the previous one to its entry of this one.
 Files:   may be packed by gzip, in UTF-8 or UTF-16, with commas, semicolons, tabs, bars or blanks
          between cells. A file's worker is called by the rank in its name, or by what tells the
          names apart.
@@ -98,17 +100,24 @@ pub(super) fn run(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Fail
     if let Some(names) = &args.long {
         return long(args, names, output);
     }
-    if args.files.iter().any(|file| profiler::is_trace(file)) {
+    let of_dumps = args.files.iter().any(|file| dumps::is_dump(file));
+    if of_dumps || args.files.iter().any(|file| profiler::is_trace(file)) {
         for (flag, given) in
             [("--columns", args.columns.is_some()), ("--per-second", args.per_second != 1.0)]
         {
             if given {
-                let why = "a profiler's trace has steps in microseconds, and no columns";
+                let why = match of_dumps {
+                    true => "a dump has times in nanoseconds, and no columns",
+                    false => "a profiler's trace has steps in microseconds, and no columns",
+                };
                 return Err(Failure::Input(anyhow!("{flag}: {why}")));
             }
         }
-        let times = profiler::read(&args.files, output)?;
-        return of_times(args, times, "profiler traces", output);
+        let (times, kind) = match of_dumps {
+            true => (dumps::times(&args.files, output)?, "dumps of Flight Recorder"),
+            false => (profiler::read(&args.files, output)?, "profiler traces"),
+        };
+        return of_times(args, times, kind, output);
     }
     match &args.files[..] {
         [file] if json::is_json(file) => Err(Failure::Input(anyhow!(
