@@ -3,7 +3,7 @@
 use crate::arguments::{Deadline, duration, lock, token, value_error};
 use crate::numbers::{Layout, gather, scatter};
 use crate::states::{IncomingState, vectors_of};
-use codedgrad::ids::{Job, Step, Task};
+use codedgrad::ids::{self, Job, Step, Task};
 use codedgrad::train::{
     Aggregator, AggregatorError, Coordinator, JoinError, OwnedEvent, ProvideRequest, RunError,
     Samples,
@@ -116,7 +116,7 @@ struct KnownRun {
     workers: usize,
     job: String,
     next: u64,
-    saver: Option<u32>,
+    saver: Option<ids::Worker>,
     late: Option<u32>,
     traffic: (u64, u64),
     /// Why it is over.
@@ -130,7 +130,7 @@ impl KnownRun {
             workers: aggregator.workers().unwrap_or(1),
             job: aggregator.job().to_owned(),
             next: aggregator.next_step().0,
-            saver: saver_of(aggregator),
+            saver: aggregator.saver(),
             late: aggregator.late_workers(),
             traffic: aggregator.traffic(),
             why: aggregator.why_over().map(str::to_owned),
@@ -142,10 +142,6 @@ fn has_left() -> PyErr {
     PyConnectionError::new_err(
         "this worker has left the run: close() was called, or its loop was left",
     )
-}
-
-fn saver_of(aggregator: &Aggregator) -> Option<u32> {
-    aggregator.saver().map(|saver| saver.0)
 }
 
 /// What a worker trains, as far as it knows.
@@ -385,13 +381,13 @@ impl Worker {
     /// The worker that saves, as of the last decided step.
     #[getter]
     fn saver(&self, py: Python<'_>) -> PyResult<Option<u32>> {
-        py.detach(|| Ok(self.lock()?.told(saver_of, |known| known.saver)))
+        py.detach(|| Ok(self.lock()?.told(Aggregator::saver, |known| known.saver).map(|it| it.0)))
     }
 
     /// How many workers were late at the last decided step.
     #[getter]
-    fn late_workers(&self) -> PyResult<Option<u32>> {
-        Ok(self.lock()?.told(Aggregator::late_workers, |known| known.late))
+    fn late_workers(&self, py: Python<'_>) -> PyResult<Option<u32>> {
+        py.detach(|| Ok(self.lock()?.told(Aggregator::late_workers, |known| known.late)))
     }
 
     /// Why the run is over, if the coordinator has said so.

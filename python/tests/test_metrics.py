@@ -124,3 +124,46 @@ def test_tensorboard_shows_them(tmp_path: pathlib.Path) -> None:
     read.Reload()
     assert documented() <= set(read.Tags()["scalars"])
     assert [each.value for each in read.Scalars("coded/applied_steps")] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("how", ["break", "error", "prepare"])
+@pytest.mark.torch
+def test_a_body_that_is_left_ends_its_span(how: str) -> None:
+    torch = pytest.importorskip("torch")
+    import codedgrad.torch as coded
+
+    class Spans:
+        opened: List[str] = []
+
+        def __call__(self, name: str) -> "Spans":
+            self.opened.append(name)
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.opened.pop()
+
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    spans = Spans()
+    if how == "prepare":
+        model, optimizer = coded.prepare(model, optimizer, steps=1)
+        run = model.run
+        run._session.tally.apply._spans = spans
+        for _ in run.iterations():
+            model(torch.ones(2, 4)).square().mean().backward()
+            optimizer.step()
+            break
+    else:
+        try:
+            with coded.join(model, optimizer, units=2, steps=5) as run:
+                run._session.tally.apply._spans = spans
+                for step in run:
+                    for micro in step:
+                        model(torch.ones(2, 4)).square().mean().backward()
+                    assert spans.opened == ["codedgrad::apply"]
+                    if how == "error":
+                        raise KeyError
+                    break
+        except KeyError:
+            pass
+    assert spans.opened == [] and run.metrics()["coded/applied_steps"] == 1

@@ -1,8 +1,8 @@
 //! Whether one run is slower than another, and how sure that is.
 
 use super::numbers::{median, times};
-use super::record::Record;
-use super::{Caution, Examination, WARM_UP_MOST};
+use super::record::{Record, RecordedRound};
+use super::{Caution, Examination, ExaminedWorker, WARM_UP_MOST};
 use crate::sim::planner::memory;
 use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +14,8 @@ const STEPS_LEAST: usize = 20;
 const MEMORIES: f64 = 2.5;
 /// A block is at most this part of a run, so that there are five.
 const BLOCKS_LEAST: usize = 5;
+/// Of a larger part of the steps the last result must have been received for an interval.
+const WHOLE_LEAST: f64 = 0.95;
 /// A longer run is looked at in groups of steps: what hangs together is found pair by pair.
 const GROUPS_MOST: usize = 4096;
 /// The normal distribution's 97.5 % quantile.
@@ -38,6 +40,9 @@ pub fn warm_up(steps: [usize; 2]) -> usize {
 pub struct RunSide {
     /// Seconds of each step, in order, without the warm-up.
     pub seconds: Vec<f64>,
+    /// Steps that count to the last result that was received, since one was not: of traces alone,
+    /// whose steps wait for all results.
+    pub open_ended: usize,
     /// The text of its scheme.
     pub scheme: String,
     /// Number of workers.
@@ -81,13 +86,20 @@ impl RunSide {
             parts.extend([("deciding", time.deciding), ("between", time.between)]);
         }
         let count = steps.len().max(1) as f64;
+        let is_open = |round: &&RecordedRound| round.arrivals.contains(&None);
         let hidden = found.cautions.iter().any(Caution::hides_workers);
-        let ratios = found.of_workers.iter().filter(|_| !hidden).filter_map(|worker| {
+        let answered = |worker: &&ExaminedWorker| !hidden && worker.unanswered < found.rounds;
+        let ratios = found.of_workers.iter().filter(answered).filter_map(|worker| {
             let number = || worker.worker.to_string();
             Some((names.get(worker.worker).cloned().unwrap_or_else(number), worker.ratio?))
         });
         Self {
             seconds: steps.iter().map(|step| step.seconds).collect(),
+            open_ended: if record.is_trace() {
+                record.closed.iter().filter(is_open).count()
+            } else {
+                0
+            },
             scheme: found.scheme.clone(),
             workers: found.workers,
             samples: samples.map(|samples| samples * coverage.unwrap_or(1.0)),
@@ -95,6 +107,11 @@ impl RunSide {
             parts: parts.into_iter().map(|(name, sum)| (name.to_owned(), sum / count)).collect(),
             ratios: ratios.collect(),
         }
+    }
+
+    /// Whether nearly all steps have all of their time.
+    fn is_whole(&self) -> bool {
+        self.open_ended as f64 <= (1.0 - WHOLE_LEAST) * self.seconds.len() as f64
     }
 
     /// Mean seconds per step, and the variance of that.
@@ -273,7 +290,8 @@ impl Comparison {
     /// the two runs: the distance from which on the autocorrelation of steps is below two standard
     /// errors, so that a block is longer than a spell of slow steps. `t` is Student's 97.5 %
     /// quantile of `n / L - 1` degrees of freedom, of the run with fewer blocks. A run of fewer
-    /// than 20 steps, or whose steps take no time, has no interval.
+    /// than 20 steps, whose steps take no time, or of whose steps more than 5 % have a result that
+    /// was not received, has no interval.
     ///
     /// # Cost
     /// O(steps x memory), of at most 4,096 groups of steps per run.
@@ -309,10 +327,27 @@ impl Comparison {
         let mean = pair(mean(a), mean(b));
         let interval = interval(sides, &mean);
         let fewest = a.seconds.len().min(b.seconds.len());
+        let open = sides.map(|side| side.open_ended);
+        if open != [0, 0] {
+            not(
+                "all of the time".into(),
+                format!(
+                    "{} of A's steps and {} of B's have a result that was not received, and count \
+                     to the last one that was",
+                    open[0], open[1]
+                ),
+            );
+        }
         if fewest < STEPS_LEAST {
+            let s = if fewest == 1 { "" } else { "s" };
             not(
                 "how sure the change is".into(),
-                format!("{fewest} steps after the warm-up are fewer than {STEPS_LEAST}"),
+                format!("{fewest} step{s} after the warm-up, where {STEPS_LEAST} are needed"),
+            );
+        } else if !sides.iter().all(|side| side.is_whole()) {
+            not(
+                "how sure the change is".into(),
+                "too many steps have a result that was not received".into(),
             );
         } else if interval.is_none() {
             not("how sure the change is".into(), "the steps of a run take no time".into());
@@ -388,7 +423,7 @@ impl Comparison {
 
 /// How sure the change of a mean is.
 fn interval(sides: [&RunSide; 2], mean: &Pair) -> Option<ChangeInterval> {
-    let has_enough = |side: &&RunSide| side.seconds.len() >= STEPS_LEAST;
+    let has_enough = |side: &&RunSide| side.seconds.len() >= STEPS_LEAST && side.is_whole();
     if !sides.iter().all(has_enough) || mean.a <= 0.0 || mean.b <= 0.0 {
         return None;
     }
@@ -404,7 +439,12 @@ fn interval(sides: [&RunSide; 2], mean: &Pair) -> Option<ChangeInterval> {
     let width = (student * (a.relative + b.relative).sqrt()).exp();
     let ratio = 1.0 + mean.change();
     let block = [a.block, b.block];
-    Some(ChangeInterval { low: ratio / width - 1.0, high: ratio * width - 1.0, block })
+    // Times near the smallest numbers have no squares.
+    width.is_finite().then(|| ChangeInterval {
+        low: ratio / width - 1.0,
+        high: ratio * width - 1.0,
+        block,
+    })
 }
 
 /// In what two runs differ that a step's time depends on.

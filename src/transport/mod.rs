@@ -52,8 +52,8 @@ pub struct StepNews {
     /// Who saves what is trained, now that this step is decided.
     #[serde(default = "first")]
     pub saver: Worker,
-    /// Workers that are there and had not finished their tasks of its last round when that closed,
-    /// or had none.
+    /// Workers that were there and had not finished their tasks, or had none, when the last round
+    /// closed of the step that the run has committed last: not of an older step that is sent again.
     #[serde(default, skip_serializing_if = "is_none")]
     pub late: u32,
 }

@@ -28,6 +28,7 @@ use codedgrad_shell::output::{Notes, Output};
 use codedgrad_shell::suspicious;
 use codedgrad_shell::units::{size, whole};
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::iter::once;
 use std::path::{Path, PathBuf};
@@ -162,7 +163,9 @@ fn run(args: &DoctorArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     {
         return Err(Failure::Input(anyhow!("--from {from} is after --to {to}")));
     }
-    if args.html.is_some() && args.html == args.trace {
+    if let (Some(page), Some(trace)) = (&args.html, &args.trace)
+        && place(page) == place(trace)
+    {
         return Err(Failure::Input(anyhow!("--html and --trace name the same file")));
     }
     may_write(args.html.as_deref(), page::OPENING, "page")?;
@@ -219,6 +222,12 @@ fn run(args: &DoctorArgs, output: &mut Output<'_>) -> Result<(), Failure> {
 
 /// Writes a file.
 type Writer<'a> = &'a dyn Fn(&mut dyn io::Write) -> io::Result<()>;
+
+/// The same for all ways to write a path: its folder's own, and its name.
+fn place(path: &Path) -> (Option<PathBuf>, Option<&OsStr>) {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    (folder.unwrap_or(Path::new(".")).canonicalize().ok(), path.file_name())
+}
 
 /// Refuses a file that is there, unless it begins as those do that are written here.
 fn may_write(path: Option<&Path>, opening: &str, what: &str) -> Result<(), Failure> {

@@ -20,9 +20,10 @@ use codedgrad::files::{self, BoundedReader};
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::layout::help;
 use codedgrad_shell::output::Output;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::process;
 
 /// Rounds of a preset that are measured where no number is given.
 const PRESET_ROUNDS: u64 = 5000;
@@ -207,9 +208,10 @@ pub(super) fn to_output(
         return write(output).and_then(|()| output.flush().or_work());
     };
     let mut name = path.as_os_str().to_owned();
-    name.push(".part");
+    name.push(format!(".part-{}", process::id()));
     let half = PathBuf::from(name);
-    let file = files::create(&half)
+    // Never what is there: it may be another's, or a link.
+    let file = files::open_regular(&half, File::options().write(true).create_new(true))
         .with_context(|| format!("cannot write {}", path.display()))
         .or_work()?;
     let mut output = BufWriter::new(file);

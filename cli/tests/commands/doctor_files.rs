@@ -153,21 +153,21 @@ fn all_results_of_a_csv_count_but_those_that_never_came() {
 fn events_are_marked_in_both() {
     let home = home("made_up_uncoded");
     let events = [
-        r#"{"at": 1, "run": 0, "step": 3, "worker": 5, "kind": "lost", "what": "</title><script>"}"#,
+        r#"{"at": 1, "run": 0, "step": 3, "worker": 5, "kind": "lost", "what": "<b><script>"}"#,
         r#"{"at": 2, "run": 0, "step": null, "worker": null, "kind": "begin", "what": ""}"#,
         r#"{"at": 3, "run": 0, "step": 4000, "worker": 5, "kind": "join", "what": "later"}"#,
     ];
     fs::write(home.path().join("run/events.jsonl"), events.join("\n") + "\n").unwrap();
     let page = page(home.path(), &["run"]);
     assert!(page.contains("<p>begin x 1, lost x 1</p>"), "{page}");
-    assert!(page.contains("<title>step 3, worker 5, lost: &lt;/title&gt;&lt;script&gt;</title>"));
+    assert!(page.contains("<title>step 3, worker 5, lost: &lt;b&gt;&lt;script&gt;</title>"));
     let found = trace(home.path(), &["run"]);
     let marks: Vec<&Value> = of_phase(&found, "i").collect();
     assert_eq!(marks.len(), 2);
     let commit = found.iter().find(|entry| entry["name"] == "decide step 3").unwrap();
     let commit = commit["ts"].as_u64().unwrap() + commit["dur"].as_u64().unwrap();
     assert_eq!((&marks[0]["name"], marks[0]["ts"].as_u64()), (&"lost".into(), Some(commit)));
-    assert_eq!(marks[0]["args"]["what"], "</title><script>");
+    assert_eq!(marks[0]["args"]["what"], "<b><script>");
 }
 
 #[test]
@@ -311,8 +311,11 @@ fn what_is_not_ours_is_not_overwritten() {
     }
     refused(home.path(), &["doctor", "run", "--html", "run"], &["cannot write run", "a folder"]);
     refused(home.path(), &["doctor", "run", "--html", "/dev/null"], &["/dev/null", "a device"]);
-    let both = ["doctor", "run", "--html", "new", "--trace", "new"];
-    refused(home.path(), &both, &["--html and --trace name the same file"]);
+    for other in ["new", "./new", "run/../new"] {
+        let both = ["doctor", "run", "--html", "new", "--trace", other];
+        refused(home.path(), &both, &["--html and --trace name the same file"]);
+    }
+    fs::write(home.path().join("page.html.part"), "mine").unwrap();
     // A page is no trace, and the other way round.
     let written = ["doctor", "run", "--html", "page.html", "--trace", "trace.json"];
     assert_eq!(codedgrad(home.path(), &written).status.code(), Some(0));
@@ -324,5 +327,7 @@ fn what_is_not_ours_is_not_overwritten() {
     let names = fs::read_dir(home.path()).unwrap().map(|it| it.unwrap().file_name());
     let mut names: Vec<_> = names.collect();
     names.sort();
-    assert_eq!(names, ["mine", "page.html", "run", "trace.json"], "no half is left");
+    let left = ["mine", "page.html", "page.html.part", "run", "trace.json"];
+    assert_eq!(names, left, "no half is left");
+    is("page.html.part", "mine");
 }

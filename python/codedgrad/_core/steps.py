@@ -192,6 +192,8 @@ def turns(session: Session) -> Iterator[Event]:
 def ended(session: Session) -> None:
     """The loop is over, or was left: optimizers, and SIGTERM, do what they do without a run."""
     session.state = State.UNDECIDED
+    # A body that was left by `break` or an exception is over, too.
+    session.tally.apply.end()
     session.arrays.ended()
     signals.unwatch(session.parting)
 
@@ -301,7 +303,10 @@ class Step:
             session.state = State.OVER
         self._state = session.state
         session.seed_body(self.index)
-        session.tally.decided()
+        if isinstance(event, (Apply, Skip)):
+            session.tally.decided()
+        else:
+            session.tally.apply.begin()
 
     def _settle(self) -> None:
         """The body is over; what the loop has told of the step is settled by the loop."""

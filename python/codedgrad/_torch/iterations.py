@@ -179,6 +179,7 @@ class Iterations:
 
     def _end(self) -> None:
         """The loop is over: if the run is, too, what was taken is given back."""
+        self._session.tally.apply.end()
         if self.stands >= self._session.settings.steps:
             # All steps are decided here: others may need a state, until all are told that it is over.
             while self._event():

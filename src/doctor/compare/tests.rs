@@ -26,8 +26,8 @@ impl Draw {
 enum Process {
     /// Steps that hang together with this correlation of neighbours, and deviate by 5 %.
     Autoregressive(f64),
-    /// Spells of slow steps: the chance that one begins, its mean length, and how many times as slow
-    /// its steps are. Steps deviate by 2 % besides.
+    /// Spells of slow steps: the chance that one begins, its mean length, and how many times as
+    /// slow its steps are. Steps deviate by 2 % besides.
     Spells(f64, f64, f64),
 }
 
@@ -194,4 +194,30 @@ fn quantiles_are_those_of_student() {
     for (freedom, expected) in [(4.0, 2.776), (9.0, 2.262), (30.0, 2.042), (1e6, 1.960)] {
         assert!((student(freedom) - expected).abs() < 0.01, "{freedom}: {}", student(freedom));
     }
+}
+
+#[test]
+fn what_was_not_received_is_not_counted_as_fast() {
+    let rows = |late: Option<usize>| {
+        (0..200).map(move |round| {
+            let all = [1.0, 1.1, 1.0, 2.0];
+            let last =
+                if late.is_some_and(|every| round % every == 0) { f64::INFINITY } else { 2.0 };
+            vec![all[0], all[1], all[2], last]
+        })
+    };
+    let side = |late| {
+        let record = Record::of_trace(rows(late)).unwrap();
+        let found = examine(&record, &RunContext::default());
+        RunSide::of(&record, &found, None, &[])
+    };
+    let (whole, some, none) = (side(None), side(Some(50)), side(Some(1)));
+    assert_eq!((whole.open_ended, some.open_ended, none.open_ended), (0, 4, 200));
+    assert!(whole.ratios.contains_key("3") && !none.ratios.contains_key("3"));
+    let compared = Comparison::of(&whole, &some);
+    assert!(compared.interval.is_some());
+    let said = compared.not_compared[0].to_string();
+    assert!(said.contains("0 of A's steps and 4 of B's have a result that was not"), "{said}");
+    let compared = Comparison::of(&whole, &none);
+    assert_eq!(compared.verdict(0.05), ChangeVerdict::NotDecided { more: None });
 }

@@ -16,6 +16,7 @@ use codedgrad_shell::layout::{Column, Table, Width, help};
 use codedgrad_shell::output::{Output, plain};
 use codedgrad_shell::units::several;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -155,7 +156,7 @@ fn samples(folder: &Path) -> Result<Option<f64>, Failure> {
     Ok(planned.or_else(served))
 }
 
-/// The last identity of each worker, else its number.
+/// The last identity of each worker, else its number; none where two have the same.
 fn identities(events: &[RunEvent], workers: usize) -> Vec<String> {
     let mut names: Vec<String> = (0..workers).map(|worker| worker.to_string()).collect();
     for event in events {
@@ -165,7 +166,9 @@ fn identities(events: &[RunEvent], workers: usize) -> Vec<String> {
             *place = plain(identity);
         }
     }
-    names
+    // A process that has moved to another number would stand for two.
+    let distinct: BTreeSet<&String> = names.iter().collect();
+    if distinct.len() < names.len() { Vec::new() } else { names }
 }
 
 /// Runs `codedgrad doctor compare`.

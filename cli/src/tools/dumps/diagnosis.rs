@@ -33,6 +33,8 @@ pub(super) struct Group {
     /// The first collective that all dumps still have, and the last that all ranks entered.
     pub(super) first: Option<u64>,
     pub(super) entered_by_all: Option<u64>,
+    /// Ranks of which it is not known what they entered last.
+    pub(super) unknown: Vec<u64>,
 }
 
 /// What is wrong with a collective.
@@ -41,6 +43,8 @@ pub(super) enum Kind {
     NotEntered,
     OtherCall,
     WithoutDump,
+    /// What they entered is not known: their dumps are cut, or have lost it.
+    NotSeen,
     NotCompleted,
 }
 
@@ -113,7 +117,10 @@ pub(super) fn diagnosis(dumps: &[Dump]) -> Diagnosis {
     let mut problems: Vec<(u8, Problem)> = Vec::new();
     for (place, group) in groups.iter_mut().enumerate() {
         let case = Case::new(place, &names, group, dumps);
-        (group.first, group.entered_by_all) = (case.first(), case.entered_by_all());
+        group.first = case.first();
+        let is_known = |rank: &u64| case.lasts().any(|(dump, _)| dump.rank == *rank);
+        group.unknown = group.ranks.iter().copied().filter(|rank| !is_known(rank)).collect();
+        group.entered_by_all = case.entered_by_all().filter(|_| group.unknown.is_empty());
         problems.extend(case.problems(group));
     }
     problems.sort_by_key(|(class, problem)| (*class, problem.group));
@@ -145,6 +152,7 @@ fn group((name, description): &GroupName, dumps: &[Dump], all: &BTreeSet<u64>) -
         is_told,
         first: None,
         entered_by_all: None,
+        unknown: Vec::new(),
     }
 }
 
@@ -181,14 +189,22 @@ impl<'a> Case<'a> {
         self.lasts().map(|(_, last)| last).min().filter(|last| *last > 0)
     }
 
-    /// Entries of a collective, with their ranks. The first in a ring that has gone round may lack
-    /// what was coalesced with it.
+    /// Entries of a collective, with their ranks.
     fn of(&self, number: u64) -> impl Iterator<Item = (u64, &'a Entry)> + '_ {
-        self.dumps.iter().filter_map(move |(dump, entries)| {
-            let entries = entries.as_ref()?;
-            let is_whole = !dump.has_lost || entries.keys().next() != Some(&number);
-            is_whole.then(|| entries.get(&number)).flatten().map(|entry| (dump.rank, entry))
-        })
+        let entries = self.dumps.iter();
+        entries
+            .filter_map(move |(dump, entries)| Some((dump.rank, entries.as_ref()?.get(&number)?)))
+    }
+
+    /// The same without those that may lack what was coalesced with them: the first in a ring that
+    /// has gone round.
+    fn whole(&self, number: u64) -> impl Iterator<Item = (u64, &'a Entry)> + '_ {
+        let is_first = move |(dump, entries): &&(&Dump, Option<&Entries>)| {
+            dump.has_lost && entries.is_some_and(|it| it.keys().next() == Some(&number))
+        };
+        let firsts = self.dumps.iter().filter(is_first).map(|(dump, _)| dump.rank);
+        let firsts: BTreeSet<u64> = firsts.collect();
+        self.of(number).filter(move |(rank, _)| !firsts.contains(rank))
     }
 
     fn called(&self, number: u64) -> Vec<RanksCall> {
@@ -250,10 +266,15 @@ impl<'a> Case<'a> {
             found.push((if is_cause { 1 } else { 2 }, problem));
         } else if without.is_empty() && found.is_empty() {
             let waiting = self.of(newest).filter(|(_, entry)| !entry.is_completed);
-            let is_known = |rank: &u64| self.lasts().any(|(dump, _)| dump.rank == *rank);
-            let waiting: Vec<u64> = waiting.map(|(rank, _)| rank).filter(is_known).collect();
+            let waiting: Vec<u64> = waiting.map(|(rank, _)| rank).collect();
+            let mut missing = group.unknown.clone();
+            missing.retain(|rank| self.of(newest).all(|(other, _)| other != *rank));
+            let (kind, class, ranks) = match missing.is_empty() {
+                true => (Kind::NotCompleted, 4, waiting.clone()),
+                false => (Kind::NotSeen, 1, missing),
+            };
             if !waiting.is_empty() {
-                found.push((4, problem(Kind::NotCompleted, newest, waiting)));
+                found.push((class, problem(kind, newest, ranks)));
             }
         }
         if !without.is_empty() {
@@ -266,7 +287,7 @@ impl<'a> Case<'a> {
     /// the same.
     fn others(&self, number: u64) -> Option<Vec<u64>> {
         let mut kinds: BTreeMap<_, Vec<u64>> = BTreeMap::new();
-        for (rank, entry) in self.of(number) {
+        for (rank, entry) in self.whole(number) {
             kinds.entry(compared(&entry.calls)).or_default().push(rank);
         }
         // Of equally many those count as the usual ones that have the lowest rank.

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use codedgrad_shell::failure::{Failure, OrInput};
 use codedgrad_shell::input::Input;
 use codedgrad_shell::output::{Output, plain};
+use codedgrad_shell::units::several;
 use serde::de::{DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Deserializer, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -114,6 +115,11 @@ pub(super) fn all(files: &[PathBuf], output: &mut Output<'_>) -> Result<Vec<Dump
     let mut dumps: BTreeMap<u64, (bool, Dump)> = BTreeMap::new();
     for path in files {
         let name = path.display();
+        if !is_dump(path) {
+            return Err(Failure::Input(anyhow!(
+                "{name}: no dump of Flight Recorder, as others here are"
+            )));
+        }
         let rank = rank_of(path).with_context(|| {
             format!("{name}: its name has no rank; expected one such as nccl_trace_rank_3")
         });
@@ -123,9 +129,8 @@ pub(super) fn all(files: &[PathBuf], output: &mut Output<'_>) -> Result<Vec<Dump
             .or_input()?;
         if dump.is_cut {
             output.note(format_args!(
-                "warning: {name}: the file was cut off after {} collectives; what came behind is \
-                 not seen",
-                dump.entries
+                "warning: {name}: the file was cut off after {}; what came behind is not seen",
+                several(dump.entries, "collective")
             ));
         }
         match dumps.get(&rank) {
@@ -158,7 +163,10 @@ fn read(path: &Path, rank: u64, shared: &mut Shared) -> Result<(bool, Dump)> {
         false => of_json(&bytes, &mut entries)?,
     };
     let read = entries.read;
-    ensure!(!head.version.is_null() || !read.is_empty(), "it has neither a version nor entries");
+    ensure!(
+        is_cut || !head.version.is_null() || !read.is_empty(),
+        "it has neither a version nor entries"
+    );
     let mut dump = Dump {
         rank,
         path: path.to_owned(),
@@ -240,6 +248,7 @@ impl Entries<'_> {
         let group = &entry["process_group"];
         let own_group = match &entry["pg_id"] {
             Value::String(name) => plain(name),
+            Value::Null => "without a name".into(),
             number => number.to_string(),
         };
         let name_of_group = group[0].as_str().map_or_else(|| own_group.clone(), plain);

@@ -150,7 +150,7 @@ fn rings_that_went_round_and_cut_files_accuse_no_rank() {
     // serde_json sorts keys as PyTorch does: the entries stand before what is cut off.
     fs::write(&path, &text[..text.rfind("collective_seq_id").unwrap()]).unwrap();
     let (_, object, notes) = said(home.path()).unwrap();
-    assert!(notes.contains("trace_1.json: the file was cut off after 1 collectives"), "{notes}");
+    assert!(notes.contains("trace_1.json: the file was cut off after 1 collective;"), "{notes}");
     assert!(object["problems"].as_array().unwrap().iter().all(|it| it["kind"] != "not-entered"));
 }
 
@@ -192,4 +192,42 @@ fn files_that_are_no_dumps_are_refused() {
     assert!(fails(home.path()).contains("a.json: its name has no rank"));
     let empty = folder(&[(0, dump(&[]))]);
     assert!(fails(empty.path()).contains("no entry of a collective"));
+}
+
+#[test]
+fn what_a_cut_dump_does_not_show_is_not_said() {
+    let whole = dump(&[("0", &[0, 1, 2, 3], ONE)]).to_string();
+    let of_others = dump(&[("0", &[0, 1, 2, 3], TWO)]);
+    let folder = folder(&[(0, of_others.clone()), (1, of_others.clone()), (3, of_others)]);
+    // From right before its end to right behind its version.
+    for cut in [whole.len() - 1, whole.find("\"version").unwrap()] {
+        fs::write(folder.path().join("trace_2.json"), &whole[..cut]).unwrap();
+        let (verdict, object, notes) = said(folder.path()).unwrap();
+        assert_eq!(
+            verdict,
+            "rank 2 may not have entered all_reduce number 2 of group 0 (ranks 0-3): dumps that \
+             are cut, or kept too few entries, do not show it; the other 3 wait in it"
+        );
+        assert_eq!(object["problems"][0]["kind"], "not-seen");
+        assert_eq!(object["groups"][0]["entered_by_all"], Value::Null);
+        assert_eq!(object["groups"][0]["unknown"], json!([2]));
+        assert!(notes.contains("trace_2.json: the file was cut off"), "{notes}");
+    }
+}
+
+#[test]
+fn the_first_entry_of_a_ring_shows_who_has_entered() {
+    // All but rank 2 have one entry of the group left, that of the open collective.
+    let ring = |number: u64, record: u64| {
+        let mut dump = dump(&[("0", &[0, 1, 2, 3], &[(number, "all_reduce", 4, "started")])]);
+        dump["entries"][0]["record_id"] = record.into();
+        dump
+    };
+    let dumps = [(0, ring(5, 90)), (1, ring(5, 90)), (2, ring(4, 80)), (3, ring(5, 90))];
+    let (verdict, object, _) = said(folder(&dumps).path()).unwrap();
+    assert_eq!(
+        verdict,
+        "rank 2 has not entered all_reduce number 5 of group 0 (ranks 0-3): the other 3 wait in it"
+    );
+    assert_eq!(object["groups"][0]["entered_by_all"], 4);
 }

@@ -130,6 +130,11 @@ fn sentence(problem: &Problem, found: &Diagnosis) -> String {
              number {number}",
             has(count)
         ),
+        Kind::NotSeen => format!(
+            "{named} may not have entered {usual} number {number} of {of}: dumps that are cut, or \
+             kept too few entries, do not show it; {the_others} {} in it",
+            if count == 1 { "waits" } else { "wait" }
+        ),
         Kind::NotCompleted => format!(
             "all ranks of {of} have entered {usual} number {number}, and {named} {has_named} not \
              completed it"
@@ -148,7 +153,11 @@ fn verdict(found: &Diagnosis) -> String {
     let last = last.map_or(String::new(), |(number, label)| {
         format!(", up to number {number} of group {label}")
     });
-    format!("{} {} entered the same collectives{last}", ranks(&all), has(all.len()))
+    let seen = match found.groups.iter().all(|group| group.unknown.is_empty()) {
+        true => "",
+        false => ", as far as their dumps go",
+    };
+    format!("{} {} entered the same collectives{last}{seen}", ranks(&all), has(all.len()))
 }
 
 fn detail(problem: &Problem, found: &Diagnosis) -> Vec<String> {
@@ -208,8 +217,14 @@ pub(super) fn words(found: &Diagnosis, dumps: &[Dump], width: Width) -> String {
     }
     for own in found.groups.iter().take(LISTED) {
         let entered = match (own.first, own.entered_by_all) {
+            (Some(first), Some(last)) if first > last => {
+                format!("all entered number {last}, which not all dumps still have")
+            }
             (Some(first), Some(last)) => {
                 format!("all entered number {last}; compared from number {first} on")
+            }
+            _ if !own.unknown.is_empty() => {
+                format!("what {} entered last is not known", ranks(&own.unknown))
             }
             _ => "no collective was entered by all".into(),
         };
@@ -256,6 +271,7 @@ pub(super) fn object(found: &Diagnosis) -> Value {
             Kind::NotEntered => "not-entered",
             Kind::OtherCall => "other-call",
             Kind::WithoutDump => "without-dump",
+            Kind::NotSeen => "not-seen",
             Kind::NotCompleted => "not-completed",
         };
         let called = problem.called.iter();
@@ -279,6 +295,7 @@ pub(super) fn object(found: &Diagnosis) -> Value {
             "ranks_told": group.is_told,
             "first": group.first,
             "entered_by_all": group.entered_by_all,
+            "unknown": group.unknown,
         })
     };
     json!({
