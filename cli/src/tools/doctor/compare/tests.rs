@@ -143,7 +143,7 @@ fn few_steps_decide_nothing() {
     let few = path.display().to_string();
     let (text, status) = compared(&few, &few, Some(5.0), false);
     assert_eq!(status, 0, "{text}");
-    assert!(text.contains("17 steps after the warm-up are fewer than 20"), "{text}");
+    assert!(text.contains("17 steps after the warm-up, where 20 are needed"), "{text}");
     assert!(text.contains("is not decided: there is no interval."), "{text}");
 }
 
