@@ -584,7 +584,11 @@ fn number_22_and_23_are_dumps_of_a_job_in_which_rank_2_stands_still() {
     assert!(words.starts_with("rank 2 has not entered all_reduce number 4"), "{words}");
     assert!(words.contains("ranks 1, 3 wait in it"), "{words}");
     assert!(notes.contains("nccl_trace_rank_0: the file was cut off after 3 coll"), "{notes}");
-    refused(home.path(), &["doctor", &cut(2)], &["it has neither a version nor entries"]);
+    refused(
+        home.path(),
+        &["doctor", &cut(2)],
+        &["cut off after 0 coll", "no entry of a collective"],
+    );
     let other = [&[&*path], &["nothing"][..]].concat();
     refused(home.path(), &[&["doctor"], &other[..]].concat(), &["nothing: no dump of Flight"]);
     refused(home.path(), &["doctor", &dumps[0], "--plan"], &["--plan: a dump has collectives"]);
