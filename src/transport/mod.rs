@@ -54,7 +54,7 @@ pub struct StepNews {
     pub saver: Worker,
     /// Workers that were there and had not finished their tasks, or had none, when the last round
     /// closed of the step that the run has committed last: not of an older step that is sent again.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub late: u32,
 }
 
@@ -62,10 +62,9 @@ fn first() -> Worker {
     Worker(0)
 }
 
-// As serde asks for it.
-#[allow(clippy::trivially_copy_pass_by_ref)]
-fn is_none(late: &u32) -> bool {
-    *late == 0
+/// Whether a field need not be written.
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 /// What a coordinator tells a worker. Orders to one worker arrive in order, except that

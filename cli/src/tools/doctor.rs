@@ -313,17 +313,8 @@ impl Case {
 #[must_use]
 pub fn hint(folder: &Path, number: usize) -> (String, String) {
     let input = folder.display().to_string();
-    let args = DoctorArgs {
-        input,
-        more: Vec::new(),
-        number: (number > 0).then_some(number),
-        from: None,
-        to: None,
-        plan: false,
-        html: None,
-        trace: None,
-        json: false,
-    };
+    let args =
+        DoctorArgs { input, number: (number > 0).then_some(number), ..DoctorArgs::default() };
     let run = args.number.map_or(String::new(), |number| format!(" --run {number}"));
     let command = format!("{} doctor {}{run}", itself::name(), quoted(&args.input));
     let (mut out, mut notes) = (io::sink(), io::sink());

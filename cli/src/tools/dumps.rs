@@ -39,6 +39,17 @@ fn in_folder(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// Refuses what is no dump beside others.
+fn expect(path: &Path, is_one: bool) -> Result<(), Failure> {
+    match is_one {
+        true => Ok(()),
+        false => Err(Failure::Input(anyhow!(
+            "{}: no dump of Flight Recorder, as others here are",
+            path.display()
+        ))),
+    }
+}
+
 /// Says which ranks hold up a job that hangs. `without` are the flags that say nothing of dumps,
 /// and whether each was given.
 pub(crate) fn doctor<'a>(
@@ -53,12 +64,7 @@ pub(crate) fn doctor<'a>(
     }
     let mut files = Vec::new();
     for path in inputs.map(Path::new) {
-        if !are_in(path) {
-            return Err(Failure::Input(anyhow!(
-                "{}: no dump of Flight Recorder, as the first one is",
-                path.display()
-            )));
-        }
+        expect(path, are_in(path))?;
         match path.is_dir() {
             true => files.extend(in_folder(path)),
             false => files.push(path.to_owned()),
@@ -85,6 +91,7 @@ pub(crate) fn doctor<'a>(
 /// The seconds that each rank took from the end of a collective to its entry of the next one, in
 /// the group with the most ranks. Only times of one clock are subtracted.
 pub(crate) fn times(files: &[PathBuf], output: &mut Output<'_>) -> Result<Times, Failure> {
+    files.iter().try_for_each(|path| expect(path, is_dump(path)))?;
     let dumps = read::all(files, output)?;
     let mut sizes: BTreeMap<&GroupName, (usize, usize)> = BTreeMap::new();
     for (name, entries) in dumps.iter().flat_map(|dump| &dump.groups) {

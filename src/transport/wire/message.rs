@@ -4,7 +4,7 @@ use super::framed_format;
 use crate::ids::{Part, Step, Task, Units, Worker};
 use crate::run::NumberFormat;
 use crate::sums::{SumCommand, SumId, SumReport};
-use crate::transport::{ExitReason, RunFacts, StepNews};
+use crate::transport::{ExitReason, RunFacts, StepNews, is_zero};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::time::Duration;
 
@@ -393,10 +393,6 @@ pub enum FromWorker {
         /// Its number.
         number: u64,
     },
-}
-
-fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
-    *number == T::default()
 }
 
 /// The bytes of a control body.

@@ -191,20 +191,17 @@ impl<'a> Case<'a> {
 
     /// Entries of a collective, with their ranks.
     fn of(&self, number: u64) -> impl Iterator<Item = (u64, &'a Entry)> + '_ {
-        let entries = self.dumps.iter();
-        entries
-            .filter_map(move |(dump, entries)| Some((dump.rank, entries.as_ref()?.get(&number)?)))
+        self.dumps.iter().filter_map(move |dump| entry(dump, number))
     }
 
     /// The same without those that may lack what was coalesced with them: the first in a ring that
     /// has gone round.
     fn whole(&self, number: u64) -> impl Iterator<Item = (u64, &'a Entry)> + '_ {
-        let is_first = move |(dump, entries): &&(&Dump, Option<&Entries>)| {
-            dump.has_lost && entries.is_some_and(|it| it.keys().next() == Some(&number))
-        };
-        let firsts = self.dumps.iter().filter(is_first).map(|(dump, _)| dump.rank);
-        let firsts: BTreeSet<u64> = firsts.collect();
-        self.of(number).filter(move |(rank, _)| !firsts.contains(rank))
+        let is_first = move |entries: &Entries| entries.keys().next() == Some(&number);
+        let dumps = self.dumps.iter();
+        let whole =
+            dumps.filter(move |(dump, entries)| !(dump.has_lost && entries.is_some_and(is_first)));
+        whole.filter_map(move |dump| entry(dump, number))
     }
 
     fn called(&self, number: u64) -> Vec<RanksCall> {
@@ -313,6 +310,13 @@ impl<'a> Case<'a> {
             elsewhere: open.map(|(place, number, entry)| (place, number, entry.calls.clone())),
         }
     }
+}
+
+fn entry<'a>(
+    (dump, entries): &(&Dump, Option<&'a Entries>),
+    number: u64,
+) -> Option<(u64, &'a Entry)> {
+    Some((dump.rank, (*entries)?.get(&number)?))
 }
 
 fn last(entries: &Entries) -> Option<(u64, &Entry)> {

@@ -115,11 +115,6 @@ pub(super) fn all(files: &[PathBuf], output: &mut Output<'_>) -> Result<Vec<Dump
     let mut dumps: BTreeMap<u64, (bool, Dump)> = BTreeMap::new();
     for path in files {
         let name = path.display();
-        if !is_dump(path) {
-            return Err(Failure::Input(anyhow!(
-                "{name}: no dump of Flight Recorder, as others here are"
-            )));
-        }
         let rank = rank_of(path).with_context(|| {
             format!("{name}: its name has no rank; expected one such as nccl_trace_rank_3")
         });
