@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 HEADER = struct.Struct("<4sHBBQIIQIIQQQII")
 CONTROL, TERM, SUM, RESULT, STATE = range(5)
 CHUNK, NOT_FINITE = 1 << 16, 128
-AT_ONCE = {"ping", "discard", "reduce", "release", "exchange"}
+AT_ONCE = {"ping", "discard", "release", "exchange"}
 IN_ORDER = {"compute", "apply", "skip", "send_state", "load_state", "stop"}
 
 def gradient(out, parameters, batch, sample, coefficient):
@@ -49,7 +49,7 @@ class Worker:
         self.tell("facts", facts={"length": self.length, "unit_samples": self.unit_samples})
         self.zeros = self.parameters = array("f", bytes(4 * self.length))  # neither is ever written to
         self.leaves = False
-        self.results, self.sums = {}, {}  # by key(task): a list of vectors; by step: a vector
+        self.results = {}  # by key(task): a list of vectors
         # By (SUM, step, attempt) or (STATE, transfer, 0): a vector, the offsets of its missing chunks, whether all is finite.
         self.arriving = defaultdict(lambda: [self.zeros[:], set(range(0, self.length, CHUNK)), True])
 
@@ -58,11 +58,11 @@ class Worker:
         return data if len(data) == count else sys.exit("the coordinator hung up")
     def frame(self):
         fields = HEADER.unpack(head := self.exactly(72))
-        assert fields[:2] == (b"CGRD", 9) and fields[-1] == zlib.crc32(head[:68]), "not a frame"
+        assert fields[:2] == (b"CGRD", 10) and fields[-1] == zlib.crc32(head[:68]), "not a frame"
         return fields, self.exactly(fields[-2])
     def send(self, kind, body, number=0, attempt=0, piece=0, offset=0):
         run, epoch, worker, layout = self.stamp
-        head = HEADER.pack(b"CGRD", 9, kind, 0, run, epoch, worker, number, attempt, piece, offset, layout, 0, len(body), 0)[:68]
+        head = HEADER.pack(b"CGRD", 10, kind, 0, run, epoch, worker, number, attempt, piece, offset, layout, 0, len(body), 0)[:68]
         self.socket.sendall(head + struct.pack("<I", zlib.crc32(head)) + body)
     def send_chunks(self, vector, kind, number, attempt, piece):
         for offset in range(0, self.length, CHUNK):
@@ -111,19 +111,13 @@ class Worker:
     def ping(self, number, **_):
         self.tell("pong", number=number)
     def discard(self, task, **_):
-        results = self.results.get(key(task))
-        return results.pop(0) if results else None
-    def reduce(self, step, task, weight, **_):
-        self.sums[step] = array("f", [x + weight * y for x, y in zip(self.sums.get(step, self.zeros), self.discard(task))])
-    def release(self, step, end, **_):
-        self.sums.pop(step, None)
+        self.results.get(key(task), [None]).pop(0)
+    def release(self, end, **_):
         self.results = {task: vectors for task, vectors in self.results.items() if task[0] >= end}
     def exchange(self, step, attempt, terms, places=(), **_):
         for number, term in zip(places or range(len(terms)), terms):
             if (source := term["holders"][0])["worker"] == self.stamp[2]:  # for the one owner, which is number 0
-                task = source["what"] != "sum" and source["what"]["result"]
-                vector = self.results[key(task)][-1] if task else self.sums[step]
-                self.send_chunks(vector, TERM, step, attempt, number)
+                self.send_chunks(self.results[key(source["task"])][-1], TERM, step, attempt, number)
 
     def run(self):
         name, asked = "", 0

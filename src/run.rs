@@ -66,7 +66,7 @@ impl RunConfig {
     /// job per step, of one model. A round is given up after [`Limits::max_wait_seconds`] = 60. The
     /// run does not wait for lost workers (`return_seconds` = 0) or go on with fewer (`min_workers`
     /// = none). Approximate schemes wait for no late worker (`grace_seconds` = 0). Vectors travel
-    /// as `f32`, results are added up by one tree ([`Reduce::Tree`](crate::schedulers::Reduce)),
+    /// as `f32`, results are added up by one tree,
     /// and [`RunConfig::usual_log_steps`] decided steps are kept.
     #[must_use]
     pub fn new(shape: Shape, length: usize, steps: u64) -> Self {

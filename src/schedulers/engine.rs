@@ -2,8 +2,7 @@
 //!
 //! A driver feeds [`Input`]s with the time at which they happened and carries out the [`Action`]s
 //! that come back, in order. One round goes
-//! `Compute* .. Reduce* .. Abandon* Close Sum* .. Commit Apply*`: the results are collected until
-//! the scheme can do without those who are missing; the steps that are complete then are summed,
+//! `Compute* .. Abandon* Close Sum* .. Commit Apply*`: the results are collected until the scheme can do without those who are missing; the steps that are complete then are summed,
 //! and applied, in order, once [`StepSums`](crate::sums::StepSums) says that enough workers hold
 //! the sum. The next round opens when all sums that were asked for are held.
 //!
@@ -47,10 +46,9 @@ pub use waiting::OpenRound;
 use super::agreement::Verdict;
 use super::events::{Action, EngineError, Input, UnfitReason};
 use super::open_steps::{Fate, OpenSteps};
-use super::reduce::Reduce;
 use super::roster::{Activity, Roster};
-use crate::codes::sequential::{Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts, Settle};
-use crate::ids::{Part, Step, Task, WeightedResult, Worker, WorkerSet};
+use crate::codes::sequential::{Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts};
+use crate::ids::{Part, Step, Task, Worker, WorkerSet};
 use crate::run::{ConfigError, RunConfig};
 use tracing::debug_span;
 
@@ -103,8 +101,6 @@ type Answer = (Task, bool, Option<u128>);
 pub struct Engine {
     plan: RunPlan,
     config: RunConfig,
-    /// Where results are added up.
-    reduce: Reduce,
     roster: Roster,
     open_steps: OpenSteps,
     steps: Steps,
@@ -130,7 +126,7 @@ impl Engine {
     ) -> Result<Self, ConfigError> {
         let SchemeFacts { workers, units, delay, .. } = *scheme.facts();
         config.check(workers, units, delay)?;
-        let Settings { round, reduce, restores, replan } = settings;
+        let Settings { round, restores, replan } = settings;
         let mut steps = Steps::new(&config);
         scheme.restart(steps.begin());
         Ok(Self {
@@ -144,7 +140,6 @@ impl Engine {
             leaving: Departures::new(workers),
             plan: RunPlan::new(scheme, config, replan),
             config,
-            reduce,
         })
     }
 
@@ -152,12 +147,6 @@ impl Engine {
     #[must_use]
     pub fn config(&self) -> &RunConfig {
         &self.config
-    }
-
-    /// Where it has results added up.
-    #[must_use]
-    pub fn reduce(&self) -> Reduce {
-        self.reduce
     }
 
     /// When the driver should send a [`Input::Tick`] if nothing else happens before: there is such
@@ -498,17 +487,9 @@ impl Engine {
             && !self.open_steps.barred().any(|barred| barred == worker)
             && self.trust.trusts(worker, task, &self.steps);
         // The scheme is asked last: what it is told has returned, it counts on.
-        let becomes = if counts {
-            self.plan.scheme.returned(worker, task, digest)
-        } else {
-            ResultUse::Unwanted
-        };
-        match becomes {
-            ResultUse::Unwanted if finite => out.push(Action::Discard { worker, task }),
-            ResultUse::Final if self.reduce == Reduce::Worker => {
-                out.push(self.open_steps.reduce(WeightedResult { worker, task, weight: 1.0 }));
-            }
-            _ => {}
+        let wanted = counts && self.plan.scheme.returned(worker, task, digest) == ResultUse::Wanted;
+        if finite && !wanted {
+            out.push(Action::Discard { worker, task });
         }
     }
 
@@ -666,13 +647,6 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.died_since_close.clear();
         let decoded = self.plan.scheme.close(missing, &self.round.lateness(now));
-        // Before the others are told to abandon, so that each worker gets its sums in one go with
-        // its next orders.
-        if self.reduce == Reduce::Worker {
-            let (finals, quality) = self.plan.scheme.settle(Settle::Round);
-            self.plan.check(self.steps.next, &quality)?;
-            out.extend(finals.into_iter().map(|result| self.open_steps.reduce(result)));
-        }
         self.end_round(now, out);
         self.round.close();
         for job in decoded {

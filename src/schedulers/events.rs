@@ -170,13 +170,6 @@ pub enum Action {
         /// Whether a result that comes all the same may still count.
         late_counts: bool,
     },
-    /// A result's weight is final for good: add it to what its worker holds of a step.
-    Reduce {
-        /// To the sum of which step.
-        step: Step,
-        /// Result and weight.
-        result: WeightedResult,
-    },
     /// Drop a result that the run does not want.
     Discard {
         /// Whose.
@@ -184,8 +177,8 @@ pub enum Action {
         /// Which.
         task: Task,
     },
-    /// The results of a worker that go into a step, and its sum of them, are not finite, though it
-    /// said so: forget them and name it. It does nothing more until the step is decided.
+    /// The results of a worker that go into a step are not finite, though it said so: forget them
+    /// and name it. It does nothing more until the step is decided.
     Erase {
         /// Whose.
         worker: Worker,
@@ -199,9 +192,7 @@ pub enum Action {
     Sum {
         /// Which step.
         step: Step,
-        /// Workers with a sum of results, of weight 1.
-        sums: Vec<Worker>,
-        /// Results to be added, with their weights, in the order of summation.
+        /// Its results, with their weights, in the order of summation.
         results: Vec<WeightedResult>,
         /// How good the decode is.
         decode: Report,
@@ -318,8 +309,7 @@ pub enum SumFailure {
     Interrupted,
     /// Too few workers hold it in time, and a worker is lost of whose results it is made.
     ResultLost,
-    /// A result of this worker that is in it, or the worker's own sum of its results, is not
-    /// finite, though its worker said so.
+    /// A result of this worker that is in it is not finite, though its worker said so.
     ResultNotFinite(Worker),
     /// All results are finite, and their sum is not.
     NotFinite,

@@ -11,12 +11,10 @@ pub mod engine;
 pub mod events;
 pub mod open_steps;
 pub(crate) mod orders;
-mod reduce;
 pub mod roster;
 
 pub(crate) use engine::Assignment;
 pub use engine::{Departures, Engine, OpenRound, PlannedScheme, Replan, RunPlan, Settings, States};
 pub use events::{Action, EngineError, Input, Refusal, RoundReport, SumFailure, UnfitReason};
 pub use orders::VirtualClock;
-pub use reduce::Reduce;
 pub use roster::Roster;

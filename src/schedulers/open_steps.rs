@@ -39,9 +39,7 @@ struct OpenStep {
     /// Jobs that are decoded.
     decoded: BTreeSet<Job>,
     report: Option<Report>,
-    /// Workers with a sum of results.
-    sums: BTreeSet<Worker>,
-    /// Results not in such a sum: the first unit and the weight of each.
+    /// What it is made of: the first unit and the weight of each result.
     terms: Vec<(u32, WeightedResult)>,
     /// Workers that do nothing until it is decided, since their results of it were not finite and
     /// they said so.
@@ -53,7 +51,7 @@ impl OpenStep {
         matches!(self.stage, Stage::Summing)
     }
 
-    /// It is to be decoded again, from the sums that are left.
+    /// It is to be decoded again.
     fn again(&mut self) {
         self.stage = Stage::Decoding;
         self.decoded.clear();
@@ -71,8 +69,8 @@ impl OpenStep {
 pub(super) struct OpenSteps {
     micro_steps: u64,
     open: BTreeMap<Step, OpenStep>,
-    /// The first unit of every task that was given, and whether its result is already in a sum.
-    given: BTreeMap<(Worker, Task), (u32, bool)>,
+    /// The first unit of every task that was given.
+    given: BTreeMap<(Worker, Task), u32>,
 }
 
 impl OpenSteps {
@@ -86,25 +84,10 @@ impl OpenSteps {
 
     /// A worker was given a task; the first unit gives its result its place in the summation tree.
     pub(super) fn gave(&mut self, worker: Worker, task: Task, start: u32) {
-        self.given.entry((worker, task)).or_insert((start, false)).0 = start;
+        self.given.insert((worker, task), start);
     }
 
-    /// Lets a worker add a result to what it holds of its step.
-    pub(super) fn reduce(&mut self, result: WeightedResult) -> Action {
-        let WeightedResult { worker, task, weight } = result;
-        if let Some((_, summed)) = self.given.get_mut(&(worker, task)) {
-            *summed = true;
-        }
-        // A result of weight 0 would still cost its owner a pass over the vector.
-        if weight == 0.0 {
-            return Action::Discard { worker, task };
-        }
-        let step = task.job.step(self.micro_steps);
-        self.open(step).sums.insert(worker);
-        Action::Reduce { step, result }
-    }
-
-    /// A job is decoded, from the sums and these results; gives its step.
+    /// A job is decoded, from these results; gives its step.
     ///
     /// # Panics
     /// When a result is of a task that was not given.
@@ -115,12 +98,10 @@ impl OpenSteps {
         results: Vec<WeightedResult>,
     ) -> Step {
         let place = |result: WeightedResult| {
-            let (start, summed) =
-                self.given.get(&(result.worker, result.task)).expect("what counts was given out");
-            // What is in its worker's sum is not a term of its own.
-            (!summed).then_some((*start, result))
+            let start = self.given.get(&(result.worker, result.task));
+            (*start.expect("what counts was given out"), result)
         };
-        let terms: Vec<(u32, WeightedResult)> = results.into_iter().filter_map(place).collect();
+        let terms: Vec<(u32, WeightedResult)> = results.into_iter().map(place).collect();
         let step = job.step(self.micro_steps);
         let open = self.open(step);
         open.decoded.insert(job);
@@ -142,7 +123,6 @@ impl OpenSteps {
         open.stage = Stage::Summing;
         Some(Action::Sum {
             step,
-            sums: open.sums.iter().copied().collect(),
             results: open.terms.iter().map(|term| term.1).collect(),
             decode: open.report.unwrap_or(UNCODED),
             counted,
@@ -159,16 +139,13 @@ impl OpenSteps {
     /// A worker is lost, and what it has.
     pub(super) fn lost(&mut self, worker: Worker) {
         self.given.retain(|(holder, _), _| *holder != worker);
-        self.forget_sums(worker);
     }
 
-    /// A worker's results of a step are of no use, nor are its sums, and it does nothing until the
-    /// step is decided.
+    /// A worker's results of a step are of no use, and it does nothing until the step is decided.
     pub(super) fn erase(&mut self, worker: Worker, step: Step) {
         let micro_steps = self.micro_steps;
         self.given
             .retain(|(holder, task), _| *holder != worker || task.job.step(micro_steps) != step);
-        self.forget_sums(worker);
         self.open(step).barred.insert(worker);
     }
 
@@ -177,13 +154,7 @@ impl OpenSteps {
         self.open.values().flat_map(|open| open.barred.iter().copied())
     }
 
-    fn forget_sums(&mut self, worker: Worker) {
-        for open in self.open.values_mut() {
-            open.sums.remove(&worker);
-        }
-    }
-
-    /// A step is to be decoded again, from the sums that are left.
+    /// A step is to be decoded again.
     pub(super) fn again(&mut self, step: Step) {
         self.open(step).again();
     }
@@ -193,11 +164,7 @@ impl OpenSteps {
         // Also steps whose sums are held and not committed: those before them begin again, and they
         // were computed with parameters that will not be.
         self.open(first);
-        for open in self.open.values_mut() {
-            open.again();
-            open.sums.clear();
-        }
-        self.given.values_mut().for_each(|(_, summed)| *summed = false);
+        self.open.values_mut().for_each(OpenStep::again);
         self.open.keys().copied().collect()
     }
 

@@ -14,7 +14,7 @@ use crate::codes::sequential::by_worker;
 use crate::ids::{Part, Round, Run, Step, Task, WeightedResult, Worker, WorkerSet};
 use crate::schedulers::orders::{Cancellation, NextMove, Orders, TaskOutcome};
 use crate::schedulers::{Action, Engine, EngineError, Input, RoundReport, VirtualClock};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use thiserror::Error;
 
 /// A run that cannot be predicted.
@@ -304,16 +304,11 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
                 self.first.extend(now.map(|_| Input::Idle { worker }));
                 self.journal.missing.insert(worker);
             }
-            Action::Reduce { step, result } => {
-                let sums = self.journal.sums.entry(step).or_default();
-                sums.entry(result.worker).or_default().push(result);
-            }
-            Action::Restart { step } => drop(self.journal.sums.remove(&step)),
             Action::Switched { .. } => check_log(&self.engine)?,
-            Action::Discard { .. } => {}
+            Action::Restart { .. } | Action::Discard { .. } => {}
             Action::Close(report) => self.journal.close(report),
-            Action::Sum { step, sums, results, decode, .. } => {
-                self.journal.decoded(step, &sums, results, decode);
+            Action::Sum { step, results, decode, .. } => {
+                self.journal.decoded(step, results, decode);
                 self.then.push_back(Input::Summed { step, digest: step.0 });
             }
             Action::Commit { step, .. } => self.journal.commit(step),
@@ -379,8 +374,6 @@ struct Journal<'a> {
     runs: Vec<Run>,
     missing: WorkerSet,
     late: Vec<(Worker, Task)>,
-    /// Results that workers have added up already.
-    sums: BTreeMap<Step, BTreeMap<Worker, Vec<WeightedResult>>>,
     /// The round that was closed last, which is shown once all that followed is known.
     closed: Option<EngineRound>,
     tally: Tally,
@@ -397,7 +390,6 @@ impl<'a> Journal<'a> {
             runs: Vec::new(),
             missing: WorkerSet::empty(workers),
             late: Vec::new(),
-            sums: BTreeMap::new(),
             closed: None,
             tally: Tally::new(0, workers),
             late_counted: 0,
@@ -426,16 +418,7 @@ impl<'a> Journal<'a> {
         });
     }
 
-    fn decoded(
-        &mut self,
-        step: Step,
-        sums: &[Worker],
-        results: Vec<WeightedResult>,
-        decode: Report,
-    ) {
-        let mut added = self.sums.remove(&step).unwrap_or_default();
-        let summed = sums.iter().filter_map(|worker| added.remove(worker)).flatten();
-        let results = summed.chain(results).collect();
+    fn decoded(&mut self, step: Step, results: Vec<WeightedResult>, decode: Report) {
         self.tally.covered(decode.coverage);
         let closed = self.closed.as_mut().expect("what is decoded is so at a close");
         closed.decoded.push(DecodedStep { step, results, decode });
@@ -445,7 +428,6 @@ impl<'a> Journal<'a> {
         let closed = self.closed.as_mut().expect("what is committed is so after a close");
         closed.committed.push(step);
         self.finish.push(closed.report.closed_at);
-        self.sums.retain(|open, _| *open > step);
     }
 
     /// Shows the round that was closed last.

@@ -4,8 +4,8 @@
 //! everything while there is no group.
 
 use super::ledger::Ledger;
-use super::{Summand, TermKind, lock};
-use crate::gpu::{CombineError, Gradient, SumCheck, Vector, WireBuffer};
+use super::{Summand, lock};
+use crate::gpu::{Gradient, SumCheck, Vector, WireBuffer};
 use crate::ids::{Job, Step, Task, Worker};
 use crate::sums::SumId;
 use std::collections::VecDeque;
@@ -131,17 +131,12 @@ pub trait Collective: Send {
 /// What a collective's worker holds, as its connections see it: vectors come to the host's memory
 /// when they are asked for.
 pub trait ResultStore: Send {
-    /// A vector, for the host.
-    fn read(&self, step: Step, what: TermKind) -> Option<Arc<Vec<f32>>>;
+    /// See [`Ledger::result`]; for the host.
+    fn read(&self, task: Task) -> Option<Arc<Vec<f32>>>;
     /// See [`Ledger::discard`].
     fn discard(&self, task: Task);
-    /// See [`Ledger::reduce`].
-    ///
-    /// # Errors
-    /// [`CombineError`] when the result is not as long as the sum.
-    fn reduce(&self, step: Step, task: Task, weight: f64) -> Result<(), CombineError>;
     /// See [`Ledger::release`].
-    fn release(&self, step: Step, end: Job);
+    fn release(&self, end: Job);
     /// Forgets all results; sums that were made are kept.
     fn clear(&self);
 }
@@ -156,7 +151,7 @@ struct KeptVectors<V> {
     most: usize,
     next: Step,
     /// What the host asked for.
-    copies: Vec<(Step, TermKind, Arc<Vec<f32>>)>,
+    copies: Vec<(Task, Arc<Vec<f32>>)>,
     spare: Vec<V>,
 }
 
@@ -190,7 +185,7 @@ impl<V: Vector + Gradient> DeviceResults<V> {
         lock(&self.0)
     }
 
-    /// Results and sums of results that are held.
+    /// Results that are held.
     #[must_use]
     pub fn count(&self) -> usize {
         self.kept().ledger.len()
@@ -201,10 +196,10 @@ impl<V: Vector + Gradient> DeviceResults<V> {
         self.kept().ledger.keep(task, result);
     }
 
-    /// A vector that is held, where it lies.
+    /// The result of a task, where it lies.
     #[must_use]
-    pub fn vector(&self, step: Step, what: TermKind) -> Option<Arc<V>> {
-        self.kept().ledger.get(step, what).cloned()
+    pub fn result(&self, task: Task) -> Option<Arc<V>> {
+        self.kept().ledger.result(task).cloned()
     }
 
     /// Keeps a sum in place of one of the same name; gives back the memory of those that are no
@@ -257,49 +252,30 @@ fn to_host<V: Vector + Gradient>(vector: &V) -> Option<Arc<Vec<f32>>> {
 }
 
 impl<V: Vector + Gradient> ResultStore for DeviceResults<V> {
-    fn read(&self, step: Step, what: TermKind) -> Option<Arc<Vec<f32>>> {
-        let copied = |kept: &KeptVectors<V>| {
-            kept.copies
-                .iter()
-                .find(|(of, copy, _)| (*of, *copy) == (step, what))
-                .map(|(.., copy)| Arc::clone(copy))
-        };
+    fn read(&self, task: Task) -> Option<Arc<Vec<f32>>> {
         let vector = {
             let kept = self.kept();
-            if let Some(copy) = copied(&kept) {
-                return Some(copy);
+            if let Some((_, copy)) = kept.copies.iter().find(|(of, _)| *of == task) {
+                return Some(Arc::clone(copy));
             }
-            Arc::clone(kept.ledger.get(step, what)?)
+            Arc::clone(kept.ledger.result(task)?)
         };
         let copy = to_host(&*vector)?;
-        self.kept().copies.push((step, what, Arc::clone(&copy)));
+        self.kept().copies.push((task, Arc::clone(&copy)));
         Some(copy)
     }
 
     fn discard(&self, task: Task) {
         let kept = &mut *self.kept();
-        kept.copies.retain(|(_, what, _)| *what != TermKind::Result(task));
+        kept.copies.retain(|(of, _)| *of != task);
         let spent = kept.ledger.discard(task);
         kept.spend(spent);
     }
 
-    fn reduce(&self, step: Step, task: Task, weight: f64) -> Result<(), CombineError> {
+    fn release(&self, end: Job) {
         let kept = &mut *self.kept();
-        kept.copies.retain(|(of, what, _)| {
-            *what != TermKind::Result(task) && (*of, *what) != (step, TermKind::Sum)
-        });
-        let spent = kept.ledger.reduce(step, task, weight)?;
-        kept.spend(spent);
-        Ok(())
-    }
-
-    fn release(&self, step: Step, end: Job) {
-        let kept = &mut *self.kept();
-        kept.copies.retain(|(of, what, _)| match what {
-            TermKind::Result(task) => task.job >= end,
-            TermKind::Sum => *of != step,
-        });
-        let spent = kept.ledger.release(step, end);
+        kept.copies.retain(|(of, _)| of.job >= end);
+        let spent = kept.ledger.release(end);
         kept.spend(spent);
     }
 

@@ -1,51 +1,42 @@
 //! What a worker holds between computing a result and its step's commit.
 //!
-//! A result stays here until its weight is final: at once where that is 1 whatever happens
-//! (`ResultUse::Final`), at the close of its round (`Settle::Round`), or when its job is decoded
-//! (`Settle::Job`). With `Reduce::Worker` it is then added to one sum per step and forgotten: `T+1`
-//! sums and `B` open answers for M-SGC, 1 and `B` where the jobs are those of one step. The order
-//! of that summation depends on who did what; so `Reduce::Tree`, which keeps results until their
-//! step is folded by one tree, is the default wherever it gives the bits of uncoded training.
+//! A result stays here until its step is folded by one tree: added up sooner, the bits would depend
+//! on who did what.
 
-use super::{Piece, Summand, TermKind, lock};
+use super::{Piece, Summand, lock};
 use crate::gpu::{CombineError, SumCheck, Vector};
-use crate::ids::{Job, Step, Task, Worker};
+use crate::ids::{Job, Task, Worker};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Results whose weights are not final, and one sum per step of those whose weights are.
+/// Results whose steps are not decided.
 ///
 /// A task that is computed twice has two results: with the same bytes, unless its worker took over
 /// a state in between. The ledger forgets first what was computed first, so that it does not take
 /// an abandoned result for the next one.
 ///
 /// ```
-/// use codedgrad::ids::{Job, Step, Task};
+/// use codedgrad::ids::{Job, Task};
 /// use codedgrad::sums::ledger::Ledger;
 /// let task = |piece| Task { job: Job(0), piece, plan: 0 };
 /// let mut ledger = Ledger::default();
 /// ledger.keep(task(0), vec![1.0, 2.0]);
 /// ledger.keep(task(1), vec![10.0, 20.0]);
-/// assert!(ledger.reduce(Step(0), task(0), 1.0)?.is_none());
-/// let spent = ledger.reduce(Step(0), task(1), 0.5)?;
-/// assert_eq!(
-///     (ledger.sum(Step(0)).map(|sum| &sum[..]), spent),
-///     (Some(&[6.0, 12.0][..]), Some(vec![10.0, 20.0].into()))
-/// );
+/// assert_eq!(ledger.result(task(1)), Some(&vec![10.0, 20.0].into()));
+/// assert_eq!(ledger.discard(task(0)), Some(vec![1.0, 2.0].into()));
 /// assert_eq!((ledger.len(), ledger.take_peak()), (1, 2));
-/// # Ok::<(), codedgrad::gpu::CombineError>(())
+/// assert_eq!(ledger.release(Job(1)), [vec![10.0, 20.0].into()]);
 /// ```
 #[derive(Debug)]
 pub struct Ledger<V = Vec<f32>> {
     results: BTreeMap<Task, VecDeque<Arc<V>>>,
-    sums: BTreeMap<Step, Arc<V>>,
     kept: usize,
     peak: usize,
 }
 
 impl<V> Default for Ledger<V> {
     fn default() -> Self {
-        Self { results: BTreeMap::new(), sums: BTreeMap::new(), kept: 0, peak: 0 }
+        Self { results: BTreeMap::new(), kept: 0, peak: 0 }
     }
 }
 
@@ -53,7 +44,7 @@ impl<V: Vector> Ledger<V> {
     /// Vectors that are held now.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.kept + self.sums.len()
+        self.kept
     }
 
     /// Whether nothing is held.
@@ -81,20 +72,6 @@ impl<V: Vector> Ledger<V> {
         self.results.get(&task)?.back()
     }
 
-    /// A result or the sum of a step, if it is held.
-    pub(crate) fn get(&self, step: Step, what: TermKind) -> Option<&Arc<V>> {
-        match what {
-            TermKind::Sum => self.sum(step),
-            TermKind::Result(task) => self.result(task),
-        }
-    }
-
-    /// The sum of a step, if there is one.
-    #[must_use]
-    pub fn sum(&self, step: Step) -> Option<&Arc<V>> {
-        self.sums.get(&step)
-    }
-
     /// Forgets the first result of a task and gives its memory back, which another thread may still
     /// be reading.
     pub fn discard(&mut self, task: Task) -> Option<Arc<V>> {
@@ -108,49 +85,13 @@ impl<V: Vector> Ledger<V> {
         result
     }
 
-    /// Adds `weight` times a result to the sum of a step; gives back memory that is free then.
-    ///
-    /// # Errors
-    /// [`CombineError::Length`] when the result is not as long as the sum; neither is changed then.
-    ///
-    /// # Panics
-    /// When there is no such result: a sum without it would be wrong.
-    pub fn reduce(
-        &mut self,
-        step: Step,
-        task: Task,
-        weight: f64,
-    ) -> Result<Option<Arc<V>>, CombineError> {
-        let lengths = self
-            .results
-            .get(&task)
-            .and_then(VecDeque::front)
-            .map(|x| x.length())
-            .zip(self.sum(step).map(|x| x.length()));
-        if let Some((found, expected)) = lengths.filter(|(found, expected)| found != expected) {
-            return Err(CombineError::Length { term: 0, expected, found });
-        }
-        let mut result = self.discard(task).expect("what counts is held");
-        if let Some(sum) = self.sums.get_mut(&step) {
-            Arc::make_mut(sum).add(weight as f32, &result);
-            return Ok(Some(result));
-        }
-        // The vector itself becomes the sum: most weights are 1, and nothing is copied then.
-        if weight != 1.0 {
-            Arc::make_mut(&mut result).scale(weight as f32);
-        }
-        self.sums.insert(step, result);
-        Ok(None)
-    }
-
-    /// Forgets the sum of a step and all results of jobs below `end`; gives their memory back.
-    pub fn release(&mut self, step: Step, end: Job) -> Vec<Arc<V>> {
+    /// Forgets all results of jobs below `end`; gives their memory back.
+    pub fn release(&mut self, end: Job) -> Vec<Arc<V>> {
         // Tasks are in the order of their jobs.
         let later = self.results.split_off(&Task { job: end, piece: 0, plan: 0 });
-        let mut free: Vec<Arc<V>> =
+        let free: Vec<Arc<V>> =
             std::mem::replace(&mut self.results, later).into_values().flatten().collect();
         self.kept -= free.len();
-        free.extend(self.sums.remove(&step));
         free
     }
 }
@@ -180,29 +121,23 @@ impl<V: Vector> Ledgers<V> {
     }
 
     /// The vector of a piece, if it is here.
-    pub(crate) fn vector(&self, step: Step, piece: Piece) -> Option<Arc<V>> {
-        let ledger = self.of(piece.worker);
-        ledger.get(step, piece.what).cloned()
+    pub(crate) fn vector(&self, piece: Piece) -> Option<Arc<V>> {
+        self.of(piece.worker).result(piece.task).cloned()
     }
 
     /// Overwrites `out` with the sum of the first holders' vectors.
-    pub(crate) fn fold(
-        &self,
-        step: Step,
-        summands: &[Summand],
-        out: &mut V,
-    ) -> Result<SumCheck, CombineError> {
+    pub(crate) fn fold(&self, summands: &[Summand], out: &mut V) -> Result<SumCheck, CombineError> {
         let term = |summand: &Summand| {
-            let vector = self.vector(step, summand.holders[0]);
+            let vector = self.vector(summand.holders[0]);
             (summand.weight as f32, vector.expect("what counts is held by its worker"))
         };
         let terms: Vec<(f32, Arc<V>)> = summands.iter().map(term).collect();
         V::fold(&terms, out)
     }
 
-    /// Forgets the sums of a step and all results of jobs below `end`; gives their memory back.
-    pub(crate) fn release(&self, step: Step, end: Job) -> Vec<Arc<V>> {
-        self.all().iter_mut().flat_map(|ledger| ledger.release(step, end)).collect()
+    /// Forgets all results of jobs below `end`; gives their memory back.
+    pub(crate) fn release(&self, end: Job) -> Vec<Arc<V>> {
+        self.all().iter_mut().flat_map(|ledger| ledger.release(end)).collect()
     }
 
     /// A worker is lost, and what it held.

@@ -1,7 +1,7 @@
 //! What coordinator and workers tell each other of sums.
 
 use super::{CHUNK, SumId, Summand};
-use crate::ids::{Job, Step, Task};
+use crate::ids::{Job, Task};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -91,24 +91,13 @@ impl NotFinite {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SumCommand {
-    /// Add a result to the sum of a step.
-    Reduce {
-        /// Which step.
-        step: Step,
-        /// Which result.
-        task: Task,
-        /// Its weight.
-        weight: f64,
-    },
     /// Forget one result of a task.
     Discard {
         /// Which.
         task: Task,
     },
-    /// Forget the sum of a step and all results of jobs below a number.
+    /// Forget all results of jobs below a number.
     Release {
-        /// Which step.
-        step: Step,
         /// Which jobs.
         end: Job,
     },

@@ -7,7 +7,7 @@
 //! stands between them. It alone counts attempts: a sum of the same step that was asked for before
 //! is void, and what is still said of it is passed over.
 
-use super::{Piece, SumId, Summand, TermKind};
+use super::{Piece, SumId, Summand};
 use crate::ids::{Step, WeightedResult, Worker, WorkerSet};
 use crate::schedulers::{Action, Engine, EngineError, Input, OpenRound, SumFailure};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,14 +23,12 @@ struct ExpectedSum {
 impl ExpectedSum {
     /// Whether a step is made of one of the holders of each of its terms: any of them has the same
     /// numbers.
-    fn is_of(&self, sums: &[Worker], results: &[WeightedResult]) -> bool {
+    fn is_of(&self, results: &[WeightedResult]) -> bool {
         let alike = |(term, result): (&Summand, &WeightedResult)| {
-            let piece = Piece { worker: result.worker, what: TermKind::Result(result.task) };
+            let piece = Piece { worker: result.worker, task: result.task };
             term.weight == result.weight && term.holders.contains(&piece)
         };
-        sums.is_empty()
-            && self.terms.len() == results.len()
-            && self.terms.iter().zip(results).all(alike)
+        self.terms.len() == results.len() && self.terms.iter().zip(results).all(alike)
     }
 }
 
@@ -253,17 +251,15 @@ impl StepSums {
     /// What the engine decides of sums.
     fn follow(&mut self, now: f64, action: &Action) {
         match action {
-            Action::Sum { step, sums, results, counted, .. } => {
-                let sources =
-                    results.iter().map(|result| result.worker).chain(sums.iter().copied());
+            Action::Sum { step, results, counted, .. } => {
                 let asked = AwaitedSum {
                     counted: counted.clone(),
-                    sources: sources.collect(),
+                    sources: results.iter().map(|result| result.worker).collect(),
                     orphaned: false,
                     holders: Vec::new(),
                 };
                 let is_expected = |sum: &StepSum| match &sum.stage {
-                    Stage::Expected(expected) => !expected.failed && expected.is_of(sums, results),
+                    Stage::Expected(expected) => !expected.failed && expected.is_of(results),
                     _ => false,
                 };
                 match self.steps.get_mut(step).filter(|sum| is_expected(sum)) {
@@ -374,7 +370,7 @@ impl StepSums {
         }
     }
 
-    /// A result of a worker that goes into a sum, or its own sum of its results, is not finite,
+    /// A result of a worker that goes into a sum is not finite,
     /// though it said so: the node that sums has seen it. Nothing is made of that if the worker is
     /// lost by now: so are its results.
     pub fn result_not_finite(&mut self, engine: &Engine, worker: Worker, sum: SumId) {

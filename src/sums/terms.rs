@@ -62,23 +62,13 @@ pub struct TaskSpent {
     pub units: u32,
 }
 
-/// What of a worker's goes into a sum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TermKind {
-    /// The result of a task.
-    Result(Task),
-    /// What it has added up for the step.
-    Sum,
-}
-
-/// A vector that a worker holds.
+/// A result that a worker holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
     /// Whose.
     pub worker: Worker,
-    /// Which of its vectors.
-    pub what: TermKind,
+    /// Of which task.
+    pub task: Task,
 }
 
 /// One term of a sum.
@@ -122,8 +112,8 @@ pub enum SumNotice {
         /// Its digest.
         digest: u64,
     },
-    /// The result that the worker has in the sum of a step, or its own sum, is not finite, whatever
-    /// it says: the node that summed has seen it.
+    /// The result that the worker has in the sum of a step is not finite, whatever it says: the
+    /// node that summed has seen it.
     ResultNotFinite {
         /// Which sum.
         sum: SumId,

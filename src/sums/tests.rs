@@ -16,7 +16,7 @@ fn task(worker: u32) -> Task {
 
 /// Two workers' results of a step, of which each is a term.
 fn terms() -> Vec<Summand> {
-    let piece = |worker| Piece { worker: Worker(worker), what: TermKind::Result(task(worker)) };
+    let piece = |worker| Piece { worker: Worker(worker), task: task(worker) };
     let term = |worker| Summand { weight: 1.0, holders: vec![piece(worker)] };
     [0, 1].map(term).to_vec()
 }

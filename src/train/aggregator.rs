@@ -35,7 +35,7 @@ use work::{Desk, Work};
 ///
 /// ```
 /// # use codedgrad::train::{Aggregator, Event};
-/// # use codedgrad::sums::{Piece, SumId, Summand, TermKind};
+/// # use codedgrad::sums::{Piece, SumId, Summand};
 /// # use codedgrad::transport::{Notice, Order, Stage, SumRequest, Transport, local};
 /// # use codedgrad::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
 /// # let (mut coordinator, mut links) = local::connect(1);
@@ -46,7 +46,7 @@ use work::{Desk, Work};
 /// # let coordinator = std::thread::spawn(move || {
 /// #     let Some((worker, Notice::Done { task, .. })) = coordinator.receive(None) else { panic!() };
 /// #     coordinator.send(worker, Order::Stop { why: "all is done".into() });
-/// #     let piece = Piece { worker, what: TermKind::Result(task) };
+/// #     let piece = Piece { worker, task };
 /// #     let summand = Summand { weight: 1.0, holders: vec![piece] };
 /// #     let (sum, terms, length) = (SumId::first(Step(0)), &[summand], 1);
 /// #     let (counted, stage) = (&WorkerSet::full(1), Stage::Decided);

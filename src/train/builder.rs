@@ -15,7 +15,7 @@ use crate::codes::sequential::{Accept, Horizon, Scheme};
 use crate::codes::{ParameterError, SchemeSpec};
 use crate::ids::{Job, Step, Worker};
 use crate::run::{Jobs, Limits, NumberFormat, RunConfig, Shape};
-use crate::schedulers::{Engine, PlannedScheme, Reduce, Settings};
+use crate::schedulers::{Engine, PlannedScheme, Settings};
 use crate::transport::local::{self, LocalTransport};
 use crate::transport::{RunFacts, Transport};
 use std::fmt;
@@ -78,7 +78,6 @@ pub struct Builder {
     limits: Limits,
     format: NumberFormat,
     log_steps: Option<u64>,
-    reduce: Reduce,
     restores: bool,
     auto: Option<Auto>,
     judge: Option<JudgeCopies>,
@@ -136,7 +135,6 @@ impl Coordinator<LocalTransport> {
             limits: Limits::default(),
             format: NumberFormat::default(),
             log_steps: None,
-            reduce: Reduce::default(),
             restores: false,
             auto: None,
             judge: None,
@@ -497,18 +495,6 @@ impl Builder {
         self
     }
 
-    /// Where results are added up, [`Reduce::Tree`] if not told.
-    ///
-    /// ```
-    /// # use codedgrad::{schedulers::Reduce, train::Coordinator};
-    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
-    /// assert!(run.reduce(Reduce::Worker).local().is_ok());
-    /// ```
-    pub fn reduce(mut self, reduce: Reduce) -> Self {
-        self.reduce = reduce;
-        self
-    }
-
     /// Whether the observer can hand out a state where no worker has one
     /// ([`Observer::state`](super::Observer::state)).
     ///
@@ -641,8 +627,8 @@ impl Builder {
             }
             replan = Some(PlannedScheme::by(spec, units, numbers));
         }
-        let Self { round, reduce, restores, .. } = *self;
-        let engine = Engine::new(scheme, config, Settings { round, reduce, restores, replan })?;
+        let Self { round, restores, .. } = *self;
+        let engine = Engine::new(scheme, config, Settings { round, restores, replan })?;
         let policy = self.auto.clone().map(|auto| auto.waits_if(self.time.modelled));
         let policy = policy.map(|auto| {
             let using = auto.using();

@@ -54,7 +54,7 @@ use crate::gpu::Vector;
 use crate::ids::{Step, Task, WeightedResult, Worker, WorkerSet};
 use crate::run::RunConfig;
 use crate::schedulers::{Action, Engine, EngineError, Input};
-use crate::sums::{DecodedSum, Piece, SumNotice, Summand, TermKind};
+use crate::sums::{DecodedSum, SumNotice, Summand};
 use crate::transport::{
     Cancel, CheckedSum, Notice, Order, Stage, StepNews, SumRequest, Transport, UnneededItem,
 };
@@ -470,7 +470,6 @@ impl<T: Transport> Coordinator<T> {
                 }
                 now.into_iter().for_each(|notice| self.inbox.postpone(worker, notice));
             }
-            Action::Reduce { step, result } => self.reduce(step, result)?,
             Action::Discard { worker, task } => {
                 self.transport.forget(UnneededItem::Result { worker, task });
                 self.results.take_aux(worker, task);
@@ -485,8 +484,8 @@ impl<T: Transport> Coordinator<T> {
                 }
                 self.journal.closed(record);
             }
-            Action::Sum { step, sums, results, decode, counted } => {
-                self.sum(step, &sums, results, decode, &counted)?;
+            Action::Sum { step, results, decode, counted } => {
+                self.sum(step, results, decode, &counted)?;
             }
             Action::Erase { worker, step } => self.erase(worker, step, observer),
             Action::Restart { step } => self.begin_again(step),
@@ -531,18 +530,11 @@ impl<T: Transport> Coordinator<T> {
         WorkerSet::empty(self.config().shape.workers)
     }
 
-    fn reduce(&mut self, step: Step, result: WeightedResult) -> Result<(), RunError> {
-        self.transport.reduce(step, result)?;
-        self.results.reduced(step, result);
-        Ok(())
-    }
-
     /// Has the decoded vector made and held; if it is known not to be finite, nothing is done with
     /// it but to find out why.
     fn sum(
         &mut self,
         step: Step,
-        sums: &[Worker],
         mut results: Vec<WeightedResult>,
         mut decode: Report,
         counted: &WorkerSet,
@@ -555,18 +547,10 @@ impl<T: Transport> Coordinator<T> {
             Some(summed)
         } else {
             let equivalents = self.results.equivalents(&results, self.trusts());
-            let of_sum = |worker: &Worker| Summand {
-                weight: 1.0,
-                holders: vec![Piece { worker: *worker, what: TermKind::Sum }],
-            };
-            let of_result = |(result, equivalents): (&WeightedResult, Vec<Piece>)| Summand {
-                weight: result.weight,
-                holders: equivalents,
-            };
-            let summands: Vec<Summand> = sums
+            let summands: Vec<Summand> = results
                 .iter()
-                .map(of_sum)
-                .chain(results.iter().zip(equivalents).map(of_result))
+                .zip(equivalents)
+                .map(|(result, holders)| Summand { weight: result.weight, holders })
                 .collect();
             let (length, spares_one) =
                 (self.config().length, self.engine.plan().spares_one(self.engine.roster()));
@@ -583,7 +567,7 @@ impl<T: Transport> Coordinator<T> {
             self.blame(sum, &results);
             return Ok(());
         }
-        let (aux, parts) = self.results.decoded(step, sums, results);
+        let aux = self.results.decoded(&results);
         let sent = self.nobody();
         let decoded = summed.map(|CheckedSum { gradient, folded }| {
             Arc::new(DecodedSum {
@@ -592,7 +576,7 @@ impl<T: Transport> Coordinator<T> {
                 digest: folded.digest,
             })
         });
-        self.gradients.made(step, PendingSum { sum, decoded, aux, parts, decode, sent });
+        self.gradients.made(step, PendingSum { sum, decoded, aux, parts: results, decode, sent });
         for worker in Worker::all(self.config().shape.workers) {
             self.hold(worker);
         }
@@ -663,7 +647,7 @@ impl<T: Transport> Coordinator<T> {
     /// come.
     fn begin_again(&mut self, step: Step) {
         self.gradients.take(step);
-        for (worker, task) in self.results.begin_again(step) {
+        for (worker, task) in self.results.begin_again() {
             self.transport.forget(UnneededItem::Result { worker, task });
         }
         let end = self.journal.step.jobs(self.config().jobs.micro_steps).start;
@@ -681,7 +665,7 @@ impl<T: Transport> Coordinator<T> {
     fn release(&mut self, step: Step) {
         let end = step.jobs(self.config().jobs.micro_steps).end;
         self.transport.forget(UnneededItem::Step { step, end });
-        self.results.release(step, end);
+        self.results.release(end);
         self.ending.failures.release(end);
     }
 

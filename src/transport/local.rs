@@ -8,9 +8,9 @@ use super::{
     Stage, SumRequest, Transport, UnneededItem,
 };
 use crate::gpu::{CombineError, Vector};
-use crate::ids::{Step, Task, WeightedResult, Worker};
+use crate::ids::{Step, Task, Worker};
 use crate::sums::ledger::Ledgers;
-use crate::sums::{Piece, SumId, SumNotice, TermKind, lock};
+use crate::sums::{Piece, SumId, SumNotice, lock};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -385,14 +385,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
     }
 
     fn received(&mut self, piece: Piece) -> Option<Arc<Vec<f32>>> {
-        let TermKind::Result(task) = piece.what else { return None };
-        V::host(self.ledgers.of(piece.worker).result(task)?).cloned()
-    }
-
-    fn reduce(&mut self, step: Step, result: WeightedResult) -> Result<(), CombineError> {
-        let spent = self.ledgers.of(result.worker).reduce(step, result.task, result.weight)?;
-        spent.into_iter().for_each(|vector| self.pool.give_shared(vector));
-        Ok(())
+        V::host(&self.ledgers.vector(piece)?).cloned()
     }
 
     fn make_sum(&mut self, request: SumRequest<'_>) -> Result<Option<CheckedSum>, CombineError> {
@@ -401,7 +394,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
             return Ok(None);
         }
         let mut gradient = self.pool.take(&self.place, length);
-        let folded = self.ledgers.fold(sum.step, terms, &mut gradient)?;
+        let folded = self.ledgers.fold(terms, &mut gradient)?;
         let gradient = match gradient.into_host() {
             Ok(gradient) => gradient,
             // It stays where it was summed, and workers read it there.
@@ -426,7 +419,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
             UnneededItem::Result { worker, task } => {
                 self.ledgers.of(worker).discard(task).into_iter().collect()
             }
-            UnneededItem::Step { step, end } => self.ledgers.release(step, end),
+            UnneededItem::Step { end, .. } => self.ledgers.release(end),
             UnneededItem::Worker(worker) => {
                 self.ledgers.forget(worker);
                 // One that is done without has the state with which it waits.

@@ -22,7 +22,7 @@ pub use staged::StagedLink;
 pub use state::{ByteVector, NotBytes, State};
 
 use crate::gpu::{CombineError, SumCheck, Vector};
-use crate::ids::{Job, Part, Step, Task, Units, WeightedResult, Worker, WorkerSet};
+use crate::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
 use crate::sums::{DecodedSum, Piece, SumId, SumNotice, Summand, TaskSpent};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -328,11 +328,6 @@ pub trait Transport {
     /// A result as it was received, if it is here: what is judged must not be what a worker says of
     /// itself.
     fn received(&mut self, piece: Piece) -> Option<Arc<Vec<f32>>>;
-    /// Has a worker add a result to its sum of a step.
-    ///
-    /// # Errors
-    /// [`CombineError`] when the result is not as long as the sum.
-    fn reduce(&mut self, step: Step, result: WeightedResult) -> Result<(), CombineError>;
     /// Makes a sum, or begins it where it is only [expected](Stage::Expected), by the tree of
     /// [`crate::gpu::Combine`] over its terms. If workers do that among themselves, nothing is
     /// given back. They say [`SumNotice::Held`] when done, or the summing node finds whose vector

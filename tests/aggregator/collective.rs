@@ -247,9 +247,7 @@ impl World {
         let term = |place: usize, worker: Worker| {
             let held = |term: &codedgrad::sums::Summand| {
                 let piece = term.source(worker, place).unwrap();
-                let vector = self.ends[&members[&piece.worker]]
-                    .results
-                    .vector(collective.sum.step, piece.what);
+                let vector = self.ends[&members[&piece.worker]].results.result(piece.task);
                 (term.weight as f32, vector.expect("what counts is held"))
             };
             collective.terms.iter().map(held).collect::<Vec<_>>()

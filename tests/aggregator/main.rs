@@ -22,7 +22,7 @@ use codedgrad::delays::{Delays, Preset};
 use codedgrad::gpu::Vector;
 use codedgrad::ids::{Cut, Share, Step, Units, Worker};
 use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
-use codedgrad::schedulers::{Engine, Reduce, Refusal, Settings};
+use codedgrad::schedulers::{Engine, Refusal, Settings};
 use codedgrad::sums::{DecodedSum, SumNotice};
 use codedgrad::train::{
     AdamW, AdamWConfig, Aggregator, AggregatorError, Coordinator, Event, Flow, Incident,
@@ -125,7 +125,6 @@ struct Setup<'a> {
     steps: u64,
     models: u64,
     micro_steps: u64,
-    reduce: Reduce,
     run_clock: RunClock,
     mischief: Mischief<'a>,
     stop_after: u64,
@@ -142,7 +141,6 @@ fn setup<'a>(scheme: &'a str, workers: usize, steps: u64, run_clock: RunClock) -
         steps,
         models: 1,
         micro_steps: 1,
-        reduce: Reduce::Tree,
         run_clock,
         mischief: &|_, _| Prank::None,
         stop_after: u64::MAX,
@@ -372,7 +370,6 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
         steps,
         models,
         micro_steps,
-        reduce,
         run_clock,
         mischief,
         stop_after,
@@ -399,8 +396,7 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
         log_steps: LOG_STEPS,
         ..RunConfig::new(Shape::new(workers, units), length, steps)
     };
-    let settings = Settings { reduce, ..Settings::default() };
-    let engine = Engine::new(scheme, config, settings).unwrap();
+    let engine = Engine::new(scheme, config, Settings::default()).unwrap();
     let (decided, mut log) = (AtomicU64::new(0), Log::default());
     fn live<V: Numbers>(
         me: Worker,
@@ -571,7 +567,7 @@ fn jobs_that_overlap_have_the_bits_of_uncoded_training() {
 }
 
 /// Several jobs whose tasks have coefficients: within rounding of the exact gradient at the same
-/// parameters, wherever results are added up.
+/// parameters.
 #[test]
 fn codes_over_rounds_train_within_their_tolerance() {
     for (scheme, units, models, micro_steps) in [
@@ -584,63 +580,51 @@ fn codes_over_rounds_train_within_their_tolerance() {
         ("queue:m=2", 16, 1, 3),
         ("defer:T=1,cap=2,cut=3", 24, 2, 1),
     ] {
-        for reduce in [Reduce::Tree, Reduce::Worker] {
-            let steps = if models > 1 { 24 } else { 6 };
-            let run_clock = modelled(8, steps * micro_steps * 4, 3);
-            let (outcome, _, log) = train(Setup {
-                units,
-                models,
-                micro_steps,
-                reduce,
-                ..setup(scheme, 8, steps, run_clock)
-            });
-            assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
-            let mut replicas = Replicas::fresh(models, PARAMETERS);
-            for (record, gradient) in log.records.iter().zip(&log.gradients) {
-                let (gradient, model) =
-                    (gradient.as_ref().unwrap(), (record.step % models) as usize);
-                let mut exact = vec![0.0f64; PARAMETERS];
-                for batch in record.step * micro_steps..(record.step + 1) * micro_steps {
-                    for sample in 0..units as usize * UNIT_SAMPLES {
-                        let mut one = vec![0.0f32; PARAMETERS];
-                        sample_gradient(&replicas.parameters[model], batch, sample, &mut one, 1.0);
-                        exact.iter_mut().zip(&one).for_each(|(sum, x)| *sum += f64::from(*x));
-                    }
+        let steps = if models > 1 { 24 } else { 6 };
+        let run_clock = modelled(8, steps * micro_steps * 4, 3);
+        let (outcome, _, log) =
+            train(Setup { units, models, micro_steps, ..setup(scheme, 8, steps, run_clock) });
+        assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
+        let mut replicas = Replicas::fresh(models, PARAMETERS);
+        for (record, gradient) in log.records.iter().zip(&log.gradients) {
+            let (gradient, model) = (gradient.as_ref().unwrap(), (record.step % models) as usize);
+            let mut exact = vec![0.0f64; PARAMETERS];
+            for batch in record.step * micro_steps..(record.step + 1) * micro_steps {
+                for sample in 0..units as usize * UNIT_SAMPLES {
+                    let mut one = vec![0.0f32; PARAMETERS];
+                    sample_gradient(&replicas.parameters[model], batch, sample, &mut one, 1.0);
+                    exact.iter_mut().zip(&one).for_each(|(sum, x)| *sum += f64::from(*x));
                 }
-                let norm = exact.iter().map(|x| x * x).sum::<f64>().sqrt();
-                let off = exact
-                    .iter()
-                    .zip(gradient)
-                    .map(|(x, y)| (x - f64::from(*y)).powi(2))
-                    .sum::<f64>()
-                    .sqrt();
-                let terms = f64::from(units) * UNIT_SAMPLES as f64 * micro_steps as f64;
-                let allowed = 4.0
-                    * 2f64.powi(-24)
-                    * record.decode.amplification.max(1.0)
-                    * terms.sqrt()
-                    * norm;
-                assert!(
-                    off <= allowed,
-                    "{scheme} {reduce:?} step {}: off by {off:e}, allowed {allowed:e}",
-                    record.step
-                );
-                assert!(
-                    (record.aux[0] - terms).abs()
-                        < 1e-9 * terms * record.decode.amplification.max(1.0),
-                    "{scheme}: {:?}",
-                    record.aux
-                );
-                replicas.apply(gradient, record.step);
             }
-            let late: usize = log
-                .records
+            let norm = exact.iter().map(|x| x * x).sum::<f64>().sqrt();
+            let off = exact
                 .iter()
-                .flat_map(|r| &r.rounds)
-                .map(|r| r.arrivals.iter().filter(|a| a.is_none()).count())
-                .sum();
-            assert!(late > 0, "{scheme}: no worker was ever late, nothing was tried");
+                .zip(gradient)
+                .map(|(x, y)| (x - f64::from(*y)).powi(2))
+                .sum::<f64>()
+                .sqrt();
+            let terms = f64::from(units) * UNIT_SAMPLES as f64 * micro_steps as f64;
+            let allowed =
+                4.0 * 2f64.powi(-24) * record.decode.amplification.max(1.0) * terms.sqrt() * norm;
+            assert!(
+                off <= allowed,
+                "{scheme} step {}: off by {off:e}, allowed {allowed:e}",
+                record.step
+            );
+            assert!(
+                (record.aux[0] - terms).abs() < 1e-9 * terms * record.decode.amplification.max(1.0),
+                "{scheme}: {:?}",
+                record.aux
+            );
+            replicas.apply(gradient, record.step);
         }
+        let late: usize = log
+            .records
+            .iter()
+            .flat_map(|r| &r.rounds)
+            .map(|r| r.arrivals.iter().filter(|a| a.is_none()).count())
+            .sum();
+        assert!(late > 0, "{scheme}: no worker was ever late, nothing was tried");
     }
 }
 
@@ -697,96 +681,9 @@ fn late_units_that_count_for_the_next_step_are_counted_once() {
     }
 }
 
-/// Most gradients that any of eight workers holds at once, in a run of a scheme over so many units,
-/// models, and batches per step.
-fn most_held(
-    (scheme, units, models, micro_steps): (&str, u32, u64, u64),
-    reduce: Reduce,
-    mischief: Mischief<'_>,
-) -> usize {
-    let steps = if models > 1 { 12 } else { 3 };
-    let run_clock = RunClock::wall(8, &Delays::None, 0, 0.0);
-    let (outcome, _, log) = train(Setup {
-        units,
-        models,
-        micro_steps,
-        reduce,
-        mischief,
-        ..setup(scheme, 8, steps, run_clock)
-    });
-    assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
-    log.peaks.into_iter().max().unwrap()
-}
-
-/// A worker holds one sum per open step and the results whose weights are not final: `T+1` and `B`
-/// for M-SGC with models in turn, 1 and `B` with micro-steps of one model; one sum for the queue.
-/// Kept to the end it would be more.
+/// A worker that dies takes its results with it: their tasks are open again and others compute them.
 #[test]
-fn a_worker_holds_one_sum_per_open_step() {
-    let mischief = |worker: Worker, step: u64| {
-        if (u64::from(worker.0) * 7 + step).is_multiple_of(11) {
-            Prank::Nan
-        } else {
-            Prank::Unhurried
-        }
-    };
-    let peak = |scheme: &str, units: u32, models: u64, micro_steps: u64, reduce| {
-        most_held((scheme, units, models, micro_steps), reduce, &mischief)
-    };
-    // A coordinator that gets no turn for long hears of a task too late; that does not happen every
-    // time.
-    let folded = |scheme: &str, units: u32, models: u64, micro_steps: u64, most: usize| {
-        let mut least = usize::MAX;
-        for _ in 0..4 {
-            if least > most {
-                least = least.min(peak(scheme, units, models, micro_steps, Reduce::Worker));
-            }
-        }
-        assert!(
-            least <= most,
-            "{scheme}: {least} held, of {models} models and {micro_steps} micro-steps"
-        );
-        least
-    };
-    for (burst, window, units) in [(1, 2, 40), (2, 3, 64), (2, 5, 112)] {
-        let scheme = format!("m-sgc:B={burst},W={window},lambda=3");
-        let open = window - 2 + burst + 1;
-        let early = folded(&scheme, units, open as u64, 1, open + burst);
-        let kept = peak(&scheme, units, open as u64, 1, Reduce::Tree);
-        assert!(kept > early || window == 2, "{scheme}: {kept} without folding early");
-        folded(&scheme, units, 1, 6, 1 + burst);
-    }
-    folded("queue:m=4", 32, 1, 1, 2);
-    assert!(peak("queue:m=4", 32, 1, 1, Reduce::Tree) >= 4);
-    folded("defer:T=1,cap=3,cut=4", 32, 2, 1, 3);
-}
-
-/// What docs/lab/benchmarks.md has of the memory of each way to add up: `cargo test --test
-/// aggregator peaks_of_both_orders -- --ignored --nocapture`.
-#[test]
-#[ignore = "prints a table"]
-fn peaks_of_both_orders() {
-    for (scheme, units, models, micro_steps) in [
-        ("groups:s=1", 16, 1, 1),
-        ("queue:m=4", 32, 1, 1),
-        ("defer:T=1,cap=3,cut=4", 32, 2, 1),
-        ("sr-sgc:B=1,W=2,lambda=3", 16, 2, 1),
-        ("sr-sgc:B=1,W=2,rep,s=3", 16, 2, 1),
-        ("m-sgc:B=1,W=2,lambda=3", 40, 2, 1),
-        ("m-sgc:B=1,W=2,lambda=3", 40, 1, 6),
-        ("m-sgc:B=2,W=3,lambda=3", 64, 4, 1),
-        ("m-sgc:B=2,W=5,lambda=3", 112, 6, 1),
-    ] {
-        let job = (scheme, units, models, micro_steps);
-        let [tree, worker] = [Reduce::Tree, Reduce::Worker]
-            .map(|reduce| most_held(job, reduce, &|_, _| Prank::Unhurried));
-        println!("| `{scheme}` | {models} | {micro_steps} | {worker} | {tree} |");
-    }
-}
-
-/// A worker that dies takes its sums with it: their tasks are open again and others compute them.
-#[test]
-fn sums_of_a_dead_worker_are_computed_again() {
+fn results_of_a_dead_worker_are_computed_again() {
     let dying_at = |at: u64| {
         move |worker: Worker, step: u64| {
             if (worker.0, step) == (2, at) { Prank::Panic } else { Prank::None }
@@ -803,25 +700,16 @@ fn sums_of_a_dead_worker_are_computed_again() {
         ("sr-sgc:B=1,W=2,lambda=4,rep,s=1", 8, 2, 1),
     ] {
         let steps = if models > 1 { 20 } else { 10 };
-        let of = |scheme, seed, reduce| Setup {
+        let of = |scheme, seed| Setup {
             units,
             models,
             micro_steps,
-            reduce,
             ..setup(scheme, 8, steps, modelled(8, steps * micro_steps * 4, seed))
         };
-        let (_, _, plain) = train(of("uncoded", 1, Reduce::Tree));
-        for (reduce, at) in [
-            (Reduce::Tree, 4),
-            (Reduce::Worker, 5),
-            (Reduce::Tree, 6),
-            (Reduce::Tree, 7),
-            (Reduce::Worker, 8),
-            (Reduce::Tree, 9),
-        ] {
+        let (_, _, plain) = train(of("uncoded", 1));
+        for at in 4..10 {
             let dies = dying_at(at);
-            let (outcome, trained, log) =
-                train(Setup { mischief: &dies, ..of(scheme, at, reduce) });
+            let (outcome, trained, log) = train(Setup { mischief: &dies, ..of(scheme, at) });
             assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
             assert!(
                 trained[2].is_none()
@@ -833,20 +721,8 @@ fn sums_of_a_dead_worker_are_computed_again() {
                 log.records.iter().all(|record| record.aux == [samples]),
                 "{scheme}: no sample lost, none counted twice"
             );
-            for (found, expected) in
-                log.gradients.iter().flatten().zip(plain.gradients.iter().flatten())
-            {
-                let norm = |x: &mut dyn Iterator<Item = f32>| {
-                    x.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt()
-                };
-                let off = norm(&mut found.iter().zip(expected).map(|(a, b)| a - b))
-                    / norm(&mut expected.iter().copied());
-                assert!(off < 1e-4, "{scheme}: a gradient is off by {off:e}");
-            }
             // As long as no bundle holds two units of the same job.
-            if reduce == Reduce::Tree {
-                assert_eq!(bits(&log.gradients), bits(&plain.gradients), "{scheme}");
-            }
+            assert_eq!(bits(&log.gradients), bits(&plain.gradients), "{scheme}");
         }
     }
     let dies = dying_at(5);
@@ -854,7 +730,6 @@ fn sums_of_a_dead_worker_are_computed_again() {
         mischief: &dies,
         units: 40,
         models: 2,
-        reduce: Reduce::Worker,
         ..setup("m-sgc:B=1,W=2,lambda=3", 8, 20, modelled(8, 80, 4))
     });
     let error = outcome.unwrap_err().to_string();

@@ -110,14 +110,11 @@ fn runs_end_alike_whatever_memory_their_vectors_lie_in() {
     for scheme in ["groups:s=1", "uncoded", "min-load:s=1", "m-sgc:B=1,W=2,lambda=1", "queue:m=1"] {
         alike(scheme, |setup| setup.models = if scheme.starts_with("m-sgc") { 2 } else { 1 });
     }
-    for reduce in [Reduce::Tree, Reduce::Worker] {
-        let log = alike("groups:s=1", |setup| {
-            setup.micro_steps = 3;
-            setup.reduce = reduce;
-            setup.run_clock = modelled(4, 3 * 24, 7);
-        });
-        assert!(log.peaks.iter().all(|peak| *peak > 0));
-    }
+    let log = alike("groups:s=1", |setup| {
+        setup.micro_steps = 3;
+        setup.run_clock = modelled(4, 3 * 24, 7);
+    });
+    assert!(log.peaks.iter().all(|peak| *peak > 0));
 }
 
 #[test]

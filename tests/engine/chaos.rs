@@ -6,7 +6,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon, Scheme};
 use codedgrad::ids::{Job, Part, Step, Task, WeightedResult, Worker, WorkerSet};
 use codedgrad::schedulers::{
-    Action, EngineError, Input, PlannedScheme, Reduce, Refusal, Replan, UnfitReason,
+    Action, EngineError, Input, PlannedScheme, Refusal, Replan, UnfitReason,
 };
 use codedgrad::sums::SumId;
 use proptest::prelude::*;
@@ -143,7 +143,6 @@ struct Chaos<'a> {
     told: Vec<Event>,
     places: Vec<Place>,
     parts: HashMap<(Worker, Task), Vec<Part>>,
-    sums: HashMap<(Step, Worker), Vec<(Task, f64)>>,
     waiting: BTreeMap<Step, Waiting>,
     /// Units of every fold, and those that are committed.
     folded: HashMap<SumId, Vec<(Job, u32)>>,
@@ -221,22 +220,17 @@ impl Chaos<'_> {
     fn release(&mut self, step: Step) {
         let end = step.jobs(self.config.micro_steps).end;
         self.places.iter_mut().for_each(|place| place.results.retain(|task, _| task.job >= end));
-        self.sums.retain(|(of, _), _| *of != step);
         self.waiting.remove(&step);
     }
 
-    fn check_fold(&mut self, sum: SumId, sums: &[Worker], results: &[WeightedResult]) {
+    fn check_fold(&mut self, sum: SumId, results: &[WeightedResult]) {
         let step = sum.step;
-        let summed = sums.iter().flat_map(|worker| {
-            self.sums[&(step, *worker)].iter().map(|(task, weight)| (*worker, *task, *weight))
-        });
-        let single = results.iter().map(|result| (result.worker, result.task, result.weight));
         let there = |result: &WeightedResult| {
             self.places[result.worker.index()].results.contains_key(&result.task)
         };
         assert!(results.iter().all(there), "what is folded is held");
         let mut counted: HashMap<(Job, u32), f64> = HashMap::new();
-        for (worker, task, weight) in summed.chain(single) {
+        for &WeightedResult { worker, task, weight } in results {
             for part in &self.parts[&(worker, task)] {
                 (part.units.start..part.units.end).for_each(|unit| {
                     *counted.entry((task.job, unit)).or_default() += weight * part.coefficient;
@@ -281,27 +275,20 @@ impl Chaos<'_> {
         );
     }
 
-    fn fold(&mut self, sum: SumId, sums: &[Worker], results: &[WeightedResult]) {
-        self.check_fold(sum, sums, results);
+    fn fold(&mut self, sum: SumId, results: &[WeightedResult]) {
+        self.check_fold(sum, results);
         let step = sum.step;
         let before = self.asked.insert(step, sum);
         assert!(before.is_none_or(|before| before < sum), "{sum}: every sum has its number");
-        let made_by = WorkerSet::of(
-            self.places.len(),
-            sums.iter().copied().chain(results.iter().map(|result| result.worker)),
-        );
+        let made_by = WorkerSet::of(self.places.len(), results.iter().map(|result| result.worker));
         assert!(
             made_by.iter().all(|worker| !self.places[worker.index()].dead),
             "the dead have nothing"
         );
-        let of_sums = sums.iter().flat_map(|worker| {
-            self.sums[&(step, *worker)].iter().map(|(task, _)| (*worker, *task))
-        });
-        let of_it = of_sums.chain(results.iter().map(|result| (result.worker, result.task)));
-        if of_it.into_iter().any(|result| self.astray.contains(&result)) {
+        if results.iter().any(|result| self.astray.contains(&(result.worker, result.task))) {
             self.made_astray.insert(sum);
         }
-        let culprits = self.culprits(step, sums, results);
+        let culprits = self.culprits(results);
         let nonfinite = !culprits.is_empty();
         self.waiting.insert(step, Waiting { sum, made_by, broken: false, nonfinite });
         if nonfinite {
@@ -343,15 +330,11 @@ impl Chaos<'_> {
     }
 
     /// Whose results in a sum are not finite.
-    fn culprits(&self, step: Step, sums: &[Worker], results: &[WeightedResult]) -> Vec<Worker> {
-        let of_sum = |worker: &&Worker| {
-            let tasks = self.sums[&(step, **worker)].iter();
-            tasks.into_iter().any(|(task, _)| self.nonfinite.contains(&(**worker, *task)))
-        };
-        let of_fold =
+    fn culprits(&self, results: &[WeightedResult]) -> Vec<Worker> {
+        let of_it =
             |result: &&WeightedResult| self.nonfinite.contains(&(result.worker, result.task));
-        let single = results.iter().filter(of_fold).map(|result| result.worker);
-        let mut culprits: Vec<Worker> = sums.iter().filter(of_sum).copied().chain(single).collect();
+        let mut culprits: Vec<Worker> =
+            results.iter().filter(of_it).map(|result| result.worker).collect();
         culprits.sort();
         culprits.dedup();
         culprits
@@ -365,7 +348,6 @@ impl Chaos<'_> {
         let lied = self.nonfinite.iter().any(|(of, _)| *of == worker);
         assert!(lied && !self.place(worker).dead, "{worker} has lied");
         self.place(worker).results.retain(|task, _| !jobs.contains(&task.job));
-        self.sums.remove(&(step, worker));
         self.waiting.remove(&step);
         self.erased.insert((step, worker));
     }
@@ -460,17 +442,6 @@ impl Chaos<'_> {
             }
             Action::Discard { worker, task } => self.discard(worker, task),
             Action::Erase { worker, step } => self.erase(worker, step),
-            Action::Reduce { step, result } => {
-                assert!(
-                    self.place(result.worker).results.contains_key(&result.task),
-                    "what is added up is held"
-                );
-                self.discard(result.worker, result.task);
-                self.sums
-                    .entry((step, result.worker))
-                    .or_default()
-                    .push((result.task, result.weight));
-            }
             Action::Abandon { worker, late_counts } => {
                 let drifts = self.mishaps.drifts;
                 let orders = &mut self.place(worker).orders;
@@ -492,10 +463,10 @@ impl Chaos<'_> {
                     self.pool.push(Event::Input(Input::Late { worker, task, finite: true }));
                 }
             }
-            Action::Sum { step, sums, results, counted, .. } => {
+            Action::Sum { step, results, counted, .. } => {
                 self.check_counted(step, &counted);
                 let sum = self.driver.sums.of(step);
-                self.fold(sum, &sums, &results);
+                self.fold(sum, &results);
             }
             Action::Commit { step, .. } | Action::Skip { step, .. } => self.decide(step, &action),
             Action::Restart { step } => {
@@ -608,7 +579,6 @@ impl Chaos<'_> {
         let place = self.place(worker);
         let (state, drift) = (place.state, place.drift.clone());
         *place = Place { dead: true, state, drift, ..Place::default() };
-        self.sums.retain(|(_, of), _| *of != worker);
         self.renewed.insert(worker);
         // It hangs up.
         self.told.push(Event::Input(Input::Lost { worker, kept: true }));
@@ -879,7 +849,6 @@ impl Chaos<'_> {
         }
         self.renewed.insert(worker);
         *self.place(worker) = Place { dead: true, state, drift, ..Place::default() };
-        self.sums.retain(|(_, of), _| *of != worker);
         self.pool.retain(|event| match event {
             Event::Input(Input::Late { worker: of, .. })
             | Event::Said(Said::Held { worker: of, .. }) => *of != worker,
@@ -1143,7 +1112,6 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         told: Vec::new(),
         places: (0..workers).map(|_| Place { state: Some(0), ..Place::default() }).collect(),
         parts: HashMap::new(),
-        sums: HashMap::new(),
         waiting: BTreeMap::new(),
         folded: HashMap::new(),
         spent: HashSet::new(),
@@ -1230,11 +1198,10 @@ fn many_cases() -> ProptestConfig {
 }
 
 /// A run that waits for as long as it takes, with what these tests draw alike.
-fn drawn((micro_steps, log_steps): (u64, u64), tree: bool, patient: bool) -> Config {
+fn drawn((micro_steps, log_steps): (u64, u64), patient: bool) -> Config {
     Config {
         micro_steps,
         log_steps,
-        reduce: if tree { Reduce::Tree } else { Reduce::Worker },
         return_seconds: if patient { 10.0 } else { 0.0 },
         max_wait_seconds: 1e4,
         ..CONFIG
@@ -1249,15 +1216,14 @@ proptest! {
         scheme in prop::sample::select(&SCHEMES[..]),
         workers in 2usize..7,
         micro_steps in 1u64..4,
-        (tree, tasks) in any::<(bool, bool)>(),
+        tasks: bool,
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
-        let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
         let mishaps = Mishaps { tasks, deaths: usize::from(tasks), ..Mishaps::NONE };
         random_run(
             scheme,
             workers,
-            Config { micro_steps, reduce, log_steps: 100, ..CONFIG },
+            Config { micro_steps, log_steps: 100, ..CONFIG },
             mishaps,
             &choices,
         );
@@ -1268,12 +1234,12 @@ proptest! {
         scheme in prop::sample::select(&SCHEMES[..]),
         workers in 1usize..7,
         (micro_steps, log_steps, deaths) in (1u64..4, 1u64..6, 1usize..9),
-        (tree, tasks, returns, kept, patient, restores) in
-            any::<(bool, bool, bool, bool, bool, bool)>(),
+        (tasks, returns, kept, patient, restores) in
+            any::<(bool, bool, bool, bool, bool)>(),
         (fewest, settle_seconds) in (0usize..4, prop::sample::select(&SETTLES[..])),
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
-        let drawn = drawn((micro_steps, log_steps), tree, patient);
+        let drawn = drawn((micro_steps, log_steps), patient);
         let mishaps = Mishaps { tasks, deaths, returns, kept, fewest, ..Mishaps::NONE };
         random_run(
             scheme,
@@ -1290,12 +1256,12 @@ proptest! {
         scheme in prop::sample::select(&SCHEMES[..]),
         workers in 1usize..7,
         (micro_steps, log_steps, deaths, leaves) in (1u64..4, 1u64..6, 0usize..4, 0usize..6),
-        (tree, tasks, returns, kept, patient, restores, drains) in
-            any::<(bool, bool, bool, bool, bool, bool, bool)>(),
+        (tasks, returns, kept, patient, restores, drains) in
+            any::<(bool, bool, bool, bool, bool, bool)>(),
         (fewest, settle_seconds) in (0usize..4, prop::sample::select(&SETTLES[..])),
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
-        let drawn = drawn((micro_steps, log_steps), tree, patient);
+        let drawn = drawn((micro_steps, log_steps), patient);
         let mishaps =
             Mishaps { tasks, deaths, returns, kept, fewest, leaves, drains, ..Mishaps::NONE };
         let config = Config { settle_seconds, restores, ..drawn };
@@ -1309,13 +1275,13 @@ proptest! {
         scheme in prop::sample::select(&SCHEMES[..]),
         workers in 1usize..7,
         (micro_steps, log_steps, deaths) in (1u64..4, 1u64..6, 0usize..6),
-        (tree, tasks, returns, kept) in any::<(bool, bool, bool, bool)>(),
+        (tasks, returns, kept) in any::<(bool, bool, bool)>(),
         (fewest, settle_seconds) in (0usize..4, prop::sample::select(&SETTLES[..])),
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
         let mishaps =
             Mishaps { tasks, deaths, returns, kept, fewest, switches: true, ..Mishaps::NONE };
-        let drawn = drawn((micro_steps, log_steps), tree, returns);
+        let drawn = drawn((micro_steps, log_steps), returns);
         let config = Config { settle_seconds, restores: true, ..drawn };
         random_run(scheme, workers, config, mishaps, &choices);
     }
@@ -1325,11 +1291,11 @@ proptest! {
         scheme in prop::sample::select(&SCHEMES[..]),
         workers in 1usize..7,
         (micro_steps, log_steps, deaths) in (1u64..4, 1u64..6, 0usize..5),
-        (tree, tasks, returns, kept, mute) in any::<(bool, bool, bool, bool, bool)>(),
+        (tasks, returns, kept, mute) in any::<(bool, bool, bool, bool)>(),
         (liars, silent_after) in (0u32..4, prop::option::of(1usize..200)),
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
-        let drawn = drawn((micro_steps, log_steps), tree, returns);
+        let drawn = drawn((micro_steps, log_steps), returns);
         let mishaps =
             Mishaps { tasks, deaths, returns, kept, liars, mute, silent_after, ..Mishaps::NONE };
         let config = Config { restores: true, ..drawn };
@@ -1342,10 +1308,10 @@ proptest! {
         scheme in prop::sample::select(&SCHEMES[..]),
         workers in 1usize..7,
         (micro_steps, log_steps, deaths) in (1u64..4, 1u64..6, 0usize..5),
-        (tree, tasks, returns, kept, own) in any::<(bool, bool, bool, bool, bool)>(),
+        (tasks, returns, kept, own) in any::<(bool, bool, bool, bool)>(),
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
-        let drawn = drawn((micro_steps, log_steps), tree, returns);
+        let drawn = drawn((micro_steps, log_steps), returns);
         let mishaps = Mishaps { tasks, deaths, returns, kept, drifts: true, own, ..Mishaps::NONE };
         let config = Config { restores: true, ..drawn };
         random_run(scheme, workers, config, mishaps, &choices);
@@ -1359,15 +1325,14 @@ proptest! {
             prop::sample::select(&["groups:s=1", "min-load:s=1", "queue:m=2", "ring:reach=2"][..]),
         workers in 2usize..7,
         micro_steps in 1u64..4,
-        (tree, mute) in any::<(bool, bool)>(),
+        mute: bool,
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
-        let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
         let mishaps = Mishaps { liars: 1, mute, ..Mishaps::NONE };
         random_run(
             scheme,
             workers,
-            Config { micro_steps, reduce, log_steps: 100, ..CONFIG },
+            Config { micro_steps, log_steps: 100, ..CONFIG },
             mishaps,
             &choices,
         );

@@ -10,9 +10,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::Scheme;
 use codedgrad::ids::{Job, Step, Task, Units, Worker, WorkerSet};
 use codedgrad::run::{ConfigError, Jobs, Limits, RunConfig, Shape};
-use codedgrad::schedulers::{
-    Action, Engine, EngineError, Input, Reduce, Refusal, Replan, Settings,
-};
+use codedgrad::schedulers::{Action, Engine, EngineError, Input, Refusal, Replan, Settings};
 use codedgrad::sums::{StepSums, SumId};
 
 /// What an engine is told here beside its scheme and its steps.
@@ -26,7 +24,6 @@ struct Config {
     log_steps: u64,
     micro_steps: u64,
     models: u64,
-    reduce: Reduce,
     restores: bool,
 }
 
@@ -39,7 +36,6 @@ const CONFIG: Config = Config {
     log_steps: 4,
     micro_steps: 1,
     models: 1,
-    reduce: Reduce::Tree,
     restores: false,
 };
 
@@ -71,8 +67,8 @@ impl Config {
             log_steps: self.log_steps,
             ..RunConfig::new(Shape::new(workers, units), 1, steps)
         };
-        let Self { reduce, restores, .. } = self;
-        Engine::new(scheme, run, Settings { reduce, restores, replan, ..Settings::default() })
+        let restores = self.restores;
+        Engine::new(scheme, run, Settings { restores, replan, ..Settings::default() })
     }
 }
 

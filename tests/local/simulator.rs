@@ -3,7 +3,7 @@
 
 use codedgrad::codes::sequential::{
     Accept, Horizon, MSgc, MSgcParameters, Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts,
-    Settle, SlotKind,
+    SlotKind,
 };
 use codedgrad::codes::{Report, SchemeSpec};
 use codedgrad::delays::{Growth, Preset};
@@ -248,7 +248,7 @@ fn decodes_exactly(
         scheme.close(&missing, &late, &mut decoded);
         for job in decoded {
             let mut results: Vec<WeightedResult> = Vec::new();
-            let report = scheme.settle(Settle::Job(job), &mut results);
+            let report = scheme.settle(job, &mut results);
             assert!(report.decodable && report.residual < 1e-9, "{report:?}");
             let terms: Vec<(f64, [f64; 3])> = results
                 .iter()
@@ -313,8 +313,8 @@ impl Scheme for TaskByTask {
         self.0.close(missing, late, decoded);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
-        self.0.settle(what, out)
+    fn settle(&mut self, job: Job, out: &mut Vec<WeightedResult>) -> Report {
+        self.0.settle(job, out)
     }
 
     fn restart(&mut self, jobs: std::ops::Range<Job>) {
@@ -499,7 +499,7 @@ proptest! {
         scheme.close(&WorkerSet::of(6, [dies]), &[None; 6], &mut decoded);
         prop_assert_eq!(&decoded, &[Job(0)], "{} is not complete", text);
         let mut results: Vec<WeightedResult> = Vec::new();
-        scheme.settle(Settle::Job(Job(0)), &mut results);
+        scheme.settle(Job(0), &mut results);
         let is_held = |result: &WeightedResult| held.get(&result.task) == Some(&result.worker);
         prop_assert!(results.iter().all(|result| is_held(result) && result.weight == 1.0));
         let units: u32 = results.iter().map(|result| units_of(&*scheme, result)).sum();
@@ -575,7 +575,7 @@ proptest! {
             scheme.close(&WorkerSet::empty(workers), &vec![None; workers], &mut decoded);
             for job in decoded {
                 let mut results: Vec<WeightedResult> = Vec::new();
-                scheme.settle(Settle::Job(job), &mut results);
+                scheme.settle(job, &mut results);
                 prop_assert!(
                     results.iter().all(|result| held.get(&result.task) == Some(&result.worker)),
                     "{}",

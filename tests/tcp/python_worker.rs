@@ -277,7 +277,7 @@ fn the_python_worker_does_what_the_protocol_says() {
     worker.tell(&json!({"type": "skip", "step": 10, "units": []}));
     assert_eq!(worker.hear(), json!({"type": "applied", "step": 10, "digest": null}));
     assert_eq!(python.ends_with(), (11, crc(&[0.75; LENGTH])));
-    assert_eq!(VERSION, 9, "the worker in Python speaks this version");
+    assert_eq!(VERSION, 10, "the worker in Python speaks this version");
 }
 
 /// A message without what a task took, and the units of it that were finished.
@@ -313,20 +313,13 @@ fn computes_and_contributes(worker: &mut Bare) {
     let (idle, units) = spent(worker.hear());
     assert_eq!(idle, json!({"type": "idle", "order": 2}));
     assert!(units < 100_000, "{units}");
-    // 1 times task 0 plus 4 times task 1 is the sum of step 0; task 2 goes into the exchange by
-    // itself and is discarded then.
-    let reduce = |piece: u32, weight: f64| {
-        json!({"type": "sum.reduce", "step": 0, "task": {"job": 0,
-        "piece": piece}, "weight": weight})
-    };
-    worker.tell(&reduce(0, 1.0));
-    worker.tell(&reduce(1, 4.0));
-    let holder = |worker: u32, what: Value| json!({"worker": worker, "what": what});
-    let result = json!({"result": {"job": 0, "piece": 2}});
+    // Tasks 1 and 2 go into the exchange, and task 2 is discarded then.
+    let holder =
+        |worker: u32, piece: u32| json!({"worker": worker, "task": {"job": 0, "piece": piece}});
     let mut exchange = json!({"type": "sum.exchange", "step": 0, "attempt": 2, "terms": [
-        {"weight": 1.0, "holders": [holder(PYTHON, json!("sum"))]},
-        {"weight": 1.0, "holders": [holder(1, result.clone()), holder(PYTHON, result.clone())]},
-        {"weight": 0.5, "holders": [holder(PYTHON, result.clone()), holder(1, result)]},
+        {"weight": 4.0, "holders": [holder(PYTHON, 1)]},
+        {"weight": 1.0, "holders": [holder(1, 2), holder(PYTHON, 2)]},
+        {"weight": 0.5, "holders": [holder(PYTHON, 2), holder(1, 2)]},
     ], "owners": [{"node": u32::MAX, "start": 0, "end": 2}], "receivers": [0, 1, PYTHON, u32::MAX]});
     sends_terms(worker, &exchange, 2, [0, 2]);
     // CollectiveCommand of what it holds only.
@@ -336,11 +329,11 @@ fn computes_and_contributes(worker: &mut Bare) {
     worker.tell(&json!({"type": "sum.discard", "task": {"job": 0, "piece": 2}}));
 }
 
-/// Two terms are its to send, of which the first is its sum.
+/// Two terms are its to send.
 fn sends_terms(worker: &mut Bare, exchange: &Value, attempt: u32, pieces: [u32; 2]) {
     worker.tell(exchange);
-    // Element 0: 2 * 50 - 2 * (50 + 37) = -74 in the sum, 50 in the result.
-    for (piece, first) in pieces.into_iter().zip([-74.0f32, 50.0]) {
+    // Element 0: -0.5 * (50 + 37) = -43.5 in task 1, 50 in task 2.
+    for (piece, first) in pieces.into_iter().zip([-43.5f32, 50.0]) {
         for (offset, count) in [(0, CHUNK), (CHUNK, 2)] {
             let (header, body) = worker.next();
             assert_eq!(

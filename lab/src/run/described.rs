@@ -6,8 +6,8 @@ use super::audit::Audit;
 use super::checkpoint;
 use super::limits::PARTS;
 use super::plan::{
-    self, ClockKind, GIVE_UP_AFTER, InjectedFaults, LateKind, Plan, ReduceKind, Source, Timing,
-    Training, Upkeep,
+    self, ClockKind, GIVE_UP_AFTER, InjectedFaults, LateKind, Plan, Source, Timing, Training,
+    Upkeep,
 };
 use super::run_args::{DeviceArgs, ModelArgs, model_of};
 use crate::trainer::{
@@ -198,7 +198,6 @@ impl DescribedArgs {
                 attack: self.attack.kind(),
                 attackers,
             },
-            reduce: ReduceKind::Tree,
             made: None,
             turns: None,
         })

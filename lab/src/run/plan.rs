@@ -15,7 +15,6 @@ use codedgrad::delays::{Delays, Preset, Trace, TraceReader};
 use codedgrad::files::{self, BoundedReader};
 use codedgrad::ids::Worker;
 use codedgrad::run::{Jobs, Limits, Shape};
-use codedgrad::schedulers::Reduce;
 use codedgrad::sim::PoolChange;
 use codedgrad::train::{AdamWConfig, Auto, RoundRecord};
 use codedgrad_shell::clock::time_of_day;
@@ -96,16 +95,6 @@ pub(crate) enum ClockKind {
     Virtual,
 }
 
-/// Where results are added up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum ReduceKind {
-    /// All at once when a step is decoded, by one tree over its micro-batches.
-    Tree,
-    /// At each worker, one sum per open step: least memory.
-    Worker,
-}
-
 /// Where units go that were late in `defer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -139,7 +128,6 @@ pub(crate) struct Plan {
     pub(crate) upkeep: Upkeep,
     #[serde(flatten)]
     pub(crate) injected: InjectedFaults,
-    pub(crate) reduce: ReduceKind,
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub(crate) made: Option<Provenance>,
     /// How its schemes take turns; else they run one after the other.
@@ -537,10 +525,6 @@ impl Plan {
             model: self.training.model,
             compute: self.training.compute,
             optimizer: self.training.optimizer,
-            reduce: match self.reduce {
-                ReduceKind::Tree => Reduce::Tree,
-                ReduceKind::Worker => Reduce::Worker,
-            },
             faults: self.injected.faults()?,
             pool: self.changes()?,
             attack: self.injected.attack(self.training.seed),

@@ -4,8 +4,7 @@ use super::attack::{AttackArgs, LanesArgs};
 use super::checkpoint;
 use super::limits::{DEVICES, MODELS, PARTS};
 use super::plan::{
-    ClockKind, GIVE_UP_AFTER, InjectedFaults, LateKind, Plan, ReduceKind, Source, Timing, Training,
-    Upkeep,
+    ClockKind, GIVE_UP_AFTER, InjectedFaults, LateKind, Plan, Source, Timing, Training, Upkeep,
 };
 use super::resume::Changes;
 use crate::trainer::{Compute, GptConfig, Precision, Processor};
@@ -143,15 +142,6 @@ pub(crate) struct PlanSettings {
         hide_short_help = true
     )]
     pub(crate) mu: f64,
-    /// Where results are added up
-    #[arg(
-        long,
-        value_enum,
-        default_value_t = ReduceKind::Tree,
-        help_heading = "Batches and schemes",
-        hide_short_help = true
-    )]
-    pub(crate) reduce: ReduceKind,
     /// Which step the late units of `defer` count for
     #[arg(
         long,
@@ -458,7 +448,6 @@ impl RunArgs {
                 audit_every: self.audit_every.unwrap_or(AUDIT_EVERY),
             },
             injected,
-            reduce: planned.reduce,
             made: None,
             turns: None,
         };

@@ -13,7 +13,7 @@ use codedgrad::gpu::Vector;
 use codedgrad::gpu::cuda::DeviceVector;
 use codedgrad::ids::{Job, Worker};
 use codedgrad::run::{Jobs, Limits, Shape};
-use codedgrad::schedulers::{Engine, Reduce};
+use codedgrad::schedulers::Engine;
 use codedgrad::sim::PoolChange;
 use codedgrad::sums::DecodedSum;
 use codedgrad::train::{
@@ -52,8 +52,6 @@ pub struct LocalRun {
     pub compute: Compute,
     /// The optimizer.
     pub optimizer: AdamWConfig,
-    /// Where results are added up.
-    pub reduce: Reduce,
     /// Faults to inject.
     pub faults: Vec<Fault>,
     /// Workers that come and are lost on purpose, where they are threads of this process; none:
@@ -184,7 +182,6 @@ impl LocalRun {
             model,
             compute: Compute::default(),
             optimizer,
-            reduce: Reduce::default(),
             faults: Vec::new(),
             pool: Vec::new(),
             attack: None,
@@ -241,7 +238,6 @@ impl LocalRun {
         let run = run.steps(range.end).first(range.step).round(range.round);
         let run = run.length(self.model.parameters()).result_length(self.result_length()?);
         let run = run.limits(self.limits);
-        let run = run.reduce(self.reduce);
         Ok(match &self.auto {
             Some(auto) => run.auto(auto.clone()),
             None => run,
@@ -729,7 +725,6 @@ mod tests {
             let run = run.steps(steps).length(config.length).result_length(config.result_length);
             let built = run.engine().unwrap();
             assert_eq!(built.plan().facts(), trained.plan().facts(), "{text}");
-            assert_eq!(built.reduce(), trained.reduce(), "{text}");
             assert_eq!(built.config(), config, "{text}");
         }
     }

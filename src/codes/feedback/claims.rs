@@ -1,7 +1,7 @@
 //! Who is at which piece of one job, and who finished it first.
 
 use crate::codes::Report;
-use crate::codes::sequential::{Outlook, Settle, UNCODED};
+use crate::codes::sequential::{Outlook, UNCODED};
 use crate::ids::{Job, Part, Run, Task, Units, WeightedResult, Worker};
 use std::ops::Range;
 
@@ -111,16 +111,14 @@ impl Claims {
     }
 
     /// Every piece of the current job counts once.
-    pub(super) fn settle(&self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
-        if let Settle::Job(job) = what {
-            let won = (0..).zip(&self.winner);
-            let won = won.filter_map(|(piece, winner)| Some((piece, (*winner)?)));
-            out.extend(won.map(|(piece, worker)| WeightedResult {
-                worker,
-                task: Task { job, piece, plan: 0 },
-                weight: 1.0,
-            }));
-        }
+    pub(super) fn settle(&self, job: Job, out: &mut Vec<WeightedResult>) -> Report {
+        let won = (0..).zip(&self.winner);
+        let won = won.filter_map(|(piece, winner)| Some((piece, (*winner)?)));
+        out.extend(won.map(|(piece, worker)| WeightedResult {
+            worker,
+            task: Task { job, piece, plan: 0 },
+            weight: 1.0,
+        }));
         UNCODED
     }
 

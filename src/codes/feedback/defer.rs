@@ -25,8 +25,7 @@ mod scores;
 
 use crate::codes::family::{Family, Recipe, Space, Traits, doublings, keyed};
 use crate::codes::sequential::{
-    FastForward, Horizon, JobStream, Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts, Settle,
-    UNCODED,
+    FastForward, Horizon, JobStream, Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts, UNCODED,
 };
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Run, Task, Units, WeightedResult, Worker, WorkerSet};
@@ -106,7 +105,7 @@ pub struct DeferParameters {
 ///     defer.assign(worker, &mut tasks);
 ///     let finished = if worker == Worker(2) { 1 } else { 2 };
 ///     for task in &tasks[..finished] {
-///         assert_eq!(defer.returned(worker, *task), ResultUse::Final);
+///         assert_eq!(defer.returned(worker, *task), ResultUse::Wanted);
 ///     }
 /// }
 /// let late = WorkerSet::of(3, [Worker(2)]);
@@ -226,7 +225,7 @@ impl Defer {
     /// ```
     /// use codedgrad::codes::{
     ///     feedback::{Defer, DeferParameters},
-    ///     sequential::{Accept, RoundEvent, Horizon, ResultUse, Scheme, Settle},
+    ///     sequential::{Accept, RoundEvent, Horizon, ResultUse, Scheme},
     /// };
     /// use codedgrad::ids::{Job, Worker, WorkerSet};
     /// let horizon =
@@ -245,7 +244,7 @@ impl Defer {
     ///     }
     /// }
     /// defer.close(&WorkerSet::of(2, [Worker(1)]), &[Some(1.0), None], &mut decoded);
-    /// let report = defer.settle(Settle::Job(Job(0)), &mut results);
+    /// let report = defer.settle(Job(0), &mut results);
     /// assert_eq!((report.coverage, results[0].weight), (0.75, 4.0 / 3.0));
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
@@ -533,7 +532,7 @@ impl Scheme for Defer {
             self.stream.open[bundle.open].bundles.push((worker, task, range));
         }
         // A step of which only a part is there divides by how much that is.
-        if self.next_step.is_none() { ResultUse::Final } else { ResultUse::Wanted }
+        ResultUse::Wanted
     }
 
     fn on(&mut self, event: RoundEvent<'_>) -> bool {
@@ -593,8 +592,7 @@ impl Scheme for Defer {
         self.stream.close();
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
-        let Settle::Job(job) = what else { return UNCODED };
+    fn settle(&mut self, job: Job, out: &mut Vec<WeightedResult>) -> Report {
         if let Some(NextStep { taken, .. }) = &self.next_step {
             let coverage = f64::from(taken.1) / f64::from(self.facts.units);
             out.extend(

@@ -24,7 +24,7 @@
 use super::claims::Claims;
 use crate::codes::family::{Family, Recipe, Space, Traits, doublings, keyed};
 use crate::codes::sequential::{
-    FastForward, Horizon, Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts, Settle, UNCODED,
+    FastForward, Horizon, Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts, UNCODED,
 };
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Run, Task, WeightedResult, Worker, WorkerSet};
@@ -112,10 +112,10 @@ impl Losses {
 /// let mut tasks = Vec::new();
 /// queue.assign(Worker(0), &mut tasks);
 /// queue.assign(Worker(1), &mut tasks);
-/// assert_eq!(queue.returned(Worker(1), tasks[1]), ResultUse::Final);
+/// assert_eq!(queue.returned(Worker(1), tasks[1]), ResultUse::Wanted);
 /// queue.assign(Worker(1), &mut tasks);
 /// assert_eq!(tasks[2], tasks[0], "nothing is left: the slow worker's item is duplicated");
-/// assert_eq!(queue.returned(Worker(1), tasks[2]), ResultUse::Final);
+/// assert_eq!(queue.returned(Worker(1), tasks[2]), ResultUse::Wanted);
 /// assert!(queue.admits(&WorkerSet::of(2, [Worker(0)])));
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
@@ -268,7 +268,7 @@ impl Scheme for Queue {
         if first.is_some() {
             self.holders[task.piece as usize] -= 1;
         }
-        if first == Some(true) { ResultUse::Final } else { ResultUse::Unwanted }
+        if first == Some(true) { ResultUse::Wanted } else { ResultUse::Unwanted }
     }
 
     fn on(&mut self, event: RoundEvent<'_>) -> bool {
@@ -313,8 +313,8 @@ impl Scheme for Queue {
         self.holders.fill(0);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
-        self.claims.settle(what, out)
+    fn settle(&mut self, job: Job, out: &mut Vec<WeightedResult>) -> Report {
+        self.claims.settle(job, out)
     }
 
     fn restart(&mut self, jobs: Range<Job>) {

@@ -21,7 +21,7 @@
 use super::claims::Claims;
 use crate::codes::family::{Family, Recipe, Traits};
 use crate::codes::sequential::{
-    FastForward, Horizon, Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts, Settle, UNCODED,
+    FastForward, Horizon, Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts, UNCODED,
 };
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Run, Task, WeightedResult, Worker, WorkerSet};
@@ -173,7 +173,7 @@ impl Scheme for Ring {
 
     fn returned(&mut self, worker: Worker, task: Task) -> ResultUse {
         let first = self.claims.returned(worker, task) == Some(true);
-        if first { ResultUse::Final } else { ResultUse::Unwanted }
+        if first { ResultUse::Wanted } else { ResultUse::Unwanted }
     }
 
     fn on(&mut self, event: RoundEvent<'_>) -> bool {
@@ -213,8 +213,8 @@ impl Scheme for Ring {
         self.claims.close(decoded);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
-        self.claims.settle(what, out)
+    fn settle(&mut self, job: Job, out: &mut Vec<WeightedResult>) -> Report {
+        self.claims.settle(job, out)
     }
 
     fn restart(&mut self, jobs: Range<Job>) {

@@ -22,7 +22,7 @@
 //! (arXiv 2211.13802). The look-ahead rule is our own.
 
 use super::models::{Admission, Bursty};
-use super::scheme::{FastForward, Outlook, ResultUse, RoundEvent, Scheme, Settle};
+use super::scheme::{FastForward, Outlook, ResultUse, RoundEvent, Scheme};
 use super::slots::{SlotCode, SlotKind, atoms_to_units};
 use super::stream::JobStream;
 use super::{Horizon, SchemeFacts, UNCODED};
@@ -358,21 +358,6 @@ impl MSgc {
         }
     }
 
-    /// The weights of the groups that were answered in the round that was just closed.
-    fn settle_round(&self, out: &mut Vec<WeightedResult>) -> Report {
-        let groups = self.groups_of(Job(self.stream.round.0 - 1)).map(|(open, group)| {
-            let (mut unused, used) = (self.answers(open, group), out.len());
-            let report = self.decode_group(open, group, out);
-            for result in &out[used..] {
-                unused.remove(result.worker);
-            }
-            let unused = unused.iter();
-            out.extend(unused.map(|worker| self.result_of_group(open, group, worker, 0.0)));
-            report
-        });
-        super::worst(groups)
-    }
-
     fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
         let workers = self.facts.workers;
         let round = self.stream.round;
@@ -423,17 +408,14 @@ impl Scheme for MSgc {
         let row = piece / workers;
         let slot = (stream.round.0 - task.job.0) as usize;
         let coded = row + 1 >= self.window;
-        // The weights of a group are settled with its round.
+        // A group is answered in its own round alone.
         if coded && row != slot || std::mem::replace(&mut open.returned[piece], true) {
             return ResultUse::Unwanted;
         }
-        if coded {
-            return ResultUse::Wanted;
-        }
-        if slot > row {
+        if !coded && slot > row {
             open.owed[worker.index()] -= 1;
         }
-        ResultUse::Final
+        ResultUse::Wanted
     }
 
     fn on(&mut self, event: RoundEvent<'_>) -> bool {
@@ -502,8 +484,7 @@ impl Scheme for MSgc {
         self.admission.remember(missing);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
-        let Settle::Job(job) = what else { return self.settle_round(out) };
+    fn settle(&mut self, job: Job, out: &mut Vec<WeightedResult>) -> Report {
         let open = self.stream.open.iter().find(|open| open.job == job);
         open.map_or(UNCODED, |open| self.decode(open, out))
     }

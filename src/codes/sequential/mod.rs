@@ -16,7 +16,7 @@ mod stream;
 pub use m_sgc::{MSgc, MSgcParameters};
 pub use models::Accept;
 pub use one_round::OneRound;
-pub use scheme::{FastForward, Outlook, ResultUse, RoundEvent, Scheme, Settle};
+pub use scheme::{FastForward, Outlook, ResultUse, RoundEvent, Scheme};
 pub use slots::SlotKind;
 pub use sr_sgc::{SrSgc, SrSgcParameters};
 pub(super) use stream::JobStream;

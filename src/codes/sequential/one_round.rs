@@ -1,7 +1,7 @@
 //! Any one-round code as a scheme: job `t` is computed and decoded in round `t`.
 
-use super::scheme::{FastForward, Outlook, ResultUse, RoundEvent, Scheme, Settle};
-use super::{SchemeFacts, UNCODED, unheld};
+use super::scheme::{FastForward, Outlook, ResultUse, RoundEvent, Scheme};
+use super::{SchemeFacts, unheld};
 use crate::codes::judged::{CodeJudge, Rows};
 use crate::codes::{Decoder, GradientCode, Groups, Report, Status};
 use crate::ids::{Cut, Job, Part, Run, Share, Task, Units, WeightedResult, Worker, WorkerSet};
@@ -221,11 +221,8 @@ impl Scheme for OneRound {
         decoded.push(self.job);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
+    fn settle(&mut self, _: Job, out: &mut Vec<WeightedResult>) -> Report {
         assert!(self.closed, "weights are final when the round is closed");
-        if what == Settle::Round {
-            return UNCODED;
-        }
         let report = self.decode();
         let counts = |(worker, weight): &(Worker, &f64)| {
             **weight != 0.0 || self.facts.mixture && self.returned.contains(*worker)

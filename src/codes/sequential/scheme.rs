@@ -43,11 +43,8 @@ pub enum RoundEvent<'a> {
 pub enum ResultUse {
     /// The scheme does not want it (any more).
     Unwanted,
-    /// It counts; its weight becomes known when the round closes or the job is decoded.
+    /// It counts; its weight is known once the job is decoded.
     Wanted,
-    /// It counts with weight 1 for its job whatever else happens, so that it can be added to the
-    /// sum of its worker's results at once.
-    Final,
 }
 
 /// What a round can still come to.
@@ -67,16 +64,6 @@ pub enum Outlook {
     },
 }
 
-/// Which weights are asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settle {
-    /// Those of results whose weights, which may be 0, became final with the close of the last
-    /// round, whether or not their jobs are decoded; not those that were [`ResultUse::Final`].
-    Round,
-    /// Those of all results of a job that can be decoded.
-    Job(Job),
-}
-
 /// Who computes what, when a round may close, and which weights make the gradients.
 ///
 /// A scheme is a state machine without clock, I/O and randomness. Its driver does this:
@@ -89,8 +76,8 @@ pub enum Settle {
 ///    ([`admits`]), and if so how good the decode would be ([`quality`]): a decode beyond the
 ///    gate waits for one more answer.
 /// 5. It closes the round and learns which jobs can be decoded now ([`close`]).
-/// 6. It fetches the weights that are final ([`settle`]), as often as it likes until the next
-///    round is opened.
+/// 6. It fetches the weights of these ([`settle`]), as often as it likes until the next round is
+///    opened.
 /// 7. When workers are gone for good it asks what the round can still come to ([`outlook`]). A
 ///    round that is blocked is begun again ([`restart`]), or its jobs are refused
 ///    ([`RoundEvent::GivenUp`]) and it is closed.
@@ -109,7 +96,7 @@ pub enum Settle {
 ///
 /// ```
 /// use codedgrad::codes::SchemeSpec;
-/// use codedgrad::codes::sequential::{RoundEvent, ResultUse, Settle};
+/// use codedgrad::codes::sequential::{RoundEvent, ResultUse};
 /// use codedgrad::ids::{Worker, WorkerSet};
 /// let mut scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(4, 4, 0..1)?;
 /// let mut tasks = Vec::new();
@@ -123,7 +110,7 @@ pub enum Settle {
 /// let missing = WorkerSet::of(4, [Worker(0), Worker(3)]);
 /// assert!(scheme.admits(&missing));
 /// scheme.close(&missing, &[None, Some(0.5), Some(1.0), None], &mut decoded);
-/// assert_eq!(scheme.settle(Settle::Job(decoded[0]), &mut results).residual, 0.0);
+/// assert_eq!(scheme.settle(decoded[0], &mut results).residual, 0.0);
 /// assert_eq!(results.len(), 2);
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
@@ -152,8 +139,8 @@ pub trait Scheme: Send {
     /// workers that are missing or had no task, and is empty when the times of a given-up round say
     /// nothing.
     fn close(&mut self, missing: &WorkerSet, late: &[Option<f64>], decoded: &mut Vec<Job>);
-    /// Weights that are final, and how good the decodes are that they are of.
-    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report;
+    /// The weights of all results of a job that can be decoded, and how good the decode is.
+    fn settle(&mut self, job: Job, out: &mut Vec<WeightedResult>) -> Report;
     /// Goes on with other jobs, all of the earlier ones being decoded or refused, or with the
     /// current ones from the beginning; what was learnt of the workers stays.
     fn restart(&mut self, jobs: Range<Job>);

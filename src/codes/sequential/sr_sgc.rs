@@ -22,10 +22,10 @@
 //! answer.
 
 use super::models::{Admission, Bursty};
-use super::scheme::{Outlook, ResultUse, RoundEvent, Scheme, Settle};
+use super::scheme::{Outlook, ResultUse, RoundEvent, Scheme};
 use super::slots::{SlotCode, SlotKind};
 use super::stream::JobStream;
-use super::{Horizon, SchemeFacts, UNCODED};
+use super::{Horizon, SchemeFacts};
 use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Task, WeightedResult, Worker, WorkerSet};
@@ -336,8 +336,7 @@ impl Scheme for SrSgc {
         self.admission.remember(missing);
     }
 
-    fn settle(&mut self, what: Settle, out: &mut Vec<WeightedResult>) -> Report {
-        let Settle::Job(job) = what else { return UNCODED };
+    fn settle(&mut self, job: Job, out: &mut Vec<WeightedResult>) -> Report {
         let answered = self.find(job).map(|open| open.answered.clone()).unwrap_or_default();
         self.slots.decode(&answered, |worker, weight| {
             out.push(WeightedResult {

@@ -3,7 +3,7 @@
 #![cfg(test)]
 
 use super::*;
-use crate::codes::sequential::{Accept, ResultUse, Scheme, Settle};
+use crate::codes::sequential::{Accept, ResultUse, Scheme};
 use crate::ids::{Job, WeightedResult};
 
 /// A scheme and the vote on what it is told of.
@@ -116,7 +116,7 @@ fn what_was_voted_on_stays_accepted_when_a_holder_is_lost() {
     voted.scheme.close(&WorkerSet::of(4, [Worker(3)]), &[None; 4], &mut Vec::new());
     assert_eq!(voted.lose(0, Some(Job(0))), []);
     let mut results: Vec<WeightedResult> = Vec::new();
-    voted.scheme.settle(Settle::Job(Job(0)), &mut results);
+    voted.scheme.settle(Job(0), &mut results);
     assert_eq!(results.iter().map(|result| result.worker).collect::<Vec<_>>(), [Worker(1)]);
     assert_eq!(voted.lose(1, Some(Job(0))), [Task { job: Job(0), piece: 1, plan: 0 }]);
     assert!(
@@ -138,7 +138,7 @@ fn a_decoded_job_is_held_by_whoever_is_left_of_those_who_were_right() {
     let mut results = Vec::new();
     let mut holder = |voted: &mut Voted| {
         results.clear();
-        voted.scheme.settle(Settle::Job(Job(0)), &mut results);
+        voted.scheme.settle(Job(0), &mut results);
         assert_eq!(results.len(), 1);
         voted.verifier.holder(results[0].worker).map(|(worker, task)| (worker, task.piece))
     };

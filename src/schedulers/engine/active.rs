@@ -3,7 +3,7 @@
 //! A scheme for some of the workers numbers them from 0: the numbers are translated here, and
 //! nowhere else.
 
-use crate::codes::sequential::{Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts, Settle};
+use crate::codes::sequential::{Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts};
 use crate::codes::{Dispute, Gate, GateError, Report, Verifier};
 use crate::ids::{Job, Part, Task, WeightedResult, Worker, WorkerSet};
 use crate::run::NumberFormat;
@@ -203,10 +203,10 @@ impl ActiveScheme {
         decoded
     }
 
-    /// Weights that are final, and how good the decodes are that they are of.
-    pub(super) fn settle(&mut self, what: Settle) -> (Vec<WeightedResult>, Report) {
+    /// The weights of all results of a job that can be decoded, and how good the decode is.
+    pub(super) fn settle(&mut self, job: Job) -> (Vec<WeightedResult>, Report) {
         let mut results = Vec::new();
-        let report = self.scheme.settle(what, &mut results);
+        let report = self.scheme.settle(job, &mut results);
         for result in &mut results {
             let holder = self.verifier.as_ref().and_then(|verifier| verifier.holder(result.worker));
             if let Some((worker, task)) = holder {

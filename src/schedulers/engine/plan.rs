@@ -15,7 +15,7 @@ use super::leaving::Departures;
 use super::membership::{PlanMembers, Seats};
 use super::steps::Steps;
 use super::{ActiveScheme, Engine};
-use crate::codes::sequential::{Outlook, Scheme, SchemeFacts, Settle};
+use crate::codes::sequential::{Outlook, Scheme, SchemeFacts};
 use crate::codes::{Report, SchemeSpec};
 use crate::ids::{Job, Step, WeightedResult, Worker, WorkerSet};
 use crate::run::RunConfig;
@@ -155,7 +155,7 @@ impl RunPlan {
         &mut self,
         job: Job,
     ) -> Result<(Vec<WeightedResult>, Report), EngineError> {
-        let (results, report) = self.scheme.settle(Settle::Job(job));
+        let (results, report) = self.scheme.settle(job);
         self.check(job.step(self.config.jobs.micro_steps), &report)?;
         Ok((results, report))
     }

@@ -1,17 +1,13 @@
 //! What a driver chooses when it makes an engine.
 
-use super::super::reduce::Reduce;
 use super::plan::Replan;
 
 /// What a driver of an [`Engine`](super::Engine) chooses. By default the first round has number 0,
-/// results are added up by [`Reduce::Tree`], the driver has no state to hand out, and a run that
-/// cannot be made by all is not planned again.
+/// the driver has no state to hand out, and a run that cannot be made by all is not planned again.
 #[derive(Default)]
 pub struct Settings {
     /// Number of the first round.
     pub round: u64,
-    /// Where results are added up.
-    pub reduce: Reduce,
     /// Whether the driver can hand out a state itself where no worker has one:
     /// [`Action::Restore`](super::super::Action::Restore).
     pub restores: bool,

@@ -182,7 +182,7 @@ impl CoordinatorSums {
                 }
             }
             CoordinatorEvent::Released { step, end } => {
-                self.hosts.tell_all(SumCommand::Release { step, end }, out);
+                self.hosts.tell_all(SumCommand::Release { end }, out);
                 // Workers that fell behind may still ask for the sums of the last steps.
                 let oldest = Step(step.0.saturating_sub(self.settings.log_steps + 1));
                 self.copies.monitors.release(step, oldest);

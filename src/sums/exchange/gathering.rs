@@ -21,9 +21,8 @@
 //! that is late, since the others are added up in subtrees of the one tree where it gets tight.
 
 use super::adder::{Adder, Content, Node};
-use super::announced::OwnVector;
 use super::block::Block;
-use crate::ids::{Step, Worker};
+use crate::ids::{Task, Worker};
 use crate::sums::Summand;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -54,7 +53,7 @@ pub(super) struct TermAt {
     /// Who has it, or will have it.
     holders: Vec<u32>,
     /// What it is here, if this node is one of them.
-    mine: Option<OwnVector>,
+    mine: Option<Task>,
     /// Which chunks of that are final.
     here: Range<usize>,
     /// Who sends all chunks of it unasked.
@@ -63,13 +62,13 @@ pub(super) struct TermAt {
 
 impl TermAt {
     /// The terms of a step's sum, as this node sees them.
-    pub(super) fn of(step: Step, terms: &[Summand], me: u32) -> Vec<Self> {
+    pub(super) fn of(terms: &[Summand], me: u32) -> Vec<Self> {
         let of = |term: &Summand| {
             let mine = term.piece_of(Worker(me));
             Self {
                 weight: term.weight as f32,
                 holders: term.holders.iter().map(|piece| piece.worker.0).collect(),
-                mine: mine.map(|piece| OwnVector::of(step, piece.what)),
+                mine: mine.map(|piece| piece.task),
                 here: 0..0,
                 sender: None,
             }
@@ -153,12 +152,12 @@ impl TermBuffer {
     }
 
     /// What each of the terms is here, if this node has it or will have it.
-    pub(super) fn own_terms(&self) -> impl ExactSizeIterator<Item = Option<OwnVector>> {
+    pub(super) fn own_terms(&self) -> impl ExactSizeIterator<Item = Option<Task>> {
         self.terms.iter().map(|term| term.mine)
     }
 
     /// What one of them is here.
-    pub(super) fn own(&self, term: usize) -> Option<OwnVector> {
+    pub(super) fn own(&self, term: usize) -> Option<Task> {
         self.terms.get(term)?.mine
     }
 

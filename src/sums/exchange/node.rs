@@ -1,6 +1,6 @@
 //! All exchanges a node takes part in, and the sums it keeps of those that are over.
 
-use super::announced::{Announcements, OwnVector};
+use super::announced::Announcements;
 use super::assembly::Assembly;
 use super::block::Block;
 use super::context::NodeContext;
@@ -13,8 +13,8 @@ use crate::gpu::digest_of_chunk;
 use crate::ids::{Step, Task, Worker};
 use crate::passes::{self, PassPlace};
 use crate::sums::{
-    COORDINATOR, Header, Kind, NotFinite, Owner, PeerMessage, Piece, SumId, SumPlan, TermKind,
-    chunk_range, chunks,
+    COORDINATOR, Header, Kind, NotFinite, Owner, PeerMessage, Piece, SumId, SumPlan, chunk_range,
+    chunks,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -91,7 +91,7 @@ impl NodeExchanges {
     pub(super) fn begin(
         &mut self,
         plan: SumPlan,
-        held: impl Fn(TermKind) -> Option<Arc<Vec<f32>>>,
+        held: impl Fn(Task) -> Option<Arc<Vec<f32>>>,
         now: Instant,
         out: &mut Vec<WorkerEffect>,
     ) -> Vec<String> {
@@ -131,9 +131,9 @@ impl NodeExchanges {
             open.since = counts_from;
         } else {
             let me = Worker(context.me);
-            for Piece { what, .. } in plan.terms.iter().filter_map(|term| term.piece_of(me)) {
-                if let Some(whole) = held(what) {
-                    announced.add(OwnVector::of(id.step, what), 0..chunks(context.length), whole);
+            for Piece { task, .. } in plan.terms.iter().filter_map(|term| term.piece_of(me)) {
+                if let Some(whole) = held(task) {
+                    announced.add(task, 0..chunks(context.length), whole);
                 }
             }
             open.part = Some(ExchangePart::join(context, plan, &mut open.sum, announced, out));
@@ -227,12 +227,11 @@ impl NodeExchanges {
         out: &mut Vec<WorkerEffect>,
     ) {
         self.latest = Some(now);
-        let result = OwnVector::Result(task);
-        let known = self.announced.final_chunks(result);
-        let all = self.announced.add(result, chunks, numbers);
+        let known = self.announced.final_chunks(task);
+        let all = self.announced.add(task, chunks, numbers);
         for part in self.open.values_mut().filter_map(|open| open.part.as_mut()) {
             let own = part.own_terms().into_iter();
-            for (term, _) in own.filter(|(_, own)| *own == result) {
+            for (term, _) in own.filter(|(_, own)| *own == task) {
                 part.is_final(term, (known.clone(), all.clone()), out);
                 part.asks(now, out);
             }
@@ -241,7 +240,7 @@ impl NodeExchanges {
 
     /// Whether a step is summed, while it is computed, of the result of a task.
     pub(super) fn expects(&self, task: Task) -> bool {
-        let is_of = |(_, own): &(usize, OwnVector)| *own == OwnVector::Result(task);
+        let is_of = |(_, own): &(usize, Task)| *own == task;
         let parts = self.open.values().filter_map(|open| open.part.as_ref());
         let mut expected = parts.filter(|part| part.is_expected());
         expected.any(|part| part.own_terms().iter().any(is_of))

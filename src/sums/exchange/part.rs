@@ -10,7 +10,7 @@
 //! are expected, another exchange carries that one on ([`ExchangePart::carry_on`]).
 
 use super::adder::{Adder, Content, Node};
-use super::announced::{Announcements, OwnVector};
+use super::announced::Announcements;
 use super::assembly::{Assembly, Finiteness};
 use super::block::{Block, Blocks};
 use super::context::NodeContext;
@@ -18,6 +18,7 @@ use super::events::{WorkerEffect, chunk_for};
 use super::frame::{Body, Frame};
 use super::gathering::{TermAt, TermBuffer, budget};
 use crate::gpu::{SumCheck, digest_of_chunk, nonfinite_mask};
+use crate::ids::Task;
 use crate::run::NumberFormat;
 use crate::sums::{COORDINATOR, Header, Kind, Owner, PeerMessage, SumPlan, chunk_range, chunks};
 use std::collections::BTreeSet;
@@ -34,7 +35,7 @@ struct OwnTerms<'a> {
 }
 
 impl OwnTerms<'_> {
-    fn content(&self, own: OwnVector, chunk: usize) -> Option<Content> {
+    fn content(&self, own: Task, chunk: usize) -> Option<Content> {
         let Body::Slice(numbers, range) = self.announced.chunk(own, chunk, self.length)? else {
             return None;
         };
@@ -95,7 +96,7 @@ impl ExchangePart {
         let owners = plan.all_owners(count);
         sum.plan(&owners);
         let own = (0..count).filter(|chunk| sum.owns(me, *chunk));
-        let terms = TermAt::of(plan.sum.step, &plan.terms, me);
+        let terms = TermAt::of(&plan.terms, me);
         let gathering = TermBuffer::new(me, terms, own, budget(count));
         let are_there = plan.is_of_results_that_are_there();
         let mut part = Self::new(context, plan, owners, gathering);
@@ -135,7 +136,7 @@ impl ExchangePart {
         others.into_iter().for_each(|chunk| sum.reopen(chunk));
         let (summed, open): (Vec<usize>, Vec<usize>) =
             mine.into_iter().partition(|chunk| sum.digests()[*chunk].is_some());
-        let terms = TermAt::of(plan.sum.step, &plan.terms, me);
+        let terms = TermAt::of(&plan.terms, me);
         let before = before.map(|part| part.gathering);
         let gathering = match before.filter(|before| before.own_terms().len() == terms.len()) {
             Some(before) => before.carry_on(terms, &open),
@@ -178,7 +179,7 @@ impl ExchangePart {
     }
 
     /// The terms that this node has, or will have.
-    pub(super) fn own_terms(&self) -> Vec<(usize, OwnVector)> {
+    pub(super) fn own_terms(&self) -> Vec<(usize, Task)> {
         let terms = self.gathering.own_terms().enumerate();
         terms.filter_map(|(at, own)| Some((at, own?))).collect()
     }
@@ -213,7 +214,7 @@ impl ExchangePart {
 
     fn own_chunk(
         &self,
-        (term, own): (usize, OwnVector),
+        (term, own): (usize, Task),
         chunk: usize,
         announced: &Announcements,
     ) -> Option<Frame> {
@@ -342,7 +343,7 @@ impl ExchangePart {
         let came = self.gathering.came((chunk, term), from, block, now)?;
         came.into_iter().for_each(|block| self.blocks.give(block));
         for chunk in self.gathering.to_condense(chunk) {
-            let own: Vec<Option<OwnVector>> = self.gathering.own_terms().collect();
+            let own: Vec<Option<Task>> = self.gathering.own_terms().collect();
             let (range, blocks) = (chunk_range(chunk, self.length), &self.blocks);
             let mine = OwnTerms { announced, blocks, format: self.format, length: self.length };
             let mine = |term: usize| mine.content(own[term]?, chunk);

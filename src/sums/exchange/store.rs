@@ -2,12 +2,11 @@
 
 use super::block::Vectors;
 use super::frame::{Body, Frame};
-use crate::gpu::CombineError;
 use crate::ids::{Job, Step, Task};
 use crate::run::NumberFormat;
 use crate::sums::collective::ResultStore;
 use crate::sums::ledger::Ledger;
-use crate::sums::{Header, Kind, NotFinite, SumId, TermKind, chunk_range, chunks, lock};
+use crate::sums::{Header, Kind, NotFinite, SumId, chunk_range, chunks, lock};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -28,8 +27,8 @@ impl HostResults {
 }
 
 impl ResultStore for HostResults {
-    fn read(&self, step: Step, what: TermKind) -> Option<Arc<Vec<f32>>> {
-        lock(&self.ledger).get(step, what).cloned()
+    fn read(&self, task: Task) -> Option<Arc<Vec<f32>>> {
+        lock(&self.ledger).result(task).cloned()
     }
 
     fn discard(&self, task: Task) {
@@ -37,14 +36,8 @@ impl ResultStore for HostResults {
         self.spend(spent);
     }
 
-    fn reduce(&self, step: Step, task: Task, weight: f64) -> Result<(), CombineError> {
-        let spent = lock(&self.ledger).reduce(step, task, weight)?;
-        self.spend(spent);
-        Ok(())
-    }
-
-    fn release(&self, step: Step, end: Job) {
-        let spent = lock(&self.ledger).release(step, end);
+    fn release(&self, end: Job) {
+        let spent = lock(&self.ledger).release(end);
         self.spend(spent);
     }
 

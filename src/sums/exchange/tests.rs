@@ -11,7 +11,7 @@ use crate::sums::collective::ResultStore;
 use crate::sums::ledger::Ledger;
 use crate::sums::{
     CHUNK, Header, Kind, NotFinite, PeerMessage, Piece, SumCommand, SumId, SumNotice, SumPlan,
-    SumReport, Summand, TermKind, chunk_range, chunks, lock,
+    SumReport, Summand, chunk_range, chunks, lock,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -276,7 +276,7 @@ fn vector(group: u32, length: usize) -> Vec<f32> {
 
 /// One term per group of two, which either member has.
 fn terms(groups: u32, lost: &BTreeSet<u32>) -> Vec<Summand> {
-    let piece = |worker| Piece { worker: Worker(worker), what: TermKind::Result(TASK) };
+    let piece = |worker| Piece { worker: Worker(worker), task: TASK };
     let holders = |group: u32| {
         let members = [2 * group, 2 * group + 1].into_iter();
         members.filter(|member| !lost.contains(member)).map(piece).collect()

@@ -8,11 +8,9 @@ use super::node::NodeExchanges;
 use super::store::{Sum, chunks_of};
 use super::warnings::Warnings;
 use crate::gpu::{SumCheck, nonfinite_mask};
-use crate::ids::{Step, Task, Worker};
+use crate::ids::{Task, Worker};
 use crate::sums::collective::{CollectiveCommand, CollectiveEvent, CollectiveSum, ResultStore};
-use crate::sums::{
-    COORDINATOR, NotFinite, SumCommand, SumId, SumPlan, SumReport, TermKind, chunks,
-};
+use crate::sums::{COORDINATOR, NotFinite, SumCommand, SumId, SumPlan, SumReport, chunks};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -86,8 +84,7 @@ impl WorkerSums {
     pub(crate) fn handle(&mut self, now: Instant, event: WorkerEvent, out: &mut Effects) {
         match event {
             WorkerEvent::SendEagerly { task, order } => {
-                // Of whichever step, a result is told by its task.
-                if let Some(vector) = self.results.read(Step(0), TermKind::Result(task)) {
+                if let Some(vector) = self.results.read(task) {
                     let frames = eager::frames(&vector, task, order);
                     out.extend(frames.map(|frame| chunk_for(COORDINATOR, frame)));
                     drop(vector);
@@ -99,8 +96,7 @@ impl WorkerSums {
                 self.node.announce(task, chunks, numbers, now, out);
             }
             WorkerEvent::Computed { task } => {
-                // Of whichever step, a result is told by its task.
-                let result = || self.results.read(Step(0), TermKind::Result(task));
+                let result = || self.results.read(task);
                 if let Some(result) = self.node.expects(task).then(result).flatten() {
                     let all = 0..chunks(self.length);
                     self.node.announce(task, all, result, now, out);
@@ -163,15 +159,10 @@ impl WorkerSums {
     /// The coordinator wants something done.
     fn told(&mut self, now: Instant, command: SumCommand, out: &mut Effects) {
         match command {
-            SumCommand::Reduce { step, task, weight } => {
-                if let Err(error) = self.results.reduce(step, task, weight) {
-                    tracing::error!("{step}: {error}");
-                }
-            }
             SumCommand::Discard { task } => self.results.discard(task),
-            SumCommand::Release { step, end } => {
-                self.results.release(step, end);
-                self.node.announced.release(step, end);
+            SumCommand::Release { end } => {
+                self.results.release(end);
+                self.node.announced.release(end);
             }
             SumCommand::Exchange(plan) => match plan.group {
                 Some(group) => self.exchange_in_group(group, plan, out),
@@ -230,7 +221,7 @@ impl WorkerSums {
 
     fn exchange(&mut self, now: Instant, plan: SumPlan, out: &mut Effects) {
         let sum = plan.sum;
-        let held = |what| self.results.read(sum.step, what);
+        let held = |task| self.results.read(task);
         for reason in self.node.begin(plan, held, now, out) {
             tracing::warn!("{sum}: {reason}");
         }

@@ -3,10 +3,12 @@
 #![cfg(test)]
 
 use super::*;
+use crate::ids::Job;
 
 #[test]
 fn whoever_sums_takes_its_own_vector() {
-    let piece = |worker| Piece { worker: Worker(worker), what: TermKind::Sum };
+    let task = Task { job: Job(0), piece: 0, plan: 0 };
+    let piece = |worker| Piece { worker: Worker(worker), task };
     let term = Summand { weight: 1.0, holders: vec![piece(3), piece(5)] };
     assert_eq!(term.source(Worker(5), 0), Some(piece(5)));
     assert_eq!(

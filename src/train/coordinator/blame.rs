@@ -4,7 +4,7 @@ use super::{Coordinator, Erasure, IncidentKind, Observer};
 use crate::gpu::nonfinite_mask;
 use crate::ids::{Step, WeightedResult, Worker};
 use crate::schedulers::Input;
-use crate::sums::{Piece, SumId, TermKind};
+use crate::sums::{Piece, SumId};
 use crate::transport::{Transport, UnneededItem};
 
 impl<T: Transport> Coordinator<T> {
@@ -12,7 +12,7 @@ impl<T: Transport> Coordinator<T> {
     /// they are here to be looked at.
     pub(super) fn blame(&mut self, of: SumId, results: &[WeightedResult]) {
         let nonfinite = results.iter().find(|result| {
-            let piece = Piece { worker: result.worker, what: TermKind::Result(result.task) };
+            let piece = Piece { worker: result.worker, task: result.task };
             self.transport.received(piece).is_some_and(|result| nonfinite_mask(&result) != 0.0)
         });
         let sums = &mut self.gradients.sums;
@@ -33,7 +33,7 @@ impl<T: Transport> Coordinator<T> {
         self.tell_of(step, IncidentKind::Erased { worker, why: Erasure::SaidFinite }, observer);
         self.gradients.take(step);
         let jobs = step.jobs(self.config().jobs.micro_steps);
-        for task in self.results.erase(worker, step, &jobs) {
+        for task in self.results.erase(worker, &jobs) {
             self.transport.forget(UnneededItem::Result { worker, task });
         }
     }

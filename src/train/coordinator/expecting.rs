@@ -4,7 +4,7 @@ use super::{Coordinator, RunError};
 use crate::codes::sequential::SchemeFacts;
 use crate::ids::{Job, Step, Task, Units, Worker};
 use crate::schedulers::{Action, Assignment};
-use crate::sums::{Piece, Summand, TermKind};
+use crate::sums::{Piece, Summand};
 use crate::transport::{Stage, SumRequest, Transport};
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ pub(super) fn expected_terms(
         }
         next = *end;
     }
-    let piece = |(worker, task): (Worker, Task)| Piece { worker, what: TermKind::Result(task) };
+    let piece = |(worker, task): (Worker, Task)| Piece { worker, task };
     let term = |holders: Vec<(Worker, Task)>| Summand {
         weight: 1.0,
         holders: holders.into_iter().map(piece).collect(),

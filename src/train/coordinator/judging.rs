@@ -12,7 +12,7 @@ use crate::gpu::{SumCheck, add_into, digest, nonfinite_mask};
 use crate::ids::{Job, Task, WeightedResult, Worker, WorkerSet};
 use crate::passes::{self, PassPlace};
 use crate::schedulers::Input;
-use crate::sums::{Piece, TermKind};
+use crate::sums::Piece;
 use crate::transport::{CheckedSum, Transport};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl JudgeState {
             answers.sort_by_key(|result| result.worker);
             let mut vectors = Vec::with_capacity(answers.len());
             for WeightedResult { worker, task, .. } in &answers {
-                let piece = Piece { worker: *worker, what: TermKind::Result(*task) };
+                let piece = Piece { worker: *worker, task: *task };
                 let vector = received(piece).ok_or(RunError::NotReceived { worker: *worker })?;
                 vectors.push((*worker, vector));
             }
@@ -140,8 +140,7 @@ impl<T: Transport> Coordinator<T> {
         if self.trusts() || self.engine.plan().facts().mixture {
             return (true, None);
         }
-        let Some(result) = self.transport.received(Piece { worker, what: TermKind::Result(task) })
-        else {
+        let Some(result) = self.transport.received(Piece { worker, task }) else {
             self.tell(IncidentKind::Erased { worker, why: Erasure::NotReceived }, observer);
             return (false, None);
         };

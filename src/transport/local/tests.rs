@@ -17,10 +17,7 @@ fn vectors_that_stay_are_freed_when_nobody_will_apply_them() {
     let (mut coordinator, mut links) = connect_at::<NonHostVector>(0, vec![0, 0, 1]);
     let task = Task { job: Job(0), piece: 0, plan: 0 };
     links[1].keep(task, NonHostVector(vec![1.0, 2.0]));
-    let summand = Summand {
-        weight: 3.0,
-        holders: vec![Piece { worker: Worker(1), what: TermKind::Result(task) }],
-    };
+    let summand = Summand { weight: 3.0, holders: vec![Piece { worker: Worker(1), task }] };
     assert!(coordinator.received(summand.holders[0]).is_none());
     let all = WorkerSet::full(3);
     let sums = [0, 1].map(|attempt| SumId { step: Step(0), attempt });

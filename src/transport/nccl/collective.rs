@@ -3,11 +3,11 @@
 use super::{Group, IncomingVector, NcclError, OutgoingVector, Timeouts, UniqueId, unique_id};
 use crate::gpu::cuda::{Cuda, DeviceSource, DeviceTerm, DeviceVector};
 use crate::gpu::{Gradient, SumCheck, Vector, WireBuffer};
-use crate::ids::Worker;
+use crate::ids::{Task, Worker};
+use crate::sums::SumId;
 use crate::sums::collective::{
     Collective, CollectiveCommand, CollectiveEvent, CollectiveSum, DeviceResults, ReportSink,
 };
-use crate::sums::{SumId, TermKind};
 use crate::transport::Cancel;
 use std::ops::Range;
 use std::sync::Arc;
@@ -261,7 +261,7 @@ impl CollectiveThread {
                     // Also for its own part, where it is read from and not sent.
                     (_, true) => held.push((
                         joined.rank(*worker)?,
-                        self.held(collective, piece.what)?,
+                        self.held(collective, piece.task)?,
                         part.clone(),
                     )),
                     (true, false) => {
@@ -307,17 +307,13 @@ impl CollectiveThread {
         Ok(())
     }
 
-    fn held(
-        &self,
-        collective: &CollectiveSum,
-        what: TermKind,
-    ) -> Result<Arc<DeviceVector>, Trouble> {
+    fn held(&self, collective: &CollectiveSum, task: Task) -> Result<Arc<DeviceVector>, Trouble> {
         let vector = self
             .results
-            .vector(collective.sum.step, what)
+            .result(task)
             .filter(|vector| Vector::length(&**vector) == collective.length);
         let step = collective.sum.step;
-        vector.ok_or_else(|| Trouble::from(format!("{step}: {what:?} is not held")))
+        vector.ok_or_else(|| Trouble::from(format!("{step}: the result of {task:?} is not held")))
     }
 }
 

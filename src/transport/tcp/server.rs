@@ -8,12 +8,12 @@ use super::mailbox::{Waker, mailbox};
 use super::status::TcpStatus;
 use super::{Exchange, TcpError, wait};
 use crate::gpu::{CombineError, SumCheck, digest, nonfinite_mask};
-use crate::ids::{Step, WeightedResult, Worker};
+use crate::ids::{Step, Worker};
 use crate::passes::{self, PassPlace};
 use crate::run::NumberFormat;
 use crate::sums::exchange::{CoordinatorEvent, SharedSums, Vectors};
 use crate::sums::ledger::Ledgers;
-use crate::sums::{Piece, SumCommand, SumId, TermKind, lock};
+use crate::sums::{Piece, SumCommand, SumId, lock};
 use crate::transport::{
     CheckedSum, ExitReason, Notice, Order, RunFacts, Stage, SumRequest, Transport, UnneededItem,
 };
@@ -244,19 +244,7 @@ impl Transport for TcpTransport {
     }
 
     fn received(&mut self, piece: Piece) -> Option<Arc<Vec<f32>>> {
-        let TermKind::Result(task) = piece.what else { return None };
-        self.held.as_ref()?.0.of(piece.worker).result(task).cloned()
-    }
-
-    fn reduce(&mut self, step: Step, result: WeightedResult) -> Result<(), CombineError> {
-        if let Some((ledgers, vectors)) = &self.held {
-            let spent = ledgers.of(result.worker).reduce(step, result.task, result.weight)?;
-            spent.into_iter().for_each(|vector| vectors.give(vector));
-        } else {
-            let WeightedResult { worker, task, weight } = result;
-            self.tell(worker, SumCommand::Reduce { step, task, weight });
-        }
-        Ok(())
+        self.held.as_ref()?.0.vector(piece)
     }
 
     fn make_sum(&mut self, request: SumRequest<'_>) -> Result<Option<CheckedSum>, CombineError> {
@@ -269,7 +257,7 @@ impl Transport for TcpTransport {
         }
         if let Some((ledgers, vectors)) = &self.held {
             let mut gradient = vectors.take(length);
-            let folded = ledgers.fold(sum.step, terms, &mut gradient)?;
+            let folded = ledgers.fold(terms, &mut gradient)?;
             let folded =
                 if self.format == NumberFormat::Bf16 { rounded(&mut gradient) } else { folded };
             return Ok(Some(CheckedSum { gradient, folded }));
@@ -297,7 +285,7 @@ impl Transport for TcpTransport {
             UnneededItem::Result { worker, task } => {
                 ledgers.of(worker).discard(task).into_iter().collect()
             }
-            UnneededItem::Step { step, end } => ledgers.release(step, end),
+            UnneededItem::Step { end, .. } => ledgers.release(end),
             UnneededItem::Worker(worker) => {
                 ledgers.forget(worker);
                 Vec::new()

@@ -20,7 +20,7 @@ use thiserror::Error;
 /// Bytes of a frame before its body.
 pub const HEADER_BYTES: usize = 72;
 /// Version of everything described here; peers of another version are refused.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 /// Most bytes of a control body.
 pub const CONTROL_BYTES_MAX: usize = 16 << 20;
 /// Most bytes of the first control body on a connection.

@@ -21,7 +21,7 @@ fn takes(queue: &mut Queue, worker: u32) -> Option<u32> {
 
 fn returns(queue: &mut Queue, worker: u32, piece: u32) {
     let task = Task { job: queue.claims.job(), piece, plan: 0 };
-    assert_eq!(queue.returned(Worker(worker), task), ResultUse::Final);
+    assert_eq!(queue.returned(Worker(worker), task), ResultUse::Wanted);
 }
 
 fn loses(queue: &mut Queue, worker: u32) {

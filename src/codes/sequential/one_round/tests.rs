@@ -58,7 +58,7 @@ fn a_lost_holder_reopens_only_what_nobody_else_has() {
     close(&mut scheme, &[3]);
     assert_eq!(lose(&mut scheme, 0), [], "worker 1 holds the same share");
     let mut results = Vec::new();
-    scheme.settle(Settle::Job(Job(5)), &mut results);
+    scheme.settle(Job(5), &mut results);
     assert_eq!(results.iter().map(|result| result.worker.0).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(lose(&mut scheme, 2), [Task { job: Job(5), piece: 2, plan: 0 }]);
     assert!(!scheme.admits(&WorkerSet::of(4, [0, 2, 3].map(Worker))));

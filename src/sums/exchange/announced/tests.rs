@@ -5,7 +5,7 @@
 use super::*;
 use crate::sums::CHUNK;
 
-const TASK: OwnVector = OwnVector::Result(Task { job: Job(3), piece: 0, plan: 0 });
+const TASK: Task = Task { job: Job(3), piece: 0, plan: 0 };
 
 #[test]
 fn parts_grow_from_either_end() {
@@ -23,6 +23,6 @@ fn parts_grow_from_either_end() {
     assert_eq!(first(2), Some((1.0, CHUNK..2 * CHUNK)));
     assert_eq!(first(3), Some((3.0, 0..5)));
     assert_eq!(announced.add(TASK, 0..4, Arc::new(vec![7.0; length])), 0..4);
-    announced.release(Step(3), Job(4));
+    announced.release(Job(4));
     assert!(announced.final_chunks(TASK).is_empty());
 }

@@ -5,9 +5,7 @@ use super::{CoordinatorSums, Effects, report};
 use crate::ids::{Step, Task, Worker};
 use crate::sums::exchange::monitor::ExchangeMonitor;
 use crate::sums::exchange::told::SumAssignment;
-use crate::sums::{
-    Owner, Piece, Predecessor, SumCommand, SumId, SumNotice, SumPlan, Summand, TermKind, chunks,
-};
+use crate::sums::{Owner, Predecessor, SumCommand, SumId, SumNotice, SumPlan, Summand, chunks};
 use std::collections::BTreeSet;
 use std::time::Instant;
 
@@ -47,12 +45,8 @@ impl CoordinatorSums {
         let plan = SumPlan { sum, places, terms, owners, stripe, predecessor, receivers, group };
         let mut monitor = ExchangeMonitor::of_plan(&plan, Some(Vec::new()), &[], length, now);
         monitor.parts.told = Some(SumAssignment::of(&plan, chunks(length)));
-        let result = |piece: &Piece| match piece.what {
-            TermKind::Result(task) => Some((piece.worker, task)),
-            TermKind::Sum => None,
-        };
-        monitor.parts.announced =
-            plan.terms.iter().flat_map(|term| &term.holders).filter_map(result).collect();
+        let holders = plan.terms.iter().flat_map(|term| &term.holders);
+        monitor.parts.announced = holders.map(|piece| (piece.worker, piece.task)).collect();
         self.copies.monitors.begin(sum, monitor);
         self.hosts.tell_plan(&plan, out);
         self.counts.expected += 1;

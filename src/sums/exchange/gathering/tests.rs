@@ -8,7 +8,7 @@ use super::*;
 use crate::gpu::{Source, Term, fold_chunk};
 use crate::ids::{Job, Task};
 use crate::run::NumberFormat;
-use crate::sums::{Piece, TermKind};
+use crate::sums::Piece;
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -20,14 +20,13 @@ fn task(worker: u32) -> Task {
 }
 
 fn summand(holders: &[u32]) -> Summand {
-    let piece =
-        |worker: &u32| Piece { worker: Worker(*worker), what: TermKind::Result(task(*worker)) };
+    let piece = |worker: &u32| Piece { worker: Worker(*worker), task: task(*worker) };
     Summand { weight: 1.0, holders: holders.iter().map(piece).collect() }
 }
 
 fn gathering(terms: &[&[u32]], chunks: usize, budget: usize) -> TermBuffer {
     let terms: Vec<Summand> = terms.iter().map(|holders| summand(holders)).collect();
-    TermBuffer::new(ME, TermAt::of(Step(4), &terms, ME), 0..chunks, budget)
+    TermBuffer::new(ME, TermAt::of(&terms, ME), 0..chunks, budget)
 }
 
 fn block(blocks: &Blocks, value: f32) -> Block {
@@ -163,7 +162,7 @@ proptest! {
             Summand { weight: *weight, ..summand(holder) }
         };
         let terms: Vec<Summand> = holders.iter().zip(&weights).map(term).collect();
-        let mut gathering = TermBuffer::new(ME, TermAt::of(Step(4), &terms, ME), 0..1, 0);
+        let mut gathering = TermBuffer::new(ME, TermAt::of(&terms, ME), 0..1, 0);
         let mut turns: Vec<usize> = (0..count).collect();
         turns.sort_by_key(|term| order[*term]);
         let none = |_| None;
@@ -199,7 +198,7 @@ fn what_was_its_own_comes_from_others_if_it_is_that_no_more() {
     let came = block(&blocks, 1.0);
     assert!(gathering.came((0, 1), 2, came, now).unwrap().is_none());
     let terms = [summand(&[1]), summand(&[2])];
-    let mut gathering = gathering.carry_on(TermAt::of(Step(4), &terms, ME), &[]);
+    let mut gathering = gathering.carry_on(TermAt::of(&terms, ME), &[]);
     assert!(gathering.next().is_none(), "the chunk that was complete lacks its first term");
     gathering.announced(0, 1, 0..2).unwrap();
     let asks = gathering.asks(now);

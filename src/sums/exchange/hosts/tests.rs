@@ -4,11 +4,15 @@
 
 use super::super::plan::share_out;
 use super::*;
+use crate::ids::{Job, Task};
 use crate::sums::CHUNK;
-use crate::sums::{Piece, TermKind};
+use crate::sums::Piece;
 
 fn terms(holders: &[&[u32]]) -> Vec<Summand> {
-    let piece = |worker: &u32| Piece { worker: Worker(*worker), what: TermKind::Sum };
+    let piece = |worker: &u32| Piece {
+        worker: Worker(*worker),
+        task: Task { job: Job(7), piece: *worker, plan: 0 },
+    };
     let term = |held: &&[u32]| Summand { weight: 1.0, holders: held.iter().map(piece).collect() };
     holders.iter().map(term).collect()
 }

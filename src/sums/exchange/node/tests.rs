@@ -36,7 +36,7 @@ fn a_step_is_summed_again_for_another_coordinator() {
     let mut node = NodeExchanges::new(NodeContext::of_tests(0, 3));
     let id = SumId::first(Step(7));
     let sends = |node: &mut NodeExchanges| {
-        let holders = vec![Piece { worker: Worker(0), what: TermKind::Sum }];
+        let holders = vec![Piece { worker: Worker(0), task: task(0) }];
         let owners = vec![Owner { node: COORDINATOR, start: 0, end: 1 }];
         let terms = vec![Summand { weight: 1.0, holders }];
         let mut out = Vec::new();
@@ -115,8 +115,7 @@ fn what_nobody_began_takes_little_memory() {
 /// Takes part in a step of which this worker (0) and worker 1 hold the one term, and worker 2
 /// alone the other; all three own a chunk of every stripe.
 fn expecting(node: &mut NodeExchanges, out: &mut Vec<WorkerEffect>) {
-    let piece =
-        |worker: u32| Piece { worker: Worker(worker), what: TermKind::Result(task(worker)) };
+    let piece = |worker: u32| Piece { worker: Worker(worker), task: task(worker) };
     let term = |holders: &[u32]| Summand {
         weight: 1.0,
         holders: holders.iter().copied().map(piece).collect(),

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::ids::Job;
-use crate::sums::PeerMessage;
+use crate::sums::{PeerMessage, Piece, SumPlan, Summand};
 use proptest::prelude::*;
 
 #[test]
@@ -40,9 +40,20 @@ proptest! {
         digest: u64,
     ) {
         let task = Task { job: Job(digest), piece: 3, plan: 0 };
-        let reduce = ToWorker::Sum(SumCommand::Reduce { step: Step(digest), task, weight });
-        prop_assert_eq!(decode::<ToWorker>(&encode(&reduce)), Ok(reduce));
         let sum = SumId { step: Step(1), attempt: 2 };
+        let holders = vec![Piece { worker: Worker(1), task }];
+        let plan = SumPlan {
+            sum,
+            places: Vec::new(),
+            terms: vec![Summand { weight, holders }],
+            owners: Vec::new(),
+            stripe: None,
+            predecessor: None,
+            receivers: Vec::new(),
+            group: None,
+        };
+        let exchange = ToWorker::Sum(SumCommand::Exchange(plan));
+        prop_assert_eq!(decode::<ToWorker>(&encode(&exchange)), Ok(exchange));
         let held = SumReport::Held { sum, digest: Some(digest) };
         let held = FromWorker::Sum(held);
         prop_assert_eq!(decode::<FromWorker>(&encode(&held)), Ok(held));
