@@ -230,6 +230,10 @@ def train(
         # That of fully_shard is a part of a dimension of the other one.
         over = init_device_mesh("cpu", (2, mesh.size() // 2), mesh_dim_names=("x", "y"))["y"]
     model: Any = built(plan, over)
+    if plan.get("early") and rank == 0:
+        # The others come first: what they have said is there to be read.
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda _: time.sleep(0.01))
     kind = getattr(torch.optim, plan.get("optimizer", "AdamW"))
     optimizer = kind(model.parameters(), lr=plan.get("rate", 1e-2))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step)
