@@ -4,9 +4,9 @@
 //! everything while there is no group.
 
 use super::ledger::Ledger;
-use super::{Summand, lock};
+use super::lock;
 use crate::gpu::{Gradient, SumCheck, Vector, WireBuffer};
-use crate::ids::{Job, Step, Task, Worker};
+use crate::ids::{Job, Step, Summand, Task, Worker};
 use crate::sums::SumId;
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -3,9 +3,9 @@
 //! A result stays here until its step is folded by one tree: added up sooner, the bits would depend
 //! on who did what.
 
-use super::{Piece, Summand, lock};
+use super::lock;
 use crate::gpu::{CombineError, SumCheck, Vector};
-use crate::ids::{Job, Task, Worker};
+use crate::ids::{Job, Piece, Summand, Task, Worker};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -1,7 +1,7 @@
 //! What coordinator and workers tell each other of sums.
 
-use super::{CHUNK, SumId, Summand};
-use crate::ids::{Job, Task};
+use super::{CHUNK, SumId};
+use crate::ids::{Job, Summand, Task};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::Range;

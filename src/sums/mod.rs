@@ -27,4 +27,4 @@ pub use exchange::{Exchange, StalledSum, SumCounts};
 pub use messages::{NotFinite, Owner, PeerMessage, Predecessor, SumCommand, SumPlan, SumReport};
 pub use steps::StepSums;
 pub(crate) use terms::lock;
-pub use terms::{DecodedSum, Piece, SumId, SumNotice, Summand, TaskSpent};
+pub use terms::{DecodedSum, SumId, SumNotice, TaskSpent};

@@ -7,8 +7,8 @@
 //! stands between them. It alone counts attempts: a sum of the same step that was asked for before
 //! is void, and what is still said of it is passed over.
 
-use super::{Piece, SumId, Summand};
-use crate::ids::{Step, WeightedResult, Worker, WorkerSet};
+use super::SumId;
+use crate::ids::{Piece, Step, Summand, WeightedResult, Worker, WorkerSet};
 use crate::schedulers::{Action, Engine, EngineError, Input, OpenRound, SumFailure};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

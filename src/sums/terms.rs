@@ -1,6 +1,6 @@
 //! What sums are made of, and what is found out about them.
 
-use crate::ids::{Step, Task, Worker};
+use crate::ids::{Step, Task};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -62,40 +62,6 @@ pub struct TaskSpent {
     pub units: u32,
 }
 
-/// A result that a worker holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Piece {
-    /// Whose.
-    pub worker: Worker,
-    /// Of which task.
-    pub task: Task,
-}
-
-/// One term of a sum.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Summand {
-    /// Its weight, applied in f32 by the node that sums.
-    pub weight: f64,
-    /// Vectors made of the same samples with the same coefficients, any of which will do; at least
-    /// one.
-    pub holders: Vec<Piece>,
-}
-
-impl Summand {
-    /// The vector that a worker takes which is number `place` of those that sum: its own, or else
-    /// its turn's.
-    #[must_use]
-    pub fn source(&self, owner: Worker, place: usize) -> Option<Piece> {
-        let turn = || self.holders.get(place % self.holders.len().max(1)).copied();
-        self.piece_of(owner).or_else(turn)
-    }
-
-    /// What a worker has of it.
-    pub(crate) fn piece_of(&self, worker: Worker) -> Option<Piece> {
-        self.holders.iter().find(|piece| piece.worker == worker).copied()
-    }
-}
-
 /// What was found out about the sum of a step, by a worker that it is said of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SumNotice {
@@ -130,6 +96,3 @@ pub enum SumNotice {
         sum: SumId,
     },
 }
-
-#[cfg(test)]
-mod tests;

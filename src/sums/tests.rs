@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::codes::SchemeSpec;
-use crate::ids::{Job, Step, Task, Worker};
+use crate::ids::{Job, Piece, Step, Summand, Task, Worker};
 use crate::run::{RunConfig, Shape};
 use crate::schedulers::{Action, Engine, EngineError, Input, Settings};
 

@@ -35,9 +35,9 @@ use work::{Desk, Work};
 ///
 /// ```
 /// # use codedgrad::train::{Aggregator, Event};
-/// # use codedgrad::sums::{Piece, SumId, Summand};
+/// # use codedgrad::sums::SumId;
 /// # use codedgrad::transport::{Notice, Order, Stage, SumRequest, Transport, local};
-/// # use codedgrad::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
+/// # use codedgrad::ids::{Job, Part, Piece, Step, Summand, Task, Units, Worker, WorkerSet};
 /// # let (mut coordinator, mut links) = local::connect(1);
 /// # let parts = vec![Part { units: Units { start: 2, end: 4 }, coefficient: 1.0 }];
 /// # let task = Task { job: Job(0), piece: 0, plan: 0 };

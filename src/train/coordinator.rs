@@ -51,10 +51,10 @@ pub use waiting::{MissingWorker, WaitingRound};
 use super::run_clock::{Arrival, Cancellation, ClockMove, RunClock};
 use crate::codes::Report;
 use crate::gpu::Vector;
-use crate::ids::{Step, Task, WeightedResult, Worker, WorkerSet};
+use crate::ids::{Step, Summand, Task, WeightedResult, Worker, WorkerSet};
 use crate::run::RunConfig;
 use crate::schedulers::{Action, Engine, EngineError, Input};
-use crate::sums::{DecodedSum, SumNotice, Summand};
+use crate::sums::{DecodedSum, SumNotice};
 use crate::transport::{
     Cancel, CheckedSum, Notice, Order, Stage, StepNews, SumRequest, Transport, UnneededItem,
 };

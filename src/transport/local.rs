@@ -8,9 +8,9 @@ use super::{
     Stage, SumRequest, Transport, UnneededItem,
 };
 use crate::gpu::{CombineError, Vector};
-use crate::ids::{Step, Task, Worker};
+use crate::ids::{Piece, Step, Task, Worker};
 use crate::sums::ledger::Ledgers;
-use crate::sums::{Piece, SumId, SumNotice, lock};
+use crate::sums::{SumId, SumNotice, lock};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};

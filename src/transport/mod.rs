@@ -22,8 +22,8 @@ pub use staged::StagedLink;
 pub use state::{ByteVector, NotBytes, State};
 
 use crate::gpu::{CombineError, SumCheck, Vector};
-use crate::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
-use crate::sums::{DecodedSum, Piece, SumId, SumNotice, Summand, TaskSpent};
+use crate::ids::{Job, Part, Piece, Step, Summand, Task, Units, Worker, WorkerSet};
+use crate::sums::{DecodedSum, SumId, SumNotice, TaskSpent};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

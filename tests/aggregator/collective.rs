@@ -245,7 +245,7 @@ impl World {
     fn collective(&mut self, collective: &CollectiveSum, members: &BTreeMap<Worker, u64>) {
         let mut sum = NonHostVector::new(&0, collective.length);
         let term = |place: usize, worker: Worker| {
-            let held = |term: &codedgrad::sums::Summand| {
+            let held = |term: &codedgrad::ids::Summand| {
                 let piece = term.source(worker, place).unwrap();
                 let vector = self.ends[&members[&piece.worker]].results.result(piece.task);
                 (term.weight as f32, vector.expect("what counts is held"))

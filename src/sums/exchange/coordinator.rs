@@ -23,10 +23,8 @@ use super::plan::share_out;
 use super::store::{SharedSums, Sum};
 use super::told::SumAssignment;
 use super::{Block, QUIET};
-use crate::ids::{Step, Worker, named};
-use crate::sums::{
-    COORDINATOR, Header, Kind, SumCommand, SumId, SumNotice, SumPlan, Summand, chunks,
-};
+use crate::ids::{Step, Summand, Worker, named};
+use crate::sums::{COORDINATOR, Header, Kind, SumCommand, SumId, SumNotice, SumPlan, chunks};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 

@@ -6,11 +6,9 @@ use super::choices::Exchange;
 use super::eager::Answer;
 use super::frame::Frame;
 use super::reassembly::WriteSlot;
-use crate::ids::{Job, Step, Task, Worker};
+use crate::ids::{Job, Step, Summand, Task, Worker};
 use crate::sums::collective::{CollectiveCommand, CollectiveEvent, ResultStore};
-use crate::sums::{
-    DecodedSum, Header, Kind, PeerMessage, SumCommand, SumId, SumNotice, SumReport, Summand,
-};
+use crate::sums::{DecodedSum, Header, Kind, PeerMessage, SumCommand, SumId, SumNotice, SumReport};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;

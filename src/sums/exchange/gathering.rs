@@ -22,8 +22,7 @@
 
 use super::adder::{Adder, Content, Node};
 use super::block::Block;
-use crate::ids::{Task, Worker};
-use crate::sums::Summand;
+use crate::ids::{Summand, Task, Worker};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};

@@ -6,8 +6,8 @@ use super::excluded::Exclusions;
 use super::owners::{cut, loads, prefer, shares, taking_turns};
 use super::plan::share_chunks;
 use super::suspects::Suspects;
-use crate::ids::{Step, Worker, named};
-use crate::sums::{COORDINATOR, Owner, SumCommand, SumPlan, Summand, chunks};
+use crate::ids::{Step, Summand, Worker, named};
+use crate::sums::{COORDINATOR, Owner, SumCommand, SumPlan, chunks};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Shares are by load once a worker was late in so many steps in a row: a worker that is late now

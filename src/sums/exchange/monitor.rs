@@ -5,8 +5,8 @@
 
 use super::told::SumAssignment;
 use super::waits::{WaitGraph, Waits};
-use crate::ids::{Step, Task, Worker, named};
-use crate::sums::{COORDINATOR, Owner, SumNotice, SumPlan, SumReport, Summand, chunks};
+use crate::ids::{Step, Summand, Task, Worker, named};
+use crate::sums::{COORDINATOR, Owner, SumNotice, SumPlan, SumReport, chunks};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -10,11 +10,10 @@ use super::part::ExchangePart;
 use super::reassembly::WriteSlot;
 use super::store::{SharedSums, Sum};
 use crate::gpu::digest_of_chunk;
-use crate::ids::{Step, Task, Worker};
+use crate::ids::{Piece, Step, Task, Worker};
 use crate::passes::{self, PassPlace};
 use crate::sums::{
-    COORDINATOR, Header, Kind, NotFinite, Owner, PeerMessage, Piece, SumId, SumPlan, chunk_range,
-    chunks,
+    COORDINATOR, Header, Kind, NotFinite, Owner, PeerMessage, SumId, SumPlan, chunk_range, chunks,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -11,8 +11,8 @@
 //! alone sends their vector; the shares by load make the most that a worker sends or receives
 //! least.
 
-use crate::ids::Worker;
-use crate::sums::{Owner, Summand};
+use crate::ids::{Summand, Worker};
+use crate::sums::Owner;
 use std::collections::BTreeMap;
 
 /// Leaves a term those of its holders who are of a kind, if there are some.

@@ -5,13 +5,13 @@
 
 use super::plan::{nodes_of, of_all_stripes};
 use super::*;
-use crate::ids::{Job, Step, Task};
+use crate::ids::{Job, Piece, Step, Summand, Task};
 use crate::run::NumberFormat;
 use crate::sums::collective::ResultStore;
 use crate::sums::ledger::Ledger;
 use crate::sums::{
-    CHUNK, Header, Kind, NotFinite, PeerMessage, Piece, SumCommand, SumId, SumNotice, SumPlan,
-    SumReport, Summand, chunk_range, chunks, lock,
+    CHUNK, Header, Kind, NotFinite, PeerMessage, SumCommand, SumId, SumNotice, SumPlan, SumReport,
+    chunk_range, chunks, lock,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};

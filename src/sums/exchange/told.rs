@@ -1,7 +1,8 @@
 //! What workers were told of a sum, and how others go on with it where some cannot.
 
 use super::plan::without;
-use crate::sums::{Owner, Predecessor, SumPlan, Summand};
+use crate::ids::Summand;
+use crate::sums::{Owner, Predecessor, SumPlan};
 use std::collections::BTreeSet;
 
 /// What workers were told of a sum that they make over connections.

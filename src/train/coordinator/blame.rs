@@ -2,9 +2,9 @@
 
 use super::{Coordinator, Erasure, IncidentKind, Observer};
 use crate::gpu::nonfinite_mask;
-use crate::ids::{Step, WeightedResult, Worker};
+use crate::ids::{Piece, Step, WeightedResult, Worker};
 use crate::schedulers::Input;
-use crate::sums::{Piece, SumId};
+use crate::sums::SumId;
 use crate::transport::{Transport, UnneededItem};
 
 impl<T: Transport> Coordinator<T> {

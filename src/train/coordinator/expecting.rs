@@ -2,9 +2,8 @@
 
 use super::{Coordinator, RunError};
 use crate::codes::sequential::SchemeFacts;
-use crate::ids::{Job, Step, Task, Units, Worker};
+use crate::ids::{Job, Piece, Step, Summand, Task, Units, Worker};
 use crate::schedulers::{Action, Assignment};
-use crate::sums::{Piece, Summand};
 use crate::transport::{Stage, SumRequest, Transport};
 use std::collections::BTreeMap;
 

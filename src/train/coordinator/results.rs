@@ -1,8 +1,7 @@
 //! What came with results, and of what they were made.
 
-use crate::ids::{Job, Part, Task, WeightedResult, Worker};
+use crate::ids::{Job, Part, Piece, Task, WeightedResult, Worker};
 use crate::scalars;
-use crate::sums::Piece;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64;

@@ -4,8 +4,7 @@
 
 use super::*;
 use crate::gpu::non_host::NonHostVector;
-use crate::ids::{Job, WorkerSet};
-use crate::sums::Summand;
+use crate::ids::{Job, Summand, WorkerSet};
 
 fn request<'a>(sum: SumId, terms: &'a [Summand], counted: &'a WorkerSet) -> SumRequest<'a> {
     let stage = Stage::Decided;

@@ -8,12 +8,12 @@ use super::mailbox::{Waker, mailbox};
 use super::status::TcpStatus;
 use super::{Exchange, TcpError, wait};
 use crate::gpu::{CombineError, SumCheck, digest, nonfinite_mask};
-use crate::ids::{Step, Worker};
+use crate::ids::{Piece, Step, Worker};
 use crate::passes::{self, PassPlace};
 use crate::run::NumberFormat;
 use crate::sums::exchange::{CoordinatorEvent, SharedSums, Vectors};
 use crate::sums::ledger::Ledgers;
-use crate::sums::{Piece, SumCommand, SumId, lock};
+use crate::sums::{SumCommand, SumId, lock};
 use crate::transport::{
     CheckedSum, ExitReason, Notice, Order, RunFacts, Stage, SumRequest, Transport, UnneededItem,
 };

@@ -2,10 +2,10 @@
 //! known what they are made of.
 
 use super::{CoordinatorSums, Effects, report};
-use crate::ids::{Step, Task, Worker};
+use crate::ids::{Step, Summand, Task, Worker};
 use crate::sums::exchange::monitor::ExchangeMonitor;
 use crate::sums::exchange::told::SumAssignment;
-use crate::sums::{Owner, Predecessor, SumCommand, SumId, SumNotice, SumPlan, Summand, chunks};
+use crate::sums::{Owner, Predecessor, SumCommand, SumId, SumNotice, SumPlan, chunks};
 use std::collections::BTreeSet;
 use std::time::Instant;
 

@@ -6,9 +6,8 @@
 use super::super::block::Blocks;
 use super::*;
 use crate::gpu::{Source, Term, fold_chunk};
-use crate::ids::{Job, Task};
+use crate::ids::{Job, Piece, Task};
 use crate::run::NumberFormat;
-use crate::sums::Piece;
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};

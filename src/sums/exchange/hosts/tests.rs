@@ -4,9 +4,8 @@
 
 use super::super::plan::share_out;
 use super::*;
-use crate::ids::{Job, Task};
+use crate::ids::{Job, Piece, Task};
 use crate::sums::CHUNK;
-use crate::sums::Piece;
 
 fn terms(holders: &[&[u32]]) -> Vec<Summand> {
     let piece = |worker: &u32| Piece {

@@ -4,9 +4,8 @@
 #![expect(clippy::disallowed_methods, reason = "any moment will do: only differences count")]
 
 use super::*;
-use crate::ids::Job;
+use crate::ids::{Job, Summand};
 use crate::run::NumberFormat;
-use crate::sums::Summand;
 use crate::sums::{CHUNK, COORDINATOR, Owner, chunk_range};
 
 /// A worker that takes over a state goes on receiving the sum of the step that comes after it.

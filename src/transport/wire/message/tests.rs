@@ -3,8 +3,8 @@
 #![cfg(test)]
 
 use super::*;
-use crate::ids::Job;
-use crate::sums::{PeerMessage, Piece, SumPlan, Summand};
+use crate::ids::{Job, Piece, Summand};
+use crate::sums::{PeerMessage, SumPlan};
 use proptest::prelude::*;
 
 #[test]
