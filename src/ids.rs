@@ -285,6 +285,16 @@ pub struct Summand {
 }
 
 impl Summand {
+    /// The result of the first of its holders.
+    ///
+    /// # Panics
+    /// When it has none.
+    #[must_use]
+    pub fn first_result(&self) -> WeightedResult {
+        let Piece { worker, task } = self.holders[0];
+        WeightedResult { worker, task, weight: self.weight }
+    }
+
     /// The vector that a worker takes which is number `place` of those that sum: its own, or else
     /// its turn's.
     #[must_use]

@@ -2,9 +2,10 @@
 //!
 //! A driver feeds [`Input`]s with the time at which they happened and carries out the [`Action`]s
 //! that come back, in order. One round goes
-//! `Compute* .. Abandon* Close Sum* .. Commit Apply*`: the results are collected until the scheme can do without those who are missing; the steps that are complete then are summed,
-//! and applied, in order, once [`StepSums`](crate::sums::StepSums) says that enough workers hold
-//! the sum. The next round opens when all sums that were asked for are held.
+//! `Expect? Compute* .. Abandon* Close Sum* .. Commit Apply*`: the results are collected until the
+//! scheme can do without those who are missing; the steps that are complete then are summed, and
+//! applied, in order, once [`StepSums`](crate::sums::StepSums) says that enough workers hold the
+//! sum. The next round opens when all sums that were asked for are held.
 //!
 //! Its parts own what they decide upon. `steps` has how far the run is, `round` which workers have
 //! answered, [`roster`](super::roster) which are there and what each does. `states` has each
@@ -18,6 +19,7 @@
 mod active;
 mod again;
 mod departing;
+mod expecting;
 mod leaving;
 mod losses;
 mod membership;
@@ -48,12 +50,9 @@ use super::events::{Action, EngineError, Input, UnfitReason};
 use super::open_steps::{Fate, OpenSteps};
 use super::roster::{Activity, Roster};
 use crate::codes::sequential::{Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts};
-use crate::ids::{Part, Step, Task, Worker, WorkerSet};
+use crate::ids::{Step, Task, Worker, WorkerSet};
 use crate::run::{ConfigError, RunConfig};
 use tracing::debug_span;
-
-/// A worker and the tasks that it is given, with what each consists of.
-pub(crate) type Assignment = (Worker, Vec<(Task, Vec<Part>)>);
 
 /// Which task is done, whether its result is finite, and its digest where one was taken.
 type Answer = (Task, bool, Option<u128>);
@@ -85,7 +84,7 @@ type Answer = (Task, bool, Option<u128>);
 /// let mut engine = Engine::new(scheme, run, Settings::default())?;
 /// let mut actions = Vec::new();
 /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
-/// let Action::Compute { worker, tasks, .. } = actions[0].clone() else { panic!() };
+/// let Action::Compute { worker, tasks, .. } = actions[1].clone() else { panic!() };
 /// actions.clear();
 /// engine
 ///     .handle(
@@ -95,7 +94,7 @@ type Answer = (Task, bool, Option<u128>);
 ///     )
 ///     .unwrap();
 /// assert_eq!(actions[0], Action::Abandon { worker: Worker(1), late_counts: false });
-/// assert!(matches!(&actions[2], Action::Sum { results, .. } if results.len() == 1));
+/// assert!(matches!(&actions[2], Action::Sum { terms, .. } if terms.len() == 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Engine {
@@ -175,19 +174,6 @@ impl Engine {
     #[must_use]
     pub fn plan(&self) -> &RunPlan {
         &self.plan
-    }
-
-    /// The tasks of the open round that workers will be given when they have dropped what they are
-    /// at; none where those depend on who answers in between.
-    pub(crate) fn tasks_to_come(&mut self) -> Vec<Assignment> {
-        if !self.plan.facts().has_fixed_tasks() || !self.round.phase().is_open() {
-            return Vec::new();
-        }
-        let comes =
-            |worker: &Worker| !self.round.sits_out(*worker) && !self.roster.is_stale(*worker);
-        let leaving: Vec<Worker> = self.roster.dropping().filter(comes).collect();
-        // To such a scheme it is all the same how often it is asked.
-        leaving.into_iter().map(|worker| (worker, self.plan.scheme.assign(worker))).collect()
     }
 
     /// Whether sums wait for their holders, and nothing else is waited for.
@@ -433,10 +419,14 @@ impl Engine {
         self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)?;
         self.plan.scheme.on(RoundEvent::Opened { dead: &self.roster.dead() });
         self.round.erase(self.open_steps.barred(), &mut self.plan.scheme);
+        let first = out.len();
         self.give(self.roster.ready(), out);
         // Twice, since only the first pass shows the scheme who has no task of its own.
         // What the dead would have done goes to a worker that has nothing of its own.
         self.give(self.roster.ready(), out);
+        if let Some(expect) = self.expected(&out[first..]) {
+            out.insert(first, expect);
+        }
         self.check_outlook(now, out)?;
         // Without a task no answer will come that could close this round.
         if self.round.phase().is_open() && self.round.is_idle() && !self.roster.ready().is_empty() {
@@ -461,8 +451,7 @@ impl Engine {
             let units = tasks.iter().map(|(_, parts)| u64::from(facts.units_of(parts))).sum();
             self.round.gave(worker, units, facts.partial);
             for (task, parts) in &tasks {
-                let start = parts.first().map_or(u32::MAX, |part| part.units.start);
-                self.open_steps.gave(worker, *task, start);
+                self.open_steps.gave(worker, *task, parts);
             }
             *self.roster.doing(worker) =
                 Activity::Tasks(tasks.iter().map(|(task, _)| *task).collect());
@@ -488,7 +477,9 @@ impl Engine {
             && self.trust.trusts(worker, task, &self.steps);
         // The scheme is asked last: what it is told has returned, it counts on.
         let wanted = counts && self.plan.scheme.returned(worker, task, digest) == ResultUse::Wanted;
-        if finite && !wanted {
+        if wanted {
+            self.open_steps.returned(worker, task);
+        } else if finite {
             out.push(Action::Discard { worker, task });
         }
     }
@@ -652,9 +643,16 @@ impl Engine {
         for job in decoded {
             let (results, report) = self.plan.decode(job)?;
             let step = self.open_steps.decoded(job, report, results);
-            out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
+            self.sum(step, out);
         }
         self.advance(now, out)
+    }
+
+    /// Asks for the sum of a step, once it is decoded, or for it again.
+    fn sum(&mut self, step: Step, out: &mut Vec<Action>) {
+        let facts = self.plan.facts();
+        let trusted = facts.byzantine == 0 && !facts.mixture;
+        out.extend(self.open_steps.sum(step, self.roster.able_to_hold(), trusted));
     }
 
     /// Ends the round that is open: tells all workers to abandon its tasks.

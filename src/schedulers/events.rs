@@ -1,7 +1,7 @@
 //! What goes into the engine and what comes out of it.
 
 use crate::codes::{Dispute, GateError, Report};
-use crate::ids::{Part, Round, Step, Task, Units, WeightedResult, Worker, WorkerSet};
+use crate::ids::{Part, Round, Step, Summand, Task, Units, Worker, WorkerSet};
 use crate::spelling::several;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -187,13 +187,22 @@ pub enum Action {
     },
     /// A round is over.
     Close(RoundReport),
+    /// Let workers that can begin to sum a step while they compute it: it will be made of these
+    /// terms, each with weight 1, unless something comes between. Before their tasks.
+    Expect {
+        /// Which step.
+        step: Step,
+        /// Its terms, in the order of summation; of those who hold one, any will do.
+        terms: Vec<Summand>,
+    },
     /// Sum a step's gradient and let workers hold it; a sum of that step that was asked for before
     /// is void.
     Sum {
         /// Which step.
         step: Step,
-        /// Its results, with their weights, in the order of summation.
-        results: Vec<WeightedResult>,
+        /// Its terms, in the order of summation. The result that the scheme has named is the first
+        /// of those that hold one, the others hold equal results.
+        terms: Vec<Summand>,
         /// How good the decode is.
         decode: Report,
         /// Of these two must hold it before it is committed, or the one that there is: workers that

@@ -13,7 +13,6 @@ pub mod open_steps;
 pub(crate) mod orders;
 pub mod roster;
 
-pub(crate) use engine::Assignment;
 pub use engine::{Departures, Engine, OpenRound, PlannedScheme, Replan, RunPlan, Settings, States};
 pub use events::{Action, EngineError, Input, Refusal, RoundReport, SumFailure, UnfitReason};
 pub use orders::VirtualClock;

@@ -9,8 +9,9 @@
 use super::events::{Action, Refusal};
 use crate::codes::Report;
 use crate::codes::sequential::{UNCODED, worst};
-use crate::ids::{Job, Step, Task, Units, WeightedResult, Worker, WorkerSet};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::ids::{Job, Part, Piece, Step, Summand, Task, Units, WeightedResult, Worker, WorkerSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// How a step came out.
 #[derive(Clone, Debug)]
@@ -60,6 +61,24 @@ impl OpenStep {
     }
 }
 
+/// What is known of a task that a worker was given.
+#[derive(Clone, Debug)]
+struct GivenTask {
+    /// Its first unit, by which its result has its place in the summation tree.
+    start: u32,
+    /// What it consists of, as a hash: results of equal ones are equal.
+    content: u64,
+    /// Whether its result is there and counts.
+    is_held: bool,
+}
+
+fn content_of(parts: &[Part]) -> u64 {
+    let numbers = parts.iter().flat_map(|part| {
+        [u64::from(part.units.start), u64::from(part.units.end), part.coefficient.to_bits()]
+    });
+    xxh3_64(bytemuck::cast_slice(&numbers.collect::<Vec<u64>>()))
+}
+
 /// The steps that are not decided. Each is decoded job by job ([`OpenSteps::decoded`]), then summed
 /// once all its jobs are ([`OpenSteps::sum`]) until enough workers hold that
 /// ([`OpenSteps::summed`]) or it is refused ([`OpenSteps::refuse`]); what came of it is asked in
@@ -69,8 +88,7 @@ impl OpenStep {
 pub(super) struct OpenSteps {
     micro_steps: u64,
     open: BTreeMap<Step, OpenStep>,
-    /// The first unit of every task that was given.
-    given: BTreeMap<(Worker, Task), u32>,
+    given: BTreeMap<(Worker, Task), GivenTask>,
 }
 
 impl OpenSteps {
@@ -82,9 +100,18 @@ impl OpenSteps {
         self.open.entry(step).or_default()
     }
 
-    /// A worker was given a task; the first unit gives its result its place in the summation tree.
-    pub(super) fn gave(&mut self, worker: Worker, task: Task, start: u32) {
-        self.given.insert((worker, task), start);
+    /// A worker was given a task that consists of these parts.
+    pub(super) fn gave(&mut self, worker: Worker, task: Task, parts: &[Part]) {
+        let start = parts.first().map_or(u32::MAX, |part| part.units.start);
+        let given = GivenTask { start, content: content_of(parts), is_held: false };
+        self.given.insert((worker, task), given);
+    }
+
+    /// A result is there, and counts.
+    pub(super) fn returned(&mut self, worker: Worker, task: Task) {
+        if let Some(given) = self.given.get_mut(&(worker, task)) {
+            given.is_held = true;
+        }
     }
 
     /// A job is decoded, from these results; gives its step.
@@ -98,8 +125,8 @@ impl OpenSteps {
         results: Vec<WeightedResult>,
     ) -> Step {
         let place = |result: WeightedResult| {
-            let start = self.given.get(&(result.worker, result.task));
-            (*start.expect("what counts was given out"), result)
+            let given = self.given.get(&(result.worker, result.task));
+            (given.expect("what counts was given out").start, result)
         };
         let terms: Vec<(u32, WeightedResult)> = results.into_iter().map(place).collect();
         let step = job.step(self.micro_steps);
@@ -112,8 +139,25 @@ impl OpenSteps {
     }
 
     /// Asks for the sum of a step if all its jobs are decoded, or for it again, of the same
-    /// results; these can come to hold it.
-    pub(super) fn sum(&mut self, step: Step, counted: WorkerSet) -> Option<Action> {
+    /// results; these can come to hold it. Where equal tasks are `trusted` to have equal results,
+    /// any of those who hold one will do.
+    pub(super) fn sum(&mut self, step: Step, counted: WorkerSet, trusted: bool) -> Option<Action> {
+        // Looked up for each term: a comparison of each with each grows with the square of workers.
+        let mut alike: HashMap<(Job, u64), Vec<Piece>> = HashMap::new();
+        let held = self.given.iter().filter(|(_, given)| given.is_held && trusted);
+        for ((worker, task), given) in held {
+            let piece = Piece { worker: *worker, task: *task };
+            alike.entry((task.job, given.content)).or_default().push(piece);
+        }
+        let given = &self.given;
+        let term = |(_, result): &(u32, WeightedResult)| {
+            let WeightedResult { worker, task, weight } = *result;
+            let own = Piece { worker, task };
+            let content = given.get(&(worker, task)).map(|given| (task.job, given.content));
+            let alike = content.and_then(|content| alike.get(&content));
+            let others = alike.into_iter().flatten().filter(|piece| **piece != own);
+            Summand { weight, holders: std::iter::once(own).chain(others.copied()).collect() }
+        };
         let open = self
             .open
             .get_mut(&step)
@@ -123,7 +167,7 @@ impl OpenSteps {
         open.stage = Stage::Summing;
         Some(Action::Sum {
             step,
-            results: open.terms.iter().map(|term| term.1).collect(),
+            terms: open.terms.iter().map(term).collect(),
             decode: open.report.unwrap_or(UNCODED),
             counted,
         })
@@ -165,6 +209,8 @@ impl OpenSteps {
         // were computed with parameters that will not be.
         self.open(first);
         self.open.values_mut().for_each(OpenStep::again);
+        // Workers forget what they hold, but not what they are at.
+        self.given.values_mut().for_each(|given| given.is_held = false);
         self.open.keys().copied().collect()
     }
 

@@ -11,7 +11,7 @@ use super::outcome::Tally;
 use super::{PlayedRound, RoundTime};
 use crate::codes::Report;
 use crate::codes::sequential::by_worker;
-use crate::ids::{Part, Round, Run, Step, Task, WeightedResult, Worker, WorkerSet};
+use crate::ids::{Part, Round, Run, Step, Summand, Task, WeightedResult, Worker, WorkerSet};
 use crate::schedulers::orders::{Cancellation, NextMove, Orders, TaskOutcome};
 use crate::schedulers::{Action, Engine, EngineError, Input, RoundReport, VirtualClock};
 use std::collections::VecDeque;
@@ -305,9 +305,10 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
                 self.journal.missing.insert(worker);
             }
             Action::Switched { .. } => check_log(&self.engine)?,
-            Action::Restart { .. } | Action::Discard { .. } => {}
+            Action::Expect { .. } | Action::Restart { .. } | Action::Discard { .. } => {}
             Action::Close(report) => self.journal.close(report),
-            Action::Sum { step, results, decode, .. } => {
+            Action::Sum { step, terms, decode, .. } => {
+                let results = terms.iter().map(Summand::first_result).collect();
                 self.journal.decoded(step, results, decode);
                 self.then.push_back(Input::Summed { step, digest: step.0 });
             }

@@ -8,7 +8,7 @@
 //! is void, and what is still said of it is passed over.
 
 use super::SumId;
-use crate::ids::{Piece, Step, Summand, WeightedResult, Worker, WorkerSet};
+use crate::ids::{Step, Summand, Worker, WorkerSet};
 use crate::schedulers::{Action, Engine, EngineError, Input, OpenRound, SumFailure};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,12 +23,11 @@ struct ExpectedSum {
 impl ExpectedSum {
     /// Whether a step is made of one of the holders of each of its terms: any of them has the same
     /// numbers.
-    fn is_of(&self, results: &[WeightedResult]) -> bool {
-        let alike = |(term, result): (&Summand, &WeightedResult)| {
-            let piece = Piece { worker: result.worker, task: result.task };
-            term.weight == result.weight && term.holders.contains(&piece)
+    fn is_of(&self, terms: &[Summand]) -> bool {
+        let alike = |(expected, term): (&Summand, &Summand)| {
+            expected.weight == term.weight && expected.holders.contains(&term.holders[0])
         };
-        self.terms.len() == results.len() && self.terms.iter().zip(results).all(alike)
+        self.terms.len() == terms.len() && self.terms.iter().zip(terms).all(alike)
     }
 }
 
@@ -117,9 +116,9 @@ impl StepSum {
 ///
 /// 1. It tells the engine everything by [`StepSums::handle`], which keeps up with what the engine
 ///    decides, and tells it what has become of sums. The actions of all of it come in one list.
-/// 2. For [`Action::Sum`] it has the sum made, by the name that [`StepSums::of`] tells. If it knew
-///    before what the step would be made of, and had workers begin, that name is the one of
-///    [`StepSums::expect`]; where that sum failed, [`StepSums::expects_again`] says so.
+/// 2. For [`Action::Sum`] it has the sum made, by the name that [`StepSums::of`] tells. If the step
+///    is made of what was [expected](Action::Expect) before, it is the sum of that name which
+///    workers may have begun; where that one failed, it is expected once more.
 /// 3. What is said of that sum it tells by [`StepSums::held`], [`StepSums::failed`],
 ///    [`StepSums::result_not_finite`] or [`StepSums::not_finite`], and has it looked at by
 ///    [`StepSums::settle`], or with the next event.
@@ -190,6 +189,7 @@ impl StepSums {
         input: Input,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
+        let first = out.len();
         let input = match input {
             Input::Lost { worker, kept } if !engine.roster().is_lost(worker) => {
                 Input::Lost { worker, kept: self.lost(worker, kept) }
@@ -201,6 +201,11 @@ impl StepSums {
         if input == Input::Tick && engine.is_summing() && now >= self.holders_by() {
             self.overdue(engine, now)?;
             self.settle(engine, now, out)?;
+        }
+        // Before what follows from the input, such as the tasks of other steps.
+        if let Some((step, terms)) = self.fails_early() {
+            self.expect(step, &terms);
+            out.insert(first, Action::Expect { step, terms });
         }
         Ok(())
     }
@@ -251,20 +256,21 @@ impl StepSums {
     /// What the engine decides of sums.
     fn follow(&mut self, now: f64, action: &Action) {
         match action {
-            Action::Sum { step, results, counted, .. } => {
+            Action::Expect { step, terms } => self.expect(*step, terms),
+            Action::Sum { step, terms, counted, .. } => {
                 let asked = AwaitedSum {
                     counted: counted.clone(),
-                    sources: results.iter().map(|result| result.worker).collect(),
+                    sources: terms.iter().map(|term| term.holders[0].worker).collect(),
                     orphaned: false,
                     holders: Vec::new(),
                 };
                 let is_expected = |sum: &StepSum| match &sum.stage {
-                    Stage::Expected(expected) => !expected.failed && expected.is_of(results),
+                    Stage::Expected(expected) => !expected.failed && expected.is_of(terms),
                     _ => false,
                 };
                 match self.steps.get_mut(step).filter(|sum| is_expected(sum)) {
                     Some(sum) => sum.stage = Stage::Asked(asked),
-                    None => _ = self.begin(*step, Stage::Asked(asked)),
+                    None => self.begin(*step, Stage::Asked(asked)),
                 }
                 self.since = now;
             }
@@ -283,24 +289,21 @@ impl StepSums {
     }
 
     /// Another sum of a step begins.
-    fn begin(&mut self, step: Step, stage: Stage) -> SumId {
+    fn begin(&mut self, step: Step, stage: Stage) {
         let again = |last: &StepSum| SumId { attempt: last.id.attempt + 1, ..last.id };
         let id = self.steps.get(&step).map_or(SumId::first(step), again);
         self.steps.insert(step, StepSum { id, stage });
-        id
     }
 
-    /// A step is computed, and will be made of these terms, each of any of its holders with weight
-    /// 1; gives the name by which workers may begin to sum it.
-    pub fn expect(&mut self, step: Step, terms: &[Summand]) -> SumId {
+    /// A step is computed, and will be made of these terms: workers may begin to sum it.
+    pub(super) fn expect(&mut self, step: Step, terms: &[Summand]) {
         let expected = ExpectedSum { terms: terms.to_vec(), failed: false };
-        self.begin(step, Stage::Expected(expected))
+        self.begin(step, Stage::Expected(expected));
     }
 
     /// A step that is computed, and what it will be made of, if it cannot be summed as it was
-    /// [expected](StepSums::expect) last: it is to be expected once more.
-    #[must_use]
-    pub fn expects_again(&self) -> Option<(Step, Vec<Summand>)> {
+    /// expected last: it is to be expected once more.
+    fn fails_early(&self) -> Option<(Step, Vec<Summand>)> {
         self.steps.iter().find_map(|(step, sum)| match &sum.stage {
             Stage::Expected(expected) if expected.failed => Some((*step, expected.terms.clone())),
             _ => None,

@@ -21,13 +21,13 @@ fn terms() -> Vec<Summand> {
     [0, 1].map(term).to_vec()
 }
 
-/// The engine of two workers and its sums, with the step expected to be made of these, once it
-/// asks for the step's sum.
-fn asked_after(expects: impl Fn(&mut StepSums)) -> (Engine, StepSums) {
-    asked_of(2, expects)
+/// The engine of two workers and its sums, in a step that is made of what was expected; `meanwhile`
+/// happens while it is computed.
+fn asked_after(meanwhile: impl Fn(&mut Engine, &mut StepSums)) -> (Engine, StepSums) {
+    asked_of(2, meanwhile)
 }
 
-fn asked_of(workers: u32, expects: impl Fn(&mut StepSums)) -> (Engine, StepSums) {
+fn asked_of(workers: u32, meanwhile: impl Fn(&mut Engine, &mut StepSums)) -> (Engine, StepSums) {
     let count = workers as usize;
     let scheme = "uncoded".parse::<SchemeSpec>().unwrap().scheme(count, workers, 0..1).unwrap();
     let run = RunConfig::new(Shape::new(count, workers), 1000, 1);
@@ -35,7 +35,7 @@ fn asked_of(workers: u32, expects: impl Fn(&mut StepSums)) -> (Engine, StepSums)
     let (mut engine, mut actions) =
         (Engine::new(scheme, run, Settings::default()).unwrap(), Vec::new());
     sums.handle(&mut engine, 0.0, Input::Begin, &mut actions).unwrap();
-    expects(&mut sums);
+    meanwhile(&mut engine, &mut sums);
     for worker in 0..workers {
         let (task, worker) = (task(worker), Worker(worker));
         let done = Input::Done { worker, task, finite: true, digest: None };
@@ -47,47 +47,47 @@ fn asked_of(workers: u32, expects: impl Fn(&mut StepSums)) -> (Engine, StepSums)
 
 #[test]
 fn a_step_that_is_made_of_what_was_expected_is_the_same_attempt() {
-    assert_eq!(asked_after(|_| {}).1.of(STEP).attempt, 0);
-    let as_expected =
-        |sums: &mut StepSums| assert_eq!(sums.expect(STEP, &terms()), SumId::first(STEP));
-    assert_eq!(asked_after(as_expected).1.of(STEP).attempt, 0);
-    let other = |sums: &mut StepSums| assert_eq!(sums.expect(STEP, &terms()[..1]).attempt, 0);
-    assert_eq!(asked_after(other).1.of(STEP).attempt, 1);
+    assert_eq!(asked_after(|_, _| {}).1.of(STEP).attempt, 0);
+    let other = |_: &mut Engine, sums: &mut StepSums| sums.expect(STEP, &terms()[..1]);
+    assert_eq!(asked_after(other).1.of(STEP).attempt, 2, "what is expected last counts");
 }
 
 #[test]
 fn what_fails_while_it_is_expected_is_expected_again() {
-    let fails = |sums: &mut StepSums| {
-        sums.expect(STEP, &terms());
-        sums.failed(SumId::first(STEP));
-        assert_eq!(sums.expects_again(), Some((STEP, terms())));
+    let fails = |_: &mut Engine, sums: &mut StepSums| sums.failed(SumId::first(STEP));
+    let told = |engine: &mut Engine, sums: &mut StepSums| {
+        let mut actions = Vec::new();
+        sums.handle(engine, 0.5, Input::Tick, &mut actions).unwrap();
+        actions
     };
-    assert_eq!(asked_after(fails).1.of(STEP).attempt, 1, "as it failed, it is no sum of the step");
-    let again = |sums: &mut StepSums| {
-        fails(sums);
-        assert_eq!(sums.expect(STEP, &terms()).attempt, 1);
+    let again = |engine: &mut Engine, sums: &mut StepSums| {
+        fails(engine, sums);
+        assert_eq!(told(engine, sums), [Action::Expect { step: STEP, terms: terms() }]);
         sums.failed(SumId::first(STEP));
-        assert_eq!(sums.expects_again(), None, "the attempt before does not count");
+        assert_eq!(told(engine, sums), [], "the attempt before does not count");
     };
-    assert_eq!(asked_after(again).1.of(STEP).attempt, 1);
+    for meanwhile in [&fails as &dyn Fn(&mut Engine, &mut StepSums), &again] {
+        let attempt = asked_after(meanwhile).1.of(STEP).attempt;
+        assert_eq!(attempt, 1, "as it failed, it is no sum of the step");
+    }
 }
 
 /// What fails once it is asked for is asked for again, as another attempt.
 #[test]
 fn what_fails_when_it_is_asked_for_is_another_attempt() {
-    let (mut engine, mut sums) = asked_after(|sums| _ = sums.expect(STEP, &terms()));
+    let (mut engine, mut sums) = asked_after(|_, _| {});
     let mut actions = Vec::new();
     sums.failed(SumId::first(STEP));
     sums.settle(&mut engine, 1.5, &mut actions).unwrap();
     assert!(matches!(actions.last(), Some(Action::Sum { step: STEP, .. })), "{actions:?}");
-    assert_eq!((sums.of(STEP).attempt, sums.expects_again()), (1, None));
+    assert_eq!(sums.of(STEP).attempt, 1);
 }
 
 /// One of three workers holds the sum when another is lost with its result, and then it fails. No
 /// worker can make it of the same results, and the run does not wait for it.
 #[test]
 fn what_fails_without_one_of_its_results_begins_again() {
-    let (mut engine, mut sums) = asked_of(3, |_| {});
+    let (mut engine, mut sums) = asked_of(3, |_, _| {});
     let mut actions = Vec::new();
     sums.held(Worker(1), SumId::first(STEP), 7);
     let lost = Input::Lost { worker: Worker(0), kept: false };

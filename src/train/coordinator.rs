@@ -11,7 +11,6 @@ mod coming;
 mod departing;
 mod due;
 mod ending;
-mod expecting;
 mod failures;
 mod gradients;
 mod happened;
@@ -306,18 +305,8 @@ impl<T: Transport> Coordinator<T> {
             self.gradients.sums.handle(&mut self.engine, now, input, &mut actions)?;
             // If that lets all of them go, one of them saves what is decided now.
             self.journal.saver = self.engine.roster().first_alive().or(before);
-            if let Some((step, terms)) = self.gradients.sums.expects_again() {
-                self.expect(step, &terms)?;
-            }
-            let mut expected = self.expected(&actions);
             let mut left = actions.drain(..);
             while let Some(action) = left.next() {
-                // Before its tasks, and after what is still said of earlier steps.
-                if matches!(action, Action::Compute { .. })
-                    && let Some((step, terms)) = expected.take()
-                {
-                    self.expect(step, &terms)?;
-                }
                 let Some(outcome) = self.act(action, observer)? else { continue };
                 // The step that it is over with is decided, so replicas apply it: those of scripts
                 // are what is saved.
@@ -446,7 +435,6 @@ impl<T: Transport> Coordinator<T> {
                 let shares = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
                 let now = self.run_clock.now();
                 self.run_clock.assigned(now, worker, round, shares);
-                self.results.assigned(worker, &tasks);
                 self.ending.failures.gave(worker);
                 self.journal.new.remove(&worker);
                 // A modelled clock knows nothing of what it took in truth.
@@ -484,8 +472,12 @@ impl<T: Transport> Coordinator<T> {
                 }
                 self.journal.closed(record);
             }
-            Action::Sum { step, results, decode, counted } => {
-                self.sum(step, results, decode, &counted)?;
+            Action::Expect { step, terms } => {
+                let nobody = self.nobody();
+                self.make_sum(step, &terms, &nobody, Stage::Expected)?;
+            }
+            Action::Sum { step, terms, decode, counted } => {
+                self.sum(step, &terms, decode, &counted)?;
             }
             Action::Erase { worker, step } => self.erase(worker, step, observer),
             Action::Restart { step } => self.begin_again(step),
@@ -535,29 +527,19 @@ impl<T: Transport> Coordinator<T> {
     fn sum(
         &mut self,
         step: Step,
-        mut results: Vec<WeightedResult>,
+        terms: &[Summand],
         mut decode: Report,
         counted: &WorkerSet,
     ) -> Result<(), RunError> {
         let sum = self.gradients.sums.of(step);
+        let mut results: Vec<WeightedResult> = terms.iter().map(Summand::first_result).collect();
         let summed = if self.engine.plan().facts().mixture {
             let received = |piece| self.transport.received(piece);
             let (summed, report) = self.judging.decode(&mut results, received)?;
             decode = report;
             Some(summed)
         } else {
-            let equivalents = self.results.equivalents(&results, self.trusts());
-            let summands: Vec<Summand> = results
-                .iter()
-                .zip(equivalents)
-                .map(|(result, holders)| Summand { weight: result.weight, holders })
-                .collect();
-            let (length, spares_one) =
-                (self.config().length, self.engine.plan().spares_one(self.engine.roster()));
-            let terms = &summands;
-            let stage = Stage::Decided;
-            let request = SumRequest { sum, terms, length, spares_one, counted, stage };
-            self.transport.make_sum(request)?
+            self.make_sum(step, terms, counted, Stage::Decided)?
         };
         if let Some(summed) = summed.as_ref().filter(|summed| !summed.folded.finite) {
             tracing::debug!(
@@ -581,6 +563,20 @@ impl<T: Transport> Coordinator<T> {
             self.hold(worker);
         }
         Ok(())
+    }
+
+    fn make_sum(
+        &mut self,
+        step: Step,
+        terms: &[Summand],
+        counted: &WorkerSet,
+        stage: Stage,
+    ) -> Result<Option<CheckedSum>, RunError> {
+        let sum = self.gradients.sums.of(step);
+        let (length, spares_one) =
+            (self.config().length, self.engine.plan().spares_one(self.engine.roster()));
+        let request = SumRequest { sum, terms, length, spares_one, counted, stage };
+        Ok(self.transport.make_sum(request)?)
     }
 
     /// Sends the vectors that were made here to a worker that can take them now.

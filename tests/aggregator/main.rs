@@ -681,7 +681,7 @@ fn late_units_that_count_for_the_next_step_are_counted_once() {
     }
 }
 
-/// A worker that dies takes its results with it: their tasks are open again and others compute them.
+/// A worker that dies takes its results with it: their tasks are open again, for others.
 #[test]
 fn results_of_a_dead_worker_are_computed_again() {
     let dying_at = |at: u64| {

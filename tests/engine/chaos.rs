@@ -4,7 +4,7 @@
 use super::{CONFIG, Config, Driver};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon, Scheme};
-use codedgrad::ids::{Job, Part, Step, Task, WeightedResult, Worker, WorkerSet};
+use codedgrad::ids::{Job, Part, Piece, Step, Summand, Task, WeightedResult, Worker, WorkerSet};
 use codedgrad::schedulers::{
     Action, EngineError, Input, PlannedScheme, Refusal, Replan, UnfitReason,
 };
@@ -223,12 +223,18 @@ impl Chaos<'_> {
         self.waiting.remove(&step);
     }
 
+    /// Any of those who hold a term can be asked for it.
+    fn check_holders(&self, term: &Summand) {
+        let parts = |piece: &Piece| &self.parts[&(piece.worker, piece.task)];
+        for piece in &term.holders {
+            assert_eq!(parts(piece), parts(&term.holders[0]), "{piece:?} is equal");
+            let results = &self.places[piece.worker.index()].results;
+            assert!(results.contains_key(&piece.task), "{piece:?} is held");
+        }
+    }
+
     fn check_fold(&mut self, sum: SumId, results: &[WeightedResult]) {
         let step = sum.step;
-        let there = |result: &WeightedResult| {
-            self.places[result.worker.index()].results.contains_key(&result.task)
-        };
-        assert!(results.iter().all(there), "what is folded is held");
         let mut counted: HashMap<(Job, u32), f64> = HashMap::new();
         for &WeightedResult { worker, task, weight } in results {
             for part in &self.parts[&(worker, task)] {
@@ -463,8 +469,12 @@ impl Chaos<'_> {
                     self.pool.push(Event::Input(Input::Late { worker, task, finite: true }));
                 }
             }
-            Action::Sum { step, results, counted, .. } => {
+            Action::Expect { .. } => {}
+            Action::Sum { step, terms, counted, .. } => {
                 self.check_counted(step, &counted);
+                terms.iter().for_each(|term| self.check_holders(term));
+                let results: Vec<WeightedResult> =
+                    terms.iter().map(Summand::first_result).collect();
                 let sum = self.driver.sums.of(step);
                 self.fold(sum, &results);
             }

@@ -25,7 +25,8 @@ impl Driver {
             self.answer(worker, step, true).unwrap();
         }
         for worker in [0, 1] {
-            self.held(worker, step, 0);
+            let attempt = self.sums.of(Step(step)).attempt;
+            self.held(worker, step, attempt);
         }
     }
 }

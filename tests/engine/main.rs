@@ -170,7 +170,9 @@ fn applies(actions: &[Action]) -> Vec<(u32, u64)> {
 
 fn folded(actions: &[Action]) -> Option<Vec<u32>> {
     actions.iter().find_map(|action| match action {
-        Action::Sum { results, .. } => Some(results.iter().map(|result| result.worker.0).collect()),
+        Action::Sum { terms, .. } => {
+            Some(terms.iter().map(|term| term.holders[0].worker.0).collect())
+        }
         _ => None,
     })
 }
@@ -443,8 +445,8 @@ fn rescaling_goes_on_only_when_nobody_else_can_come() {
         "worker 1 is still out"
     );
     let closed = driver.answer(1, 0, true).unwrap();
-    let Some(Action::Sum { results, decode, .. }) = closed.last() else { panic!() };
-    assert_eq!((results[0].weight, decode.coverage), (2.0, 0.5));
+    let Some(Action::Sum { terms, decode, .. }) = closed.last() else { panic!() };
+    assert_eq!((terms[0].weight, decode.coverage), (2.0, 0.5));
     let (mut late, _) = Driver::new("groups:l=2,rescale", 4, 1, CONFIG);
     late.answer(0, 0, true).unwrap();
     assert_eq!(
@@ -548,8 +550,9 @@ fn who_comes_back_gets_what_it_missed_and_its_task_of_the_round() {
         driver.at(2.0).give(Input::Joined { worker: Worker(1), next: Some(Step(0)) }).unwrap();
     assert_eq!((assigned(&joined), driver.deadline()), (vec![1], Some(50.0)));
     assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some(vec![1, 2]));
-    driver.held(2, 0, 0);
-    driver.held(1, 0, 0);
+    // It was expected of others.
+    driver.held(2, 0, 1);
+    driver.held(1, 0, 1);
     let back = driver.give(Input::Joined { worker: Worker(0), next: Some(Step(0)) }).unwrap();
     assert_eq!((applies(&back), assigned(&back)), (vec![(0, 0)], vec![0]));
     assert!(

@@ -133,7 +133,7 @@ impl Driven {
                 self.first.push_back(Input::Synced { worker, next });
             }
             Action::Replanned { .. } => drop(self.planned.insert(self.now)),
-            Action::Discard { .. } | Action::Restart { .. } => {}
+            Action::Expect { .. } | Action::Discard { .. } | Action::Restart { .. } => {}
             other => panic!("{other:?}"),
         }
     }

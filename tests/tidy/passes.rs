@@ -22,7 +22,7 @@ const TOUCHES: [&str; 11] = [
 
 /// How often files on the way of a gradient touch many numbers; the places that they count, and
 /// what else they touch. Who adds to a file counts it, or says here why it is no pass.
-const FILES: [(&str, usize, &str); 31] = [
+const FILES: [(&str, usize, &str); 30] = [
     ("python/src/states.rs", 1, "states"),
     ("python/src/mailbox.rs", 1, "what ranks say"),
     ("python/src/numbers.rs", 10, "Gather Parameters Scatter"),
@@ -45,7 +45,6 @@ const FILES: [(&str, usize, &str); 31] = [
     ("src/train/auto/chooser.rs", 1, "times"),
     ("src/train/coordinator/judging.rs", 2, "Judge; scalars"),
     ("src/train/coordinator/record.rs", 1, "times"),
-    ("src/train/coordinator/results.rs", 1, "parts of tasks"),
     ("src/train/optimizer.rs", 1, "the trainer's own memory"),
     ("src/transport/nccl/collective.rs", 1, "numbers of nodes"),
     ("src/transport/state.rs", 4, "states"),

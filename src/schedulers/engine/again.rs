@@ -38,7 +38,7 @@ impl Engine {
             } else {
                 let (results, report) = self.plan.decode(step.jobs(1).start)?;
                 self.open_steps.decoded(step.jobs(1).start, report, results);
-                out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
+                self.sum(step, out);
             }
         }
         if self.round.phase().is_summing() {

@@ -24,7 +24,7 @@ impl Engine {
         match why {
             SumFailure::Interrupted => {
                 // Also those can hold it now who have come since it was asked for.
-                out.extend(self.open_steps.sum(step, self.roster.able_to_hold()));
+                self.sum(step, out);
                 Ok(())
             }
             SumFailure::ResultLost => self.make_again(step, now, out),

@@ -1,33 +1,23 @@
-//! What came with results, and of what they were made.
+//! What came with results.
 
-use crate::ids::{Job, Part, Piece, Task, WeightedResult, Worker};
+use crate::ids::{Job, Task, WeightedResult, Worker};
 use crate::scalars;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// What is known of results beside their vectors, until their step is decided.
 ///
-/// A task is [`Results::assigned`] before its result [`Results::came`], and that is there before its
-/// step is [`Results::decoded`].
+/// A result [`Results::came`] before its step is [`Results::decoded`].
 #[derive(Debug, Default)]
 pub(super) struct Results {
     /// The scalars that came with results; twice where a task was computed twice.
     aux: BTreeMap<(Worker, Task), Vec<Vec<f64>>>,
-    /// What each task was made of, as a hash: equal ones have equal results.
-    parts: BTreeMap<(Worker, Task), u64>,
 }
 
 impl Results {
     /// How much is kept.
     pub(super) fn len(&self) -> usize {
-        self.aux.len() + self.parts.len()
-    }
-
-    /// A worker is given tasks.
-    pub(super) fn assigned(&mut self, worker: Worker, tasks: &[(Task, Vec<Part>)]) {
-        let hashes = tasks.iter().map(|(task, parts)| ((worker, *task), hash_of(parts)));
-        self.parts.extend(hashes);
+        self.aux.len()
     }
 
     /// A result is there, with its scalars.
@@ -38,28 +28,6 @@ impl Results {
     /// The scalars of one result of a task, which are forgotten with it.
     pub(super) fn take_aux(&mut self, worker: Worker, task: Task) -> Option<Vec<f64>> {
         self.aux.get_mut(&(worker, task)).and_then(Vec::pop)
-    }
-
-    /// For every result, all holders of one of the same parts, its worker first; no others where
-    /// workers are not trusted.
-    pub(super) fn equivalents(&self, results: &[WeightedResult], trusted: bool) -> Vec<Vec<Piece>> {
-        let mut alike: HashMap<(Job, u64), Vec<Piece>> = HashMap::new();
-        let held = self.aux.iter().filter(|(_, aux)| !aux.is_empty() && trusted);
-        let mut held: Vec<(Worker, Task)> = held.map(|(key, _)| *key).collect();
-        held.sort_by_key(|(worker, task)| (*worker, task.job, task.piece));
-        for (worker, task) in held {
-            if let Some(parts) = self.parts.get(&(worker, task)) {
-                alike.entry((task.job, *parts)).or_default().push(Piece { worker, task });
-            }
-        }
-        let equivalents = |result: &WeightedResult| {
-            let own = Piece { worker: result.worker, task: result.task };
-            let parts = self.parts.get(&(result.worker, result.task));
-            let alike = parts.and_then(|parts| alike.get(&(result.task.job, *parts)));
-            let others = alike.into_iter().flatten().filter(|piece| **piece != own);
-            std::iter::once(own).chain(others.copied()).collect()
-        };
-        results.iter().map(equivalents).collect()
     }
 
     /// The scalars of a step that is decoded from these results.
@@ -98,13 +66,5 @@ impl Results {
     /// All jobs before `end` are decided.
     pub(super) fn release(&mut self, end: Job) {
         self.aux.retain(|(_, task), _| task.job >= end);
-        self.parts.retain(|(_, task), _| task.job >= end);
     }
-}
-
-fn hash_of(parts: &[Part]) -> u64 {
-    let numbers = parts.iter().flat_map(|part| {
-        [u64::from(part.units.start), u64::from(part.units.end), part.coefficient.to_bits()]
-    });
-    xxh3_64(bytemuck::cast_slice(&numbers.collect::<Vec<u64>>()))
 }
