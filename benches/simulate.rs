@@ -99,8 +99,8 @@ fn planning(criterion: &mut Criterion) {
                 let lost = Input::Lost { worker: Worker(1), kept: false };
                 engine.handle(1.0, lost, &mut dropped).expect("a worker of it");
                 for action in &dropped {
-                    if let Action::Abandon { worker, .. } = *action {
-                        let idle = Input::Idle { worker };
+                    if let Action::Abandon { worker, order, .. } = *action {
+                        let idle = Input::Idle { worker, order };
                         engine.handle(1.0, idle, &mut told).expect("a worker of it");
                     }
                 }

@@ -88,9 +88,9 @@ class Worker:
             if name == "compute":
                 if message["order"] <= self.ordered:
                     return True  # it came twice
-                self.ordered = message["order"]
-            if name in ("compute", "abandon", "stop"):
-                self.wanted = message.get("order")
+                self.ordered = self.wanted = message["order"]
+            if name == "stop" or name == "abandon" and message["order"] == self.wanted:
+                self.wanted = None
             if name == "load_state":
                 self.queue.clear()
             if name in IN_ORDER:
@@ -111,7 +111,7 @@ class Worker:
     def ping(self, number, **_):
         self.tell("pong", number=number)
     def discard(self, task, **_):
-        self.results.get(key(task), [None]).pop(0)
+        (self.results.get(key(task)) or [None]).pop(0)
     def release(self, end, **_):
         self.results = {task: vectors for task, vectors in self.results.items() if task[0] >= end}
     def exchange(self, step, attempt, terms, places=(), **_):

@@ -254,6 +254,35 @@ pub struct Part {
     pub coefficient: f64,
 }
 
+/// An order of tasks to a worker. Whomever they are for, later orders of a run have higher numbers;
+/// 0 is none.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct OrderId(pub u64);
+
+impl OrderId {
+    /// What comes before all orders of a coordinator that was started so many times before, and
+    /// after all orders of those.
+    #[must_use]
+    pub const fn before_all_of(incarnation: u32) -> Self {
+        Self((incarnation as u64) << 32)
+    }
+
+    /// The order after it.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for OrderId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "order {}", self.0)
+    }
+}
+
 /// A result and its weight in a sum, such as its decode weight in the gradient of its job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WeightedResult {

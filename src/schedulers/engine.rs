@@ -48,9 +48,10 @@ pub use waiting::OpenRound;
 use super::agreement::Verdict;
 use super::events::{Action, EngineError, Input, UnfitReason};
 use super::open_steps::{Fate, OpenSteps};
+use super::order_book::OrderState;
 use super::roster::{Activity, Roster};
 use crate::codes::sequential::{Outlook, ResultUse, RoundEvent, Scheme, SchemeFacts};
-use crate::ids::{Step, Task, Worker, WorkerSet};
+use crate::ids::{OrderId, Step, Task, Worker, WorkerSet};
 use crate::run::{ConfigError, RunConfig};
 use tracing::debug_span;
 
@@ -84,16 +85,18 @@ type Answer = (Task, bool, Option<u128>);
 /// let mut engine = Engine::new(scheme, run, Settings::default())?;
 /// let mut actions = Vec::new();
 /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
-/// let Action::Compute { worker, tasks, .. } = actions[1].clone() else { panic!() };
+/// let Action::Compute { worker, order, tasks, .. } = actions[1].clone() else { panic!() };
+/// let Action::Compute { order: other, .. } = actions[2] else { panic!() };
 /// actions.clear();
 /// engine
 ///     .handle(
 ///         1.0,
-///         Input::Done { worker, task: tasks[0].0, finite: true, digest: None },
+///         Input::Done { worker, order, task: tasks[0].0, finite: true, digest: None },
 ///         &mut actions,
 ///     )
 ///     .unwrap();
-/// assert_eq!(actions[0], Action::Abandon { worker: Worker(1), late_counts: false });
+/// let late_counts = false;
+/// assert_eq!(actions[0], Action::Abandon { worker: Worker(1), order: other, late_counts });
 /// assert!(matches!(&actions[2], Action::Sum { terms, .. } if terms.len() == 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -125,11 +128,11 @@ impl Engine {
     ) -> Result<Self, ConfigError> {
         let SchemeFacts { workers, units, delay, .. } = *scheme.facts();
         config.check(workers, units, delay)?;
-        let Settings { round, restores, replan } = settings;
+        let Settings { round, incarnation, restores, replan } = settings;
         let mut steps = Steps::new(&config);
         scheme.restart(steps.begin());
         Ok(Self {
-            roster: Roster::new(workers),
+            roster: Roster::new(workers, OrderId::before_all_of(incarnation)),
             open_steps: OpenSteps::new(config.jobs.micro_steps),
             steps,
             round: CurrentRound::new(workers, round, config.limits.max_wait_seconds),
@@ -255,14 +258,16 @@ impl Engine {
                 assert!(!self.round.phase().has_begun(), "a run begins once");
                 self.advance(now, out)
             }
-            Input::Done { worker, task, finite, digest } => {
-                self.done(now, worker, (task, finite, digest), out)
+            Input::Done { worker, order, task, finite, digest } => {
+                self.done(now, worker, order, (task, finite, digest), out)
             }
-            Input::Late { worker, task, finite } => {
-                self.judge(worker, (task, finite, None), true, out);
-                self.try_close(now, out)
+            Input::Idle { worker, order } => {
+                if self.roster.dropped(worker, order) {
+                    self.freed(now, worker, out)
+                } else {
+                    Ok(())
+                }
             }
-            Input::Idle { worker } => self.freed(now, worker, out),
             Input::Lost { worker, kept } => {
                 self.trust.agreement.excuse(worker, None);
                 self.lost(now, worker, kept, out)?;
@@ -382,6 +387,7 @@ impl Engine {
             self.trust.agreement.sent(step, &receivers);
             out.extend(receivers.into_iter().map(|worker| Action::Apply { worker, step }));
             self.steps.decided();
+            self.roster.orders.release(step.jobs(self.config.jobs.micro_steps).end);
         }
         // Also after the last step: a run ends when all workers that are there have applied it.
         self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)?;
@@ -453,24 +459,22 @@ impl Engine {
             for (task, parts) in &tasks {
                 self.open_steps.gave(worker, *task, parts);
             }
-            *self.roster.doing(worker) =
-                Activity::Tasks(tasks.iter().map(|(task, _)| *task).collect());
-            out.push(Action::Compute { worker, round: self.round.number(), tasks });
+            let order = self.roster.give(worker, tasks.iter().map(|(task, _)| *task).collect());
+            out.push(Action::Compute { worker, order, round: self.round.number(), tasks });
         }
     }
 
-    /// Whether an answer is still wanted: the one place that asks the scheme. `expected` tells
-    /// whether its worker is at that task, or was when its round closed. One that is not wanted is
-    /// thrown away.
+    /// Whether an answer is still wanted: the one place that asks the scheme, of what is worth
+    /// something by its order. One that is not wanted is thrown away.
     fn judge(
         &mut self,
         worker: Worker,
         (task, finite, digest): Answer,
-        expected: bool,
+        state: OrderState,
         out: &mut Vec<Action>,
     ) {
         let counts = finite
-            && expected
+            && state != OrderState::Void
             && !self.roster.is_lost(worker)
             && self.round.phase().is_open()
             && !self.open_steps.barred().any(|barred| barred == worker)
@@ -488,27 +492,27 @@ impl Engine {
         &mut self,
         now: f64,
         worker: Worker,
+        order: OrderId,
         answer: Answer,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         let (task, finite, _) = answer;
+        let state = self.roster.orders.state(worker, order, task);
         let verdict = self.trust.verdict(worker, task, &self.steps);
-        let disputed = finite && verdict == Verdict::Disputed;
-        // An answer that crossed the order to abandon: its worker is not at it any more. Where the
-        // scheme takes late answers it comes as one of these instead.
-        let Activity::Tasks(tasks) = self.roster.doing(worker) else {
-            self.judge(worker, answer, false, out);
-            return Ok(());
-        };
-        let expected = tasks.contains(&task);
-        if disputed && expected {
-            self.trust.wait_with(worker, answer);
+        if finite && state == OrderState::Wanted && verdict == Verdict::Disputed {
+            self.trust.wait_with(worker, order, answer);
             return Ok(());
         }
         // Workers answer their tasks one by one, and are free when the last is done.
-        tasks.retain(|open| *open != task);
-        let finished = tasks.is_empty();
-        self.judge(worker, answer, expected, out);
+        let finished = self.roster.answered(worker, order, task);
+        self.judge(worker, answer, state, out);
+        if state != OrderState::Wanted {
+            // It crossed the word to drop it: there was nothing left to drop.
+            if finished && self.roster.dropped(worker, order) {
+                return self.freed(now, worker, out);
+            }
+            return if state == OrderState::Late { self.try_close(now, out) } else { Ok(()) };
+        }
         if let Some(dispute) = self.plan.scheme.dispute() {
             return Err(EngineError::Disputed { step: self.steps.next, dispute });
         }
@@ -543,17 +547,13 @@ impl Engine {
         }
     }
 
+    /// A worker was told to drop its tasks, and has: nothing is lost.
     fn freed(
         &mut self,
         now: f64,
         worker: Worker,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        match self.roster.doing(worker) {
-            // It was told to drop its tasks, and has: nothing is lost.
-            doing @ Activity::Dropping => *doing = Activity::Nothing,
-            _ => return Ok(()),
-        }
         if self.roster.is_stale(worker) {
             return self.states.resync(
                 worker,
@@ -658,10 +658,15 @@ impl Engine {
     /// Ends the round that is open: tells all workers to abandon its tasks.
     fn end_round(&mut self, now: f64, out: &mut Vec<Action>) {
         let late_counts = self.plan.facts().takes_late();
-        let dropped = self.trust.drop_disputed();
-        out.extend(dropped.into_iter().map(|(worker, task)| Action::Discard { worker, task }));
-        let busy = self.roster.abandon_all();
-        out.extend(busy.into_iter().map(|worker| Action::Abandon { worker, late_counts }));
+        for (worker, order, task) in self.trust.drop_disputed() {
+            out.push(Action::Discard { worker, task });
+            // Its worker has done it, and will not say that it has dropped it.
+            if self.roster.answered(worker, order, task) {
+                *self.roster.doing(worker) = Activity::Nothing;
+            }
+        }
+        let busy = self.roster.abandon_all(late_counts).into_iter();
+        out.extend(busy.map(|(worker, order)| Action::Abandon { worker, order, late_counts }));
         if self.round.phase().is_open() {
             let (units, wrong) = (self.plan.facts().units, self.plan.scheme.wrong());
             out.push(Action::Close(self.round.report(now, units, wrong)));

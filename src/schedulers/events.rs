@@ -1,7 +1,7 @@
 //! What goes into the engine and what comes out of it.
 
 use crate::codes::{Dispute, GateError, Report};
-use crate::ids::{Part, Round, Step, Summand, Task, Units, Worker, WorkerSet};
+use crate::ids::{OrderId, Part, Round, Step, Summand, Task, Units, Worker, WorkerSet};
 use crate::spelling::several;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -11,11 +11,13 @@ use thiserror::Error;
 pub enum Input {
     /// The run starts.
     Begin,
-    /// A worker has finished a task of this round; `finite` is false when its result has NaN or
-    /// infinite entries.
+    /// A worker has finished a task; `finite` is false when its result has NaN or infinite entries.
+    /// Whether that still counts, its order tells.
     Done {
         /// Who.
         worker: Worker,
+        /// In which order.
+        order: OrderId,
         /// Which task.
         task: Task,
         /// Whether all entries of the result are finite.
@@ -23,20 +25,13 @@ pub enum Input {
         /// Digest of the result as it was received, where results are told apart.
         digest: Option<u128>,
     },
-    /// A task that a worker was told to abandon was finished all the same.
-    Late {
-        /// Who.
-        worker: Worker,
-        /// Which task.
-        task: Task,
-        /// Whether all entries of the result are finite.
-        finite: bool,
-    },
-    /// A worker has dropped its tasks, as it was told to. One that drops them unasked is to be told
-    /// as lost.
+    /// A worker has dropped what was left of an order, as it was told to. One that drops it unasked
+    /// is to be told as lost.
     Idle {
         /// Who.
         worker: Worker,
+        /// Of which order.
+        order: OrderId,
     },
     /// A worker is lost, and its results with it; `kept` tells whether what was already made of
     /// them survives: the sums that were asked for.
@@ -158,6 +153,8 @@ pub enum Action {
     Compute {
         /// To whom.
         worker: Worker,
+        /// Which order.
+        order: OrderId,
         /// In which round.
         round: Round,
         /// Which tasks, and what each consists of.
@@ -167,6 +164,8 @@ pub enum Action {
     Abandon {
         /// Whom.
         worker: Worker,
+        /// What is left of which order.
+        order: OrderId,
         /// Whether a result that comes all the same may still count.
         late_counts: bool,
     },
@@ -188,7 +187,8 @@ pub enum Action {
     /// A round is over.
     Close(RoundReport),
     /// Let workers that can begin to sum a step while they compute it: it will be made of these
-    /// terms, each with weight 1, unless something comes between. Before their tasks.
+    /// terms, each with weight 1, unless something comes between. Before their tasks, and once more
+    /// where the sum that they have begun has failed.
     Expect {
         /// Which step.
         step: Step,

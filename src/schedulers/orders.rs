@@ -4,25 +4,8 @@
 //! The rules of the virtual clock are here alone: the trainer's `RunClock` and the simulator
 //! [`over_engine`](crate::sim::over_engine) both keep their orders in [`Orders`]. It reads no
 //! clock: `now` is an argument.
-//!
-//! # The path of a late answer
-//!
-//! 1. The engine closes the round without the worker and says `Abandon`. An abandoned worker drops
-//!    its task between two micro-batches, or has finished it already.
-//! 2. `Orders::abandoned` marks the order. If late answers of the scheme count (`late_counts`) and,
-//!    by a virtual clock, the computation is over, it is `ResultDemand::Late`; else
-//!    `ResultDemand::No`: the task may be ordered again, and only the order tells the two answers
-//!    apart.
-//! 3. When the answer comes, `Orders::arrived` gives back one that is not wanted: the result is
-//!    discarded, and the engine does not hear of it. One that is late is delivered when it is due.
-//! 4. The engine takes it as `Input::Late` and asks the scheme, in one place (`Engine::judge`).
-//!    SR-SGC and M-SGC accept it while its job is open. It counts for its own task, never for
-//!    another.
-//!
-//! Before all that the connection judges: an answer to an order of an earlier connection is void
-//! (`Members::is_order`).
 
-use crate::ids::{Round, Task, Worker, WorkerSet};
+use crate::ids::{OrderId, Round, Task, Worker, WorkerSet};
 use std::collections::BTreeSet;
 
 /// The model of a virtual clock: no thread sleeps, and a run's record is reproducible to the byte.
@@ -44,9 +27,9 @@ pub struct VirtualClock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskOutcome {
     /// Its result, which may have entries that are not finite.
-    Done { task: Task, finite: bool },
-    /// The worker has dropped what it was at.
-    Idle,
+    Done { order: OrderId, task: Task, finite: bool },
+    /// The worker has dropped what was left of an order.
+    Idle { order: OrderId },
     /// The worker is lost.
     Lost,
 }
@@ -55,8 +38,8 @@ pub(crate) enum TaskOutcome {
 pub(crate) trait Answer {
     /// What it means for the worker's orders; none if it is about something else.
     fn came(&self) -> Option<TaskOutcome>;
-    /// That a worker has dropped what it was at.
-    fn freed() -> Self;
+    /// That a worker has dropped what was left of an order.
+    fn freed(order: OrderId) -> Self;
 }
 
 /// Where results are modelled too, there is no more to come than this.
@@ -65,8 +48,8 @@ impl Answer for TaskOutcome {
         Some(*self)
     }
 
-    fn freed() -> Self {
-        Self::Idle
+    fn freed(order: OrderId) -> Self {
+        Self::Idle { order }
     }
 }
 
@@ -74,8 +57,7 @@ impl Answer for TaskOutcome {
 #[derive(Debug)]
 struct OutstandingTask<A> {
     task: Task,
-    /// Tasks ordered together have one number.
-    order: u64,
+    order: OrderId,
     /// Under a virtual clock: when its computation is over.
     computed: f64,
     /// When the answer counts as arrived; under a wall clock known once it is there.
@@ -91,8 +73,8 @@ enum ResultDemand {
     Yes,
     /// Its round is over; it still counts when it comes.
     Late,
-    /// The engine never hears of it: the same task may have been ordered again since, and only the
-    /// order tells the two answers apart.
+    /// It is void. Under a model its computation was broken off, and an answer never came to be;
+    /// else an answer is told at once, so that it is known that nothing more comes.
     No,
 }
 
@@ -143,11 +125,11 @@ pub(crate) struct Arrival<A> {
 /// What happens to a worker that is told to drop its tasks.
 #[derive(Debug)]
 pub(crate) struct Cancellation<A> {
-    /// What counts at once: that it is free, or gone.
-    pub(crate) now: Option<A>,
+    /// What is to be told at once: answers that were withheld, and that it is free, or gone.
+    pub(crate) now: Vec<A>,
     /// Its computation can be broken off.
     pub(crate) cancel: bool,
-    /// Results that are there and that the run does not want.
+    /// Results that are there, of computations that the model has broken off.
     pub(crate) unwanted: Vec<Task>,
 }
 
@@ -167,7 +149,6 @@ pub(crate) struct Orders<A> {
     /// Of each worker, in the order in which they were ordered.
     outs: Vec<Vec<OutstandingTask<A>>>,
     dues: Dues,
-    orders: u64,
     entries: u64,
     /// The round whose lateness each worker was charged last, and what its current order is late
     /// by.
@@ -183,7 +164,6 @@ impl<A: Answer> Orders<A> {
             workers,
             outs: (0..workers).map(|_| Vec::new()).collect(),
             dues: Dues::default(),
-            orders: 0,
             entries: 0,
             charged: vec![None; workers],
             leaving: WorkerSet::empty(workers),
@@ -201,6 +181,7 @@ impl<A: Answer> Orders<A> {
         &mut self,
         now: f64,
         worker: Worker,
+        order: OrderId,
         (round, lateness): (Round, f64),
         tasks: impl Iterator<Item = (Task, f64)>,
     ) {
@@ -209,8 +190,7 @@ impl<A: Answer> Orders<A> {
         let first = self.charged[worker.index()].is_none_or(|(charged, _)| charged != round);
         let late_by = if first { lateness } else { 0.0 };
         self.charged[worker.index()] = Some((round, late_by));
-        self.orders += 1;
-        let (mut load, order) = (0.0, self.orders);
+        let mut load = 0.0;
         for (task, share) in tasks {
             // Tasks of one order are computed one after the other.
             load += share;
@@ -242,10 +222,11 @@ impl<A: Answer> Orders<A> {
         &mut self,
         now: f64,
         worker: Worker,
+        order: OrderId,
         late_counts: bool,
     ) -> Cancellation<A> {
         let modelled = self.model.is_some();
-        let mut unwanted = Vec::new();
+        let (mut now_told, mut unwanted) = (Vec::new(), Vec::new());
         let mut busy = false;
         let mut cancel = true;
         let mut gone = None;
@@ -260,7 +241,7 @@ impl<A: Answer> Orders<A> {
             // Under a model a computation that is not over at this instant is broken off; on a wall
             // clock only the worker knows how far it is, and its answer tells.
             let computed = if modelled { out.computed <= now } else { true };
-            let lost = matches!(came, Some(TaskOutcome::Lost | TaskOutcome::Idle));
+            let lost = matches!(came, Some(TaskOutcome::Lost | TaskOutcome::Idle { .. }));
             out.state = if late_counts && computed && !lost {
                 ResultDemand::Late
             } else {
@@ -273,9 +254,11 @@ impl<A: Answer> Orders<A> {
             cancel &= !(modelled && out.state == ResultDemand::Late && !there);
             let dropped = there && out.state == ResultDemand::No;
             match (out.answer.take_if(|_| dropped), came) {
-                (Some(_), Some(TaskOutcome::Done { task, finite })) => {
+                (Some(_), Some(TaskOutcome::Done { task, finite, .. })) if modelled => {
                     unwanted.extend(finite.then_some(task));
                 }
+                // Whoever is told of the others must know that this one is answered too.
+                (Some(answer), Some(TaskOutcome::Done { .. })) => now_told.push(answer),
                 (answer, Some(TaskOutcome::Lost)) => gone = gone.take().or(answer),
                 _ => {}
             }
@@ -283,11 +266,12 @@ impl<A: Answer> Orders<A> {
         });
         // A model knows that it is free; on a wall clock a worker in the middle of a task says so
         // itself.
-        let now = gone.or((modelled || !busy).then(A::freed));
-        if now.is_none() {
+        let free = gone.or((modelled || !busy).then(|| A::freed(order)));
+        if free.is_none() {
             self.leaving.insert(worker);
         }
-        Cancellation { now, cancel, unwanted }
+        now_told.extend(free);
+        Cancellation { now: now_told, cancel, unwanted }
     }
 
     /// Whether a worker is still busy with something that the run does not want.
@@ -300,13 +284,13 @@ impl<A: Answer> Orders<A> {
     /// Takes in what came from a worker.
     pub(crate) fn arrived(&mut self, now: f64, worker: Worker, answer: A) -> Arrival<A> {
         match answer.came() {
-            Some(TaskOutcome::Done { task, finite }) => {
-                let mut arrival = self.done(now, worker, task, answer);
+            Some(TaskOutcome::Done { order, task, finite }) => {
+                let mut arrival = self.done(now, worker, (order, task), answer);
                 arrival.unwanted = arrival.unwanted.filter(|_| finite);
                 arrival
             }
-            Some(TaskOutcome::Idle) => self.ended(worker, answer, false),
-            Some(TaskOutcome::Lost) => self.ended(worker, answer, true),
+            Some(TaskOutcome::Idle { order }) => self.ended(worker, answer, Some(order)),
+            Some(TaskOutcome::Lost) => self.ended(worker, answer, None),
             None => Arrival { now: Some(answer), unwanted: None },
         }
     }
@@ -340,18 +324,32 @@ impl<A: Answer> Orders<A> {
         self.outs[worker.index()].iter().position(|out| out.answer.is_none())
     }
 
-    fn done(&mut self, now: f64, worker: Worker, task: Task, answer: A) -> Arrival<A> {
+    fn done(
+        &mut self,
+        now: f64,
+        worker: Worker,
+        (order, task): (OrderId, Task),
+        answer: A,
+    ) -> Arrival<A> {
         let wall = self.model.is_none();
         let late_by = self.charged[worker.index()].map_or(0.0, |charged| charged.1);
-        // Workers answer in the order in which they were given tasks: an answer for any other task
-        // is of an order that is over.
-        let Some(at) = self.oldest(worker).filter(|at| self.outs[worker.index()][*at].task == task)
-        else {
-            return Arrival { now: None, unwanted: Some(task) };
+        let is_it = |out: &OutstandingTask<A>| {
+            (out.order, out.task) == (order, task) && out.answer.is_none()
+        };
+        let Some(at) = self.outs[worker.index()].iter().position(is_it) else {
+            // The engine knows what to make of it.
+            return Arrival { now: Some(answer), unwanted: None };
         };
         let out = &mut self.outs[worker.index()][at];
-        let unwanted = (out.state == ResultDemand::No).then_some(task);
-        if unwanted.is_some() {
+        let broken_off = out.state == ResultDemand::No;
+        if broken_off && wall {
+            self.remove(worker, at);
+            if self.oldest(worker).is_none() {
+                self.leaving.remove(worker);
+            }
+            return Arrival { now: Some(answer), unwanted: None };
+        }
+        if broken_off {
             self.remove(worker, at);
         } else {
             if wall {
@@ -361,15 +359,14 @@ impl<A: Answer> Orders<A> {
             out.answer = Some(answer);
         }
         let free = self.oldest(worker).is_none() && self.leaving.remove(worker);
-        Arrival { now: free.then(A::freed), unwanted }
+        Arrival { now: free.then(|| A::freed(order)), unwanted: broken_off.then_some(task) }
     }
 
     /// A worker has dropped the rest of an order, or is lost. Under a virtual clock that shows when
     /// the first task it leaves was due.
-    fn ended(&mut self, worker: Worker, answer: A, gone: bool) -> Arrival<A> {
-        let wall = self.model.is_none();
+    fn ended(&mut self, worker: Worker, answer: A, order: Option<OrderId>) -> Arrival<A> {
+        let (wall, gone) = (self.model.is_none(), order.is_none());
         self.leaving.remove(worker);
-        let order = self.oldest(worker).map(|at| self.outs[worker.index()][at].order);
         let (outs, dues) = (&mut self.outs[worker.index()], &mut self.dues);
         let open =
             |out: &OutstandingTask<A>| out.answer.is_none() && (gone || Some(out.order) == order);
@@ -427,3 +424,6 @@ impl<A: Answer> Orders<A> {
         (now, NextMove::Wait(wait.is_finite().then_some(wait)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,15 @@
 //! Who is there, and what each worker is doing.
 
-use crate::ids::{Task, Worker, WorkerSet};
+use super::order_book::OrderBook;
+use crate::ids::{OrderId, Task, Worker, WorkerSet};
 
 /// What a worker is doing, as far as the coordinator knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Activity {
     /// Waiting for orders.
     Nothing,
-    /// Computing these tasks, in order.
-    Tasks(Vec<Task>),
+    /// Computing the tasks of its last order.
+    Tasks,
     /// Told to drop its tasks, not yet heard of since.
     Dropping,
     /// Being brought up to date from a state.
@@ -24,20 +25,57 @@ pub(super) enum Activity {
 /// it. [`States`](super::States) knows which steps each has applied,
 /// [`Departures`](super::Departures) who is to go.
 ///
-/// The engine writes to `doing` when it gives a worker tasks or hears that they are done, and tells
-/// the roster who is lost, who is back (`joined`), who has taken over a state (`synced`), and that
-/// all tasks are to be dropped (`abandon_all`). A worker marked by `mark_stale` is given no tasks
+/// The engine tells it what workers are given (`give`) and have answered (`answered`), who is lost,
+/// who is back (`joined`), who has taken over a state (`synced`), and what is to be dropped
+/// (`abandon`, `abandon_all`). What an answer is worth its `orders` tell. A worker marked by `mark_stale` is given no tasks
 /// until it is `synced`.
 #[derive(Clone, Debug)]
 pub struct Roster {
     doing: Vec<Activity>,
     /// Workers that must take over another's state before they compute again.
     stale: WorkerSet,
+    pub(crate) orders: OrderBook,
 }
 
 impl Roster {
-    pub(super) fn new(workers: usize) -> Self {
-        Self { doing: vec![Activity::Nothing; workers], stale: WorkerSet::empty(workers) }
+    /// One whose orders have higher numbers than this one.
+    pub(super) fn new(workers: usize, last: OrderId) -> Self {
+        Self {
+            doing: vec![Activity::Nothing; workers],
+            stale: WorkerSet::empty(workers),
+            orders: OrderBook::new(workers, last),
+        }
+    }
+
+    /// A worker that waits for orders is given tasks.
+    pub(super) fn give(&mut self, worker: Worker, tasks: Vec<Task>) -> OrderId {
+        *self.doing(worker) = Activity::Tasks;
+        self.orders.give(worker, tasks)
+    }
+
+    /// A worker has answered a task; whether it has nothing more to do then.
+    pub(super) fn answered(&mut self, worker: Worker, order: OrderId, task: Task) -> bool {
+        let all = self.orders.answered(worker, order, task);
+        // One that takes over a state is busy with that, whatever it still says of its tasks.
+        all && matches!(self.doing(worker), Activity::Tasks | Activity::Dropping)
+    }
+
+    /// A worker says that it has dropped the rest of an order; false if it was not to.
+    pub(super) fn dropped(&mut self, worker: Worker, order: OrderId) -> bool {
+        let was_to =
+            *self.doing(worker) == Activity::Dropping && self.orders.is_last(worker, order);
+        if was_to {
+            *self.doing(worker) = Activity::Nothing;
+        }
+        was_to
+    }
+
+    /// A worker at tasks is told to drop them; `late_counts` if a result that comes all the same
+    /// may still count.
+    pub(super) fn abandon(&mut self, worker: Worker, late_counts: bool) -> Option<OrderId> {
+        let doing @ Activity::Tasks = self.doing(worker) else { return None };
+        *doing = Activity::Dropping;
+        self.orders.abandon(worker, late_counts)
     }
 
     pub(super) fn doing(&mut self, worker: Worker) -> &mut Activity {
@@ -70,11 +108,6 @@ impl Roster {
     #[must_use]
     pub fn first_alive(&self) -> Option<Worker> {
         self.those(|doing| *doing != Activity::Dead).next()
-    }
-
-    /// Whether no worker is there.
-    pub(super) fn is_deserted(&self) -> bool {
-        self.first_alive().is_none()
     }
 
     /// Those who may still send a result in this round.
@@ -124,13 +157,11 @@ impl Roster {
         WorkerSet::of(self.doing.len(), self.fit())
     }
 
-    /// Workers with tasks, now told to drop them.
-    pub(super) fn abandon_all(&mut self) -> Vec<Worker> {
-        let busy: Vec<Worker> = self.those(|doing| matches!(doing, Activity::Tasks(_))).collect();
-        for worker in &busy {
-            *self.doing(*worker) = Activity::Dropping;
-        }
-        busy
+    /// Workers with tasks, now told to drop them, with their orders.
+    pub(super) fn abandon_all(&mut self, late_counts: bool) -> Vec<(Worker, OrderId)> {
+        let busy: Vec<Worker> = self.those(|doing| *doing == Activity::Tasks).collect();
+        let abandoned = |worker: Worker| Some((worker, self.abandon(worker, late_counts)?));
+        busy.into_iter().filter_map(abandoned).collect()
     }
 
     pub(super) fn mark_stale(&mut self, worker: Worker) {
@@ -156,11 +187,12 @@ impl Roster {
     /// A worker is lost.
     pub(super) fn lost(&mut self, worker: Worker) {
         *self.doing(worker) = Activity::Dead;
+        self.orders.lost(worker);
     }
 
-    /// Whether a worker has tasks that are waited for.
-    pub(crate) fn is_at_tasks(&self, worker: Worker) -> bool {
-        matches!(self.doing[worker.index()], Activity::Tasks(_))
+    /// Whether a worker has tasks of this order that are waited for.
+    pub(crate) fn is_at(&self, worker: Worker, order: OrderId) -> bool {
+        self.doing[worker.index()] == Activity::Tasks && self.orders.is_last(worker, order)
     }
 
     /// A worker that was gone is back, with a state that can be gone on from or with none.

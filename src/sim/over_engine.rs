@@ -11,7 +11,9 @@ use super::outcome::Tally;
 use super::{PlayedRound, RoundTime};
 use crate::codes::Report;
 use crate::codes::sequential::by_worker;
-use crate::ids::{Part, Round, Run, Step, Summand, Task, WeightedResult, Worker, WorkerSet};
+use crate::ids::{
+    OrderId, Part, Round, Run, Step, Summand, Task, WeightedResult, Worker, WorkerSet,
+};
 use crate::schedulers::orders::{Cancellation, NextMove, Orders, TaskOutcome};
 use crate::schedulers::{Action, Engine, EngineError, Input, RoundReport, VirtualClock};
 use std::collections::VecDeque;
@@ -257,10 +259,10 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
     /// Tells the engine what comes next and carries out what it decides; whether the run is over.
     fn go_on(&mut self) -> Result<bool, OverEngineError<E>> {
         let told = self.first.pop_front().or_else(|| self.then.pop_front());
-        let input = told.unwrap_or_else(|| self.arrives());
+        let (input, late) = told.map_or_else(|| self.arrives(), |input| (input, None));
         let mut actions = Vec::new();
         self.engine.handle(self.now, input, &mut actions)?;
-        if let Input::Late { worker, task, .. } = input
+        if let Some((worker, task)) = late
             && !actions.contains(&Action::Discard { worker, task })
         {
             self.journal.late.push((worker, task));
@@ -274,22 +276,20 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
         Ok(false)
     }
 
-    /// Time goes on to what comes next.
-    fn arrives(&mut self) -> Input {
+    /// Time goes on to what comes next, and to whose result it is if that comes late.
+    fn arrives(&mut self) -> (Input, Option<(Worker, Task)>) {
         let (now, next) = self.orders.next(self.now, self.engine.deadline());
         self.now = now;
         match next {
             NextMove::Arrived {
                 worker,
-                answer: TaskOutcome::Done { task, finite },
-                late: true,
-            } => Input::Late { worker, task, finite },
-            NextMove::Arrived {
-                worker,
-                answer: TaskOutcome::Done { task, finite },
-                late: false,
-            } => Input::Done { worker, task, finite, digest: None },
-            NextMove::Deadline => Input::Tick,
+                answer: TaskOutcome::Done { order, task, finite },
+                late,
+            } => {
+                let done = Input::Done { worker, order, task, finite, digest: None };
+                (done, late.then_some((worker, task)))
+            }
+            NextMove::Deadline => (Input::Tick, None),
             NextMove::Arrived { .. } | NextMove::Wait(_) => {
                 unreachable!("all answers are results that are there, and a run has a deadline")
             }
@@ -298,10 +298,13 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
 
     fn act(&mut self, action: Action) -> Result<(), OverEngineError<E>> {
         match action {
-            Action::Compute { worker, round, tasks } => self.assign(worker, round, &tasks)?,
-            Action::Abandon { worker, late_counts } => {
-                let Cancellation { now, .. } = self.orders.abandoned(self.now, worker, late_counts);
-                self.first.extend(now.map(|_| Input::Idle { worker }));
+            Action::Compute { worker, order, round, tasks } => {
+                self.assign(worker, (order, round), &tasks)?;
+            }
+            Action::Abandon { worker, order, late_counts } => {
+                let Cancellation { now, .. } =
+                    self.orders.abandoned(self.now, worker, order, late_counts);
+                self.first.extend(now.iter().map(|_| Input::Idle { worker, order }));
                 self.journal.missing.insert(worker);
             }
             Action::Switched { .. } => check_log(&self.engine)?,
@@ -334,15 +337,16 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
     fn assign(
         &mut self,
         worker: Worker,
-        round: Round,
+        (order, round): (OrderId, Round),
         tasks: &[(Task, Vec<Part>)],
     ) -> Result<(), OverEngineError<E>> {
         let late_by = self.rows.lateness(round, worker)?;
         let facts = self.engine.plan().facts();
         let loads = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
-        self.orders.assigned(self.now, worker, (round, late_by), loads);
+        self.orders.assigned(self.now, worker, order, (round, late_by), loads);
         for (task, parts) in tasks {
-            self.orders.arrived(self.now, worker, TaskOutcome::Done { task: *task, finite: true });
+            let done = TaskOutcome::Done { order, task: *task, finite: true };
+            self.orders.arrived(self.now, worker, done);
             let units = self.engine.plan().facts().units_of(parts);
             self.journal.runs.push(Run::one(worker, *task, units));
         }

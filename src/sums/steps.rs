@@ -112,6 +112,17 @@ impl StepSum {
     }
 }
 
+/// Of these actions, takes out what is expected of a step that begins again after it: the sum of
+/// that name is void before anything is done for it.
+fn drop_void(first: usize, actions: &mut Vec<Action>) {
+    for at in (first..actions.len()).rev() {
+        let Action::Expect { step, .. } = actions[at] else { continue };
+        if actions[at..].contains(&Action::Restart { step }) {
+            actions.remove(at);
+        }
+    }
+}
+
 /// The sums of the steps that are not decided. A driver of an [`Engine`] has it beside that:
 ///
 /// 1. It tells the engine everything by [`StepSums::handle`], which keeps up with what the engine
@@ -126,7 +137,7 @@ impl StepSum {
 ///
 /// ```
 /// use codedgrad::codes::SchemeSpec;
-/// use codedgrad::ids::{Job, Step, Task, Worker};
+/// use codedgrad::ids::{Job, OrderId, Step, Task, Worker};
 /// use codedgrad::run::{RunConfig, Shape};
 /// use codedgrad::schedulers::{Action, Engine, Input, Settings};
 /// use codedgrad::sums::StepSums;
@@ -137,7 +148,8 @@ impl StepSum {
 /// sums.handle(&mut engine, 0.0, Input::Begin, &mut actions)?;
 /// for worker in [0, 1] {
 ///     let task = Task { job: Job(0), piece: worker, plan: 0 };
-///     let done = Input::Done { worker: Worker(worker), task, finite: true, digest: None };
+///     let (order, worker) = (OrderId(u64::from(worker) + 1), Worker(worker));
+///     let done = Input::Done { worker, order, task, finite: true, digest: None };
 ///     sums.handle(&mut engine, 1.0, done, &mut actions)?;
 /// }
 /// assert!(matches!(actions.last(), Some(Action::Sum { step: Step(0), .. })));
@@ -207,6 +219,7 @@ impl StepSums {
             self.expect(step, &terms);
             out.insert(first, Action::Expect { step, terms });
         }
+        drop_void(first, out);
         Ok(())
     }
 

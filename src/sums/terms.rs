@@ -1,6 +1,6 @@
 //! What sums are made of, and what is found out about them.
 
-use crate::ids::{Step, Task};
+use crate::ids::{OrderId, Step, Task};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -68,6 +68,8 @@ pub enum SumNotice {
     /// Numbers of a task's result are others now than were announced, and it will
     /// not be done; others may have summed it as it was.
     Changed {
+        /// In which order.
+        order: OrderId,
         /// Which.
         task: Task,
     },

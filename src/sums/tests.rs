@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::codes::SchemeSpec;
-use crate::ids::{Job, Piece, Step, Summand, Task, Worker};
+use crate::ids::{Job, OrderId, Piece, Step, Summand, Task, Worker};
 use crate::run::{RunConfig, Shape};
 use crate::schedulers::{Action, Engine, EngineError, Input, Settings};
 
@@ -37,8 +37,9 @@ fn asked_of(workers: u32, meanwhile: impl Fn(&mut Engine, &mut StepSums)) -> (En
     sums.handle(&mut engine, 0.0, Input::Begin, &mut actions).unwrap();
     meanwhile(&mut engine, &mut sums);
     for worker in 0..workers {
-        let (task, worker) = (task(worker), Worker(worker));
-        let done = Input::Done { worker, task, finite: true, digest: None };
+        let (task, order) = (task(worker), OrderId(u64::from(worker) + 1));
+        let worker = Worker(worker);
+        let done = Input::Done { worker, order, task, finite: true, digest: None };
         sums.handle(&mut engine, 1.0, done, &mut actions).unwrap();
     }
     assert!(matches!(actions.last(), Some(Action::Sum { step: STEP, .. })));

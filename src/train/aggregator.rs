@@ -18,7 +18,7 @@ pub use joining::{JoinBuilder, JoinError};
 pub use owned::{OwnedEvent, ProvideRequest};
 
 use crate::gpu::Vector;
-use crate::ids::{Part, Step, Task, Worker};
+use crate::ids::{OrderId, Part, Step, Task, Worker};
 use crate::sums::{DecodedSum, SumNotice, TaskSpent};
 use crate::transport::{
     Cancel, Closer, Dismissal, ExitReason, FailedUnit, LET_GO, Link, Notice, Order, ReceiveOutcome,
@@ -37,12 +37,14 @@ use work::{Desk, Work};
 /// # use codedgrad::train::{Aggregator, Event};
 /// # use codedgrad::sums::SumId;
 /// # use codedgrad::transport::{Notice, Order, Stage, SumRequest, Transport, local};
-/// # use codedgrad::ids::{Job, Part, Piece, Step, Summand, Task, Units, Worker, WorkerSet};
+/// # use codedgrad::ids::{Job, OrderId, Part, Piece, Step, Summand, Task};
+/// # use codedgrad::ids::{Units, Worker, WorkerSet};
 /// # let (mut coordinator, mut links) = local::connect(1);
 /// # let parts = vec![Part { units: Units { start: 2, end: 4 }, coefficient: 1.0 }];
 /// # let task = Task { job: Job(0), piece: 0, plan: 0 };
 /// # let (tasks, cancel) = (vec![(task, parts)], Default::default());
-/// # coordinator.send(Worker(0), Order::Compute { after: vec![], tasks, cancel, in_parts: false });
+/// # let (order, after) = (OrderId(1), vec![]);
+/// # coordinator.send(Worker(0), Order::Compute { order, after, tasks, cancel, in_parts: false });
 /// # let coordinator = std::thread::spawn(move || {
 /// #     let Some((worker, Notice::Done { task, .. })) = coordinator.receive(None) else { panic!() };
 /// #     coordinator.send(worker, Order::Stop { why: "all is done".into() });
@@ -82,7 +84,7 @@ pub struct Aggregator<V: Vector = Vec<f32>> {
     micro_steps: u64,
     next: Step,
     /// Tasks of the last order that are not begun.
-    tasks: VecDeque<(Task, Vec<Part>)>,
+    tasks: VecDeque<(OrderId, Task, Vec<Part>)>,
     cancel: Cancel,
     /// Numbers in a chunk, if parts of their results are of use before the whole is.
     chunk: Option<usize>,
@@ -444,11 +446,11 @@ impl<V: Vector> Aggregator<V> {
             if self.closer.is_closed() {
                 return Err(AggregatorError::Closed);
             }
-            if self.cancel.is_cancelled() && !self.tasks.is_empty() {
-                self.drop_tasks(None);
+            if let Some((order, ..)) = self.tasks.front().filter(|_| self.cancel.is_cancelled()) {
+                self.drop_tasks(*order, None);
             }
-            if let Some((task, parts)) = self.tasks.pop_front() {
-                self.at_hand = Some(AtHand::Task(Box::new(Work::new(task, &parts, now()))));
+            if let Some((order, task, parts)) = self.tasks.pop_front() {
+                self.at_hand = Some(AtHand::Task(Box::new(Work::new(order, task, &parts, now()))));
                 return Ok(Some(OwnedEvent::Compute(task)));
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(now()));
@@ -474,8 +476,8 @@ impl<V: Vector> Aggregator<V> {
                 self.over = Some(why);
                 Some(OwnedEvent::Over)
             }
-            Order::Compute { tasks, cancel, in_parts, .. } => {
-                self.tasks = tasks.into();
+            Order::Compute { order, tasks, cancel, in_parts, .. } => {
+                self.tasks = tasks.into_iter().map(|(task, parts)| (order, task, parts)).collect();
                 self.cancel = cancel;
                 self.chunk = self.link.place().chunk.filter(|_| in_parts);
                 None
@@ -513,7 +515,7 @@ impl<V: Vector> Aggregator<V> {
                 self.over = Some(LET_GO.into());
                 Some(OwnedEvent::Over)
             }
-            Order::Dismiss(Dismissal::Drained) | Order::LetIn | Order::Abandon => None,
+            Order::Dismiss(Dismissal::Drained) | Order::LetIn | Order::Abandon { .. } => None,
             Order::Dismiss(Dismissal::Replaced) => return Err(AggregatorError::Replaced),
             Order::Dismiss(Dismissal::Refused { reason } | Dismissal::GivenUp { reason }) => {
                 return Err(AggregatorError::Refused { reason });
@@ -556,10 +558,11 @@ impl<V: Vector> Aggregator<V> {
         let is_task = |at_hand: &mut AtHand<V>| matches!(at_hand, AtHand::Task(_));
         let Some(AtHand::Task(work)) = self.at_hand.take_if(is_task) else { return };
         let (spent, unit) = (work.spent(now()), work.unit(self.unit_samples));
+        let order = work.order;
         work.discard(&mut *self.link);
         // A thread that panics says nothing of what it would do next.
         if cancelled && !std::thread::panicking() {
-            return self.drop_tasks(Some(spent));
+            return self.drop_tasks(order, Some(spent));
         }
         self.tasks.clear();
         self.closer.part(word(unit));
@@ -593,10 +596,10 @@ impl<V: Vector> Aggregator<V> {
         self.cancel.is_cancelled() || self.closer.is_closed()
     }
 
-    /// Drops all current tasks and says so, and what was spent on the one that was begun.
-    fn drop_tasks(&mut self, spent: Option<TaskSpent>) {
+    /// Drops what is left of an order and says so, and what was spent on the task that was begun.
+    fn drop_tasks(&mut self, order: OrderId, spent: Option<TaskSpent>) {
         self.tasks.clear();
-        self.link.send(Notice::Idle { spent });
+        self.link.send(Notice::Idle { order, spent });
     }
 
     /// Reports the current step as applied or counted, if it is the one meant.

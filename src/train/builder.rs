@@ -74,6 +74,7 @@ pub struct Builder {
     first: u64,
     /// Number of the first round.
     round: u64,
+    incarnation: u32,
     result_length: Option<usize>,
     limits: Limits,
     format: NumberFormat,
@@ -131,6 +132,7 @@ impl Coordinator<LocalTransport> {
             facts: RunFacts::default(),
             first: 0,
             round: 0,
+            incarnation: 0,
             result_length: None,
             limits: Limits::default(),
             format: NumberFormat::default(),
@@ -251,6 +253,20 @@ impl Builder {
     /// ```
     pub fn round(mut self, round: u64) -> Self {
         self.round = round;
+        self
+    }
+
+    /// How many coordinators the run had before this one, at least, 0 if not told: orders of one
+    /// that is started again then have higher numbers than all before, and answers to those are
+    /// told apart. Where that is not counted, seconds of the time of day do.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.first(50).incarnation(1).local().is_ok());
+    /// ```
+    pub fn incarnation(mut self, incarnation: u32) -> Self {
+        self.incarnation = incarnation;
         self
     }
 
@@ -627,8 +643,9 @@ impl Builder {
             }
             replan = Some(PlannedScheme::by(spec, units, numbers));
         }
-        let Self { round, restores, .. } = *self;
-        let engine = Engine::new(scheme, config, Settings { round, restores, replan })?;
+        let Self { round, incarnation, restores, .. } = *self;
+        let settings = Settings { round, incarnation, restores, replan };
+        let engine = Engine::new(scheme, config, settings)?;
         let policy = self.auto.clone().map(|auto| auto.waits_if(self.time.modelled));
         let policy = policy.map(|auto| {
             let using = auto.using();

@@ -52,7 +52,7 @@ use crate::codes::Report;
 use crate::gpu::Vector;
 use crate::ids::{Step, Summand, Task, WeightedResult, Worker, WorkerSet};
 use crate::run::RunConfig;
-use crate::schedulers::{Action, Engine, EngineError, Input};
+use crate::schedulers::{Action, Engine, EngineError, Input, OrderState};
 use crate::sums::{DecodedSum, SumNotice};
 use crate::transport::{
     Cancel, CheckedSum, Notice, Order, Stage, StepNews, SumRequest, Transport, UnneededItem,
@@ -285,10 +285,10 @@ impl<T: Transport> Coordinator<T> {
             let input = match first.take().or_else(|| self.inbox.next_input()) {
                 Some(input) => input,
                 None => match self.inbox.next_notice() {
-                    Some((worker, notice)) => self.input(worker, notice, false, observer),
+                    Some((worker, notice)) => self.input(worker, notice, observer),
                     None => match self.due()? {
-                        ClockMove::Arrived { worker, notice, late } => {
-                            self.input(worker, notice, late, observer)
+                        ClockMove::Arrived { worker, notice } => {
+                            self.input(worker, notice, observer)
                         }
                         ClockMove::Changed(change) => self.changed_by_pool(change, observer),
                         ClockMove::Deadline => Input::Tick,
@@ -342,41 +342,41 @@ impl<T: Transport> Coordinator<T> {
         {
             self.inbox.postpone(worker, std::mem::replace(&mut notice, lost));
         }
-        Some(self.input(worker, notice, false, observer))
+        Some(self.input(worker, notice, observer))
     }
 
     fn input(
         &mut self,
         worker: Worker,
         notice: Notice,
-        late: bool,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Input {
         let _span = info_span!("worker", worker = worker.0, round = self.journal.round.0).entered();
         self.watch(&notice);
         match notice {
-            Notice::Done { task, aux, mut finite, .. } => {
+            Notice::Done { order, task, aux, mut finite, .. } => {
                 self.ending.failures.gets_through(worker, None);
                 let mut digest = None;
+                // What is void is thrown away, whatever is in it.
+                let state = self.engine.roster().orders.state(worker, order, task);
+                let is_void = state == OrderState::Void;
                 if finite {
-                    (finite, digest) = self.look_at(worker, task, &aux, observer);
+                    if !is_void {
+                        (finite, digest) = self.look_at(worker, task, &aux, observer);
+                    }
                     self.results.came(worker, task, aux);
-                } else {
+                } else if !is_void {
                     self.tell(IncidentKind::Erased { worker, why: Erasure::NotFinite }, observer);
                 }
-                if late {
-                    Input::Late { worker, task, finite }
-                } else {
-                    Input::Done { worker, task, finite, digest }
-                }
+                Input::Done { worker, order, task, finite, digest }
             }
-            Notice::Idle { .. } if self.engine.roster().is_at_tasks(worker) => {
+            Notice::Idle { order, .. } if self.engine.roster().is_at(worker, order) => {
                 self.give_up(worker, observer)
             }
-            Notice::Idle { .. } => Input::Idle { worker },
+            Notice::Idle { order, .. } => Input::Idle { worker, order },
             // These are for the worker's own end of a transport.
             Notice::Facts(_) | Notice::Announced { .. } => Input::Tick,
-            Notice::Sum(SumNotice::Changed { task }) => self.changed(worker, task, observer),
+            Notice::Sum(SumNotice::Changed { task, .. }) => self.changed(worker, task, observer),
             Notice::Sum(notice) => {
                 self.gradients.said(&self.engine, worker, notice);
                 Input::Tick
@@ -429,12 +429,12 @@ impl<T: Transport> Coordinator<T> {
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Option<Outcome>, RunError> {
         match action {
-            Action::Compute { worker, round, tasks } => {
+            Action::Compute { worker, order, round, tasks } => {
                 self.journal.round = round;
                 let facts = self.engine.plan().facts();
                 let shares = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
                 let now = self.run_clock.now();
-                self.run_clock.assigned(now, worker, round, shares);
+                self.run_clock.assigned(now, worker, (order, round), shares);
                 self.ending.failures.gave(worker);
                 self.journal.new.remove(&worker);
                 // A modelled clock knows nothing of what it took in truth.
@@ -443,15 +443,15 @@ impl<T: Transport> Coordinator<T> {
                 }
                 let after = self.config().jobs.before(tasks.iter().map(|(task, _)| task.job));
                 let cancel = Cancel::default();
-                let order = Order::Compute { after, tasks, cancel, in_parts: false };
+                let order = Order::Compute { order, after, tasks, cancel, in_parts: false };
                 self.transport.send(worker, order);
             }
-            Action::Abandon { worker, late_counts } => {
+            Action::Abandon { worker, order, late_counts } => {
                 let Cancellation { now, cancel, unwanted } =
-                    self.run_clock.abandoned(worker, late_counts);
+                    self.run_clock.abandoned(worker, order, late_counts);
                 self.discard_all(worker, unwanted);
                 if cancel {
-                    self.transport.send(worker, Order::Abandon);
+                    self.transport.send(worker, Order::Abandon { order });
                     if self.spending.since(worker).is_some() {
                         self.watchdog.abandoned(worker, self.run_clock.now());
                     }
@@ -623,7 +623,7 @@ impl<T: Transport> Coordinator<T> {
         }
         match notice {
             Notice::Done { task, spent, .. } => self.spending.done(worker, *task, *spent, now),
-            Notice::Idle { spent } => self.spending.dropped(worker, *spent, now),
+            Notice::Idle { spent, .. } => self.spending.dropped(worker, *spent, now),
             Notice::Lost { .. } => self.spending.lost(worker),
             _ => {}
         }

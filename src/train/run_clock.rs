@@ -9,7 +9,7 @@
 //! at the last commit, of which the record keeps every bit.
 
 use crate::delays::Delays;
-use crate::ids::{Round, Task, Worker};
+use crate::ids::{OrderId, Round, Task, Worker};
 use crate::schedulers::VirtualClock;
 use crate::schedulers::orders::{self, Answer, Orders, TaskOutcome};
 use crate::sim::PoolChange;
@@ -36,15 +36,17 @@ enum Clock {
 impl Answer for Notice {
     fn came(&self) -> Option<TaskOutcome> {
         match *self {
-            Self::Done { task, finite, .. } => Some(TaskOutcome::Done { task, finite }),
-            Self::Idle { .. } => Some(TaskOutcome::Idle),
+            Self::Done { order, task, finite, .. } => {
+                Some(TaskOutcome::Done { order, task, finite })
+            }
+            Self::Idle { order, .. } => Some(TaskOutcome::Idle { order }),
             Self::Lost { .. } => Some(TaskOutcome::Lost),
             _ => None,
         }
     }
 
-    fn freed() -> Self {
-        Self::Idle { spent: None }
+    fn freed(order: OrderId) -> Self {
+        Self::Idle { order, spent: None }
     }
 }
 
@@ -110,8 +112,8 @@ pub struct RunClock {
 /// What to do next.
 #[derive(Debug)]
 pub(super) enum ClockMove {
-    /// This notice counts as arrived now; `late` if its round is over.
-    Arrived { worker: Worker, notice: Notice, late: bool },
+    /// This notice counts as arrived now.
+    Arrived { worker: Worker, notice: Notice },
     /// A worker comes, or is lost, now.
     Changed(Change),
     /// The deadline is reached.
@@ -263,17 +265,22 @@ impl RunClock {
         &mut self,
         now: f64,
         worker: Worker,
-        round: Round,
+        (order, round): (OrderId, Round),
         tasks: impl Iterator<Item = (Task, f64)>,
     ) {
         let late_by = self.lateness(round.0).get(worker.index()).copied().unwrap_or(0.0);
-        self.orders.assigned(now, worker, (round, late_by), tasks);
+        self.orders.assigned(now, worker, order, (round, late_by), tasks);
     }
 
     /// A worker's tasks are not waited for any more; `late_counts` if a result that comes all the
     /// same still counts.
-    pub(super) fn abandoned(&mut self, worker: Worker, late_counts: bool) -> Cancellation {
-        self.orders.abandoned(self.now(), worker, late_counts)
+    pub(super) fn abandoned(
+        &mut self,
+        worker: Worker,
+        order: OrderId,
+        late_counts: bool,
+    ) -> Cancellation {
+        self.orders.abandoned(self.now(), worker, order, late_counts)
     }
 
     /// Whether a worker is still busy with unwanted tasks.
@@ -300,8 +307,8 @@ impl RunClock {
             *now = then;
         }
         match next {
-            orders::NextMove::Arrived { worker, answer, late } => {
-                ClockMove::Arrived { worker, notice: answer, late }
+            orders::NextMove::Arrived { worker, answer, .. } => {
+                ClockMove::Arrived { worker, notice: answer }
             }
             orders::NextMove::Deadline if by == change => self.change(),
             orders::NextMove::Deadline => ClockMove::Deadline,

@@ -8,7 +8,7 @@ use super::{
     Stage, SumRequest, Transport, UnneededItem,
 };
 use crate::gpu::{CombineError, Vector};
-use crate::ids::{Piece, Step, Task, Worker};
+use crate::ids::{OrderId, Piece, Step, Task, Worker};
 use crate::sums::ledger::Ledgers;
 use crate::sums::{SumId, SumNotice, lock};
 use std::collections::{BTreeMap, VecDeque};
@@ -161,7 +161,7 @@ impl<V: Vector> Replacer<V> {
 #[derive(Debug)]
 pub struct LocalTransport<V: Vector = Vec<f32>> {
     threads: Arc<Mutex<Vec<Thread>>>,
-    running: Vec<Option<Cancel>>,
+    running: Vec<Option<(OrderId, Cancel)>>,
     notices: Receiver<Said>,
     ledgers: Ledgers<V>,
     pool: Pool<V>,
@@ -324,9 +324,17 @@ impl<V: Vector> Transport for LocalTransport<V> {
         match &order {
             // Kept here too, since `Abandon` must reach a worker that is in the middle of its tasks
             // and reads no orders.
-            Order::Compute { cancel, .. } => self.running[worker.index()] = Some(cancel.clone()),
-            Order::Abandon | Order::Stop { .. } => {
-                if let Some(cancel) = self.running[worker.index()].take() {
+            Order::Compute { order, cancel, .. } => {
+                self.running[worker.index()] = Some((*order, cancel.clone()));
+            }
+            Order::Abandon { order } => {
+                let running = &mut self.running[worker.index()];
+                if let Some((_, cancel)) = running.take_if(|(of, _)| of == order) {
+                    cancel.cancel();
+                }
+            }
+            Order::Stop { .. } => {
+                if let Some((_, cancel)) = self.running[worker.index()].take() {
                     cancel.cancel();
                 }
             }
@@ -349,7 +357,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
             return self.held.extend(joined);
         }
         // The flag has done it: an order that comes when all is over would end the next tasks.
-        let posted = Some(order).filter(|order| !matches!(order, Order::Abandon));
+        let posted = Some(order).filter(|order| !matches!(order, Order::Abandon { .. }));
         let lost = |posted| lock(&self.threads)[worker.index()].orders.send(posted).is_err();
         if posted.is_some() && lost(posted) {
             tracing::debug!("{worker} is lost; its order is dropped");

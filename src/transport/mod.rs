@@ -22,7 +22,7 @@ pub use staged::StagedLink;
 pub use state::{ByteVector, NotBytes, State};
 
 use crate::gpu::{CombineError, SumCheck, Vector};
-use crate::ids::{Job, Part, Piece, Step, Summand, Task, Units, Worker, WorkerSet};
+use crate::ids::{Job, OrderId, Part, Piece, Step, Summand, Task, Units, Worker, WorkerSet};
 use crate::sums::{DecodedSum, SumId, SumNotice, TaskSpent};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -73,6 +73,8 @@ fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
 pub enum Order {
     /// Compute tasks, one after the other.
     Compute {
+        /// Which order: what is said of its tasks names it.
+        order: OrderId,
         /// The last step of each model that is trained, which must be applied before; none of one
         /// that has none yet.
         after: Vec<Step>,
@@ -83,8 +85,11 @@ pub enum Order {
         /// Whether parts of the results are of use before the whole is: [`Notice::Announced`].
         in_parts: bool,
     },
-    /// Drop what is being computed.
-    Abandon,
+    /// Drop what is left of the tasks of an order.
+    Abandon {
+        /// Of which order.
+        order: OrderId,
+    },
     /// Keep a decoded vector and say so.
     Store {
         /// Which sum.
@@ -178,6 +183,8 @@ pub enum Notice {
     /// A task is done; its result, the coefficient-weighted sum of its parts' gradients, was kept
     /// before if it is finite.
     Done {
+        /// Of which order.
+        order: OrderId,
         /// Which.
         task: Task,
         /// Scalars to decode with the same weights; NaN for one that is not finite.
@@ -187,9 +194,11 @@ pub enum Notice {
         /// What it took, if the worker says so.
         spent: Option<TaskSpent>,
     },
-    /// The worker dropped its current tasks: the run wants them no more. A worker that drops them
+    /// The worker dropped the rest of an order: the run wants it no more. A worker that drops one
     /// unasked is given up.
     Idle {
+        /// Of which order.
+        order: OrderId,
         /// What the one took that was begun, if the worker says so.
         spent: Option<TaskSpent>,
     },

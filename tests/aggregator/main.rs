@@ -69,6 +69,7 @@ enum Prank {
     Slow,
     /// Takes so long that the coordinator has always heard of its last task before it has done the
     /// next.
+    #[cfg(feature = "tcp")]
     Unhurried,
     /// Leaves without a word; where workers return, one comes in its place that has nothing.
     Leave,
@@ -246,6 +247,7 @@ fn work<V: Numbers>(
                 }
                 match prank {
                     Prank::Slow => thread::sleep(Duration::from_millis(2)),
+                    #[cfg(feature = "tcp")]
                     Prank::Unhurried => thread::sleep(Duration::from_millis(12)),
                     _ => {}
                 }

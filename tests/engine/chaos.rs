@@ -4,7 +4,9 @@
 use super::{CONFIG, Config, Driver};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon, Scheme};
-use codedgrad::ids::{Job, Part, Piece, Step, Summand, Task, WeightedResult, Worker, WorkerSet};
+use codedgrad::ids::{
+    Job, OrderId, Part, Piece, Step, Summand, Task, WeightedResult, Worker, WorkerSet,
+};
 use codedgrad::schedulers::{
     Action, EngineError, Input, PlannedScheme, Refusal, Replan, UnfitReason,
 };
@@ -19,8 +21,8 @@ const STEPS: u64 = 6;
 #[derive(Debug)]
 enum Order {
     Apply(Step),
-    Compute(Vec<Task>),
-    Leave,
+    Compute(OrderId, Vec<Task>),
+    Leave(OrderId),
     /// Say again which digest its parameters had after a step, before it was lost.
     Say(Step),
     /// Say which they have in the state that it took over.
@@ -143,6 +145,8 @@ struct Chaos<'a> {
     told: Vec<Event>,
     places: Vec<Place>,
     parts: HashMap<(Worker, Task), Vec<Part>>,
+    /// Orders whose last result comes all the same.
+    crossed: HashSet<OrderId>,
     waiting: BTreeMap<Step, Waiting>,
     /// Units of every fold, and those that are committed.
     folded: HashMap<SumId, Vec<(Job, u32)>>,
@@ -398,7 +402,7 @@ impl Chaos<'_> {
             .for_each(|place| place.vectors.retain(|vector| vector.step.0 + log >= decided));
     }
 
-    fn assign(&mut self, worker: Worker, tasks: Vec<(Task, Vec<Part>)>) {
+    fn assign(&mut self, worker: Worker, order: OrderId, tasks: Vec<(Task, Vec<Part>)>) {
         let kept =
             |(task, _): &(Task, Vec<Part>)| self.costs.get(task).is_some_and(|cost| *cost >= 2);
         assert!(
@@ -421,18 +425,19 @@ impl Chaos<'_> {
         let decided = self.decided;
         let place = self.place(worker);
         let busy =
-            place.orders.iter().any(|order| matches!(order, Order::Compute(_) | Order::Leave));
+            place.orders.iter().any(|order| matches!(order, Order::Compute(..) | Order::Leave(_)));
         assert!(!busy && !place.dead, "one order at a time, to the living");
         assert!(
             place.state.is_some() && !place.stuck && place.sent == decided,
             "{worker} knows all that is decided"
         );
-        place.orders.push_back(Order::Compute(tasks.into_iter().map(|task| task.0).collect()));
+        let tasks = tasks.into_iter().map(|task| task.0).collect();
+        place.orders.push_back(Order::Compute(order, tasks));
     }
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Compute { worker, tasks, .. } => self.assign(worker, tasks),
+            Action::Compute { worker, order, tasks, .. } => self.assign(worker, order, tasks),
             Action::Close(_) => {
                 // Items of the jobs before are forgotten.
                 if self.config.micro_steps > 1 {
@@ -448,25 +453,35 @@ impl Chaos<'_> {
             }
             Action::Discard { worker, task } => self.discard(worker, task),
             Action::Erase { worker, step } => self.erase(worker, step),
-            Action::Abandon { worker, late_counts } => {
+            Action::Abandon { worker, order: of, late_counts } => {
                 let drifts = self.mishaps.drifts;
                 let orders = &mut self.place(worker).orders;
                 // Otherwise it has to apply something first, and say which parameters it has then.
-                let has_begun = matches!(orders.front(), Some(Order::Compute(_)));
+                let has_begun = matches!(orders.front(), Some(Order::Compute(..)));
                 let Some(order) =
-                    orders.iter_mut().find(|order| matches!(order, Order::Compute(_)))
+                    orders.iter_mut().find(|order| matches!(order, Order::Compute(..)))
                 else {
-                    // It is done, and its results were waiting for a word on its parameters.
+                    // It is done, and is not believed: its results waited for a word on its
+                    // parameters, which are wrong.
                     assert!(drifts, "only the busy are told");
-                    return self.told.insert(0, Event::Input(Input::Idle { worker }));
+                    let idle = Input::Idle { worker, order: of };
+                    return self.told.insert(0, Event::Input(idle));
                 };
-                let Order::Compute(tasks) = std::mem::replace(order, Order::Leave) else {
+                let Order::Compute(order, tasks) = std::mem::replace(order, Order::Leave(of))
+                else {
                     panic!()
                 };
-                if let Some(&task) = tasks.first().filter(|_| late_counts && has_begun) {
+                assert_eq!(order, of, "what it is at is dropped");
+                // What does not count may have crossed the word to drop it.
+                let comes = has_begun && (late_counts || self.choose(4) == 0);
+                if let Some(&task) = tasks.first().filter(|_| comes) {
+                    if tasks.len() == 1 {
+                        self.crossed.insert(of);
+                    }
                     // It is computed before the worker applies anything more, whenever it comes.
                     self.note_parameters(worker, task);
-                    self.pool.push(Event::Input(Input::Late { worker, task, finite: true }));
+                    let done = Input::Done { worker, order, task, finite: true, digest: None };
+                    self.pool.push(Event::Input(done));
                 }
             }
             Action::Expect { .. } => {}
@@ -581,7 +596,7 @@ impl Chaos<'_> {
         let is_of_it = |sum: &Waiting| !sum.broken && sum.made_by.contains(worker);
         assert!(!self.waiting.values().any(is_of_it), "no sum of its results waits for holders");
         self.pool.retain(|event| match event {
-            Event::Input(Input::Late { worker: of, .. })
+            Event::Input(Input::Done { worker: of, .. })
             | Event::Said(Said::Held { worker: of, .. }) => *of != worker,
             Event::State { needy, .. } => *needy != worker,
             Event::Input(_) | Event::Said(_) => true,
@@ -711,8 +726,14 @@ impl Chaos<'_> {
 
     fn happen(&mut self, event: Event) -> Event {
         match event {
-            Event::Input(Input::Late { worker, task, .. }) => {
-                *self.place(worker).results.entry(task).or_default() += 1;
+            // It comes when it is told, since its worker was to drop it.
+            Event::Input(Input::Done { worker, order, task, .. }) => {
+                let crossed = self.crossed.remove(&order);
+                let place = self.place(worker);
+                *place.results.entry(task).or_default() += 1;
+                // It has nothing left to drop, and does not say that it has.
+                let leaves = |it: &Order| matches!(it, Order::Leave(of) if *of == order);
+                place.orders.retain(|it| !(crossed && leaves(it)));
             }
             Event::Said(Said::Held { worker, sum }) => {
                 self.place(worker).vectors.insert(sum);
@@ -724,7 +745,7 @@ impl Chaos<'_> {
 
     /// Tells of what has happened; gives what follows.
     fn tell(&mut self, event: Event, actions: &mut Vec<Action>) -> Result<(), EngineError> {
-        let Driver { engine, sums, now } = &mut self.driver;
+        let Driver { engine, sums, now, .. } = &mut self.driver;
         match event {
             Event::Input(input) => return sums.handle(engine, *now, input, actions),
             Event::Said(Said::Held { worker, sum }) => {
@@ -743,7 +764,7 @@ impl Chaos<'_> {
     fn work(&mut self, worker: Worker) -> Input {
         let finite = !(self.mishaps.tasks && self.choose(24) == 0);
         match self.place(worker).orders.pop_front().expect("there is an order") {
-            Order::Leave => Input::Idle { worker },
+            Order::Leave(order) => Input::Idle { worker, order },
             Order::Apply(step) => {
                 assert_eq!(self.place(worker).state, Some(step.0), "in order");
                 let sum = self.committed.get(&step).copied();
@@ -772,12 +793,12 @@ impl Chaos<'_> {
             Order::Taken(step) => {
                 Input::StateLoaded { worker, step, digest: Some(self.digest(worker, step)) }
             }
-            Order::Compute(mut tasks) => {
+            Order::Compute(order, mut tasks) => {
                 let place = self.place(worker);
                 assert!(!place.stuck, "no worker computes at parameters it does not have");
                 let task = tasks.remove(0);
                 if !tasks.is_empty() {
-                    place.orders.push_front(Order::Compute(tasks));
+                    place.orders.push_front(Order::Compute(order, tasks));
                 }
                 if finite {
                     *place.results.entry(task).or_default() += 1;
@@ -787,7 +808,7 @@ impl Chaos<'_> {
                 if finite && worker.0 < self.mishaps.liars && self.choose(4) == 0 {
                     self.nonfinite.insert((worker, task));
                 }
-                Input::Done { worker, task, finite, digest: None }
+                Input::Done { worker, order, task, finite, digest: None }
             }
         }
     }
@@ -850,17 +871,17 @@ impl Chaos<'_> {
 
     fn die(&mut self, worker: Worker) -> Input {
         let (state, drift) = (self.place(worker).state, self.place(worker).drift.clone());
-        if let Some(Order::Compute(tasks)) = self.places[worker.index()]
+        if let Some(Order::Compute(_, tasks)) = self.places[worker.index()]
             .orders
             .iter()
-            .find(|order| matches!(order, Order::Compute(_)))
+            .find(|order| matches!(order, Order::Compute(..)))
         {
             *self.costs.entry(tasks[0]).or_default() += 1;
         }
         self.renewed.insert(worker);
         *self.place(worker) = Place { dead: true, state, drift, ..Place::default() };
         self.pool.retain(|event| match event {
-            Event::Input(Input::Late { worker: of, .. })
+            Event::Input(Input::Done { worker: of, .. })
             | Event::Said(Said::Held { worker: of, .. }) => *of != worker,
             Event::State { needy, from } => *needy != worker && *from != Some(worker),
             Event::Input(_) | Event::Said(_) => true,
@@ -1122,6 +1143,7 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         told: Vec::new(),
         places: (0..workers).map(|_| Place { state: Some(0), ..Place::default() }).collect(),
         parts: HashMap::new(),
+        crossed: HashSet::new(),
         waiting: BTreeMap::new(),
         folded: HashMap::new(),
         spent: HashSet::new(),

@@ -40,7 +40,9 @@ impl Queue {
     /// A worker does its item; who is given which then.
     fn done(&mut self, now: f64, worker: u32) -> Vec<Action> {
         let task = self.at.remove(&worker).unwrap();
-        self.give(now, Input::Done { worker: Worker(worker), task, finite: true, digest: None })
+        let order = self.driver.order(worker);
+        let done = Input::Done { worker: Worker(worker), order, task, finite: true, digest: None };
+        self.give(now, done)
     }
 
     fn lost(&mut self, now: f64, worker: u32) -> Vec<Action> {
@@ -153,7 +155,7 @@ fn an_item_that_cost_one_worker_goes_to_the_next_at_once() {
     assert_eq!([queue.item(0), queue.item(3)], [Some(0), Some(1)]);
     queue.at.remove(&2);
     queue.lost(5.0, 3);
-    queue.give(6.0, Input::Idle { worker: Worker(2) });
+    queue.give(6.0, queue.driver.idle(2));
     assert_eq!(queue.item(2), Some(1));
 }
 
@@ -168,7 +170,7 @@ fn a_step_that_begins_again_knows_what_it_cost() {
     for lost in 0..2 {
         // Item 2 of the second job.
         for worker in 0..4 {
-            queue.give(2.0, Input::Idle { worker: Worker(worker) });
+            queue.give(2.0, queue.driver.idle(worker));
         }
         let holder = |queue: &Queue| {
             let mut at = queue.at.iter();
@@ -183,7 +185,7 @@ fn a_step_that_begins_again_knows_what_it_cost() {
         queue.lost(4.0 + f64::from(lost), holder);
     }
     for worker in 0..4 {
-        queue.give(6.0, Input::Idle { worker: Worker(worker) });
+        queue.give(6.0, queue.driver.idle(worker));
     }
     while let Some((worker, task)) = queue.at.first_key_value().map(|(w, t)| (*w, *t)) {
         assert!((task.job.0, task.piece) != (1, 2), "it is kept");

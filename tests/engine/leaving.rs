@@ -172,7 +172,7 @@ fn who_asks_for_the_end_and_leaves_ends_the_run() {
     driver.held(1, 0, 0);
     driver.give(Input::Finish { after: Step(0) }).unwrap();
     assert!(!driver.leaves(0).unwrap().contains(&Action::Finish));
-    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
+    driver.give(driver.idle(1)).unwrap();
     driver.answer(1, 1, true).unwrap();
     assert_eq!(driver.held(1, 1, 0).last(), Some(&Action::Finish));
 }
@@ -204,5 +204,5 @@ fn a_run_that_may_be_made_by_fewer_goes_on_without_who_leaves() {
         misfit: None,
         again: true
     }));
-    assert_eq!(assigned(&driver.give(Input::Idle { worker: Worker(0) }).unwrap()), [0]);
+    assert_eq!(assigned(&driver.give(driver.idle(0)).unwrap()), [0]);
 }

@@ -8,10 +8,11 @@ mod trust;
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::Scheme;
-use codedgrad::ids::{Job, Step, Task, Units, Worker, WorkerSet};
+use codedgrad::ids::{Job, OrderId, Step, Task, Units, Worker, WorkerSet};
 use codedgrad::run::{ConfigError, Jobs, Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Action, Engine, EngineError, Input, Refusal, Replan, Settings};
 use codedgrad::sums::{StepSums, SumId};
+use std::collections::BTreeMap;
 
 /// What an engine is told here beside its scheme and its steps.
 #[derive(Clone, Copy)]
@@ -76,12 +77,14 @@ struct Driver {
     engine: Engine,
     sums: StepSums,
     now: f64,
+    /// The last order of each worker.
+    orders: BTreeMap<u32, OrderId>,
 }
 
 impl Driver {
     fn of(engine: Engine) -> Self {
         let sums = StepSums::new(engine.config().limits.max_wait_seconds);
-        Self { engine, sums, now: 0.0 }
+        Self { engine, sums, now: 0.0, orders: BTreeMap::new() }
     }
 
     fn new(scheme: &str, workers: usize, jobs: u64, config: Config) -> (Self, Vec<Action>) {
@@ -95,13 +98,37 @@ impl Driver {
     fn give(&mut self, input: Input) -> Result<Vec<Action>, EngineError> {
         let mut actions = Vec::new();
         self.sums.handle(&mut self.engine, self.now, input, &mut actions)?;
+        self.see(&actions);
         Ok(actions)
+    }
+
+    fn see(&mut self, actions: &[Action]) {
+        for action in actions {
+            if let Action::Compute { worker, order, .. } = action {
+                self.orders.insert(worker.0, *order);
+            }
+        }
+    }
+
+    /// The last order of a worker; none that there is, if it was given none.
+    fn order(&self, worker: u32) -> OrderId {
+        self.orders.get(&worker).copied().unwrap_or_default()
+    }
+
+    /// A worker has dropped its last order.
+    fn idle(&self, worker: u32) -> Input {
+        Input::Idle { worker: Worker(worker), order: self.order(worker) }
+    }
+
+    fn abandons(&self, worker: u32) -> Action {
+        Action::Abandon { worker: Worker(worker), order: self.order(worker), late_counts: false }
     }
 
     /// What follows from what was said of sums.
     fn settle(&mut self) -> Result<Vec<Action>, EngineError> {
         let mut actions = Vec::new();
         self.sums.settle(&mut self.engine, self.now, &mut actions)?;
+        self.see(&actions);
         Ok(actions)
     }
 
@@ -112,7 +139,8 @@ impl Driver {
 
     fn answer(&mut self, worker: u32, job: u64, finite: bool) -> Result<Vec<Action>, EngineError> {
         let task = Task { job: Job(job), piece: worker, plan: 0 };
-        self.give(Input::Done { worker: Worker(worker), task, finite, digest: None })
+        let order = self.order(worker);
+        self.give(Input::Done { worker: Worker(worker), order, task, finite, digest: None })
     }
 
     fn held(&mut self, worker: u32, job: u64, attempt: u32) -> Vec<Action> {
@@ -138,10 +166,6 @@ impl Driver {
         self.give(Input::Applied { worker: Worker(worker), step: Step(job), digest: Some(digest) })
             .unwrap()
     }
-}
-
-fn abandon(worker: u32) -> Action {
-    Action::Abandon { worker: Worker(worker), late_counts: false }
 }
 
 fn assigned(actions: &[Action]) -> Vec<u32> {
@@ -183,7 +207,7 @@ fn a_round_closes_with_the_first_answer_of_each_group_and_commits_before_it_appl
     assert_eq!(assigned(&actions), [0, 1, 2, 3]);
     assert!(driver.at(1.0).answer(3, 0, true).unwrap().is_empty());
     let closed = driver.at(2.0).answer(1, 0, true).unwrap();
-    assert_eq!(closed[..2], [abandon(0), abandon(2)]);
+    assert_eq!(closed[..2], [driver.abandons(0), driver.abandons(2)]);
     assert_eq!(folded(&closed), Some(vec![1, 3]));
     let [Action::Close(report), Action::Sum { decode, .. }] = &closed[2..] else { panic!() };
     assert_eq!(report.arrivals, [None, Some(2.0), None, Some(1.0)]);
@@ -193,17 +217,10 @@ fn a_round_closes_with_the_first_answer_of_each_group_and_commits_before_it_appl
     assert_eq!(committed[0], Action::Commit { step: Step(0), digest: 9, unverified: vec![] });
     assert_eq!(applies(&committed), [(0, 0), (1, 0), (2, 0), (3, 0)]);
     assert_eq!(assigned(&committed), [1, 3], "the others have not dropped their tasks yet");
-    assert_eq!(assigned(&driver.give(Input::Idle { worker: Worker(0) }).unwrap()), [0]);
-    let late = Input::Late {
-        worker: Worker(2),
-        task: Task { job: Job(0), piece: 2, plan: 0 },
-        finite: true,
-    };
-    assert!(
-        matches!(driver.give(late).unwrap()[..], [Action::Discard { .. }]),
-        "a late answer counts for nothing here"
-    );
-    assert_eq!(assigned(&driver.give(Input::Idle { worker: Worker(2) }).unwrap()), [2]);
+    assert_eq!(assigned(&driver.give(driver.idle(0)).unwrap()), [0]);
+    let late = driver.answer(2, 0, true).unwrap();
+    assert!(matches!(late[0], Action::Discard { .. }), "a late answer counts for nothing here");
+    assert_eq!(assigned(&late), [2], "it has nothing left to drop");
     driver.answer(0, 1, true).unwrap();
     assert_eq!(folded(&driver.answer(2, 1, true).unwrap()), Some(vec![0, 2]));
     driver.held(0, 1, 0);
@@ -215,7 +232,7 @@ fn a_holder_that_dies_before_the_commit_starts_another_attempt() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 1, CONFIG);
     driver.answer(0, 0, true).unwrap();
     assert_eq!(folded(&driver.answer(2, 0, true).unwrap()), Some(vec![0, 2]));
-    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
+    driver.give(driver.idle(1)).unwrap();
     assert!(driver.engine.plan().spares_one(driver.engine.roster()));
     let reopened = driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap();
     assert!(!driver.engine.plan().spares_one(driver.engine.roster()));
@@ -242,7 +259,7 @@ fn a_vector_held_elsewhere_outlives_its_sender() {
         driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap().is_empty(),
         "worker 2 holds the whole sum"
     );
-    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
+    driver.give(driver.idle(1)).unwrap();
     assert!(matches!(driver.held(1, 0, 0)[0], Action::Commit { .. }));
 }
 
@@ -503,7 +520,7 @@ fn who_missed_too_much_takes_over_a_state_and_what_came_since() {
         [(1, 0), (1, 1), (1, 2), (1, 3)],
         "no more than the log holds is on its way to a hung worker"
     );
-    let freed = driver.give(Input::Idle { worker: Worker(1) }).unwrap();
+    let freed = driver.give(driver.idle(1)).unwrap();
     assert_eq!(freed, [Action::Resync { worker: Worker(1), from: Worker(0) }]);
     let meanwhile = step_without_worker_1(&mut driver, 7);
     assert!(applies(&meanwhile).iter().all(|(worker, _)| *worker == 0));
@@ -519,14 +536,17 @@ fn a_provider_that_dies_is_replaced() {
     driver.held(0, 0, 0);
     driver.held(3, 0, 0);
     for worker in [1, 2, 3] {
-        driver.give(Input::Idle { worker: Worker(worker) }).unwrap();
+        driver.give(driver.idle(worker)).unwrap();
     }
     driver.applied(0, 0, 5);
     driver.applied(1, 0, 5);
     driver.applied(2, 0, 5);
     let diverged = driver.applied(3, 0, 6);
-    assert_eq!(diverged[..2], [Action::Diverged { worker: Worker(3), step: Step(0) }, abandon(3)]);
-    let resync = driver.give(Input::Idle { worker: Worker(3) }).unwrap();
+    assert_eq!(
+        diverged[..2],
+        [Action::Diverged { worker: Worker(3), step: Step(0) }, driver.abandons(3)]
+    );
+    let resync = driver.give(driver.idle(3)).unwrap();
     let [Action::Resync { from, .. }] = resync[..] else { panic!("{resync:?}") };
     let again = driver.give(Input::Lost { worker: from, kept: true }).unwrap();
     let Some(Action::Resync { worker: Worker(3), from: other }) = again.first() else {
@@ -582,8 +602,8 @@ fn who_has_no_state_takes_over_one_from_a_peer_or_else_from_the_driver() {
     let synced = driver.give(Input::Synced { worker: Worker(1), next: Step(0) }).unwrap();
     assert_eq!((applies(&synced), assigned(&synced)), (vec![(1, 0)], vec![1]));
     let missed = driver.give(Input::StepUnavailable { worker: Worker(1) }).unwrap();
-    assert_eq!(missed, [abandon(1)]);
-    let restored = driver.give(Input::Idle { worker: Worker(1) }).unwrap();
+    assert_eq!(missed, [driver.abandons(1)]);
+    let restored = driver.give(driver.idle(1)).unwrap();
     assert_eq!(restored, [Action::Restore { worker: Worker(1) }]);
     assert!(
         driver.give(Input::Synced { worker: Worker(0), next: Step(1) }).unwrap().is_empty(),
@@ -617,7 +637,7 @@ fn who_takes_over_a_state_is_not_waited_for() {
     let missed = driver.give(Input::StepUnavailable { worker: Worker(1) }).unwrap();
     assert!(matches!(missed[0], Action::Commit { .. }), "{missed:?}");
     assert_eq!((applies(&missed), assigned(&missed)), (vec![(0, 1)], vec![0]));
-    assert_eq!(driver.give(Input::Idle { worker: Worker(1) }).unwrap(), [resync]);
+    assert_eq!(driver.give(driver.idle(1)).unwrap(), [resync]);
 }
 
 #[test]
@@ -625,8 +645,8 @@ fn a_vector_whose_makers_and_holders_died_one_after_the_other_is_made_again() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 1, CONFIG);
     driver.answer(0, 0, true).unwrap();
     driver.answer(2, 0, true).unwrap();
-    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
-    driver.give(Input::Idle { worker: Worker(3) }).unwrap();
+    driver.give(driver.idle(1)).unwrap();
+    driver.give(driver.idle(3)).unwrap();
     driver.held(3, 0, 0);
     assert!(
         driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap().is_empty(),
@@ -647,8 +667,8 @@ fn a_maker_that_died_and_came_back_has_not_its_result_any_more() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 1, CONFIG);
     driver.answer(0, 0, true).unwrap();
     driver.answer(2, 0, true).unwrap();
-    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
-    driver.give(Input::Idle { worker: Worker(3) }).unwrap();
+    driver.give(driver.idle(1)).unwrap();
+    driver.give(driver.idle(3)).unwrap();
     driver.held(3, 0, 0);
     driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap();
     driver.give(Input::Joined { worker: Worker(0), next: Some(Step(0)) }).unwrap();
@@ -665,12 +685,8 @@ fn a_maker_that_died_and_came_back_has_not_its_result_any_more() {
 fn votes_name_the_wrong_and_end_what_cannot_be_told() {
     let vote = |driver: &mut Driver, worker: u32, digest: u128| {
         let task = Task { job: Job(0), piece: worker, plan: 0 };
-        driver.give(Input::Done {
-            worker: Worker(worker),
-            task,
-            finite: true,
-            digest: Some(digest),
-        })
+        let (order, worker) = (driver.order(worker), Worker(worker));
+        driver.give(Input::Done { worker, order, task, finite: true, digest: Some(digest) })
     };
     let (mut driver, _) = Driver::new("vote:s=0,b=1", 3, 1, CONFIG);
     assert_eq!(vote(&mut driver, 1, 6).unwrap(), []);
@@ -739,8 +755,8 @@ fn a_spoilt_result_is_left_out_and_its_worker_alone() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 2, CONFIG);
     driver.answer(0, 0, true).unwrap();
     driver.answer(2, 0, true).unwrap();
-    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
-    driver.give(Input::Idle { worker: Worker(3) }).unwrap();
+    driver.give(driver.idle(1)).unwrap();
+    driver.give(driver.idle(3)).unwrap();
     let nonfinite = |driver: &mut Driver, worker, attempt| {
         let Driver { engine, sums, .. } = driver;
         sums.result_not_finite(engine, Worker(worker), SumId { step: Step(0), attempt });
@@ -756,7 +772,7 @@ fn a_spoilt_result_is_left_out_and_its_worker_alone() {
     );
     let again = driver.answer(1, 0, true).unwrap();
     assert_eq!(folded(&again), Some(vec![1, 2]));
-    driver.give(Input::Idle { worker: Worker(3) }).unwrap();
+    driver.give(driver.idle(3)).unwrap();
     let refused = nonfinite(&mut driver, 1, 1);
     let because = refused.iter().find_map(|action| match action {
         Action::Skip { units, because, .. } => Some((units.clone(), *because)),

@@ -56,11 +56,11 @@ impl Driver {
 /// What comes of an action.
 fn does(action: Action) -> Vec<Input> {
     match action {
-        Action::Compute { worker, tasks, .. } => {
-            let done = |task| Input::Done { worker, task, finite: true, digest: None };
+        Action::Compute { worker, order, tasks, .. } => {
+            let done = |task| Input::Done { worker, order, task, finite: true, digest: None };
             tasks.into_iter().map(|(task, _)| done(task)).collect()
         }
-        Action::Abandon { worker, .. } => vec![Input::Idle { worker }],
+        Action::Abandon { worker, order, .. } => vec![Input::Idle { worker, order }],
         Action::Sum { step, .. } => vec![Input::Summed { step, digest: 9 }],
         _ => Vec::new(),
     }

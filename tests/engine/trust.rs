@@ -27,7 +27,7 @@ fn one_is_wrong() -> Driver {
 fn commit(driver: &mut Driver, workers: u32, step: u64) -> Vec<Action> {
     for worker in 0..workers {
         if worker > 0 {
-            let freed = driver.give(Input::Idle { worker: Worker(worker) });
+            let freed = driver.give(driver.idle(worker));
             assert!(freed.is_ok());
         }
     }
@@ -69,14 +69,11 @@ fn what_two_workers_have_alike_is_right_and_others_do_not_count() {
     assert_eq!(diverged(&wrong), [3]);
     // It had been given its task already: it drops that, and what comes of it all the same is
     // thrown away.
-    assert!(
-        wrong.contains(&Action::Abandon { worker: Worker(3), late_counts: false }),
-        "{wrong:?}"
-    );
+    assert!(wrong.contains(&driver.abandons(3)), "{wrong:?}");
     let task = Task { job: Job(1), piece: 3, plan: 0 };
     let answered = driver.answer(3, 1, true).unwrap();
-    assert_eq!(answered, [Action::Discard { worker: Worker(3), task }]);
-    assert_eq!(resyncs(&driver.give(Input::Idle { worker: Worker(3) }).unwrap()), [(3, 0)]);
+    assert_eq!(answered[0], Action::Discard { worker: Worker(3), task });
+    assert_eq!(resyncs(&answered), [(3, 0)]);
     assert!(
         folded(&driver.answer(0, 1, true).unwrap()).is_none(),
         "the other group has no worker yet"
@@ -108,14 +105,14 @@ fn where_nobody_else_has_reported_a_step_is_not_verified() {
         Some(vec![0]),
         "no worker waits for the other"
     );
-    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
+    driver.give(driver.idle(1)).unwrap();
     driver.held(0, 1, 0);
     assert_eq!(unverified(&driver.held(1, 1, 0)), Some(vec![0]));
     // The driver's own replica settles it.
     driver.give(Input::Own { step: Step(1), digest: 70 }).unwrap();
     driver.applied(0, 1, 70);
     driver.answer(0, 2, true).unwrap();
-    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
+    driver.give(driver.idle(1)).unwrap();
     driver.held(0, 2, 0);
     assert_eq!(unverified(&driver.held(1, 2, 0)), Some(vec![]));
 }
@@ -129,7 +126,7 @@ fn a_run_without_digests_says_nothing_of_them() {
             .unwrap();
     }
     driver.answer(0, 1, true).unwrap();
-    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
+    driver.give(driver.idle(1)).unwrap();
     driver.held(0, 1, 0);
     assert_eq!(unverified(&driver.held(1, 1, 0)), Some(vec![]));
 }
@@ -152,13 +149,13 @@ fn what_counted_and_turns_out_to_be_wrong_is_computed_again() {
 #[test]
 fn a_state_that_turns_out_to_be_wrong_is_fetched_elsewhere() {
     let mut driver = one_is_wrong();
-    assert_eq!(resyncs(&driver.give(Input::Idle { worker: Worker(3) }).unwrap()), [(3, 0)]);
+    assert_eq!(resyncs(&driver.give(driver.idle(3)).unwrap()), [(3, 0)]);
     driver.give(Input::Synced { worker: Worker(3), next: Step(1) }).unwrap();
     let taken = driver
         .give(Input::StateLoaded { worker: Worker(3), step: Step(0), digest: Some(1) })
         .unwrap();
     assert_eq!(diverged(&taken), [3]);
-    let again = [taken, driver.give(Input::Idle { worker: Worker(3) }).unwrap()].concat();
+    let again = [taken, driver.give(driver.idle(3)).unwrap()].concat();
     assert_eq!(resyncs(&again), [(3, 1)], "worker 0's is not asked for again");
     driver.give(Input::Synced { worker: Worker(3), next: Step(1) }).unwrap();
     let taken = driver
@@ -172,7 +169,7 @@ fn a_state_that_turns_out_to_be_wrong_is_fetched_elsewhere() {
 #[test]
 fn a_state_that_does_not_come_is_asked_of_who_waits_for_orders() {
     let mut driver = one_is_wrong();
-    assert_eq!(resyncs(&driver.give(Input::Idle { worker: Worker(3) }).unwrap()), [(3, 0)]);
+    assert_eq!(resyncs(&driver.give(driver.idle(3)).unwrap()), [(3, 0)]);
     let overdue = Input::StateOverdue { worker: Worker(3), from: Worker(0) };
     assert_eq!(driver.give(overdue).unwrap(), [], "all others compute");
     driver.answer(1, 1, true).unwrap();
@@ -187,23 +184,23 @@ fn a_state_that_does_not_come_is_asked_of_who_waits_for_orders() {
 #[test]
 fn a_state_is_not_waited_for_of_who_takes_over_one_itself() {
     let mut driver = one_is_wrong();
-    assert_eq!(resyncs(&driver.give(Input::Idle { worker: Worker(3) }).unwrap()), [(3, 0)]);
+    assert_eq!(resyncs(&driver.give(driver.idle(3)).unwrap()), [(3, 0)]);
     driver.give(Input::StepUnavailable { worker: Worker(0) }).unwrap();
-    let freed = driver.give(Input::Idle { worker: Worker(0) }).unwrap();
+    let freed = driver.give(driver.idle(0)).unwrap();
     assert_eq!(resyncs(&freed), [(0, 1), (3, 1)]);
 }
 
 #[test]
 fn who_refuses_every_state_is_sent_away() {
     let mut driver = one_is_wrong();
-    driver.give(Input::Idle { worker: Worker(3) }).unwrap();
+    driver.give(driver.idle(3)).unwrap();
     let mut last = Vec::new();
     for from in [0, 1, 2] {
         driver.give(Input::Synced { worker: Worker(3), next: Step(1) }).unwrap();
         last = driver
             .give(Input::BadState { worker: Worker(3), from: Some(Worker(from)), refused: true })
             .unwrap();
-        last.extend(driver.give(Input::Idle { worker: Worker(3) }).unwrap());
+        last.extend(driver.give(driver.idle(3)).unwrap());
     }
     let sent_away = Action::Dismiss { worker: Worker(3), why: UnfitReason::RefusesStates };
     assert!(last.contains(&sent_away), "{last:?}");
@@ -212,7 +209,7 @@ fn who_refuses_every_state_is_sent_away() {
 #[test]
 fn a_replica_that_differs_three_times_running_is_sent_away() {
     let mut driver = one_is_wrong();
-    driver.give(Input::Idle { worker: Worker(3) }).unwrap();
+    driver.give(driver.idle(3)).unwrap();
     let mut takes_over = |digest| {
         driver.give(Input::Synced { worker: Worker(3), next: Step(1) }).unwrap();
         let word = Input::StateLoaded { worker: Worker(3), step: Step(0), digest: Some(digest) };
@@ -230,7 +227,7 @@ fn a_worker_ends_the_run_once_the_step_at_hand_is_decided() {
     let mut driver = begun(2, CONFIG);
     driver.give(Input::Finish { after: Step(0) }).unwrap();
     driver.answer(0, 1, true).unwrap();
-    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
+    driver.give(driver.idle(1)).unwrap();
     driver.held(0, 1, 0);
     let last = driver.held(1, 1, 0);
     assert_eq!(last.last(), Some(&Action::Finish));

@@ -3,7 +3,7 @@
 //! (`sync` 0).
 
 use codedgrad::codes::SchemeSpec;
-use codedgrad::ids::{Step, Task, Worker};
+use codedgrad::ids::{OrderId, Step, Task, Worker};
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Action, Engine, Input, PlannedScheme, Settings};
 use codedgrad::sim::{Pool, PoolOutcome, PoolRules, replay};
@@ -43,12 +43,15 @@ fn rows(state: &mut u64, coded: bool) -> Vec<(u64, usize)> {
     rows
 }
 
+/// When tasks are done, and which.
+type DueTasks = (u64, Vec<(OrderId, Task)>);
+
 /// An engine whose workers come, compute in no more time than they need, and are lost.
 struct Driven {
     engine: Engine,
     now: u64,
     /// When each worker is done with what it has, and with what.
-    due: Vec<Option<(u64, Vec<Task>)>>,
+    due: Vec<Option<DueTasks>>,
     /// The first step that each has not applied.
     next: Vec<Step>,
     /// What it is told at once, and what comes after all else that happens at an instant: only
@@ -103,16 +106,16 @@ impl Driven {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Compute { worker, tasks, .. } => {
+            Action::Compute { worker, order, tasks, .. } => {
                 let facts = self.engine.plan().facts();
                 let units = tasks.iter().map(|(_, parts)| u64::from(facts.units_of(parts)));
                 let done = self.now + 2 * units.sum::<u64>();
-                let tasks = tasks.into_iter().map(|(task, _)| task).collect();
+                let tasks = tasks.into_iter().map(|(task, _)| (order, task)).collect();
                 self.due[worker.index()] = Some((done, tasks));
             }
-            Action::Abandon { worker, .. } => {
+            Action::Abandon { worker, order, .. } => {
                 self.due[worker.index()] = None;
-                self.first.push_back(Input::Idle { worker });
+                self.first.push_back(Input::Idle { worker, order });
             }
             // Nor is a round that goes on for no time.
             Action::Close(report) => {
@@ -148,7 +151,9 @@ impl Driven {
                 let seat = self.due.iter().position(is_due).unwrap();
                 let (_, tasks) = self.due[seat].take().unwrap();
                 let worker = at(seat);
-                let done = |task| Input::Done { worker, task, finite: true, digest: None };
+                let finite = true;
+                let done =
+                    |(order, task)| Input::Done { worker, order, task, finite, digest: None };
                 self.first.extend(tasks.into_iter().map(done));
                 self.settle();
             } else if self.now == then {

@@ -460,7 +460,7 @@ fn hear(evil: &mut Bare, kind: &str) -> Value {
         let message: Value =
             if header.kind == Kind::Control { bare::told(&body) } else { Value::Null };
         if message["type"] == "abandon" {
-            evil.tell(&json!({"type": "idle", "order": 1}));
+            evil.tell(&json!({"type": "idle", "order": message["order"]}));
         }
         if message["type"] == kind {
             return message;
@@ -486,6 +486,26 @@ fn messages_out_of_place_change_nothing() {
             evil.tell(&message);
         });
     }
+}
+
+/// Those of other workers are next to its own; what it says of these is about none of its tasks.
+#[test]
+fn a_worker_answers_for_no_other() {
+    survives("orders of others", |_, evil| {
+        let compute = hear(evil, "compute");
+        let (own, task) = (compute["order"].as_u64().unwrap(), &compute["tasks"][0]["task"]);
+        for order in [0, own.saturating_sub(1), own + 1, own + 2, u64::MAX] {
+            evil.tell(&json!({"type": "done", "order": order, "task": task, "aux": [9.0],
+                "finite": true}));
+            evil.tell(&json!({"type": "changed", "order": order, "task": task}));
+            evil.tell(&json!({"type": "idle", "order": order}));
+        }
+        // Its own task is computed twice, and the second answer is one too many.
+        for _ in 0..2 {
+            evil.tell(&json!({"type": "done", "order": own, "task": task, "aux": [],
+                "finite": false}));
+        }
+    });
 }
 
 #[test]

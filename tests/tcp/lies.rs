@@ -170,10 +170,11 @@ fn nan(mut link: impl Link) {
     let (mut parameters, mut next) = (vec![0.0f32; LENGTH], Step(0));
     while let ReceiveOutcome::Order(order) = link.receive(None) {
         match order {
-            Order::Compute { tasks, .. } => {
+            Order::Compute { order, tasks, .. } => {
                 for (task, _) in tasks {
                     link.keep(task, vec![f32::NAN; LENGTH]);
-                    link.send(Notice::Done { task, aux: vec![4.0], finite: true, spent: None });
+                    let aux = vec![4.0];
+                    link.send(Notice::Done { order, task, aux, finite: true, spent: None });
                 }
             }
             Order::Apply { sum: SumId { step, .. }, decoded, .. } => {
@@ -195,7 +196,7 @@ fn nan(mut link: impl Link) {
             Order::Store { sum, decoded } => {
                 link.send(Notice::Sum(SumNotice::Held { sum, digest: decoded.digest }));
             }
-            Order::Abandon | Order::LetIn => {}
+            Order::Abandon { .. } | Order::LetIn => {}
             Order::Stop { .. } | Order::Dismiss(_) => return,
         }
     }

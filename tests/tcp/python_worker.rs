@@ -309,7 +309,9 @@ fn computes_and_contributes(worker: &mut Bare) {
     }
     // An order of very many units is dropped between two of them.
     worker.tell(&json!({"type": "compute", "order": 2, "tasks": [task(3, 0, 100_000, 1.0)]}));
-    worker.tell(&json!({"type": "abandon"}));
+    // The word to drop the order before has crossed its last answer.
+    worker.tell(&json!({"type": "abandon", "order": 1}));
+    worker.tell(&json!({"type": "abandon", "order": 2}));
     let (idle, units) = spent(worker.hear());
     assert_eq!(idle, json!({"type": "idle", "order": 2}));
     assert!(units < 100_000, "{units}");

@@ -17,6 +17,7 @@ use codedgrad::train::{self, AUTO, Auto, Builder, Coordinator, OpenPort, RunErro
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::security::Security;
 use codedgrad::transport::wire::framed_format;
+use codedgrad_shell::clock::unix_seconds;
 use codedgrad_shell::failure::{Failure, OrInput, OrWork};
 use codedgrad_shell::families::{self, RunScheme};
 use codedgrad_shell::folder::{RunFolder, SERVED};
@@ -344,6 +345,8 @@ impl Plan {
             .unmixed()
             .workers(self.workers)
             .run_number(self.id)
+            // One that is started again is later than the one before.
+            .incarnation(unix_seconds() as u32)
             .job(serde_json::json!({ "scheme": told.scheme }).to_string())
             // A round that waits for a worker to come back is open.
             .max_wait(patience(told.limits.max_wait().max(told.return_wait_seconds)))

@@ -17,6 +17,7 @@ impl Engine {
         let facts = self.plan.facts();
         let units = facts.units;
         let alternatives = facts.has_fixed_tasks() && facts.error_max == 0.0 && !facts.mixture;
+        // Of a step of several jobs no sum can begin before the last one's tasks are given.
         if !alternatives || self.config.jobs.micro_steps > 1 {
             return None;
         }

@@ -173,7 +173,7 @@ impl Departures {
     /// `goes_on` tells whether one of them has.
     pub(super) fn ends_the_run(&mut self, now: f64, roster: &Roster, goes_on: bool) -> bool {
         // No worker is there that could still leave as well.
-        if roster.is_deserted() {
+        if roster.first_alive().is_none() {
             return true;
         }
         // Known once, it stays known: who went on may be lost before the moment is over.
@@ -195,7 +195,7 @@ impl Departures {
         // there may come back and go on.
         let left = self.gone_for_good(roster);
         let all = !last.is_empty() && last.iter().all(|worker| left.contains(worker));
-        let over = roster.is_deserted() && steps.has_begun() && !last.is_empty();
+        let over = roster.first_alive().is_none() && steps.has_begun() && !last.is_empty();
         self.ended = over && all;
         self.preempted = over
             && last.iter().all(|worker| left.contains(worker) || self.told.contains(worker))

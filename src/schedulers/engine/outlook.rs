@@ -62,7 +62,10 @@ impl Engine {
             let Outlook::Blocked { jobs, mut units } = self.plan.scheme.outlook(&hopeless) else {
                 return Err(self.plan.too_many_lost(self.steps.next, &self.roster, &self.leaving));
             };
-            if self.round.all_erased().is_empty() || jobs.is_empty() || self.roster.is_deserted() {
+            if self.round.all_erased().is_empty()
+                || jobs.is_empty()
+                || self.roster.first_alive().is_none()
+            {
                 return Err(self.plan.too_many_lost(self.steps.next, &self.roster, &self.leaving));
             }
             if units.is_empty() {

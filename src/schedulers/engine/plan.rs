@@ -173,7 +173,8 @@ impl RunPlan {
 
     /// Whether the round may still come to something if no worker of `gone` answers any more.
     pub(super) fn can_close(&self, gone: &WorkerSet, roster: &Roster) -> bool {
-        !roster.is_deserted() && !matches!(self.scheme.outlook(gone), Outlook::Blocked { .. })
+        roster.first_alive().is_some()
+            && !matches!(self.scheme.outlook(gone), Outlook::Blocked { .. })
     }
 
     /// Whether the current step cannot be computed without workers that have left.

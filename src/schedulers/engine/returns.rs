@@ -118,7 +118,7 @@ impl Engine {
         self.states.returns_by = None;
         let dead = self.roster.dead();
         let given = self.await_nobody(now, &dead, out);
-        if self.roster.is_deserted()
+        if self.roster.first_alive().is_none()
             || self.round.phase().is_open() && !self.plan.can_close(&dead, &self.roster)
         {
             // Some may be busy with the states that they take over, and then be enough.

@@ -8,6 +8,9 @@ use super::plan::Replan;
 pub struct Settings {
     /// Number of the first round.
     pub round: u64,
+    /// How many coordinators of the run there were before, at least: numbers of their orders are
+    /// below those of this one.
+    pub incarnation: u32,
     /// Whether the driver can hand out a state itself where no worker has one:
     /// [`Action::Restore`](super::super::Action::Restore).
     pub restores: bool,

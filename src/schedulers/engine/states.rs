@@ -23,10 +23,9 @@ pub(super) fn recall(
     scheme: &mut ActiveScheme,
 ) -> Option<Action> {
     roster.mark_stale(worker);
-    let doing @ Activity::Tasks(_) = roster.doing(worker) else { return None };
-    *doing = Activity::Dropping;
+    let order = roster.abandon(worker, false)?;
     scheme.on(RoundEvent::Dropped(worker));
-    Some(Action::Abandon { worker, late_counts: false })
+    Some(Action::Abandon { worker, order, late_counts: false })
 }
 
 /// Which steps the state of a worker has.

@@ -51,7 +51,7 @@ impl Engine {
         now: f64,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        if self.roster.is_deserted() {
+        if self.roster.first_alive().is_none() {
             if self.states.may_return(&self.roster, &self.leaving) {
                 self.states.await_returns(self.round.at(now));
                 return Ok(());

@@ -11,7 +11,7 @@ use super::round::Moment;
 use super::states::recall;
 use super::steps::Steps;
 use super::{Answer, Engine};
-use crate::ids::{Step, Task, Worker};
+use crate::ids::{OrderId, Step, Task, Worker};
 use crate::run::{Jobs, RunConfig};
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ pub(super) struct Trust {
     /// Until when it is waited for reports that may tell who is right, where that is in dispute.
     pub(super) decides_by: Option<f64>,
     /// Results of workers whose parameters are in dispute: they wait until it is settled.
-    disputed: Vec<(Worker, Answer)>,
+    disputed: Vec<(Worker, OrderId, Answer)>,
     /// Results that count although no report shows that they were computed with the right
     /// parameters.
     unsure: BTreeSet<(Worker, Task)>,
@@ -86,13 +86,15 @@ impl Trust {
     }
 
     /// A result is not counted before its worker's parameters are known to be right.
-    pub(super) fn wait_with(&mut self, worker: Worker, answer: Answer) {
-        self.disputed.push((worker, answer));
+    pub(super) fn wait_with(&mut self, worker: Worker, order: OrderId, answer: Answer) {
+        self.disputed.push((worker, order, answer));
     }
 
     /// Gives back what is in dispute: the run does not wait for it any more.
-    pub(super) fn drop_disputed(&mut self) -> Vec<(Worker, Task)> {
-        self.disputed.drain(..).map(|(worker, (task, ..))| (worker, task)).collect()
+    pub(super) fn drop_disputed(&mut self) -> Vec<(Worker, OrderId, Task)> {
+        let dropped =
+            |(worker, order, answer): (Worker, OrderId, Answer)| (worker, order, answer.0);
+        self.disputed.drain(..).map(dropped).collect()
     }
 
     /// Workers whose results counted for a step though no report says that they had the right
@@ -199,9 +201,9 @@ impl Engine {
             self.begin_again(now, out)?;
         }
         self.states.resync_idle(self.round.at(now), &mut self.roster, &self.leaving, out)?;
-        for (worker, answer) in std::mem::take(&mut self.trust.disputed) {
+        for (worker, order, answer) in std::mem::take(&mut self.trust.disputed) {
             if !self.roster.is_lost(worker) {
-                self.done(now, worker, answer, out)?;
+                self.done(now, worker, order, answer, out)?;
             }
         }
         Ok(())

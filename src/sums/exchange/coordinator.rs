@@ -137,16 +137,18 @@ impl CoordinatorSums {
                     eager.ordered(worker, order, tasks.into_iter());
                 }
             }
-            CoordinatorEvent::Changed { worker, task } => self.changed(worker, task, out),
+            CoordinatorEvent::Changed { worker, order, task } => {
+                self.changed(worker, (order, task), out);
+            }
             CoordinatorEvent::Answered { worker, answer: Answer::Done { task, .. }, .. }
                 if self.doubts.is_changed(worker, task) =>
             {
                 let reason = "it says that it has done what it had changed after announcing it";
                 give_up(worker, reason.into(), out);
             }
-            CoordinatorEvent::Answered { worker, order, answer } => {
+            CoordinatorEvent::Answered { worker, answer } => {
                 let answers = match &mut self.eager {
-                    Some(eager) => eager.answered(worker, order, answer),
+                    Some(eager) => eager.answered(worker, answer),
                     None => vec![answer],
                 };
                 answered(worker, answers, out);

@@ -3,7 +3,7 @@
 use super::block::{Block, Blocks, Vectors};
 use super::frame::{Body, Frame};
 use crate::gpu::nonfinite_mask;
-use crate::ids::{Job, Task, Worker};
+use crate::ids::{Job, OrderId, Task, Worker};
 use crate::run::NumberFormat;
 use crate::sums::ledger::Ledgers;
 use crate::sums::{Header, Kind, TaskSpent, chunk_range, chunks};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(super) fn frames(
     vector: &Arc<Vec<f32>>,
     task: Task,
-    order: u64,
+    order: OrderId,
 ) -> impl Iterator<Item = Frame> + use<> {
     let (vector, length) = (Arc::clone(vector), vector.len());
     (0..chunks(length)).map(move |chunk| {
@@ -22,7 +22,7 @@ pub(super) fn frames(
         let header =
             Header::chunk(Kind::Result, NumberFormat::F32, range.start, range.len()).of_task(task);
         Frame {
-            header: Header { attempt: order as u32, ..header },
+            header: Header { attempt: order.0 as u32, ..header },
             body: Body::Slice(Arc::clone(&vector), range),
         }
     })
@@ -49,9 +49,9 @@ struct OrderedTask {
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// A task is done, and its result is here, if it is finite.
-    Done { task: Task, aux: Vec<f64>, finite: bool, spent: Option<TaskSpent> },
+    Done { order: OrderId, task: Task, aux: Vec<f64>, finite: bool, spent: Option<TaskSpent> },
     /// The rest of the order was dropped.
-    Dropped { spent: Option<TaskSpent> },
+    Dropped { order: OrderId, spent: Option<TaskSpent> },
 }
 
 /// The results that are due: nothing else is taken in, and what workers can make the coordinator
@@ -66,9 +66,8 @@ pub(crate) struct EagerReceiver {
     end: Job,
     /// By worker, order and task.
     ordered: BTreeMap<(u32, u32, Task), OrderedTask>,
-    /// What each worker has said, with the number of the order, that cannot be reported yet: words
-    /// overtake chunks, and who hears of them takes each for an answer to the oldest order.
-    waiting: BTreeMap<u32, VecDeque<(u32, Answer)>>,
+    /// What each worker has said that cannot be reported yet: words overtake chunks.
+    waiting: BTreeMap<u32, VecDeque<Answer>>,
 }
 
 impl EagerReceiver {
@@ -77,9 +76,14 @@ impl EagerReceiver {
         Self { length, ledgers, vectors, blocks, end: Job(0), ordered, waiting }
     }
 
-    pub(super) fn ordered(&mut self, worker: u32, order: u64, tasks: impl Iterator<Item = Task>) {
+    pub(super) fn ordered(
+        &mut self,
+        worker: u32,
+        order: OrderId,
+        tasks: impl Iterator<Item = Task>,
+    ) {
         self.ordered
-            .extend(tasks.map(|task| ((worker, order as u32, task), OrderedTask::default())));
+            .extend(tasks.map(|task| ((worker, order.0 as u32, task), OrderedTask::default())));
     }
 
     /// The jobs below `end` are over. A worker that has heard of that has forgotten its results of
@@ -132,25 +136,24 @@ impl EagerReceiver {
 
     /// A worker answers an order. The chunks of a finite result may still be on their way, another
     /// is not sent; gives back what there is to report.
-    pub(super) fn answered(&mut self, worker: u32, order: u64, answer: Answer) -> Vec<Answer> {
-        let order = order as u32;
+    pub(super) fn answered(&mut self, worker: u32, answer: Answer) -> Vec<Answer> {
         match answer {
-            Answer::Done { task, finite: true, .. } => {
-                let ordered = self.ordered.get_mut(&(worker, order, task));
+            Answer::Done { order, task, finite: true, .. } => {
+                let ordered = self.ordered.get_mut(&(worker, order.0 as u32, task));
                 let Some(ordered) = ordered.filter(|ordered| !ordered.done) else {
                     return Vec::new();
                 };
                 ordered.done = true;
             }
-            Answer::Done { task, .. } => {
-                self.ordered.remove(&(worker, order, task));
+            Answer::Done { order, task, .. } => {
+                self.ordered.remove(&(worker, order.0 as u32, task));
             }
             // Chunks of what is done may still be on their way.
-            Answer::Dropped { .. } => self
+            Answer::Dropped { order, .. } => self
                 .ordered
-                .retain(|key, ordered| (key.0, key.1) != (worker, order) || ordered.done),
+                .retain(|key, ordered| (key.0, key.1) != (worker, order.0 as u32) || ordered.done),
         }
-        self.waiting.entry(worker).or_default().push_back((order, answer));
+        self.waiting.entry(worker).or_default().push_back(answer);
         self.ready(worker)
     }
 
@@ -158,10 +161,10 @@ impl EagerReceiver {
     fn ready(&mut self, worker: u32) -> Vec<Answer> {
         let Some(mut waiting) = self.waiting.remove(&worker) else { return Vec::new() };
         let mut ready = Vec::new();
-        while let Some((order, mut answer)) = waiting.pop_front() {
-            if let Answer::Done { task, finite: finite @ true, .. } = &mut answer {
-                let Some(came_finite) = self.taken_in((worker, order, *task)) else {
-                    waiting.push_front((order, answer));
+        while let Some(mut answer) = waiting.pop_front() {
+            if let Answer::Done { order, task, finite: finite @ true, .. } = &mut answer {
+                let Some(came_finite) = self.taken_in((worker, order.0 as u32, *task)) else {
+                    waiting.push_front(answer);
                     break;
                 };
                 *finite = came_finite;

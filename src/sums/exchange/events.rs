@@ -6,7 +6,7 @@ use super::choices::Exchange;
 use super::eager::Answer;
 use super::frame::Frame;
 use super::reassembly::WriteSlot;
-use crate::ids::{Job, Step, Summand, Task, Worker};
+use crate::ids::{Job, OrderId, Step, Summand, Task, Worker};
 use crate::sums::collective::{CollectiveCommand, CollectiveEvent, ResultStore};
 use crate::sums::{DecodedSum, Header, Kind, PeerMessage, SumCommand, SumId, SumNotice, SumReport};
 use std::collections::BTreeSet;
@@ -44,11 +44,11 @@ pub(crate) enum CoordinatorEvent {
     /// A worker has a state, or is sent one, in which everything below `next` is applied.
     HasState { worker: u32, next: Option<Step> },
     /// A worker was given tasks.
-    Ordered { worker: u32, order: u64, tasks: Vec<Task> },
+    Ordered { worker: u32, order: OrderId, tasks: Vec<Task> },
     /// A worker answers an order.
-    Answered { worker: u32, order: u64, answer: Answer },
+    Answered { worker: u32, answer: Answer },
     /// A worker has changed numbers of a result that it had said to be final.
-    Changed { worker: Worker, task: Task },
+    Changed { worker: Worker, order: OrderId, task: Task },
     /// A step that is computed will be made of these terms.
     Expect { sum: SumId, terms: Vec<Summand> },
     /// A sum is to be made; `spares_one` if any one worker may be lost without harm from now on. It
@@ -113,7 +113,7 @@ pub(super) fn chunk_for(to: u32, frame: Frame) -> WorkerEffect {
 /// What a worker's end is told.
 pub(crate) enum WorkerEvent {
     /// Its trainer has done a task, whose finite result goes to the coordinator at once.
-    SendEagerly { task: Task, order: u64 },
+    SendEagerly { task: Task, order: OrderId },
     /// The coordinator wants something done.
     Told(SumCommand),
     /// Some chunks of a result are final and finite, while the rest is computed.

@@ -5,7 +5,7 @@
 
 use super::plan::{nodes_of, of_all_stripes};
 use super::*;
-use crate::ids::{Job, Piece, Step, Summand, Task};
+use crate::ids::{Job, OrderId, Piece, Step, Summand, Task};
 use crate::run::NumberFormat;
 use crate::sums::collective::ResultStore;
 use crate::sums::ledger::Ledger;
@@ -180,7 +180,7 @@ impl Node {
             }
             Packet::Changed(task) => {
                 let worker = Worker(from);
-                self.coordinate(now, CoordinatorEvent::Changed { worker, task })
+                self.coordinate(now, CoordinatorEvent::Changed { worker, order: OrderId(1), task })
             }
             Packet::Across(message) => self.work_on(now, WorkerEvent::Peer { from, message }),
             Packet::Chunk(frame) => {
@@ -937,7 +937,8 @@ fn what_was_changed_counts_for_nothing_in_a_sum_that_is_carried_on() {
         world.lose_worker(1);
         assert!(world.has_failed());
         world.begin();
-        let changed = CoordinatorEvent::Changed { worker: Worker(3), task: TASK };
+        let changed =
+            CoordinatorEvent::Changed { worker: Worker(3), order: OrderId(1), task: TASK };
         let sent = world.coordinator.coordinate(world.now, changed);
         world.send(COORDINATOR, sent);
         assert!(world.has_failed(), "seed {seed}");

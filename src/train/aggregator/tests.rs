@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::gpu::GradientError;
-use crate::ids::{Job, Units};
+use crate::ids::{Job, OrderId, Units};
 use crate::sums::SumId;
 use crate::transport::{Transport, local};
 
@@ -18,6 +18,7 @@ fn gradients_pass_by_their_door() {
     coordinator.send(
         Worker(0),
         Order::Compute {
+            order: OrderId(1),
             after: Vec::new(),
             tasks: vec![(task, parts)],
             cancel: Cancel::default(),

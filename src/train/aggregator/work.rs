@@ -2,7 +2,7 @@
 
 use super::{AggregatorError, Samples};
 use crate::gpu::{Vector, nonfinite_mask};
-use crate::ids::{Part, Task};
+use crate::ids::{OrderId, Part, Task};
 use crate::passes::{self, PassPlace};
 use crate::scalars;
 use crate::sums::{SumNotice, TaskSpent};
@@ -40,6 +40,7 @@ fn samples_of(unit: u32, unit_samples: usize) -> Range<usize> {
 }
 
 pub(super) struct Work<V> {
+    pub(super) order: OrderId,
     pub(super) task: Task,
     parts: Vec<(u32, f64)>,
     handed_out: usize,
@@ -117,11 +118,12 @@ fn hash_of(numbers: &[f32]) -> u64 {
 }
 
 impl<V: Vector> Work<V> {
-    pub(super) fn new(task: Task, parts: &[Part], now: Instant) -> Self {
+    pub(super) fn new(order: OrderId, task: Task, parts: &[Part], now: Instant) -> Self {
         let parts = parts.iter().flat_map(|part| {
             (part.units.start..part.units.end).map(|unit| (unit, part.coefficient))
         });
         Self {
+            order,
             task,
             parts: parts.collect(),
             handed_out: 0,
@@ -322,7 +324,8 @@ impl<V: Vector> Work<V> {
         } else {
             desk.link.recycle(message);
         }
-        desk.link.send(Notice::Done { task: self.task, aux, finite, spent: Some(spent) });
+        let (order, task) = (self.order, self.task);
+        desk.link.send(Notice::Done { order, task, aux, finite, spent: Some(spent) });
     }
 
     /// Gives all memory back.
@@ -342,7 +345,8 @@ impl<V: Vector> Work<V> {
         }
         // Others may have summed it: the sooner that is known, the sooner it is made again.
         if self.early.changed.is_some() {
-            desk.link.send(Notice::Sum(SumNotice::Changed { task: self.task }));
+            let (order, task) = (self.order, self.task);
+            desk.link.send(Notice::Sum(SumNotice::Changed { order, task }));
         }
         if self.left() == 0 {
             self.tree.push_last(unit, buffer, desk.link);

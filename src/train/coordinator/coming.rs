@@ -46,7 +46,7 @@ impl<T: Transport> Coordinator<T> {
                     self.gone(worker)
                 }
                 Notice::Joined { next } => self.back(worker, next),
-                notice => self.input(worker, notice, false, observer),
+                notice => self.input(worker, notice, observer),
             };
             self.inbox.add([input]);
         }
@@ -74,7 +74,7 @@ impl<T: Transport> Coordinator<T> {
                 (worker, notice)
             }
         };
-        self.input(worker, notice, false, observer)
+        self.input(worker, notice, observer)
     }
 
     /// A worker is lost, whether that is told of or not.

@@ -5,7 +5,7 @@
 use super::super::{DecodedSum, StepNews, Transport, local};
 use super::*;
 use crate::gpu::non_host::NonHostVector;
-use crate::ids::{Job, Step, Worker};
+use crate::ids::{Job, OrderId, Step, Worker};
 
 #[test]
 fn decoded_vectors_are_there_for_their_attempt_and_their_memory_goes_round() {
@@ -38,7 +38,7 @@ fn a_worker_whose_device_fails_ends() {
     let mut link: StagedLink<NonHostVector> = StagedLink::new(Box::new(links.remove(0)), 0);
     let task = Task { job: Job(0), piece: 0, plan: 0 };
     link.keep(task, NonHostVector(vec![f32::NAN]));
-    link.send(Notice::Done { task, aux: Vec::new(), finite: true, spent: None });
+    link.send(Notice::Done { order: OrderId(1), task, aux: Vec::new(), finite: true, spent: None });
     assert!(matches!(link.receive(None), ReceiveOutcome::Gone));
     drop(link);
     assert!(

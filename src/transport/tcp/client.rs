@@ -34,7 +34,7 @@ pub use link::TcpLink;
 use super::Welcome;
 use super::pipe::PipeItem;
 use super::unreadable::UnreadableMessages;
-use crate::ids::Worker;
+use crate::ids::{OrderId, Worker};
 use crate::sums::collective::{Collective, CollectiveEvent, ResultStore};
 use crate::sums::exchange::TICK;
 use crate::sums::exchange::{
@@ -52,10 +52,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use trainer::{Decision, MissingItem, Numbers, Trainer};
 use uplink::Uplink;
-
-/// Orders are numbered again on every connection; above these bits is the number of the connection.
-const ORDER_BITS: u32 = 40;
-const ORDER_MASK: u64 = (1 << ORDER_BITS) - 1;
 
 /// Names of connections: the coordinator's, and another worker's, by numbers of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +71,9 @@ type Equipment = Result<(Box<dyn ResultStore>, Box<dyn Collective>), String>;
 
 /// What the trainer says.
 enum Command {
-    /// Said after an order that came over this connection, while the trainer was at the tasks of
-    /// that order.
+    /// Said after an order that came over this connection.
     Notice {
         connection: u64,
-        order: u64,
         notice: Notice,
     },
     Equip(Equipment),
@@ -126,7 +120,7 @@ impl WorkerNode {
             tokio::select! {
                 biased;
                 command = commands.recv() => match command {
-                    Some(Command::Notice { connection, order, notice }) => self.notice(connection, order, notice),
+                    Some(Command::Notice { connection, notice }) => self.notice(connection, notice),
                     Some(Command::Equip(equipment)) => self.equip(equipment),
                     Some(Command::Leave(word)) => {
                         let word = word.map(FromWorker::Parting);
@@ -173,15 +167,14 @@ impl WorkerNode {
     }
 
     /// What the trainer says.
-    fn notice(&mut self, from: u64, order: u64, notice: Notice) {
+    fn notice(&mut self, from: u64, notice: Notice) {
         match &notice {
             // Noted before anything is sent: the queue goes on while connections are slow.
-            Notice::Done { .. } => self.trainer.done(order, false),
-            Notice::Idle { .. } => self.trainer.done(order, true),
+            Notice::Done { order, .. } => self.trainer.done(*order, false),
+            Notice::Idle { order, .. } => self.trainer.done(*order, true),
             _ => {}
         }
-        let (connection, order) = (order >> ORDER_BITS, order & ORDER_MASK);
-        let current = self.uplink.is_current(connection);
+        let current = |order| self.uplink.is_current(from) && self.uplink.brought(order);
         match notice {
             Notice::Facts(facts) => {
                 // The coordinator compares; a difference to what this worker said before is one to
@@ -190,18 +183,18 @@ impl WorkerNode {
                 self.uplink.tell(&FromWorker::Facts { facts: Box::new(facts) });
             }
             // Over another connection the task is void, and its parts are of no use.
-            Notice::Announced { .. } if !current => {}
+            Notice::Announced { .. } if !self.uplink.is_current(from) => {}
             Notice::Announced { task, start, numbers } => {
                 // Parts begin at chunks; only the last one of a vector may end within one.
                 let chunks = start / CHUNK..(start + numbers.len()).div_ceil(CHUNK);
                 self.sums(WorkerEvent::Announced { task, chunks, numbers: Arc::new(numbers) });
             }
-            Notice::Done { task, finite: true, .. } if !current => {
+            Notice::Done { order, task, finite: true, .. } if !current(order) => {
                 self.sums(WorkerEvent::Told(SumCommand::Discard { task }));
             }
             // Its numbers are not kept, so that there is nothing to throw away.
-            Notice::Done { .. } if !current => {}
-            Notice::Done { task, aux, finite, spent } => {
+            Notice::Done { order, .. } if !current(order) => {}
+            Notice::Done { order, task, aux, finite, spent } => {
                 // Scalars beside a gradient that is not finite are none to be summed.
                 let aux = if finite { aux } else { Vec::new() };
                 // Either the coordinator sums and gets it now, or it stays here until a process
@@ -214,10 +207,10 @@ impl WorkerNode {
                 let (computed, units) = said(spent);
                 self.uplink.tell(&FromWorker::Done { order, task, aux, finite, computed, units });
             }
-            Notice::Sum(SumNotice::Changed { task }) if current => {
+            Notice::Sum(SumNotice::Changed { order, task }) if current(order) => {
                 self.uplink.tell(&FromWorker::Changed { order, task });
             }
-            Notice::Idle { spent } if current => {
+            Notice::Idle { order, spent } if current(order) => {
                 let (computed, units) = said(spent);
                 self.uplink.tell(&FromWorker::Idle { order, computed, units });
             }
@@ -406,16 +399,18 @@ impl WorkerNode {
         match message {
             ToWorker::Compute { order, after, tasks, .. } => {
                 self.uplink.used();
+                self.uplink.brings(order);
                 // Parts that no sum expects would be copied for nothing.
-                let in_parts = tasks.iter().all(|order| self.sums.expects(order.task));
-                let tasks = tasks.into_iter().map(|order| (order.task, order.parts)).collect();
-                self.trainer.compute(self.uplink.name_of(order), (after, tasks), in_parts);
+                let in_parts = tasks.iter().all(|ordered| self.sums.expects(ordered.task));
+                let tasks =
+                    tasks.into_iter().map(|ordered| (ordered.task, ordered.parts)).collect();
+                self.trainer.compute(self.uplink.number(), order, (after, tasks), in_parts);
             }
-            ToWorker::Abandon {} => {
+            ToWorker::Abandon { order } => {
                 // First the trainer, which may be in the middle of a unit; then what it has not
                 // begun.
-                self.trainer.cancel();
-                self.drop_orders();
+                self.trainer.abandon(order);
+                self.drop_orders(Some(order));
             }
             ToWorker::Sum(command) => self.sums(WorkerEvent::Told(command)),
             ToWorker::Apply { sum, digest, aux, news, .. } => {
@@ -431,7 +426,7 @@ impl WorkerNode {
                 self.enqueue(Order::SendState { needy: Worker(needy) });
             }
             ToWorker::LoadState { transfer, next, lengths, .. } => {
-                self.drop_orders();
+                self.drop_orders(None);
                 self.states.expect(transfer, next, lengths, usize::MAX);
                 self.trainer.take_over(transfer);
             }
@@ -443,13 +438,12 @@ impl WorkerNode {
                 }
             }
             ToWorker::Ping { number, order, transfer, after } => {
-                let order = self.uplink.name_of_last(order);
                 self.trainer.was_sent(&after, Numbers { order, transfer });
                 self.uplink.tell(&FromWorker::Pong { number });
             }
             ToWorker::Stop { why, after } => {
                 self.trainer.was_sent(&after, Numbers::default());
-                self.trainer.stop(self.uplink.name_of(0), why.into());
+                self.trainer.stop(self.uplink.number(), why.into());
             }
             ToWorker::Replaced {} => return self.leave(Dismissal::Replaced),
             // It hangs up next, and is called again.
@@ -465,20 +459,19 @@ impl WorkerNode {
     }
 
     fn enqueue(&mut self, order: Order) {
-        self.trainer.enqueue(self.uplink.name_of(0), order);
+        self.trainer.enqueue(self.uplink.number(), order);
     }
 
     /// The coordinator has sent this worker away: its trainer learns why, and it calls no process
     /// again.
     fn leave(&mut self, why: Dismissal) -> bool {
-        self.trainer.dismiss(self.uplink.name_of(0), why);
+        self.trainer.dismiss(self.uplink.number(), why);
         false
     }
 
-    /// Tasks that the trainer has not been given are free at once.
-    fn drop_orders(&mut self) {
-        for number in self.trainer.drop_orders() {
-            let order = number & ORDER_MASK;
+    /// Tasks of an order, or of all, that the trainer has not been given are free at once.
+    fn drop_orders(&mut self, of: Option<OrderId>) {
+        for order in self.trainer.drop_orders(of) {
             self.uplink.tell(&FromWorker::Idle { order, computed: None, units: None });
         }
     }

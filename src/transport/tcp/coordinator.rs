@@ -16,8 +16,8 @@
 //!
 //! # How a late answer comes to an end
 //! The engine closes the round and orders `Abandon`; the worker drops its tasks and says `Idle`, or
-//! says `Done` if it was faster. Either is a notice to the transport's thread, where
-//! `schedulers::Orders` decides whether it still counts.
+//! says `Done` if it was faster. Either names the order. The connection drops what its worker does
+//! not owe (`Members::answers`); the engine decides what still counts of the rest.
 //!
 //! # The end
 //! When the commands end, sums that were decided may still be handed on among the workers for
@@ -36,7 +36,7 @@ use super::listen::Listen;
 use super::members::Members;
 use super::pipe::{ConnectionContext, PipeItem, Stamp, Traffic};
 use super::sent::{AckStatus, Miss};
-use crate::ids::{Step, Worker};
+use crate::ids::{Step, Task, Worker};
 use crate::sums::exchange::TICK;
 use crate::sums::exchange::{
     Answer, Blocks, CoordinatorEffect, CoordinatorEvent, CoordinatorSums, EagerReceiver, Frame,
@@ -310,20 +310,18 @@ impl CoordinatorNode {
     /// An order for the connection that a worker has now.
     fn order(&mut self, worker: Worker, epoch: u32, order: Order) {
         let down = match order {
-            Order::Compute { after, tasks, .. } => {
-                // A worker that is lost gets no number: the engine hears that it is lost, and
-                // orders again.
-                let Some(order) = self.members.next_order(worker.0) else { return };
-                self.sums(CoordinatorEvent::Ordered {
-                    worker: worker.0,
-                    order,
-                    tasks: tasks.iter().map(|(task, _)| *task).collect(),
-                });
+            Order::Compute { order, after, tasks, .. } => {
+                // Of a worker that is lost the engine hears so, and orders again.
+                let ordered: Vec<Task> = tasks.iter().map(|(task, _)| *task).collect();
+                if !self.members.gave(worker.0, order, ordered.clone()) {
+                    return;
+                }
+                self.sums(CoordinatorEvent::Ordered { worker: worker.0, order, tasks: ordered });
                 let tasks =
                     tasks.into_iter().map(|(task, parts)| TaskOrder { task, parts }).collect();
                 ToWorker::Compute { epoch, order, after, tasks }
             }
-            Order::Abandon => ToWorker::Abandon {},
+            Order::Abandon { order } => ToWorker::Abandon { order },
             Order::Apply { sum, decoded, news } => {
                 self.members.sent(worker.0, sum.step);
                 let worker = worker.0;
@@ -435,10 +433,10 @@ impl CoordinatorNode {
                 }
                 CoordinatorEffect::Answered { worker, answer } => {
                     let notice = match answer {
-                        Answer::Done { task, aux, finite, spent } => {
-                            Notice::Done { task, aux, finite, spent }
+                        Answer::Done { order, task, aux, finite, spent } => {
+                            Notice::Done { order, task, aux, finite, spent }
                         }
-                        Answer::Dropped { spent } => Notice::Idle { spent },
+                        Answer::Dropped { order, spent } => Notice::Idle { order, spent },
                     };
                     self.notify(worker, notice);
                 }
@@ -531,22 +529,23 @@ impl CoordinatorNode {
     fn up(&mut self, worker: Worker, message: FromWorker) {
         match message {
             FromWorker::Done { order, task, aux, finite, computed, units }
-                if self.members.is_order(worker.0, order) =>
+                if self.members.answers(worker.0, order, Some(task)) =>
             {
-                let answer = Answer::Done { task, aux, finite, spent: spent(computed, units) };
-                self.sums(CoordinatorEvent::Answered { worker: worker.0, order, answer });
+                let spent = spent(computed, units);
+                let answer = Answer::Done { order, task, aux, finite, spent };
+                self.sums(CoordinatorEvent::Answered { worker: worker.0, answer });
             }
             FromWorker::Idle { order, computed, units }
-                if self.members.is_order(worker.0, order) =>
+                if self.members.answers(worker.0, order, None) =>
             {
-                let answer = Answer::Dropped { spent: spent(computed, units) };
-                self.sums(CoordinatorEvent::Answered { worker: worker.0, order, answer });
+                let answer = Answer::Dropped { order, spent: spent(computed, units) };
+                self.sums(CoordinatorEvent::Answered { worker: worker.0, answer });
             }
-            FromWorker::Changed { order, task } if self.members.is_order(worker.0, order) => {
-                self.sums(CoordinatorEvent::Changed { worker, task });
+            FromWorker::Changed { order, task } if self.members.owes(worker.0, order) => {
+                self.sums(CoordinatorEvent::Changed { worker, order, task });
             }
-            // A pong is a sign of life, which was noted when it came. An order that was never given
-            // is nothing to answer for: it was given over another connection.
+            // A pong is a sign of life, which was noted when it came. What a worker does not owe is
+            // of an order that it was given over another connection, or of none of its own.
             FromWorker::Done { .. }
             | FromWorker::Changed { .. }
             | FromWorker::Idle { .. }

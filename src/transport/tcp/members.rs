@@ -1,8 +1,9 @@
 //! The workers of a run, as their coordinator knows them: who is connected, under which number and
 //! name.
 //!
-//! A connection that ends is the worker's death: its results and orders are void on both sides, and
-//! orders carry the number of their connection (its epoch). The worker calls again with an offer
+//! A connection that ends is the worker's death: its results and orders are void on both sides. Of
+//! what a worker says of orders only that counts which it owes for one that it was given over this
+//! connection; whether it still counts in the run is the engine's to decide. The worker calls again with an offer
 //! (run, first step not applied) and is brought up to date by sums that others keep, at most
 //! `log_steps` of them, or else by another worker's state.
 
@@ -10,12 +11,12 @@ use super::pipe::Pipe;
 use super::sent::SentRecord;
 use super::states::IncomingStates;
 use super::unreadable::UnreadableMessages;
-use crate::ids::Step;
+use crate::ids::{OrderId, Step, Task};
 use crate::sums::Header;
 use crate::sums::exchange::{Block, Frame};
 use crate::transport::State;
 use crate::transport::wire::{Peer, ToWorker};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -31,8 +32,9 @@ pub(super) struct Member {
     /// Where other workers can reach it.
     pub(super) address: Option<String>,
     pub(super) heard: Instant,
-    /// Number of its last order.
-    pub(super) order: u64,
+    /// Its last order over this connection, and the tasks that it has not answered of each.
+    pub(super) order: OrderId,
+    pub(super) unanswered: BTreeMap<OrderId, Vec<Task>>,
     /// The steps and states that it was sent.
     pub(super) sent: SentRecord,
     /// For whom it was asked for its state, and the number of the transfer once it has said that.
@@ -209,17 +211,31 @@ impl Members {
             .collect()
     }
 
-    /// The number of a worker's next order, if it is there.
-    pub(super) fn next_order(&mut self, worker: u32) -> Option<u64> {
-        let member = self.place(worker)?.member.as_mut()?;
-        member.order += 1;
-        Some(member.order)
+    /// A worker is given an order; false if it is not there.
+    pub(super) fn gave(&mut self, worker: u32, order: OrderId, tasks: Vec<Task>) -> bool {
+        let Some(member) = self.member_mut(worker) else { return false };
+        member.order = order;
+        member.unanswered.insert(order, tasks);
+        true
     }
 
-    /// Whether a worker was given that order. What it says of one before the last may still be on
-    /// its way.
-    pub(super) fn is_order(&self, worker: u32, order: u64) -> bool {
-        self.of(worker).is_some_and(|member| (1..=member.order).contains(&order))
+    /// Whether a worker owes an answer to an order that it was given over this connection.
+    pub(super) fn owes(&self, worker: u32, order: OrderId) -> bool {
+        self.of(worker).is_some_and(|member| member.unanswered.contains_key(&order))
+    }
+
+    /// A worker answers a task of an order, or drops all that are left; false if it does not owe
+    /// that.
+    pub(super) fn answers(&mut self, worker: u32, order: OrderId, task: Option<Task>) -> bool {
+        let Some(member) = self.member_mut(worker) else { return false };
+        let Some(left) = member.unanswered.get_mut(&order) else { return false };
+        let before = left.len();
+        left.retain(|open| task.is_some_and(|task| task != *open));
+        let owed = left.len() < before;
+        if left.is_empty() {
+            member.unanswered.remove(&order);
+        }
+        owed
     }
 
     /// The number for a worker that calls, or what it is told instead. The newest process of a name
@@ -354,3 +370,6 @@ impl Members {
         true
     }
 }
+
+#[cfg(test)]
+mod tests;

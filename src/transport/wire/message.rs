@@ -1,7 +1,7 @@
 //! The bodies of control frames.
 
 use super::framed_format;
-use crate::ids::{Part, Step, Task, Units, Worker};
+use crate::ids::{OrderId, Part, Step, Task, Units, Worker};
 use crate::run::NumberFormat;
 use crate::sums::{SumCommand, SumId, SumReport};
 use crate::transport::{ExitReason, RunFacts, StepNews, is_zero};
@@ -168,16 +168,19 @@ pub enum ToWorker {
     Compute {
         /// For which connection of the worker; on any other it is void.
         epoch: u32,
-        /// Number of the order, from 1 on each connection.
-        order: u64,
+        /// Which order.
+        order: OrderId,
         /// The last step of each model that is trained, which must be applied before: at other
         /// parameters nothing is computed. None of a model that has none yet.
         after: Vec<Step>,
         /// Which.
         tasks: Vec<TaskOrder>,
     },
-    /// The run wants the current tasks no more.
-    Abandon {},
+    /// The run wants the rest of an order no more.
+    Abandon {
+        /// Which order.
+        order: OrderId,
+    },
     /// Do something for the sum of a step.
     Sum(SumCommand),
     /// A step is decided: apply its sum.
@@ -232,7 +235,7 @@ pub enum ToWorker {
         number: u64,
         /// The last order of tasks that was sent over this connection.
         #[serde(default)]
-        order: u64,
+        order: OrderId,
         /// The last transfer of a state to the worker, if it has not said what came of it.
         #[serde(default, skip_serializing_if = "is_zero")]
         transfer: u64,
@@ -302,8 +305,8 @@ pub enum FromWorker {
     },
     /// A task is done.
     Done {
-        /// Number of the order it was in.
-        order: u64,
+        /// The order it was in.
+        order: OrderId,
         /// Which.
         task: Task,
         /// Scalars beside a result that is kept; null: one that is not finite.
@@ -322,15 +325,15 @@ pub enum FromWorker {
     /// [final](crate::sums::PeerMessage::Ready), and the task will not be done; others may have
     /// summed them as they were.
     Changed {
-        /// Number of the order it was in.
-        order: u64,
+        /// The order it was in.
+        order: OrderId,
         /// Which.
         task: Task,
     },
     /// The tasks of an order were dropped.
     Idle {
-        /// Number of the order.
-        order: u64,
+        /// Which order.
+        order: OrderId,
         /// Seconds that were spent on the task that was begun; absent: none was, or not measured.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         computed: Option<f64>,

@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 use super::*;
+use crate::ids::OrderId;
 use crate::ids::Step;
 use proptest::prelude::*;
 
@@ -60,11 +61,11 @@ proptest! {
     /// Nor a single bit of a message that has a digest: a digit would be another one.
     #[test]
     fn a_damaged_message_is_found(
-        number: u64,
-        order: u64,
-        transfer: u64,
-        after: Vec<u64>,
-        at: prop::sample::Index,
+        number in any::<u64>(),
+        order in any::<u64>().prop_map(OrderId),
+        transfer in any::<u64>(),
+        after in any::<Vec<u64>>(),
+        at in any::<prop::sample::Index>(),
     ) {
         let after = after.into_iter().map(Step).collect();
         let body = encode(&ToWorker::Ping { number, order, transfer, after });

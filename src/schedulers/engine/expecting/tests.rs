@@ -47,21 +47,23 @@ fn groups_are_alternatives() {
 fn who_is_still_busy_is_expected_too() {
     let (mut engine, opened) = started("groups:s=1", 4);
     let mut actions = Vec::new();
-    let tasks_of = |worker: u32, actions: &[Action]| {
+    let task_of = |worker: u32, actions: &[Action]| {
         actions.iter().find_map(|action| match action {
-            Action::Compute { worker: of, tasks, .. } if of.0 == worker => Some(tasks.clone()),
+            Action::Compute { worker: of, order, tasks, .. } if of.0 == worker => {
+                Some((*order, tasks[0].0))
+            }
             _ => None,
         })
     };
     for worker in [0, 2] {
-        let (task, _) = tasks_of(worker, &opened).unwrap()[0].clone();
+        let (order, task) = task_of(worker, &opened).unwrap();
         let worker = Worker(worker);
-        let done = Input::Done { worker, task, finite: true, digest: None };
+        let done = Input::Done { worker, order, task, finite: true, digest: None };
         engine.handle(1.0, done, &mut actions).unwrap();
     }
     actions.clear();
     engine.handle(1.5, Input::Summed { step: Step(0), digest: 7 }, &mut actions).unwrap();
-    assert_eq!(tasks_of(1, &actions), None, "it is told to drop what it is at");
+    assert_eq!(task_of(1, &actions), None, "it is told to drop what it is at");
     assert_eq!(holders(Step(1), &actions), Some(vec![vec![0, 1], vec![2, 3]]));
     let Some(Action::Expect { terms, .. }) =
         actions.iter().find(|action| matches!(action, Action::Expect { .. }))
@@ -70,9 +72,10 @@ fn who_is_still_busy_is_expected_too() {
     };
     let expected = terms[0].holders[1].task;
     // And that is the task that it is given.
-    let idle = Input::Idle { worker: Worker(1) };
+    let (order, _) = task_of(1, &opened).unwrap();
+    let idle = Input::Idle { worker: Worker(1), order };
     engine.handle(1.6, idle, &mut actions).unwrap();
-    assert_eq!(tasks_of(1, &actions).unwrap()[0].0, expected);
+    assert_eq!(task_of(1, &actions).unwrap().1, expected);
 }
 
 #[test]

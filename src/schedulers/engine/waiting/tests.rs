@@ -16,9 +16,9 @@ fn waits(text: &str, answered: &[u32]) -> [Vec<u32>; 3] {
     let mut actions = Vec::new();
     engine.handle(0.5, Input::Begin, &mut actions).unwrap();
     for action in std::mem::take(&mut actions) {
-        let Action::Compute { worker, tasks, .. } = action else { continue };
+        let Action::Compute { worker, order, tasks, .. } = action else { continue };
         for (task, _) in tasks.into_iter().filter(|_| answered.contains(&worker.0)) {
-            let done = Input::Done { worker, task, finite: true, digest: None };
+            let done = Input::Done { worker, order, task, finite: true, digest: None };
             engine.handle(1.0, done, &mut actions).unwrap();
         }
     }

@@ -2,7 +2,7 @@
 //! known what they are made of.
 
 use super::{CoordinatorSums, Effects, report};
-use crate::ids::{Step, Summand, Task, Worker};
+use crate::ids::{OrderId, Step, Summand, Task, Worker};
 use crate::sums::exchange::monitor::ExchangeMonitor;
 use crate::sums::exchange::told::SumAssignment;
 use crate::sums::{Owner, Predecessor, SumCommand, SumId, SumNotice, SumPlan, chunks};
@@ -72,7 +72,12 @@ impl CoordinatorSums {
 
     /// A worker has changed numbers of a result that it had announced. A sum that may be made of
     /// them is made again, of what others have, unless it is decided.
-    pub(super) fn changed(&mut self, worker: Worker, task: Task, out: &mut Effects) {
+    pub(super) fn changed(
+        &mut self,
+        worker: Worker,
+        (order, task): (OrderId, Task),
+        out: &mut Effects,
+    ) {
         // Once: that it says so again is nothing new.
         let withdrawn = self.copies.monitors.withdraw((worker, task));
         let Some((sum, monitor)) = withdrawn else { return };
@@ -83,7 +88,7 @@ impl CoordinatorSums {
                 self.fail(sum, out);
             }
         }
-        report(worker.0, SumNotice::Changed { task }, out);
+        report(worker.0, SumNotice::Changed { order, task }, out);
     }
 
     /// A step is made of what was expected of it: its sum is under way, or there. If it cannot be

@@ -12,7 +12,7 @@ use super::peers::Peers;
 use super::trainer::Trainer;
 use super::uplink::Uplink;
 use super::word::Word;
-use super::{Command, ConnectionName, Equipment, ORDER_BITS, WorkerNode};
+use super::{Command, ConnectionName, Equipment, WorkerNode};
 use crate::gpu::{Gradient, GradientMut, Vector};
 use crate::ids::{Step, Task, Worker};
 use crate::sums::collective::{Collective, CollectiveEvent, DeviceResults};
@@ -49,8 +49,6 @@ pub struct TcpLink {
     closer: Closer,
     /// First step not applied in the replica that the worker has joined with.
     first: Step,
-    /// Number of the current order.
-    order: u64,
     /// Over which connection the last order came.
     connection: u64,
     /// Whether it is said what there is beside the connections.
@@ -219,7 +217,6 @@ impl TcpLink {
                 blocks,
                 closer: Closer::new(end, leave),
                 first,
-                order: 0,
                 connection: 0,
                 equipped: false,
                 node: Some(node),
@@ -307,16 +304,13 @@ impl Link for TcpLink {
             None => self.orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(patience) => self.orders.recv_timeout(patience),
         };
-        let (number, order) = match next {
+        let (connection, order) = match next {
             Ok(next) => next,
             Err(RecvTimeoutError::Timeout) => return ReceiveOutcome::Nothing,
             Err(RecvTimeoutError::Disconnected) => return ReceiveOutcome::Gone,
         };
         // What the trainer says from now on is said of this connection.
-        self.connection = number >> ORDER_BITS;
-        if matches!(order, Order::Compute { .. }) {
-            self.order = number;
-        }
+        self.connection = connection;
         ReceiveOutcome::Order(order)
     }
 
@@ -327,10 +321,9 @@ impl Link for TcpLink {
     fn later(&self) -> Say {
         let commands = self.commands.clone();
         let connection = self.connection;
-        let order = self.order;
         Box::new(move |notice| {
             // The link may be gone.
-            let _ = commands.send(Command::Notice { connection, order, notice });
+            let _ = commands.send(Command::Notice { connection, notice });
         })
     }
 
@@ -339,11 +332,7 @@ impl Link for TcpLink {
     }
 
     fn send(&mut self, notice: Notice) {
-        let _ = self.commands.send(Command::Notice {
-            connection: self.connection,
-            order: self.order,
-            notice,
-        });
+        let _ = self.commands.send(Command::Notice { connection: self.connection, notice });
     }
 
     fn place(&self) -> LinkPlace {

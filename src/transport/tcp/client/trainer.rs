@@ -16,7 +16,7 @@ use super::super::OVERDUE;
 use super::super::mailbox::MailboxSender;
 use super::uplink::Uplink;
 use super::word::Word;
-use crate::ids::{Part, Step, Task};
+use crate::ids::{OrderId, Part, Step, Task};
 use crate::sums::exchange::{QUIET, WorkerSums};
 use crate::sums::{DecodedSum, SumId};
 use crate::transport::tcp::states::IncomingStates;
@@ -60,7 +60,7 @@ pub(super) enum MissingItem {
 /// Numbers of orders of tasks, and of transfers of states.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Numbers {
-    pub(super) order: u64,
+    pub(super) order: OrderId,
     pub(super) transfer: u64,
 }
 
@@ -77,12 +77,13 @@ pub(super) struct Decision {
 /// Orders wait in one queue; [`Trainer::advance`] hands on those whose turn
 /// it is, whenever a sum or a state has come or an order was queued.
 pub(super) struct Trainer {
+    /// With the connection over which each came.
     orders: MailboxSender<(u64, Order)>,
     queue: VecDeque<QueuedItem>,
     /// Orders that the trainer has, and how many of their tasks it has not done.
-    given: Vec<(u64, usize)>,
-    /// Ends the last order.
-    live: Option<Cancel>,
+    given: Vec<(OrderId, usize)>,
+    /// The last order, and what ends it.
+    live: Option<(OrderId, Cancel)>,
     /// First step that the trainer has not been given.
     next: Step,
     /// What the trainer said of steps that it applied.
@@ -130,23 +131,24 @@ impl Trainer {
     /// Tasks for it, once these steps are applied.
     pub(super) fn compute(
         &mut self,
-        number: u64,
+        connection: u64,
+        order: OrderId,
         (after, tasks): (Vec<Step>, Vec<(Task, Vec<Part>)>),
         in_parts: bool,
     ) {
         // Twice on its way, or overtaken by the next one, which the coordinator gives only to who
         // has answered.
-        if number <= self.came.order {
+        if order <= self.came.order {
             return;
         }
-        self.came.order = number;
+        self.came.order = order;
         let cancel = Cancel::default();
-        self.live = Some(cancel.clone());
-        self.enqueue(number, Order::Compute { after, tasks, cancel, in_parts });
+        self.live = Some((order, cancel.clone()));
+        self.enqueue(connection, Order::Compute { order, after, tasks, cancel, in_parts });
     }
 
-    pub(super) fn enqueue(&mut self, number: u64, order: Order) {
-        self.put(QueuedItem::Order(number, order));
+    pub(super) fn enqueue(&mut self, connection: u64, order: Order) {
+        self.put(QueuedItem::Order(connection, order));
     }
 
     /// A step for it, once its sum is there.
@@ -198,34 +200,31 @@ impl Trainer {
         self.queue.push_back(QueuedItem::Take(transfer));
     }
 
-    /// It drops the tasks it is at.
-    pub(super) fn cancel(&self) {
-        if let Some(cancel) = &self.live {
-            cancel.cancel();
-        }
+    /// It drops what is left of an order. One before the last is answered: the next is only given
+    /// to who has answered.
+    pub(super) fn abandon(&self, order: OrderId) {
+        self.live.iter().filter(|(live, _)| *live == order).for_each(|(_, cancel)| cancel.cancel());
     }
 
-    /// Tasks that it has not been given are free at once; gives their orders' numbers.
-    pub(super) fn drop_orders(&mut self) -> Vec<u64> {
+    /// Tasks of an order, or of all, that it was not given are free at once; gives their orders.
+    pub(super) fn drop_orders(&mut self, of: Option<OrderId>) -> Vec<OrderId> {
         // It has the tasks in hand, and says itself what it dropped.
         if !self.given.is_empty() {
             return Vec::new();
         }
-        let (tasks, rest) = std::mem::take(&mut self.queue)
-            .into_iter()
-            .partition(|queued| matches!(queued, QueuedItem::Order(_, Order::Compute { .. })));
-        self.queue = rest;
-        let tasks: VecDeque<QueuedItem> = tasks;
-        let numbers = tasks.into_iter().filter_map(|queued| match queued {
-            QueuedItem::Order(number, _) => Some(number),
-            _ => None,
+        let mut dropped = Vec::new();
+        self.queue.retain(|queued| {
+            let QueuedItem::Order(_, Order::Compute { order, .. }) = queued else { return true };
+            let is_it = of.is_none_or(|of| of == *order);
+            dropped.extend(is_it.then_some(*order));
+            !is_it
         });
-        numbers.collect()
+        dropped
     }
 
     /// Notes what it has done of its orders.
-    pub(super) fn done(&mut self, number: u64, all: bool) {
-        if let Some(given) = self.given.iter_mut().find(|given| given.0 == number) {
+    pub(super) fn done(&mut self, order: OrderId, all: bool) {
+        if let Some(given) = self.given.iter_mut().find(|given| given.0 == order) {
             given.1 = if all { 0 } else { given.1.saturating_sub(1) };
         }
         self.given.retain(|given| given.1 > 0);
@@ -242,23 +241,23 @@ impl Trainer {
     }
 
     /// The run is over, once what was ordered before is done.
-    pub(super) fn stop(&mut self, number: u64, why: Arc<str>) {
+    pub(super) fn stop(&mut self, connection: u64, why: Arc<str>) {
         self.stopping = true;
-        self.cancel();
-        self.enqueue(number, Order::Stop { why });
+        self.live.iter().for_each(|(_, cancel)| cancel.cancel());
+        self.enqueue(connection, Order::Stop { why });
     }
 
     /// There is nothing more for it to do.
     pub(super) fn end(&mut self) {
-        if let Some(cancel) = self.live.take() {
+        if let Some((_, cancel)) = self.live.take() {
             cancel.cancel();
         }
     }
 
     /// The same, and it is told why at once.
-    pub(super) fn dismiss(&mut self, number: u64, why: Dismissal) {
+    pub(super) fn dismiss(&mut self, connection: u64, why: Dismissal) {
         self.end();
-        self.orders.send((number, Order::Dismiss(why)));
+        self.orders.send((connection, Order::Dismiss(why)));
     }
 
     /// The connection is lost, and all that waited.
@@ -267,7 +266,7 @@ impl Trainer {
         self.queue.clear();
         (self.sent, self.gap_since) = ((Step(0), Numbers::default()), None);
         // A coordinator that was started again counts transfers from 1.
-        self.came.transfer = 0;
+        self.came = Numbers::default();
     }
 
     /// There is another connection: what is to be said over it of steps that were applied.
@@ -302,13 +301,13 @@ impl Trainer {
             if !ready {
                 return;
             }
-            let (number, order) = match self.queue.pop_front() {
-                Some(QueuedItem::Order(number, order)) => (number, order),
+            let (connection, order) = match self.queue.pop_front() {
+                Some(QueuedItem::Order(connection, order)) => (connection, order),
                 Some(QueuedItem::Apply { decision, .. }) => {
                     let Decision { sum, digest, aux, news } = decision;
                     let Some(gradient) = sums.vector(sum) else { return };
                     let decoded = Arc::new(DecodedSum { gradient, aux, digest });
-                    (uplink.name_of(0), Order::Apply { sum, decoded, news })
+                    (uplink.number(), Order::Apply { sum, decoded, news })
                 }
                 Some(QueuedItem::Take(transfer)) => {
                     let Some(state) = states.take(transfer) else { return };
@@ -316,7 +315,7 @@ impl Trainer {
                     // Noted with its connection: an answer that comes after another call is no
                     // answer there.
                     self.taking.push_back((uplink.number(), transfer, state.next));
-                    (uplink.name_of(0), Order::LoadState { state: Arc::new(state) })
+                    (uplink.number(), Order::LoadState { state: Arc::new(state) })
                 }
                 None => return,
             };
@@ -326,10 +325,10 @@ impl Trainer {
                 // other.
                 self.next = self.next.max(step.next());
             }
-            if let Order::Compute { tasks, .. } = &order {
-                self.given.push((number, tasks.len()));
+            if let Order::Compute { order, tasks, .. } = &order {
+                self.given.push((*order, tasks.len()));
             }
-            self.orders.send((number, order));
+            self.orders.send((connection, order));
         }
     }
 

@@ -4,12 +4,13 @@
 //! [`Uplink::heard`] with everything that comes over it, [`Uplink::used`] with the first order.
 //! [`Uplink::is_silent`] is asked at every tick; a connection that is, or that ended, is over:
 //! [`Uplink::ended`] gives the pause before the next call, none if it was used, and
-//! [`Uplink::replace`] takes the new connection. An order is known by [`Uplink::name_of`], which
-//! has the number of its connection in it, so that an answer to one of an earlier connection is
-//! told by [`Uplink::is_current`].
+//! [`Uplink::replace`] takes the new connection. [`Uplink::brings`] with every order of tasks, so
+//! that [`Uplink::brought`] tells those of an earlier connection; what else came over one is told
+//! by [`Uplink::is_current`].
 
 use super::super::pipe::Pipe;
-use super::{ConnectionName, ORDER_BITS};
+use super::ConnectionName;
+use crate::ids::OrderId;
 use crate::sums::exchange::Frame;
 use crate::transport::wire::FromWorker;
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub(super) struct Uplink {
     pipe: Pipe,
     /// Connections before it.
     number: u64,
+    /// The first order of tasks that came over it.
+    first: Option<OrderId>,
     /// Whether an order has come over this connection, and over how many in a row before it none
     /// had.
     of_use: bool,
@@ -38,7 +41,15 @@ impl Uplink {
     /// The first connection.
     pub(super) fn new(pipe: Pipe) -> Self {
         let wait = Duration::ZERO;
-        Self { pipe, number: 0, of_use: false, of_no_use: 0, wait, heard: Instant::now() }
+        Self {
+            pipe,
+            number: 0,
+            first: None,
+            of_use: false,
+            of_no_use: 0,
+            wait,
+            heard: Instant::now(),
+        }
     }
 
     pub(super) fn name(&self) -> ConnectionName {
@@ -53,15 +64,15 @@ impl Uplink {
         self.number
     }
 
-    /// A number for an order that came over this connection, which no order of another has.
-    pub(super) fn name_of(&self, order: u64) -> u64 {
-        self.number << ORDER_BITS | order
+    /// An order of tasks comes over it.
+    pub(super) fn brings(&mut self, order: OrderId) {
+        self.first.get_or_insert(order);
     }
 
-    /// The same of the last order that came over this connection; 0: none has, and those of others
-    /// are void.
-    pub(super) fn name_of_last(&self, order: u64) -> u64 {
-        if order == 0 { 0 } else { self.name_of(order) }
+    /// Whether an order has come over this connection: those of earlier ones are void. Numbers of
+    /// orders only grow.
+    pub(super) fn brought(&self, order: OrderId) -> bool {
+        self.first.is_some_and(|first| first <= order)
     }
 
     pub(super) fn tell(&self, message: &FromWorker) {
@@ -118,6 +129,10 @@ impl Uplink {
     pub(super) fn replace(&mut self, pipe: Pipe) {
         self.pipe = pipe;
         self.number += 1;
+        self.first = None;
         (self.heard, self.of_use) = (Instant::now(), false);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,10 +10,11 @@ use super::super::states::IncomingStates;
 use super::super::status::WorkerStatus;
 use super::super::{Exchange, HANDSHAKE};
 use super::CoordinatorNode;
-use crate::ids::{Step, Worker};
+use crate::ids::{OrderId, Step, Worker};
 use crate::sums::exchange::CoordinatorEvent;
 use crate::transport::wire::{Hello, ToWorker, Welcome};
 use crate::transport::{Disagreement, Dismissal, LET_GO, Notice, RunFacts};
+use std::collections::BTreeMap;
 use tokio::time::Instant;
 use tracing::{Instrument, info_span};
 
@@ -92,7 +93,8 @@ impl CoordinatorNode {
             process,
             address,
             heard: Instant::now(),
-            order: 0,
+            order: OrderId::default(),
+            unanswered: BTreeMap::new(),
             sent: SentRecord::new(offered, models),
             asked: Vec::new(),
             arriving: IncomingStates::default(),

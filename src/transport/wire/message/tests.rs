@@ -17,7 +17,7 @@ fn messages_read_as_documented() {
     );
     let message = ToWorker::Compute {
         epoch: 1,
-        order: 4,
+        order: OrderId(4),
         after: vec![Step(6)],
         tasks: vec![TaskOrder { task, parts }],
     };
@@ -25,7 +25,7 @@ fn messages_read_as_documented() {
     assert_eq!(decode::<ToWorker>(text.as_bytes()), Ok(message));
     assert_eq!(
         decode::<FromWorker>(br#"{"idle":{"order":1}}"#),
-        Ok(FromWorker::Idle { order: 1, computed: None, units: None })
+        Ok(FromWorker::Idle { order: OrderId(1), computed: None, units: None })
     );
     assert!(
         decode::<FromWorker>(b"{}").is_err() && decode::<FromWorker>(br#"{"idle":{}}"#).is_err()

@@ -5,7 +5,7 @@
 use super::super::super::mailbox::mailbox;
 use super::super::super::pipe::Pipe;
 use super::*;
-use crate::ids::{Job, Worker};
+use crate::ids::{Job, OrderId, Worker};
 use crate::run::NumberFormat;
 use crate::sums::exchange::{Blocks, HostResults, NodeContext, ReassemblyBuffers, Vectors};
 use std::time::Duration;
@@ -51,15 +51,15 @@ impl Scene {
 
     fn compute(&mut self, number: u64, after: &[u64]) {
         let after = after.iter().map(|step| Step(*step)).collect();
-        self.trainer.compute(number, (after, vec![(TASK, Vec::new())]), false);
+        self.trainer.compute(0, OrderId(number), (after, vec![(TASK, Vec::new())]), false);
     }
 
     /// What the trainer is given now, in brief.
     fn given(&mut self) -> Vec<String> {
         let (uplink, mut states) = (Uplink::new(Pipe::new().0), IncomingStates::default());
         self.trainer.advance(&uplink, &sums(), &mut states);
-        let brief = |(number, order)| match order {
-            Order::Compute { .. } => format!("compute {number}"),
+        let brief = |(_, order)| match order {
+            Order::Compute { order, .. } => format!("compute {}", order.0),
             Order::Skip { step: Step(step), .. } => format!("step {step}"),
             Order::Stop { .. } => "stop".to_owned(),
             other => panic!("{other:?}"),
@@ -79,7 +79,7 @@ fn what_overtook_a_step_waits_for_it() {
     assert_eq!(scene.given(), ["compute 1"]);
     scene.compute(2, &[3]);
     scene.trainer.enqueue(0, of(4));
-    scene.trainer.was_sent(&[Step(4)], Numbers { order: 2, transfer: 0 });
+    scene.trainer.was_sent(&[Step(4)], Numbers { order: OrderId(2), transfer: 0 });
     assert_eq!(scene.given(), [""; 0]);
     assert_eq!(scene.misses(0), Some(MissingItem::Step(Step(3))), "it is asked for at once");
     assert_eq!(scene.misses(900), None, "and comes");
@@ -99,8 +99,8 @@ fn what_does_not_come_costs_the_connection() {
         |scene| scene.trainer.enqueue(0, of(4)),
         // Nothing waits for these.
         |scene| scene.trainer.was_sent(&[Step(3)], Numbers::default()),
-        |scene| scene.trainer.was_sent(&[], Numbers { order: 1, transfer: 0 }),
-        |scene| scene.trainer.was_sent(&[], Numbers { order: 0, transfer: 1 }),
+        |scene| scene.trainer.was_sent(&[], Numbers { order: OrderId(1), transfer: 0 }),
+        |scene| scene.trainer.was_sent(&[], Numbers { order: OrderId(0), transfer: 1 }),
     ] {
         let mut scene = Scene::new(3);
         lose(&mut scene);
@@ -129,7 +129,7 @@ fn nobody_ends_before_the_last_step() {
 #[test]
 fn tasks_that_are_not_wanted_wait_for_no_step() {
     let mut scene = Scene::new(3);
-    scene.trainer.given.push((1, 1));
+    scene.trainer.given.push((OrderId(1), 1));
     scene.compute(2, &[7]);
     scene.trainer.take_over(5);
     assert_eq!(scene.given(), ["compute 2"]);
@@ -141,13 +141,14 @@ fn tasks_that_are_not_wanted_wait_for_no_step() {
 fn tasks_are_answered_though_a_state_takes_their_place() {
     let (orders, _taken, _waker) = mailbox();
     let mut trainer = Trainer::new(orders, Step(0), Word::new(None));
-    trainer.given.push((7, 1));
+    trainer.given.push((OrderId(7), 1));
     let task = Task { job: Job(3), piece: 0, plan: 0 };
     trainer.enqueue(0, Order::SendState { needy: Worker(1) });
-    trainer.compute(8, (Vec::new(), vec![(task, Vec::new())]), false);
-    assert!(trainer.drop_orders().is_empty(), "it says itself what it drops");
+    trainer.compute(0, OrderId(8), (Vec::new(), vec![(task, Vec::new())]), false);
+    assert!(trainer.drop_orders(None).is_empty(), "it says itself what it drops");
     trainer.take_over(5);
-    let QueuedItem::Order(8, Order::Compute { cancel, .. }) = &trainer.queue[0] else {
+    let QueuedItem::Order(_, Order::Compute { order: OrderId(8), cancel, .. }) = &trainer.queue[0]
+    else {
         panic!("its order waits for an answer");
     };
     assert!(cancel.is_cancelled() && matches!(trainer.queue[1], QueuedItem::Take(5)));
@@ -158,15 +159,13 @@ fn tasks_are_answered_though_a_state_takes_their_place() {
 #[test]
 fn a_new_connection_without_an_order_lacks_none() {
     let mut scene = Scene::new(3);
-    let mut uplink = Uplink::new(Pipe::new().0);
-    scene.compute(uplink.name_of(7), &[2]);
+    scene.compute(7, &[2]);
     scene.trainer.reset();
-    uplink.replace(Pipe::new().0);
     let mut is_told = |order| {
-        let numbers = Numbers { order: uplink.name_of_last(order), transfer: 0 };
+        let numbers = Numbers { order: OrderId(order), transfer: 0 };
         scene.trainer.was_sent(&[], numbers);
         [0, 9_000].map(|ms| scene.misses(ms))
     };
     assert_eq!(is_told(0), [None, None]);
-    assert_eq!(is_told(1), [None, Some(MissingItem::Order)], "that one was lost");
+    assert_eq!(is_told(8), [None, Some(MissingItem::Order)], "that one was lost");
 }
