@@ -114,7 +114,7 @@ impl StepSum {
 
 /// Of these actions, takes out what is expected of a step that begins again after it: the sum of
 /// that name is void before anything is done for it.
-fn drop_void(first: usize, actions: &mut Vec<Action>) {
+pub(super) fn drop_void(first: usize, actions: &mut Vec<Action>) {
     for at in (first..actions.len()).rev() {
         let Action::Expect { step, .. } = actions[at] else { continue };
         if actions[at..].contains(&Action::Restart { step }) {

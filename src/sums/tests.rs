@@ -73,6 +73,18 @@ fn what_fails_while_it_is_expected_is_expected_again() {
     }
 }
 
+#[test]
+fn what_is_expected_of_a_step_that_begins_again_is_void() {
+    let expect = |step| Action::Expect { step, terms: terms() };
+    let again = Action::Restart { step: STEP };
+    let mut actions = vec![expect(STEP), again.clone(), expect(STEP), expect(STEP.next())];
+    steps::drop_void(0, &mut actions);
+    assert_eq!(actions, [again.clone(), expect(STEP), expect(STEP.next())]);
+    let mut earlier = vec![expect(STEP), again];
+    steps::drop_void(1, &mut earlier);
+    assert_eq!(earlier.len(), 2, "what came before is another's");
+}
+
 /// What fails once it is asked for is asked for again, as another attempt.
 #[test]
 fn what_fails_when_it_is_asked_for_is_another_attempt() {

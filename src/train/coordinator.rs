@@ -439,7 +439,7 @@ impl<T: Transport> Coordinator<T> {
                 self.journal.new.remove(&worker);
                 // A modelled clock knows nothing of what it took in truth.
                 if !self.run_clock.is_virtual() {
-                    self.spending.assigned(worker, round, &tasks, now);
+                    self.spending.assigned(worker, (order, round), &tasks, now);
                 }
                 let after = self.config().jobs.before(tasks.iter().map(|(task, _)| task.job));
                 let cancel = Cancel::default();
@@ -622,8 +622,12 @@ impl<T: Transport> Coordinator<T> {
             self.watchdog.heard(worker);
         }
         match notice {
-            Notice::Done { task, spent, .. } => self.spending.done(worker, *task, *spent, now),
-            Notice::Idle { spent, .. } => self.spending.dropped(worker, *spent, now),
+            Notice::Done { order, spent, .. } => {
+                self.spending.answered(worker, (*order, false), *spent, now);
+            }
+            Notice::Idle { order, spent } => {
+                self.spending.answered(worker, (*order, true), *spent, now);
+            }
             Notice::Lost { .. } => self.spending.lost(worker),
             _ => {}
         }

@@ -1,9 +1,9 @@
 //! What workers have spent on rounds, as they report it: also those that no round waited for.
 
-use crate::ids::{Part, Round, Task, Worker};
+use crate::ids::{OrderId, Part, Round, Task, Worker};
 use crate::sums::TaskSpent;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Decimals of the times in a record: microseconds.
 const DECIMALS: f64 = 1e6;
@@ -65,8 +65,8 @@ struct Account {
     since: f64,
     /// When the round opened; known once it is closed.
     opened: Option<f64>,
-    /// Its tasks that are not answered, by order.
-    open: VecDeque<VecDeque<Task>>,
+    /// How many tasks are not answered of each order.
+    open: BTreeMap<OrderId, usize>,
     assigned: u64,
     finished: u64,
     computed: f64,
@@ -80,7 +80,7 @@ impl Account {
             round,
             since,
             opened: None,
-            open: VecDeque::new(),
+            open: BTreeMap::new(),
             assigned: 0,
             finished: 0,
             computed: 0.0,
@@ -118,9 +118,8 @@ impl Account {
 
 /// What workers have spent on rounds, from orders to the record.
 ///
-/// Orders to a worker are answered one after the other: what it says next is about the oldest that
-/// is not answered in full. An account is closed once its round is, and its worker has answered all
-/// orders of that round or is lost.
+/// An account is closed once its round is, and its worker has answered all orders of that round or
+/// is lost.
 #[derive(Debug)]
 pub(super) struct Accounts {
     of_workers: Vec<VecDeque<Account>>,
@@ -136,7 +135,7 @@ impl Accounts {
     pub(super) fn assigned(
         &mut self,
         worker: Worker,
-        round: Round,
+        (order, round): (OrderId, Round),
         tasks: &[(Task, Vec<Part>)],
         now: f64,
     ) {
@@ -147,7 +146,7 @@ impl Accounts {
         let Some(account) = accounts.back_mut() else { return };
         let units = tasks.iter().flat_map(|(_, parts)| parts).map(|part| part.units);
         account.assigned += units.map(|units| u64::from(units.end - units.start)).sum::<u64>();
-        account.open.push_back(tasks.iter().map(|(task, _)| *task).collect());
+        account.open.insert(order, tasks.len());
     }
 
     /// Since when a worker has tasks that it has not answered.
@@ -156,31 +155,22 @@ impl Accounts {
         self.of_workers[worker.index()].iter().find(open).map(|account| account.since)
     }
 
-    /// The first account of a worker of which something is not answered.
-    fn oldest(&mut self, worker: Worker) -> Option<&mut Account> {
-        self.of_workers[worker.index()].iter_mut().find(|account| !account.open.is_empty())
-    }
-
-    /// A task is done.
-    pub(super) fn done(&mut self, worker: Worker, task: Task, spent: Option<TaskSpent>, now: f64) {
-        let Some(account) = self.oldest(worker) else { return };
-        let Some(order) = account.open.front_mut() else { return };
-        // The answer to an order of a connection that is over is about none of these.
-        if order.front() != Some(&task) {
-            return;
+    /// A task of an order is done, or `all` that were left are dropped.
+    pub(super) fn answered(
+        &mut self,
+        worker: Worker,
+        (order, all): (OrderId, bool),
+        spent: Option<TaskSpent>,
+        now: f64,
+    ) {
+        let mut accounts = self.of_workers[worker.index()].iter_mut();
+        let account = accounts.find(|account| account.open.contains_key(&order));
+        // What is said of an order of a connection that is over is about none of these.
+        let Some(account) = account else { return };
+        if let Some(left) = account.open.get_mut(&order) {
+            *left = if all { 0 } else { *left - 1 };
         }
-        order.pop_front();
-        if order.is_empty() {
-            account.open.pop_front();
-        }
-        account.add(spent, now);
-        self.settle(worker);
-    }
-
-    /// The rest of an order is dropped.
-    pub(super) fn dropped(&mut self, worker: Worker, spent: Option<TaskSpent>, now: f64) {
-        let Some(account) = self.oldest(worker) else { return };
-        account.open.pop_front();
+        account.open.retain(|_, left| *left > 0);
         account.add(spent, now);
         self.settle(worker);
     }
