@@ -142,14 +142,18 @@ impl OpenSteps {
     /// results; these can come to hold it. Where equal tasks are `trusted` to have equal results,
     /// any of those who hold one will do.
     pub(super) fn sum(&mut self, step: Step, counted: WorkerSet, trusted: bool) -> Option<Action> {
+        let given = &self.given;
+        let open = self
+            .open
+            .get_mut(&step)
+            .filter(|open| open.decoded.len() as u64 == self.micro_steps)?;
         // Looked up for each term: a comparison of each with each grows with the square of workers.
         let mut alike: HashMap<(Job, u64), Vec<Piece>> = HashMap::new();
-        let held = self.given.iter().filter(|(_, given)| given.is_held && trusted);
+        let held = given.iter().filter(|(_, given)| given.is_held && trusted);
         for ((worker, task), given) in held {
             let piece = Piece { worker: *worker, task: *task };
             alike.entry((task.job, given.content)).or_default().push(piece);
         }
-        let given = &self.given;
         let term = |(_, result): &(u32, WeightedResult)| {
             let WeightedResult { worker, task, weight } = *result;
             let own = Piece { worker, task };
@@ -158,10 +162,6 @@ impl OpenSteps {
             let others = alike.into_iter().flatten().filter(|piece| **piece != own);
             Summand { weight, holders: std::iter::once(own).chain(others.copied()).collect() }
         };
-        let open = self
-            .open
-            .get_mut(&step)
-            .filter(|open| open.decoded.len() as u64 == self.micro_steps)?;
         // By place in the batch, so that the order of summation does not depend on who was fast.
         open.terms.sort_by_key(|(start, result)| (result.task.job, *start, result.worker));
         open.stage = Stage::Summing;

@@ -122,12 +122,6 @@ impl<T: Transport> Coordinator<T> {
         self
     }
 
-    /// Whether equal tasks are sure to have equal results.
-    pub(super) fn trusts(&self) -> bool {
-        let facts = self.engine.plan().facts();
-        facts.byzantine == 0 && !facts.mixture
-    }
-
     /// Whether a result counts, and its digest (with its scalars) where results are told apart.
     pub(super) fn look_at(
         &mut self,
@@ -136,7 +130,8 @@ impl<T: Transport> Coordinator<T> {
         aux: &[f64],
         observer: &mut dyn Observer<T::Vector>,
     ) -> (bool, Option<u128>) {
-        if self.trusts() || self.engine.plan().facts().mixture {
+        let facts = self.engine.plan().facts();
+        if facts.byzantine == 0 || facts.mixture {
             return (true, None);
         }
         let Some(result) = self.transport.received(Piece { worker, task }) else {
